@@ -1,0 +1,43 @@
+"""The command line: a thin layer over the Python API."""
+
+from __future__ import annotations
+
+import typer
+
+from trine import __version__
+from trine.cli import calibrate, cluster, graph, trace, train, warmup
+
+app = typer.Typer(
+    name="trine",
+    help="How long does a deep-learning job take on N GPUs, and why? Simulated from one single-GPU trace.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"trine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """How long does a deep-learning job take on N GPUs, and why? Simulated from one single-GPU trace."""
+
+
+train.register(app)
+graph.register(app)
+calibrate.register(app)
+warmup.register(app)
+app.add_typer(trace.app, name="trace", help="Look into, convert and capture traces.")
+app.add_typer(cluster.app, name="cluster", help="Look at clusters: presets and files.")
+
+
+def main() -> None:
+    """Entry point of the ``trine`` command."""
+    app()

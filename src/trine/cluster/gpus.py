@@ -1,0 +1,59 @@
+"""GPU models by name, from presets/gpus/*.yaml."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from trine.errors import SpecError, nearest
+from trine.model.device import GpuSpec
+
+_FOLDER = Path(__file__).parent.parent / "presets" / "gpus"
+
+
+def known_gpus() -> tuple[str, ...]:
+    """Names of the GPU models that come with trine, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load_gpu(name: str) -> GpuSpec:
+    """Return a GPU model by its name, or by what drivers call it (``"NVIDIA H100 80GB HBM3"``); case does not matter.
+
+    Raises
+    ------
+    SpecError: unknown name; names the nearest.
+    """
+    wanted = _plain(name)
+    if wanted in known_gpus():
+        return _read(wanted)
+    by_alias = _aliases()
+    if wanted in by_alias:
+        return _read(by_alias[wanted])
+    raise SpecError(f"unknown GPU {name!r}{nearest(wanted, (*known_gpus(), *by_alias))}")
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().split())
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Lower-case alias -> preset."""
+    return {_plain(alias): name for name in known_gpus() for alias in _read(name).aliases}
+
+
+@cache
+def _read(name: str) -> GpuSpec:
+    from trine.cluster.gpu_schema import GpuFile
+    from trine.spec import read_spec
+
+    spec = read_spec(_FOLDER / f"{name}.yaml", GpuFile)
+    return GpuSpec(
+        name=name,
+        memory_bytes=spec.memory,
+        memory_bytes_per_s=spec.memory_bandwidth,
+        flop_per_s={str(dtype): rate for dtype, rate in spec.compute.items()},
+        num_compute_units=spec.compute_units,
+        sources=dict(spec.sources),
+        aliases=tuple(spec.aliases),
+    )

@@ -1,0 +1,59 @@
+"""What a task graph costs at least: interpreters of the same graph that need no network model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trine.engine.run import run
+from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, TaskGraph
+from trine.units import transfer_ps
+
+
+def critical_path_ps(graph: TaskGraph, *, engine: str = "compiled") -> int:
+    """Lower bound of the end of the run in ps: every transfer has its links to itself.
+
+    A valid bound because no task can end later when another one ends earlier: order in streams is fixed, and the k-th
+    of n arrivals is monotone in each of them.
+    """
+    return int(uncontended(graph, engine=engine).max(initial=0))
+
+
+def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
+    """End of each task in ps, int64[tasks], if every transfer had its links to itself."""
+    duration_ps = graph.duration_ps.copy()
+    transfers = np.flatnonzero(graph.kind == TRANSFER)
+    cases = np.stack([graph.route[transfers], graph.size_bytes[transfers]])
+    pairs, which = np.unique(cases, axis=1, return_inverse=True)
+    alone = np.array([_alone_ps(graph, int(route), int(size)) for route, size in pairs.T], np.int64)
+    kind = graph.kind.copy()
+    stream = graph.stream.copy()
+    if len(transfers):
+        kind[transfers], stream[transfers] = COMPUTE, -1
+        duration_ps[transfers] = alone[which.ravel()]
+    return run(replace(graph, kind=kind, stream=stream, duration_ps=duration_ps), engine=engine).end_ps
+
+
+def link_bytes(graph: TaskGraph) -> Int64:
+    """Bytes that cross each link in the whole run: int64[links]."""
+    transfers = graph.kind == TRANSFER
+    per_route = np.zeros(len(graph.route_latency_ps), np.int64)
+    np.add.at(per_route, graph.route[transfers], graph.size_bytes[transfers])
+    crossing = np.repeat(per_route, np.diff(graph.route_ptr))
+    total = np.zeros(len(graph.link_bytes_per_s), np.int64)
+    np.add.at(total, graph.route_links, crossing)
+    return total
+
+
+def _alone_ps(graph: TaskGraph, route: int, size_bytes: int) -> int:
+    links = graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]]
+    latency_ps = int(graph.route_latency_ps[route])
+    if size_bytes == 0 or not len(links):
+        return latency_ps
+    # A link that the route crossed m times would carry the bytes m times.
+    crossings = np.bincount(links)
+    return latency_ps + max(
+        transfer_ps(size_bytes * int(crossings[link]), int(graph.link_bytes_per_s[link]))
+        for link in np.flatnonzero(crossings)
+    )

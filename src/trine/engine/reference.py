@@ -1,0 +1,208 @@
+"""The semantics of the engine in plain Python: the readable definition and the oracle of the compiled loop.
+
+Also the place where network models written in plain Python run. Slow (about 10**5 events a second); shares no code
+with the kernels. The order of events is described in docs/design/time-and-order.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+
+from trine.errors import SimulationError
+from trine.model.taskgraph import COMPUTE, JOIN, Records, TaskGraph
+from trine.network._limits import MAX_PS, SLACK
+from trine.network.models import NetworkModel
+
+PS_PER_S = 10**12
+PROGRESS_S = 0.25
+
+
+@dataclass(slots=True)
+class Flow:
+    """Bytes of one transfer in flight."""
+
+    task: int
+    route: tuple[int, ...]
+    remaining: float
+    rate: float = 0.0
+    since_ps: int = 0
+    end_ps: int = -1
+
+
+def drain_ps(remaining: float, rate: float) -> int:
+    """Picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1.
+
+    Exact where both are whole numbers (a flow alone on its links); else in float64, where the last few units in the
+    last place are rounding errors and must not cost a picosecond.
+    """
+    if remaining.is_integer() and rate.is_integer():
+        return max(1, -(-int(remaining) * PS_PER_S // int(rate)))
+    quotient = remaining * 1e12 / rate
+    return max(1, math.ceil(quotient - quotient * SLACK)) if quotient < MAX_PS else MAX_PS + 1
+
+
+def simulate(
+    graph: TaskGraph,
+    model: NetworkModel,
+    progress: Callable[[int, int, int], None] | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Records:
+    """Run a validated ``graph``; -1 in the records of tasks that never ran. Never compiles, so never says so."""
+    run = Reference(graph, model)
+    run.run(progress)
+    return run.records()
+
+
+class Reference:
+    """One run of one task graph."""
+
+    def __init__(self, graph: TaskGraph, model: NetworkModel) -> None:
+        n = graph.num_tasks
+        self.graph = graph
+        self.model = model
+        self.capacity = graph.link_bytes_per_s.tolist()
+        self.routes = [
+            tuple(graph.route_links[a:b].tolist())
+            for a, b in zip(graph.route_ptr[:-1], graph.route_ptr[1:], strict=True)
+        ]
+        self.kind = graph.kind.tolist()
+        self.waits = graph.need.tolist()
+        self.ready_ps = [-1] * n
+        self.start_ps = [-1] * n
+        self.end_ps = [-1] * n
+        self.successors: list[list[int]] = [[] for _ in range(n)]
+        for task in range(n):
+            for before in graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]:
+                self.successors[before].append(task)
+        self.next_in_stream, self.is_first = _stream_order(graph)
+        self.now = 0
+        self.num_events = 0
+        self.num_done = 0
+        self.events: list[tuple[int, int]] = []
+        self.ready: list[int] = [task for task in range(n) if self.waits[task] == 0]
+        self.flows: dict[int, Flow] = {}
+        self.flows_changed = False
+
+    def run(self, progress: Callable[[int, int, int], None] | None = None) -> None:
+        """Let everything happen that can happen."""
+        reported = monotonic()
+        while True:
+            while self.ready:  # priority 0: what follows at once from what has ended
+                self._become_ready(heapq.heappop(self.ready))
+            if self.events and self.events[0][0] == self.now:  # priority 1: everything else of this instant
+                self._event(*heapq.heappop(self.events))
+                continue
+            if self.flows_changed:  # priority 2: the network, once an instant
+                self._share()
+            if not self.events:
+                return
+            if progress is not None and monotonic() - reported > PROGRESS_S:
+                progress(self.num_done, self.graph.num_tasks, self.now)
+                reported = monotonic()
+            self.now = self.events[0][0]
+
+    def records(self) -> Records:
+        return Records(
+            ready_ps=np.array(self.ready_ps, np.int64),
+            start_ps=np.array(self.start_ps, np.int64),
+            end_ps=np.array(self.end_ps, np.int64),
+            num_events=self.num_events,
+            engine="reference",
+            network=self.model.name,
+        )
+
+    def _become_ready(self, task: int) -> None:
+        self.ready_ps[task] = self.now
+        kind = self.kind[task]
+        if kind == JOIN:
+            self.start_ps[task] = self.now
+            self._end(task)
+        elif kind == COMPUTE:
+            if self.is_first[task]:
+                self._compute(task)
+        else:
+            self.start_ps[task] = self.now
+            self._at(int(self.graph.route_latency_ps[self.graph.route[task]]), task)
+
+    def _compute(self, task: int) -> None:
+        self.start_ps[task] = self.now
+        self._at(int(self.graph.duration_ps[task]), task)
+
+    def _event(self, time_ps: int, task: int) -> None:
+        flow = self.flows.get(task)
+        if self.kind[task] == COMPUTE:
+            self._end(task)
+        elif flow is not None:
+            if flow.end_ps == time_ps:  # else its rate has changed since
+                del self.flows[task]
+                self.flows_changed = True
+                self._end(task)
+        elif self.end_ps[task] < 0:
+            self._enter_network(task)
+
+    def _enter_network(self, task: int) -> None:
+        """The latency is over."""
+        route = self.routes[self.graph.route[task]]
+        size = int(self.graph.size_bytes[task])
+        if size == 0 or not route:
+            self._end(task)
+            return
+        self.num_events += 1
+        self.flows[task] = Flow(task, route, float(size))
+        self.flows_changed = True
+
+    def _end(self, task: int) -> None:
+        self.end_ps[task] = self.now
+        self.num_events += 1
+        self.num_done += 1
+        for after in self.successors[task]:
+            self.waits[after] -= 1
+            if self.waits[after] == 0:  # below 0: a join that did not need this one any more
+                heapq.heappush(self.ready, after)
+        following = self.next_in_stream[task]
+        if following >= 0:
+            self.is_first[following] = True
+            if self.ready_ps[following] >= 0:
+                self._compute(following)
+
+    def _share(self) -> None:
+        """Ask the model for the rates, and foresee the end of each flow whose rate has changed."""
+        self.flows_changed = False
+        flows = [self.flows[task] for task in sorted(self.flows)]
+        rates = self.model.rates([flow.route for flow in flows], self.capacity)
+        if len(rates) != len(flows) or not all(math.isfinite(rate) and rate >= 0 for rate in rates):
+            raise SimulationError(f"network model {self.model.name!r} must return one rate >= 0 a flow")
+        for flow, rate in zip(flows, rates, strict=True):
+            if rate == flow.rate:
+                continue
+            flow.remaining -= flow.rate * float(self.now - flow.since_ps) / 1e12
+            flow.rate, flow.since_ps, flow.end_ps = float(rate), self.now, -1
+            if rate > 0:
+                flow.end_ps = self._at(drain_ps(flow.remaining, flow.rate), flow.task)
+
+    def _at(self, delay_ps: int, task: int) -> int:
+        time_ps = self.now + delay_ps
+        if time_ps > MAX_PS:
+            raise SimulationError(f"simulated time passes {MAX_PS // PS_PER_S} s at task {task}")
+        heapq.heappush(self.events, (time_ps, task))
+        return time_ps
+
+
+def _stream_order(graph: TaskGraph) -> tuple[list[int], list[bool]]:
+    """The next task of the same stream (-1: none), and whether a task has none before it."""
+    following = [-1] * graph.num_tasks
+    is_first = [True] * graph.num_tasks
+    last: dict[int, int] = {}
+    for task, (kind, stream) in enumerate(zip(graph.kind.tolist(), graph.stream.tolist(), strict=True)):
+        if kind == COMPUTE and stream >= 0:
+            if stream in last:
+                following[last[stream]] = task
+                is_first[task] = False
+            last[stream] = task
+    return following, is_first

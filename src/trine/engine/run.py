@@ -1,0 +1,52 @@
+"""Run a task graph: when does each task become ready, start and end?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trine.engine.deadlock import deadlock
+from trine.engine.validate import validate
+from trine.errors import InputError, nearest
+from trine.model.taskgraph import Records, TaskGraph
+from trine.network.models import NetworkModel, network_model
+
+#: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
+Progress = Callable[[int, int, int], None]
+
+ENGINES = ("compiled", "reference")
+
+
+def run(
+    graph: TaskGraph,
+    *,
+    network: str | NetworkModel = "fair",
+    engine: str = "compiled",
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Records:
+    """Simulate ``graph`` and return one record a task.
+
+    Parameters
+    ----------
+    network: ``fair``, ``equal``, or a NetworkModel of your own, which needs ``engine="reference"``.
+    engine: ``compiled``, or ``reference``, its plain-Python twin; both give the same picoseconds.
+    progress: called a few times a second with (tasks ended, tasks in all, now in ps).
+    on_compile: called once before kernels are compiled, which happens on the first run of an installation only.
+
+    Raises InputError for a graph that is not well formed, DeadlockError when tasks wait for each other for ever, and
+    SimulationError when the simulated time grows beyond about 106 days.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}", field="engine")
+    model = network_model(network)
+    validate(graph)
+    if engine == "reference":
+        from trine.engine.reference import simulate
+    else:
+        if not isinstance(network, str):
+            raise InputError(f"{model.name!r} is plain Python and runs with engine='reference' only", field="network")
+        from trine.engine.compiled import simulate
+    records = simulate(graph, model, progress, on_compile)
+    if graph.num_tasks and records.end_ps.min() < 0:
+        raise deadlock(graph, records.end_ps, records.ready_ps)
+    return records

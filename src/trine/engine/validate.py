@@ -1,0 +1,84 @@
+"""Refuse a task graph that the engine cannot run, before it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.engine.describe import describe_task
+from trine.errors import InputError
+from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
+from trine.network._limits import MAX_WHOLE
+
+Bool = npt.NDArray[np.bool_]
+
+
+def validate(graph: TaskGraph) -> None:
+    """Check lengths, index ranges and signs of all arrays; raises InputError naming the first task at fault."""
+    _check_lengths(graph)
+    _check_links(graph)
+    _check_csr(graph.predecessor_ptr, graph.predecessor_idx, graph.num_tasks, "predecessor")
+    _check_tasks(graph)
+
+
+def _check_lengths(graph: TaskGraph) -> None:
+    n = graph.num_tasks
+    if n >= 2**31 - 1:
+        raise InputError(f"{n} tasks are too many")
+    for field in ("rank", "peer", "stream", "duration_ps", "size_bytes", "route", "need"):
+        if len(getattr(graph, field)) != n:
+            raise InputError(f"has {len(getattr(graph, field))} entries for {n} tasks", field=field)
+    for field, entries, owners in (
+        ("predecessor_ptr", len(graph.predecessor_ptr), n),
+        ("route_ptr", len(graph.route_ptr), len(graph.route_latency_ps)),
+    ):
+        if entries != owners + 1:
+            raise InputError(f"has {entries} entries, must have {owners + 1}", field=field)
+
+
+def _check_links(graph: TaskGraph) -> None:
+    _check_csr(graph.route_ptr, graph.route_links, len(graph.link_bytes_per_s), "route")
+    if len(graph.route_latency_ps) and graph.route_latency_ps.min() < 0:
+        raise InputError(f"route {graph.route_latency_ps.argmin()} has a negative latency", field="route_latency_ps")
+    wrong = (graph.link_bytes_per_s < 1) | (graph.link_bytes_per_s > MAX_WHOLE)
+    if wrong.any():
+        link = int(wrong.argmax())
+        name = graph.link_names[link] if link < len(graph.link_names) else f"link {link}"
+        raise InputError(
+            f"bandwidth of {name} must be between 1 and 2**53 bytes/s, got {graph.link_bytes_per_s[link]}",
+            field="link_bytes_per_s",
+        )
+
+
+def _check_csr(ptr: npt.NDArray[np.int64], idx: npt.NDArray[np.int32], size: int, what: str) -> None:
+    if ptr[0] != 0 or ptr[-1] != len(idx) or (ptr[1:] < ptr[:-1]).any():
+        raise InputError("must rise from 0 to the number of entries", field=f"{what}_ptr")
+    if len(idx) and (idx.min() < 0 or idx.max() >= size):
+        entry = int(((idx < 0) | (idx >= size)).argmax())
+        row = int(np.searchsorted(ptr, entry, side="right")) - 1
+        owner = "task" if what == "predecessor" else "route"
+        raise InputError(f"{owner} {row} names {idx[entry]}, of 0..{size - 1}", field=f"{what}_ptr")
+
+
+def _check_tasks(graph: TaskGraph) -> None:
+    num_predecessors = np.diff(graph.predecessor_ptr)
+    num_routes = len(graph.route_latency_ps)
+    is_transfer = graph.kind == TRANSFER
+    is_compute = graph.kind == COMPUTE
+    _refuse(graph, (graph.kind < COMPUTE) | (graph.kind > JOIN), "is of no known kind", graph.kind)
+    _refuse(graph, graph.need < 0, "needs a negative number of predecessors", graph.need)
+    _refuse(graph, graph.need > num_predecessors, "needs more predecessors than it has", graph.need)
+    _refuse(graph, graph.duration_ps < 0, "has a negative duration in ps", graph.duration_ps)
+    _refuse(graph, graph.size_bytes < 0, "has a negative size in bytes", graph.size_bytes)
+    _refuse(graph, graph.size_bytes > MAX_WHOLE, "moves more than 2**53 bytes", graph.size_bytes)
+    wrong_route = is_transfer & ((graph.route < 0) | (graph.route >= num_routes))
+    _refuse(graph, wrong_route, f"has a route out of 0..{num_routes - 1}", graph.route)
+    num_streams = len(graph.stream_names)
+    wrong_stream = is_compute & ((graph.stream < -1) | (graph.stream >= num_streams))
+    _refuse(graph, wrong_stream, f"has a stream out of 0..{num_streams - 1}", graph.stream)
+
+
+def _refuse(graph: TaskGraph, wrong: Bool, why: str, values: npt.NDArray[np.integer]) -> None:
+    if wrong.any():
+        task = int(wrong.argmax())
+        raise InputError(f"{describe_task(graph, task)} {why}: {values[task]}")

@@ -1,0 +1,83 @@
+"""Every exception that trine raises on purpose.
+
+::
+
+    TrineError
+    ├── InputError            what the user gave is wrong            (exit code 2)
+    │   ├── UnitError         a quantity without, or with a wrong, unit
+    │   ├── TraceError        a trace file that cannot be read
+    │   ├── SpecError         a cluster, graph or preset file that cannot be read
+    │   ├── PlanError         a parallel layout that cannot run
+    │   └── MissingExtraError a feature whose optional dependency is absent
+    └── SimulationError       the input is well formed, but the run cannot finish (exit code 1)
+        └── DeadlockError     tasks wait for each other
+
+Library code raises these and never prints or exits; the command line turns them into one line and an exit code.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TrineError(Exception):
+    """Base of every error that trine raises on purpose."""
+
+
+class InputError(TrineError, ValueError):
+    """What the user gave is wrong: the message names where, what, and the nearest valid value.
+
+    Parameters
+    ----------
+    message: what is wrong and what to do about it.
+    file: path of the file at fault, with ``:line`` where it is known.
+    field: dotted path of the field at fault.
+    """
+
+    def __init__(self, message: str, *, file: object = None, field: str | None = None) -> None:
+        self.file = None if file is None else str(file)
+        self.field = field
+        where = ": ".join(part for part in (self.file, field) if part)
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class UnitError(InputError):
+    """A quantity without a unit, or with one of another dimension."""
+
+
+class TraceError(InputError):
+    """A trace that cannot be read; names the file and the line or event."""
+
+
+class SpecError(InputError):
+    """A cluster, graph or preset that cannot be read."""
+
+
+class PlanError(InputError):
+    """A parallel layout, batch or schedule that cannot run; says why."""
+
+
+class MissingExtraError(InputError):
+    """A feature whose optional dependency is not installed; names the extra."""
+
+    def __init__(self, feature: str, extra: str, module: str) -> None:
+        super().__init__(f"{feature} needs {module}, which is not installed: pip install 'trine[{extra}]'")
+
+
+class SimulationError(TrineError, RuntimeError):
+    """The input is well formed, but the simulation cannot finish."""
+
+
+class DeadlockError(SimulationError):
+    """Tasks wait for each other: the message names the first cycle, or who waits for whom."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which known name ``name`` may have meant: "; did you mean 'x'?" or the list of known names."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return f"; known: {shown}" if names else ""

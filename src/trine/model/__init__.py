@@ -1,0 +1,1 @@
+"""Frozen data without logic: what the other packages hand to each other."""

@@ -1,0 +1,28 @@
+"""When memory is taken and given back, in terms of tasks. Frozen data without logic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+#: Categories of memory, in the order in which summaries list them.
+MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MemoryEvents:
+    """Changes of a rank's memory, each at the start or the end of a task.
+
+    task: int32[m], index into the task graph. at_end: int8[m], 1 if it happens when the task ends, 0 when it starts.
+    rank: int32[m]. delta_bytes: int64[m], negative when memory is given back. category: int8[m], index into
+    MEMORY_CATEGORIES. resident_bytes: int64[ranks, categories], held from the beginning to the end.
+    """
+
+    task: npt.NDArray[np.int32]
+    at_end: npt.NDArray[np.int8]
+    rank: npt.NDArray[np.int32]
+    delta_bytes: npt.NDArray[np.int64]
+    category: npt.NDArray[np.int8]
+    resident_bytes: npt.NDArray[np.int64]

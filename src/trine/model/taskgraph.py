@@ -1,0 +1,113 @@
+"""The narrow waist: compute, transfer and join tasks with their dependencies, as flat arrays.
+
+Everything that adds a feature emits tasks (before the waist) or reads records (after it). Frozen data without logic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+COMPUTE, TRANSFER, JOIN = 0, 1, 2
+KIND_NAMES = ("compute", "transfer", "join")
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Labels:
+    """What a task is for; every array has one entry a task, -1 where it does not apply.
+
+    ``phase``: 0 forward, 1 backward, 2 optimizer, 3 input copy. ``operator``, ``layer``, ``collective``: indices into
+    the graph's ``operator_names``, ``layer_names`` and ``collectives``. ``stage``, ``microbatch``, ``step``: numbers.
+    """
+
+    phase: Int8
+    operator: Int32
+    layer: Int32
+    collective: Int32
+    stage: Int32
+    microbatch: Int32
+    step: Int32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveLabel:
+    """One collective operation: ``size_bytes`` is the payload as nccl-tests counts it, ``ranks`` its group."""
+
+    kind: str
+    algorithm: str
+    size_bytes: int
+    ranks: tuple[int, ...]
+    axis: str
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TaskGraph:
+    """Tasks 0..n-1, their predecessors and what they run on.
+
+    kind: int8[n], COMPUTE, TRANSFER or JOIN.
+    rank: int32[n]; of a compute or join task the rank that it belongs to (-1: none), of a transfer the sender.
+    peer: int32[n]; of a transfer the receiver, else -1.
+    stream: int32[n]; in-order queue of a compute task (-1: none). Tasks of one stream run one at a time, in the order
+        of their numbers. Transfers and joins have none.
+    duration_ps: int64[n], of compute tasks; 0 otherwise.
+    size_bytes: int64[n], of transfers; 0 otherwise.
+    route: int32[n], of transfers: index into route_ptr; -1 otherwise.
+    need: int32[n]; a task is ready when this many of its predecessors have ended. The number of predecessors for all
+        but joins, which may need fewer (k of n).
+    predecessor_ptr, predecessor_idx: CSR: predecessors of task i are idx[ptr[i]:ptr[i+1]].
+    route_ptr, route_links: CSR: links of route r are links[ptr[r]:ptr[r+1]], in the order in which they are crossed.
+    route_latency_ps: int64[routes], sum of the latencies of its links.
+    link_bytes_per_s: int64[links].
+    stream_names, rank_names, link_names: for people.
+    """
+
+    kind: Int8
+    rank: Int32
+    peer: Int32
+    stream: Int32
+    duration_ps: Int64
+    size_bytes: Int64
+    route: Int32
+    need: Int32
+    predecessor_ptr: Int64
+    predecessor_idx: Int32
+    route_ptr: Int64
+    route_links: Int32
+    route_latency_ps: Int64
+    link_bytes_per_s: Int64
+    stream_names: tuple[str, ...]
+    stream_ranks: tuple[int, ...]
+    rank_names: tuple[str, ...]
+    link_names: tuple[str, ...]
+    labels: Labels
+    operator_names: tuple[str, ...] = ()
+    layer_names: tuple[str, ...] = ()
+    collectives: tuple[CollectiveLabel, ...] = ()
+    task_names: tuple[str, ...] = ()
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Records:
+    """What happened: one row a task, in the order of the task graph.
+
+    ready_ps: when its predecessors allowed it; start_ps: when its stream (compute) or network (transfer) took it;
+    end_ps. All int64[n], picoseconds from the start of the run. ``num_events`` counts the engine's events.
+    """
+
+    ready_ps: Int64
+    start_ps: Int64
+    end_ps: Int64
+    num_events: int
+    engine: str
+    network: str

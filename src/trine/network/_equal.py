@@ -1,0 +1,26 @@
+"""TrioSim's equal split of each link; the readable form is EqualSplit in models.py."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import inlined
+from trine.network._state import EDGE, LINK
+
+U = np.uint64
+
+
+@inlined
+def equal_rates(links, flows, num_links, num_flows):
+    """Write new_rate, bytes/s, of the flows in flows.found: the smallest capacity / count of the links crossed."""
+    for at in range(num_links):
+        link = np.int64(links.found[U(at)])
+        links.share[U(link)] = links.capacity[U(link)] / np.float64(links.count[U(link)])
+    for at in range(num_flows):
+        slot = np.int64(flows.found[U(at)])
+        rate = np.inf
+        base = slot * flows.hops * EDGE
+        for _ in range(flows.num_edges[U(slot)]):
+            rate = min(rate, links.share[U(flows.edges[U(base + LINK)])])
+            base += EDGE
+        flows.new_rate[U(slot)] = rate

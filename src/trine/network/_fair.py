@@ -1,0 +1,80 @@
+"""Max-min fair rates of one connected component; the readable form is FairSharing in models.py."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import inlined
+from trine.network._state import EDGE, LINK, NEXT, SLOT
+
+U = np.uint64
+
+
+@inlined
+def fair_rates(links, flows, num_links, num_flows):
+    """Write new_rate, bytes/s, of the flows in flows.found by progressive filling over the links in links.found."""
+    if num_links == 1:  # as in rings: same arithmetic, half the time
+        link = np.int64(links.found[U(0)])
+        level = links.capacity[U(link)] / np.float64(links.count[U(link)])
+        for at in range(num_flows):
+            flows.new_rate[U(flows.found[U(at)])] = level
+        return
+    for at in range(num_links):
+        link = np.int64(links.found[U(at)])
+        links.left[U(link)] = links.count[U(link)]
+        links.used[U(link)] = 0.0
+        links.share[U(link)] = links.capacity[U(link)] / np.float64(links.count[U(link)])
+    waiting = num_flows
+    active = num_links
+    while waiting > 0:
+        level = np.inf
+        kept = np.int64(0)
+        for at in range(active):  # drop links without waiting flows, and find the lowest share of the others
+            link = np.int64(links.found[U(at)])
+            if links.left[U(link)] > 0:
+                links.found[U(kept)] = link
+                kept += 1
+                level = min(level, links.share[U(link)])
+        active = kept
+        num_touched = np.int64(0)
+        for at in range(active):
+            link = np.int64(links.found[U(at)])
+            if links.share[U(link)] == level:
+                frozen, num_touched = _freeze(links, flows, link, level, num_touched)
+                waiting -= frozen
+        for at in range(num_touched):
+            _settle(links, np.int64(links.touched[U(at)]), level)
+
+
+@inlined
+def _freeze(links, flows, link, level, num_touched):
+    """Give ``level`` to the waiting flows of ``link``; returns how many, and the new length of links.touched."""
+    frozen = np.int64(0)
+    edge = np.int64(links.head[U(link)])
+    while edge >= 0:
+        slot = np.int64(flows.edges[U(edge * EDGE + SLOT)])
+        edge = np.int64(flows.edges[U(edge * EDGE + NEXT)])
+        if flows.new_rate[U(slot)] >= 0.0:
+            continue
+        flows.new_rate[U(slot)] = level
+        frozen += 1
+        base = slot * flows.hops * EDGE
+        for _ in range(flows.num_edges[U(slot)]):
+            crossed = np.int64(flows.edges[U(base + LINK)])
+            base += EDGE
+            if links.fresh[U(crossed)] == 0:
+                links.touched[U(num_touched)] = crossed
+                num_touched += 1
+            links.fresh[U(crossed)] += 1
+    return frozen, num_touched
+
+
+@inlined
+def _settle(links, link, level):
+    """Take what has been frozen at ``level`` off ``link``; a rounding error must not put its share below ``level``."""
+    links.left[U(link)] -= links.fresh[U(link)]
+    links.used[U(link)] += np.float64(links.fresh[U(link)]) * level
+    links.fresh[U(link)] = 0
+    if links.left[U(link)] > 0:
+        share = (links.capacity[U(link)] - links.used[U(link)]) / np.float64(links.left[U(link)])
+        links.share[U(link)] = max(share, level)

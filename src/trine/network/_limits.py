@@ -1,0 +1,13 @@
+"""Limits of the arithmetic, shared by the kernels and their plain-Python twin."""
+
+from __future__ import annotations
+
+#: Latest instant of a run, about 106 days: whole seconds of it times 10**12 still fit into an int64.
+MAX_PS = 9_223_371 * 10**12
+
+#: Largest transfer in bytes and largest bandwidth in bytes/s: whole numbers up to here are exact in float64, and 1000
+#: times as much still fits into an int64.
+MAX_WHOLE = 2**53
+
+#: A quotient of two floats is off by a few units in the last place; this part of it is not worth another picosecond.
+SLACK = 2.0**-50

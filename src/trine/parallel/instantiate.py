@@ -1,0 +1,349 @@
+"""From rank programs to the task graph: every rank's steps become tasks, every symbolic reference a number.
+
+Task numbers: first the tasks of rank 0, then of rank 1, ..., each in program order; then the transfers of the
+collectives. A step of a program becomes one task, a collective two joins (entered, ended) plus its transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives import expand, make_schedule
+from trine.errors import PlanError
+from trine.model.memory import MemoryEvents
+from trine.model.program import Collective, Compute, HostCopy, Job, RankProgram, Recv, Send
+from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, CollectiveLabel, Labels, TaskGraph
+from trine.parallel.grid import RankGrid
+
+Index = npt.NDArray[np.int64]
+LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
+
+
+class Placement:
+    """Where ranks sit: devices of a cluster, and the routes between them."""
+
+    def __init__(
+        self,
+        devices: Sequence[int],
+        route: Callable[[int, int], tuple[int, ...]],
+        host_of: Callable[[int], int | None],
+        link_bytes_per_s: Sequence[int],
+        link_latency_ps: Sequence[int],
+        link_names: Sequence[str],
+        device_names: Sequence[str],
+    ) -> None:
+        self.devices = devices
+        self.host_of = host_of
+        self.link_bytes_per_s = link_bytes_per_s
+        self.link_latency_ps = link_latency_ps
+        self.link_names = link_names
+        self.device_names = device_names
+        self._route = route
+        self._numbers: dict[tuple[int, int], int] = {}
+        self.routes: list[tuple[int, ...]] = []
+
+    def between_ranks(self, source: int, target: int) -> int:
+        """Number of the route from one rank's device to another's."""
+        return self._number(self.devices[source], self.devices[target])
+
+    def from_host(self, rank: int) -> int:
+        """Number of the route from the host memory that serves a rank to its device."""
+        host = self.host_of(self.devices[rank])
+        if host is None:
+            raise PlanError(f"device {self.device_names[self.devices[rank]]!r} has no host memory to copy inputs from")
+        return self._number(host, self.devices[rank])
+
+    def _number(self, source: int, target: int) -> int:
+        key = (source, target)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.routes)
+            self.routes.append(() if source == target else self._route(source, target))
+        return self._numbers[key]
+
+
+@dataclass(slots=True)
+class _Template:
+    """One program as arrays: its tasks, numbered from 0, without what differs from rank to rank."""
+
+    kind: npt.NDArray[np.int8]
+    duration_ps: Index
+    size_bytes: Index
+    stream: npt.NDArray[np.int32]  # 0 compute, 1 cpu, ..., -1 none
+    labels: npt.NDArray[np.int32]  # [fields, tasks]
+    edges: tuple[Index, Index]  # task, predecessor
+    first_task: Index  # of each step
+    last_task: Index
+    sends: list[tuple[int, Send]]
+    receives: list[tuple[int, Recv]]
+    copies: list[int]
+    collectives: dict[tuple[int | str, ...], tuple[int, Collective]]
+
+
+def _template(program: RankProgram, streams: dict[str, int]) -> _Template:
+    steps = program.steps
+    width = np.array([2 if isinstance(s, Collective) else 1 for s in steps], dtype=np.int64)
+    first = np.cumsum(width) - width
+    last = first + width - 1
+    total = int(width.sum())
+    kind = np.full(total, JOIN, dtype=np.int8)
+    duration = np.zeros(total, dtype=np.int64)
+    size = np.zeros(total, dtype=np.int64)
+    stream = np.full(total, -1, dtype=np.int32)
+    tasks: list[int] = []
+    predecessors: list[int] = []
+    template = _Template(
+        kind, duration, size, stream, _label_table(steps, width), (first, first), first, last, [], [], [], {}
+    )
+    previous_on_axis: dict[str, int] = {}
+    for i, step in enumerate(steps):
+        task = int(first[i])
+        tasks += [task] * len(step.after)
+        predecessors += [int(last[j]) for j in step.after]
+        if isinstance(step, Compute):
+            kind[task] = COMPUTE
+            duration[task] = step.duration_ps
+            stream[task] = streams.setdefault(step.stream, len(streams))
+        elif isinstance(step, Send):
+            kind[task], size[task] = TRANSFER, step.size_bytes
+            template.sends.append((task, step))
+        elif isinstance(step, Recv):
+            template.receives.append((task, step))
+        elif isinstance(step, HostCopy):
+            kind[task], size[task] = TRANSFER, step.size_bytes
+            template.copies.append(task)
+        else:
+            if step.axis in previous_on_axis:
+                tasks.append(task)
+                predecessors.append(previous_on_axis[step.axis])
+            previous_on_axis[step.axis] = int(last[i])
+            template.collectives[step.key] = (task, step)
+    template.edges = (np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64))
+    return template
+
+
+def _label_table(steps: Sequence[object], width: Index) -> npt.NDArray[np.int32]:
+    rows = np.array([step.label for step in steps], dtype=np.int32)  # type: ignore[attr-defined]
+    return np.repeat(rows.reshape(len(steps), len(LABEL_FIELDS)), width, axis=0).T.copy()
+
+
+class _Assembly:
+    """Collects the arrays of the graph, block by block."""
+
+    def __init__(self, job: Job, placement: Placement) -> None:
+        self.job = job
+        self.placement = placement
+        self.grid = RankGrid(job.axes)
+        self.streams: dict[str, int] = {}
+        self.templates = [_template(program, self.streams) for program in job.programs]
+        self.sizes = np.array([len(self.templates[p].kind) for p in job.program_of], dtype=np.int64)
+        self.base = np.cumsum(self.sizes) - self.sizes
+        self.num_rank_tasks = int(self.sizes.sum())
+        self.columns: dict[str, list[npt.NDArray[np.generic]]] = {}
+        self.edges: list[tuple[Index, Index]] = []
+        self.collectives: list[CollectiveLabel] = []
+        self.num_tasks = self.num_rank_tasks
+        self.peer = np.full(self.num_rank_tasks, -1, dtype=np.int32)
+        self.route = np.full(self.num_rank_tasks, -1, dtype=np.int32)
+        self.collective = np.full(self.num_rank_tasks, -1, dtype=np.int32)
+
+    # -- tasks of the ranks --------------------------------------------------------------------------------------
+
+    def ranks(self) -> None:
+        names = ("kind", "duration_ps", "size_bytes")
+        for name in names:
+            self._put(name, np.concatenate([getattr(self.templates[p], name) for p in self.job.program_of]))
+        streams = len(self.streams)
+        self._put(
+            "stream",
+            np.concatenate(
+                [
+                    np.where(self.templates[p].stream >= 0, self.templates[p].stream + rank * streams, -1)
+                    for rank, p in enumerate(self.job.program_of)
+                ]
+            ).astype(np.int32),
+        )
+        self._put("rank", np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes))
+        self._put("labels", np.concatenate([self.templates[p].labels for p in self.job.program_of], axis=1))
+        for rank, program in enumerate(self.job.program_of):
+            template, base = self.templates[program], self.base[rank]
+            self.edges.append((template.edges[0] + base, template.edges[1] + base))
+
+    def messages(self) -> None:
+        """Resolve sends, receives and host copies of every rank."""
+        sent: dict[tuple[int, int, tuple[int | str, ...]], int] = {}
+        for rank, program in enumerate(self.job.program_of):
+            for task, send in self.templates[program].sends:
+                target = self.grid.resolve(rank, send.peer)
+                number = int(self.base[rank]) + task
+                sent[rank, target, send.tag] = number
+                self.peer[number] = target
+                self.route[number] = self.placement.between_ranks(rank, target)
+            for task in self.templates[program].copies:
+                number = int(self.base[rank]) + task
+                self.peer[number] = rank
+                self.route[number] = self.placement.from_host(rank)
+        pairs: list[tuple[int, int]] = []
+        for rank, program in enumerate(self.job.program_of):
+            for task, receive in self.templates[program].receives:
+                source = self.grid.resolve(rank, receive.peer)
+                pairs.append((int(self.base[rank]) + task, sent.pop((source, rank, receive.tag))))
+        if sent:
+            raise PlanError(f"nobody receives message {next(iter(sent))}")
+        if pairs:
+            tasks, predecessors = np.array(pairs, dtype=np.int64).T
+            self.edges.append((tasks, predecessors))
+
+    # -- transfers of the collectives ----------------------------------------------------------------------------
+
+    def all_collectives(self) -> None:
+        for axis, size in self.job.axes:
+            if size > 1:
+                for group in self.grid.groups(axis):
+                    leader = self.templates[self.job.program_of[group[0]]]
+                    for key, (_, step) in leader.collectives.items():
+                        if step.axis == axis:
+                            self._collective(group, key, step)
+
+    def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
+        schedule = make_schedule(step.kind, len(group), step.size_bytes, root=max(step.root, 0))
+        transfers = expand(schedule)
+        number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
+        self.collectives.append(
+            CollectiveLabel(
+                kind=step.kind,
+                algorithm=schedule.algorithm,
+                size_bytes=step.size_bytes,
+                ranks=group,
+                axis=step.axis,
+                step=step.label.step,
+            )
+        )
+        entered = np.array([self._entry(rank, key) for rank in group], dtype=np.int64)
+        self.collective[entered] = number
+        self.collective[entered + 1] = number
+        ranks = np.array(group, dtype=np.int32)
+        source, target = ranks[transfers.src], ranks[transfers.dst]
+        self._put("kind", np.full(count, TRANSFER, dtype=np.int8))
+        self._put("duration_ps", np.zeros(count, dtype=np.int64))
+        self._put("size_bytes", transfers.size_bytes)
+        self._put("stream", np.full(count, -1, dtype=np.int32))
+        self._put("rank", source)
+        self._put("labels", np.repeat(np.array(step.label, dtype=np.int32)[:, None], count, axis=1))
+        self._put("peer", target)
+        self._put("route", self._routes(source, target))
+        self._put("collective", np.full(count, number, dtype=np.int32))
+        own = np.arange(first, first + count, dtype=np.int64)
+        self.edges.append((np.repeat(own, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx + first))
+        self.edges.append((own[transfers.entry_src], entered[transfers.src[transfers.entry_src]]))
+        self.edges.append((own[transfers.entry_dst], entered[transfers.dst[transfers.entry_dst]]))
+        completes = np.repeat(entered + 1, np.diff(transfers.completion_ptr))
+        self.edges.append((completes, transfers.completion_idx + first))
+        self.edges.append((entered + 1, entered))
+        self.num_tasks += count
+
+    def _entry(self, rank: int, key: tuple[int | str, ...]) -> int:
+        template = self.templates[self.job.program_of[rank]]
+        if key not in template.collectives:
+            raise PlanError(f"rank {rank} does not take part in collective {key}")
+        return int(self.base[rank]) + template.collectives[key][0]
+
+    def _routes(self, source: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        pairs = source.astype(np.int64) * len(self.sizes) + target
+        unique, inverse = np.unique(pairs, return_inverse=True)
+        numbers = [self.placement.between_ranks(int(p) // len(self.sizes), int(p) % len(self.sizes)) for p in unique]
+        return np.array(numbers, dtype=np.int32)[inverse]
+
+    # -- the graph -----------------------------------------------------------------------------------------------
+
+    def _put(self, name: str, values: npt.NDArray[np.generic]) -> None:
+        self.columns.setdefault(name, []).append(values)
+
+    def _column(self, name: str, head: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.generic]:
+        return np.concatenate(([] if head is None else [head]) + self.columns.get(name, []), axis=-1)
+
+    def graph(self) -> TaskGraph:
+        tasks = np.concatenate([e[0] for e in self.edges]) if self.edges else np.zeros(0, dtype=np.int64)
+        predecessors = np.concatenate([e[1] for e in self.edges]) if self.edges else np.zeros(0, dtype=np.int64)
+        order = np.argsort(tasks, kind="stable")
+        counts = np.bincount(tasks, minlength=self.num_tasks)
+        labels = self._column("labels").astype(np.int32)
+        routes = self.placement.routes
+        latency = self.placement.link_latency_ps
+        return TaskGraph(
+            kind=self._column("kind").astype(np.int8),
+            rank=self._column("rank").astype(np.int32),
+            peer=self._column("peer", self.peer).astype(np.int32),
+            stream=self._column("stream").astype(np.int32),
+            duration_ps=self._column("duration_ps").astype(np.int64),
+            size_bytes=self._column("size_bytes").astype(np.int64),
+            route=self._column("route", self.route).astype(np.int32),
+            need=counts.astype(np.int32),
+            predecessor_ptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+            predecessor_idx=predecessors[order].astype(np.int32),
+            route_ptr=np.cumsum([0, *(len(r) for r in routes)]).astype(np.int64),
+            route_links=np.array([link for r in routes for link in r], dtype=np.int32),
+            route_latency_ps=np.array([sum(latency[link] for link in r) for r in routes], dtype=np.int64),
+            link_bytes_per_s=np.array(self.placement.link_bytes_per_s, dtype=np.int64),
+            stream_names=tuple(name for _ in self.sizes for name in self.streams),
+            stream_ranks=tuple(rank for rank in range(len(self.sizes)) for _ in self.streams),
+            rank_names=tuple(self.placement.device_names[d] for d in self.placement.devices),
+            link_names=tuple(self.placement.link_names),
+            labels=Labels(
+                phase=labels[0].astype(np.int8),
+                operator=labels[1],
+                layer=labels[2],
+                collective=self._column("collective", self.collective).astype(np.int32),
+                stage=labels[3],
+                microbatch=labels[4],
+                step=labels[5],
+            ),
+            operator_names=self.job.operator_names,
+            layer_names=self.job.layer_names,
+            collectives=tuple(self.collectives),
+        )
+
+    def memory(self) -> MemoryEvents:
+        """Memory changes of every rank, on its own tasks."""
+        parts: dict[str, list[npt.NDArray[np.generic]]] = {n: [] for n in ("task", "at_end", "rank", "delta", "category")}
+        tables = [self._memory_table(p) for p in range(len(self.templates))]
+        for rank, program in enumerate(self.job.program_of):
+            task, at_end, delta, category = tables[program]
+            parts["task"].append(task + self.base[rank])
+            parts["at_end"].append(at_end)
+            parts["rank"].append(np.full(len(task), rank, dtype=np.int32))
+            parts["delta"].append(delta)
+            parts["category"].append(category)
+        resident = np.array([self.job.programs[p].resident_bytes for p in self.job.program_of], dtype=np.int64)
+        joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        return MemoryEvents(
+            task=joined["task"].astype(np.int32),
+            at_end=joined["at_end"].astype(np.int8),
+            rank=joined["rank"].astype(np.int32),
+            delta_bytes=joined["delta"].astype(np.int64),
+            category=joined["category"].astype(np.int8),
+            resident_bytes=resident,
+        )
+
+    def _memory_table(self, program: int) -> tuple[Index, Index, Index, Index]:
+        changes, template = self.job.programs[program].memory, self.templates[program]
+        rows = np.array([(c.step, c.at_end, c.delta_bytes, c.category) for c in changes], dtype=np.int64).reshape(-1, 4)
+        steps = rows[:, 0]
+        task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps])
+        return task, rows[:, 1], rows[:, 2], rows[:, 3]
+
+
+def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents]:
+    """Turn the programs of ``job`` into one task graph on the devices of ``placement``.
+
+    Raises PlanError when a message has no receiver, or a member of a group does not take part in its collective.
+    """
+    assembly = _Assembly(job, placement)
+    assembly.ranks()
+    assembly.messages()
+    assembly.all_collectives()
+    return assembly.graph(), assembly.memory()
+

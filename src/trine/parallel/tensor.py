@@ -1,0 +1,115 @@
+"""Tensor parallelism: which operators are split, how, and what that makes the ranks send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trine.compute import kind_of
+from trine.model.workload import FORWARD, Operator, Workload
+
+#: Kinds whose work is divided when the tensor that they read is divided along features or heads.
+DIVISIBLE_KINDS = frozenset({"elementwise", "softmax", "attention", "matmul", "copy", "view"})
+SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSplit:
+    """How one forward operator, and the backward operator that belongs to it, is spread over the tp group.
+
+    mode: ``column`` (output features), ``row`` (input features), ``embedding`` (vocabulary) or ``shared`` (an operator
+        without weights on a tensor that is divided already).
+    forward: collective after the forward operator, ``""`` for none. backward: whether the gradient of its input is
+        a partial sum, to be all-reduced.
+    """
+
+    mode: str
+    forward: str
+    backward: bool
+
+
+def split_operators(workload: Workload, style: str) -> dict[int, TensorSplit]:
+    """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
+
+    ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
+    leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
+    in a row split, whose output is all-reduced.
+    """
+    gathered: set[int] = set()
+    while True:
+        splits, unmet = _attempt(workload, style, gathered)
+        if not unmet:
+            return splits
+        gathered |= unmet
+
+
+def _attempt(workload: Workload, style: str, gathered: set[int]) -> tuple[dict[int, TensorSplit], set[int]]:
+    """One pass; the second result names column operators whose divided output met an operator that needs all of it."""
+    divided: dict[int, int] = {}  # storage -> the column operator that divided it
+    splits: dict[int, TensorSplit] = {}
+    unmet: set[int] = set()
+    for op in workload.operators:
+        if op.phase != FORWARD:
+            continue
+        kind = kind_of(op)
+        storages = [workload.tensors[t].storage for t in op.inputs]
+        origins = [divided[s] for s in storages if s in divided]
+        if kind in SPLIT_KINDS and _weight_of(workload, op) is not None:
+            if origins and kind == "linear":
+                splits[op.id] = TensorSplit("row", "all_reduce", False)
+            else:
+                unmet.update(origins)
+                splits[op.id] = _first_split(workload, op, SPLIT_KINDS[kind], style, gathered)
+            for tensor in op.outputs:
+                divided.pop(workload.tensors[tensor].storage, None)
+            if splits[op.id].mode == "column" and not splits[op.id].forward:
+                divided.update({workload.tensors[t].storage: op.id for t in op.outputs})
+        elif origins and kind in DIVISIBLE_KINDS and _all_divided(workload, op, divided):
+            splits[op.id] = TensorSplit("shared", "", False)
+            divided.update({workload.tensors[t].storage: origins[0] for t in op.outputs})
+        else:
+            unmet.update(origins)
+    unmet.update(divided[s] for s in sorted(divided) if s in _last_outputs(workload))
+    return splits, unmet - gathered
+
+
+def _first_split(workload: Workload, op: Operator, mode: str, style: str, gathered: set[int]) -> TensorSplit:
+    if mode == "embedding":
+        return TensorSplit("embedding", "all_reduce", False)
+    needs_gradient = any(
+        workload.tensors[t].role == "activation" for t in op.inputs if workload.tensors[t].size_bytes
+    )
+    open_ended = style == "megatron" and kind_of(op) == "linear" and op.id not in gathered
+    return TensorSplit("column", "" if open_ended else "all_gather", needs_gradient)
+
+
+def _weight_of(workload: Workload, op: Operator) -> int | None:
+    return next((t for t in op.inputs if workload.tensors[t].role == "weight"), None)
+
+
+def _all_divided(workload: Workload, op: Operator, divided: Mapping[int, int]) -> bool:
+    activations = [workload.tensors[t] for t in op.inputs if workload.tensors[t].role == "activation"]
+    return all(t.storage in divided for t in activations if t.batch_dims)
+
+
+def _last_outputs(workload: Workload) -> set[int]:
+    """Storages of the last forward operator's outputs: what the model returns must be whole."""
+    last = [op for op in workload.operators if op.phase == FORWARD][-1]
+    return {workload.tensors[t].storage for t in last.outputs}
+
+
+def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit], ways: int) -> dict[int, int]:
+    """Bytes of each parameter (by its weight's tensor id) that one rank of the tp group keeps."""
+    local = {p.weight: p.size_bytes for p in workload.parameters}
+    storage_of = {workload.tensors[p.weight].storage: p.weight for p in workload.parameters}
+    for op in workload.operators:
+        split = splits.get(op.id)
+        if split is None or split.mode == "shared":
+            continue
+        for position, tensor_id in enumerate(t for t in op.inputs if workload.tensors[t].role == "weight"):
+            weight = storage_of.get(workload.tensors[tensor_id].storage)
+            if weight is None or (split.mode == "row" and position > 0):  # the bias of a row split is whole
+                continue
+            tensor = workload.tensors[weight]
+            local[weight] = -(-tensor.size_bytes // ways)
+    return local

@@ -1,0 +1,1 @@
+"""What follows from a run: metrics, and the result in every form that people and programs read."""

@@ -1,0 +1,112 @@
+"""Who was doing what, when: the tasks of a run seen from the ranks.
+
+Three kinds of activity matter for results. *Computing*: compute tasks, but not those on streams whose name starts with
+``cpu``, which are the launching threads. *Communicating*: transfers between two ranks; both ends are busy with it.
+*Copying inputs*: transfers with the host at one end (rank or peer -1), and transfers of the phase "input copy" that
+belong to no collective. Copying inputs is not communication of the job.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Records, TaskGraph
+
+PHASE_NAMES = ("forward", "backward", "optimizer", "input copy")
+INPUT_COPY_PHASE = 3
+LAUNCH_STREAM_PREFIX = "cpu"
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Window(NamedTuple):
+    """The stretch of the run that results describe: the last step, from the end of the step before it, in ps."""
+
+    start_ps: int
+    end_ps: int
+    step: int
+
+
+class Activity(NamedTuple):
+    """Stretches of work of ranks, clipped to a window: int64 arrays of one length, in the order of the tasks."""
+
+    task: Int64
+    rank: Int64
+    start_ps: Int64
+    end_ps: Int64
+
+
+def step_ends(graph: TaskGraph, records: Records) -> Int64:
+    """Return when each step ended, in ps: int64[steps]. A graph whose tasks carry no step number is one step."""
+    step = graph.labels.step
+    num_steps = max(1, int(step.max(initial=-1)) + 1)
+    ends = np.zeros(num_steps, np.int64)
+    labelled = step >= 0
+    np.maximum.at(ends, step[labelled], records.end_ps[labelled])
+    ends[-1] = records.end_ps.max(initial=0)
+    return np.maximum.accumulate(ends)
+
+
+def last_step(ends: Int64) -> Window:
+    """Return the window of the last step; with more than one step it is the steady state."""
+    return Window(int(ends[-2]) if len(ends) > 1 else 0, int(ends[-1]), len(ends) - 1)
+
+
+def in_step(graph: TaskGraph, window: Window) -> Mask:
+    """Return which tasks carry the window's step number; in a run of one step, all: bool[tasks]."""
+    if window.step == 0:
+        return np.ones(graph.num_tasks, np.bool_)
+    return graph.labels.step == window.step
+
+
+def launches(graph: TaskGraph) -> Mask:
+    """Return which tasks are launches by a CPU thread: bool[tasks]."""
+    is_cpu = np.array([name.startswith(LAUNCH_STREAM_PREFIX) for name in graph.stream_names] + [False])
+    return (graph.kind == COMPUTE) & is_cpu[graph.stream]
+
+
+def input_copies(graph: TaskGraph) -> Mask:
+    """Return which tasks copy inputs from the host: bool[tasks]."""
+    labels = graph.labels
+    with_host = (graph.rank < 0) | (graph.peer < 0)
+    return (graph.kind == TRANSFER) & (with_host | ((labels.phase == INPUT_COPY_PHASE) & (labels.collective < 0)))
+
+
+def computing(graph: TaskGraph) -> Mask:
+    """Return which tasks occupy a GPU: bool[tasks]."""
+    return (graph.kind == COMPUTE) & ~launches(graph)
+
+
+def communicating(graph: TaskGraph) -> Mask:
+    """Return which tasks move bytes between two ranks: bool[tasks]."""
+    return (graph.kind == TRANSFER) & ~input_copies(graph)
+
+
+def compute_activity(graph: TaskGraph, records: Records, window: Window, tasks: Mask) -> Activity:
+    """Return when ranks run the given compute tasks."""
+    return _clip(np.flatnonzero(tasks), graph.rank, records, window)
+
+
+def transfer_activity(graph: TaskGraph, records: Records, window: Window, tasks: Mask) -> Activity:
+    """Return when ranks send or receive the given transfers; one that stays on a rank counts once."""
+    chosen = np.flatnonzero(tasks)
+    sends = _clip(chosen, graph.rank, records, window)
+    receives = _clip(chosen[graph.peer[chosen] != graph.rank[chosen]], graph.peer, records, window)
+    return join(sends, receives)
+
+
+def join(first: Activity, second: Activity) -> Activity:
+    """Return both activities, in the order of the tasks."""
+    order = np.argsort(np.concatenate((first.task, second.task)), kind="stable")
+    return Activity(*(np.concatenate(pair)[order] for pair in zip(first, second, strict=True)))
+
+
+def _clip(tasks: Int64, ranks: npt.NDArray[np.int32], records: Records, window: Window) -> Activity:
+    rank = ranks[tasks].astype(np.int64)
+    start = np.maximum(records.start_ps[tasks], window.start_ps)
+    end = np.minimum(records.end_ps[tasks], window.end_ps)
+    keep = (rank >= 0) & (end > start)
+    return Activity(tasks[keep], rank[keep], start[keep], end[keep])

@@ -1,0 +1,133 @@
+"""A result as plain data, with stable keys: docs/reference/result-json.md describes each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trine.results.metrics import Share
+from trine.results.waits import RANK_REASONS
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.results.result import Result
+
+Row = dict[str, object]
+
+
+def to_json(result: Result, path: str | Path | None = None) -> Row:
+    """Return the result as plain data, and write it to ``path`` if given."""
+    content = document(result)
+    if path is not None:
+        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return content
+
+
+def document(result: Result) -> Row:
+    """Return the whole result as plain data; times in seconds, sizes in bytes."""
+    return {
+        "step_time_s": result.step_time_s,
+        "compute_s": result.compute_s,
+        "communication_s": result.communication_s,
+        "exposed_communication_s": result.exposed_communication_s,
+        "bubble_s": result.bubble_s,
+        "idle_s": result.idle_s,
+        "slowest_rank": result.slowest_rank,
+        "memory_peak_bytes": result.memory_peak_bytes,
+        "collectives": collective_rows(result),
+        "evidence": [{k: v for k, v in asdict(item).items() if v not in ("", None)} for item in result.evidence],
+        "warnings": list(result.warnings),
+        "not_modelled": list(result.not_modelled),
+        "simulator": {
+            **asdict(result.simulator),
+            "engine": result.records.engine,
+            "network": result.records.network,
+        },
+        "plan": dict(result.plan),
+        "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
+        "ranks": rank_rows(result),
+        "layers": share_rows("layer", result.layers),
+        "operators": share_rows("operator", result.operators),
+        "phases": share_rows("phase", result.phases),
+        "stages": share_rows("stage", result.stages),
+        "links": link_rows(result),
+        "memory": memory_rows(result),
+        "critical_path": {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()},
+    }
+
+
+def seconds(ps: int) -> float:
+    """Return picoseconds as the nearest float of seconds, which prints as the exact decimal up to 15 digits."""
+    return ps / PS_PER_S
+
+
+def rank_rows(result: Result) -> list[Row]:
+    """Return one row a rank: how it spent the step, and what it waited for."""
+    times = result.rank_times
+    parts = ("compute", "communication", "exposed", "bubble", "idle", "input_copy")
+    columns = [getattr(times, part).tolist() for part in parts]
+    keys = [f"{'exposed_communication' if part == 'exposed' else part}_s" for part in parts]
+    waits = [f"wait_{_key(reason)}_s" for reason in RANK_REASONS]
+    return [
+        {"rank": rank, "name": name}
+        | dict(zip(keys, map(seconds, row), strict=True))
+        | dict(zip(waits, map(seconds, waited), strict=True))
+        for rank, (name, row, waited) in enumerate(
+            zip(result.graph.rank_names, zip(*columns, strict=True), times.waits.tolist(), strict=True)
+        )
+    ]
+
+
+def share_rows(what: str, shares: tuple[Share, ...]) -> list[Row]:
+    """Return one row a layer, operator, phase or stage."""
+    return [
+        {what: share.name, "compute_s": seconds(share.compute_ps), "communication_s": seconds(share.communication_ps)}
+        for share in shares
+    ]
+
+
+def collective_rows(result: Result) -> list[Row]:
+    """Return one row a (kind, payload, group size)."""
+    return [
+        {
+            "kind": use.kind,
+            "bytes": use.size_bytes,
+            "count": use.count,
+            "group_size": use.group_size,
+            "total_count": use.total,
+            "time_s": seconds(use.time_ps),
+            "axes": list(use.axes),
+            "algorithms": list(use.algorithms),
+        }
+        for use in result.collectives
+    ]
+
+
+def link_rows(result: Result) -> list[Row]:
+    """Return one row a link, in the order of the cluster's links."""
+    return [
+        {"link": use.name, "bytes": use.size_bytes, "bytes_per_s": use.bytes_per_s, "utilisation": use.utilisation}
+        for use in result.links
+    ]
+
+
+def memory_rows(result: Result) -> list[Row]:
+    """Return one row a rank: its peak, when, of what, and whether that fits."""
+    capacities = result.memory_capacity_bytes or (0,) * len(result.memory_peaks)
+    return [
+        {
+            "rank": rank,
+            "peak_bytes": peak.total_bytes,
+            "peak_at_s": seconds(peak.time_ps),
+            "by_category_bytes": peak.by_category,
+            "capacity_bytes": capacities[rank] or None,
+            "verdict": result.memory_verdict(rank),
+        }
+        for rank, peak in enumerate(result.memory_peaks)
+    ]
+
+
+def _key(name: str) -> str:
+    return name.replace(" ", "_")

@@ -1,0 +1,127 @@
+"""Where the time goes: per rank, and per layer, stage, phase and operator. Pure functions of a graph and its records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.model.taskgraph import TRANSFER, Int64, Records, TaskGraph
+from trine.results.activity import (
+    Activity,
+    Mask,
+    Window,
+    communicating,
+    compute_activity,
+    computing,
+    input_copies,
+    join,
+    transfer_activity,
+)
+from trine.results.intervals import gaps, lengths, merge, sum_by_group
+from trine.results.waits import bubble_gaps, rank_waits
+
+_FOREVER = int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RankTimes:
+    """How each rank spent the window; int64[ranks], ps.
+
+    compute: while a compute stream of the rank was busy. communication: while the rank sent or received.
+    exposed: while it communicated and did not compute. bubble: while it did neither because of the pipeline schedule
+    (:func:`trine.results.waits.bubble_gaps`). idle: the rest, so that compute + exposed + bubble + idle = window.
+    input_copy: while inputs were copied from the host, at the same time as any of these.
+    waits: int64[ranks, RANK_REASONS], what the rank waited for while it did not compute.
+    """
+
+    window: Window
+    compute: Int64
+    communication: Int64
+    exposed: Int64
+    bubble: Int64
+    idle: Int64
+    input_copy: Int64
+    waits: Int64
+
+
+def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.NDArray[np.int8]) -> RankTimes:
+    """Split the window of each rank into compute, exposed communication, bubble and idle time, exactly.
+
+    ``reasons`` is what each task waited for (:func:`trine.results.waits.wait_reasons`).
+    """
+    num_ranks = len(graph.rank_names)
+    compute = compute_activity(graph, records, window, computing(graph))
+    transfers = transfer_activity(graph, records, window, communicating(graph))
+    copies = transfer_activity(graph, records, window, input_copies(graph))
+    both = join(compute, transfers)
+    busy = merge(both.rank, both.start_ps, both.end_ps)
+    pauses = gaps(busy, num_ranks, window.start_ps, window.end_ps)
+    pause_ps = pauses.end_ps - pauses.start_ps
+    in_bubble = bubble_gaps(graph, pauses, both, reasons)
+    compute_ps = _busy(compute, num_ranks)
+    return RankTimes(
+        window=window,
+        compute=compute_ps,
+        communication=_busy(transfers, num_ranks),
+        exposed=lengths(busy, num_ranks) - compute_ps,
+        bubble=sum_by_group(pauses.group[in_bubble], pause_ps[in_bubble], num_ranks),
+        idle=sum_by_group(pauses.group[~in_bubble], pause_ps[~in_bubble], num_ranks),
+        input_copy=_busy(copies, num_ranks),
+        waits=rank_waits(compute, reasons, num_ranks, window),
+    )
+
+
+def slowest_rank(graph: TaskGraph, records: Records) -> int:
+    """Return the rank whose last task (a transfer counts for both ends) ends last; of several the lowest."""
+    last = np.full(len(graph.rank_names), -1, np.int64)
+    for ranks in (graph.rank, graph.peer):
+        own = ranks >= 0
+        np.maximum.at(last, ranks[own], records.end_ps[own])
+    return int(np.argmax(last)) if len(last) else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """Time of one layer, stage, phase or operator name, each on the rank where it is longest."""
+
+    name: str
+    compute_ps: int
+    communication_ps: int
+
+
+def shares(
+    graph: TaskGraph, records: Records, tasks: Mask, label: npt.NDArray[np.integer], names: tuple[str, ...]
+) -> tuple[Share, ...]:
+    """Return compute and communication time by a label, in the order of the first use of each name.
+
+    ``label`` indexes ``names``; names may repeat, and those that equal count as one. Time is that of the union of the
+    tasks' intervals on a rank, taken on the rank where it is longest; input copies count as communication. Names without
+    time are left out.
+    """
+    unique = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    code = np.array([unique[name] for name in names] + [-1], np.int64)[label]
+    run = Window(0, _FOREVER, 0)
+    chosen = tasks & (code >= 0)
+    compute = compute_activity(graph, records, run, chosen & computing(graph))
+    transfers = transfer_activity(graph, records, run, chosen & (graph.kind == TRANSFER))
+    compute_ps = _longest(graph, compute, code, len(unique))
+    communication_ps = _longest(graph, transfers, code, len(unique))
+    return tuple(
+        Share(name=name, compute_ps=int(compute_ps[number]), communication_ps=int(communication_ps[number]))
+        for name, number in unique.items()
+        if compute_ps[number] or communication_ps[number]
+    )
+
+
+def _busy(activity: Activity, num_ranks: int) -> Int64:
+    return lengths(merge(activity.rank, activity.start_ps, activity.end_ps), num_ranks)
+
+
+def _longest(graph: TaskGraph, activity: Activity, code: Int64, num_codes: int) -> Int64:
+    """Return for each code the longest time that one rank spends on it: int64[codes], ps."""
+    num_ranks = len(graph.rank_names)
+    cell = activity.rank * num_codes + code[activity.task]
+    spent = lengths(merge(cell, activity.start_ps, activity.end_ps), num_ranks * num_codes)
+    return spent.reshape(num_ranks, num_codes).max(axis=0, initial=0)

@@ -1,0 +1,91 @@
+"""The flat record table: one row a task, one column a fact. Every export is a view of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.model.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
+from trine.results.activity import PHASE_NAMES
+from trine.results.waits import REASONS
+
+Column = npt.NDArray[np.integer]
+
+#: Columns in order. Those of text hold codes, and ``RecordTable.categories`` what the codes mean (-1: nothing).
+COLUMNS = (
+    "task", "name", "kind", "rank", "peer", "stream", "phase", "layer", "operator", "collective", "stage", "microbatch",
+    "step", "ready_ps", "start_ps", "end_ps", "size_bytes", "wait_reason",
+)  # fmt: skip
+
+
+class RecordTable(NamedTuple):
+    """Columns of one length; a text column is coded: ``categories[name][code]``, -1 for none."""
+
+    columns: dict[str, Column]
+    categories: dict[str, tuple[str, ...]]
+
+    def text(self, name: str) -> list[str]:
+        """Return a text column decoded, with "" for none."""
+        words = (*self.categories[name], "")
+        return [words[code] for code in self.columns[name].tolist()]
+
+
+def record_table(graph: TaskGraph, records: Records, reasons: npt.NDArray[np.int8]) -> RecordTable:
+    """Return the table of a run; ``reasons`` is :func:`trine.results.waits.wait_reasons`.
+
+    ``rank`` and ``peer`` are numbers; ``stream`` is the stream of a compute task; ``collective`` the number of the
+    collective operation.
+    """
+    labels = graph.labels
+    names, categories = task_names(graph)
+    columns: dict[str, Column] = {
+        "task": np.arange(graph.num_tasks),
+        "name": names,
+        "kind": graph.kind,
+        "rank": graph.rank,
+        "peer": graph.peer,
+        "stream": graph.stream,
+        "phase": labels.phase,
+        "layer": labels.layer,
+        "operator": labels.operator,
+        "collective": labels.collective,
+        "stage": labels.stage,
+        "microbatch": labels.microbatch,
+        "step": labels.step,
+        "ready_ps": records.ready_ps,
+        "start_ps": records.start_ps,
+        "end_ps": records.end_ps,
+        "size_bytes": graph.size_bytes,
+        "wait_reason": reasons,
+    }
+    words = {
+        "name": categories,
+        "kind": KIND_NAMES,
+        "stream": graph.stream_names,
+        "phase": PHASE_NAMES,
+        "layer": graph.layer_names,
+        "operator": graph.operator_names,
+        "wait_reason": REASONS,
+    }
+    return RecordTable(columns, words)
+
+
+def task_names(graph: TaskGraph) -> tuple[Column, tuple[str, ...]]:
+    """Return a name for each task as codes and words: int64[tasks] and the words.
+
+    The task's own name where the graph gives names; else its operator, its collective's kind, or "compute", "transfer"
+    or "join".
+    """
+    if graph.task_names:
+        return np.arange(graph.num_tasks), graph.task_names
+    kinds = tuple(dict.fromkeys(label.kind for label in graph.collectives))
+    words = (*KIND_NAMES, *kinds, *graph.operator_names)
+    kind_code = np.array([len(KIND_NAMES) + kinds.index(label.kind) for label in graph.collectives] + [-1], np.int64)
+    names = graph.kind.astype(np.int64)
+    in_collective = (graph.labels.collective >= 0) & (graph.kind != COMPUTE)
+    names[in_collective] = kind_code[graph.labels.collective[in_collective]]
+    in_operator = (graph.labels.operator >= 0) & (graph.kind != JOIN) & ~in_collective
+    names[in_operator] = len(KIND_NAMES) + len(kinds) + graph.labels.operator[in_operator]
+    return names, words

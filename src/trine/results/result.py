@@ -1,0 +1,263 @@
+"""The answer of a run: everything that happened, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError, nearest
+from trine.model.memory import MemoryEvents
+from trine.model.taskgraph import Int64, Records, TaskGraph
+from trine.results import activity, document, export, metrics, perfetto, summary, traffic, waits
+from trine.results import memory as memory_use
+from trine.results.records import RecordTable, record_table
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    import pandas
+
+EVIDENCE_KINDS = ("measured", "interpolated", "modelled", "assumed")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where numbers of a result come from.
+
+    kind: one of EVIDENCE_KINDS. share: the part of the step time (0..1) that rests on it, where that is known.
+    Raises InputError for another kind, or a share outside 0..1.
+    """
+
+    what: str
+    kind: str
+    detail: str = ""
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in EVIDENCE_KINDS:
+            raise InputError(f"unknown evidence {self.kind!r}{nearest(self.kind, EVIDENCE_KINDS)}", field="kind")
+        if self.share is not None and not 0 <= self.share <= 1:
+            raise InputError(f"must be between 0 and 1, got {self.share!r}", field="share")
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """What ran: trine's version, the wall time of the simulation, events of the engine, ranks that were simulated."""
+
+    version: str
+    wall_s: float
+    events: int
+    ranks_simulated: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """What a run gave. Times describe its last step: with more than one step, the steady state.
+
+    plan: facts about workload, layout and cluster, in the order in which people should read them.
+    memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known.
+    not_modelled: sentences about what the run leaves out.
+    """
+
+    graph: TaskGraph
+    records: Records
+    memory: MemoryEvents | None
+    plan: Mapping[str, object]
+    simulator: Simulator
+    evidence: tuple[Evidence, ...] = ()
+    warnings: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
+    memory_capacity_bytes: tuple[int, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.memory_capacity_bytes and len(self.memory_capacity_bytes) != len(self.graph.rank_names):
+            wanted, got = len(self.graph.rank_names), len(self.memory_capacity_bytes)
+            raise InputError(f"needs one entry a rank: {wanted}, got {got}", field="memory_capacity_bytes")
+
+    # Steps
+
+    @cached_property
+    def step_ends_ps(self) -> Int64:
+        """When each step ended: int64[steps]."""
+        return activity.step_ends(self.graph, self.records)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.step_ends_ps)
+
+    @property
+    def window(self) -> activity.Window:
+        """The last step, from the end of the one before."""
+        return activity.last_step(self.step_ends_ps)
+
+    @property
+    def step_time_ps(self) -> int:
+        """Time of the last step; with more than one step, that of the steady state."""
+        return self.window.end_ps - self.window.start_ps
+
+    @property
+    def end_time_ps(self) -> int:
+        """When the whole run ended."""
+        return self.window.end_ps
+
+    # Times
+
+    @cached_property
+    def released_by(self) -> Int64:
+        """The predecessor that released each task, or -1: int64[tasks]."""
+        return waits.releasers(self.graph, self.records)
+
+    @cached_property
+    def wait_reasons(self) -> npt.NDArray[np.int8]:
+        """What each task waited for, as an index into :data:`trine.results.waits.REASONS`: int8[tasks]."""
+        return waits.wait_reasons(self.graph, self.records, self.released_by)
+
+    @cached_property
+    def rank_times(self) -> metrics.RankTimes:
+        """How each rank spent the step."""
+        return metrics.rank_times(self.graph, self.records, self.window, self.wait_reasons)
+
+    @cached_property
+    def slowest_rank(self) -> int:
+        """The rank whose last task ends last; of several the lowest."""
+        return metrics.slowest_rank(self.graph, self.records)
+
+    @cached_property
+    def critical_path(self) -> list[int]:
+        """The tasks that led to the end of the run, last first."""
+        return waits.critical_path(self.graph, self.records, self.released_by)
+
+    @cached_property
+    def critical_path_times(self) -> dict[str, int]:
+        """How the step's time splits over the critical path, ps."""
+        return waits.path_times(self.graph, self.records, self.critical_path, self.window)
+
+    @property
+    def step_time_s(self) -> float:
+        return self.step_time_ps / PS_PER_S
+
+    @property
+    def compute_s(self) -> float:
+        """Compute time of the slowest rank."""
+        return float(self.rank_times.compute[self.slowest_rank] / PS_PER_S)
+
+    @property
+    def communication_s(self) -> float:
+        """Communication time of the slowest rank, whether it computes meanwhile or not."""
+        return float(self.rank_times.communication[self.slowest_rank] / PS_PER_S)
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Time in which the slowest rank communicates and computes nothing."""
+        return float(self.rank_times.exposed[self.slowest_rank] / PS_PER_S)
+
+    @property
+    def bubble_s(self) -> float:
+        """Idle time of the slowest rank that the pipeline schedule causes."""
+        return float(self.rank_times.bubble[self.slowest_rank] / PS_PER_S)
+
+    @property
+    def idle_s(self) -> float:
+        """Other idle time of the slowest rank."""
+        return float(self.rank_times.idle[self.slowest_rank] / PS_PER_S)
+
+    # Shares of the step
+
+    @cached_property
+    def layers(self) -> tuple[metrics.Share, ...]:
+        """Time by layer."""
+        return self._shares(self.graph.labels.layer, self.graph.layer_names)
+
+    @cached_property
+    def operators(self) -> tuple[metrics.Share, ...]:
+        """Time by operator name."""
+        return self._shares(self.graph.labels.operator, self.graph.operator_names)
+
+    @cached_property
+    def phases(self) -> tuple[metrics.Share, ...]:
+        """Time by phase: forward, backward, optimizer, input copy."""
+        return self._shares(self.graph.labels.phase, activity.PHASE_NAMES)
+
+    @cached_property
+    def stages(self) -> tuple[metrics.Share, ...]:
+        """Time by pipeline stage."""
+        stage = self.graph.labels.stage
+        return self._shares(stage, tuple(str(number) for number in range(int(stage.max(initial=-1)) + 1)))
+
+    def _shares(self, label: npt.NDArray[np.integer], names: tuple[str, ...]) -> tuple[metrics.Share, ...]:
+        return metrics.shares(self.graph, self.records, activity.in_step(self.graph, self.window), label, names)
+
+    # Network and memory
+
+    @cached_property
+    def collectives(self) -> tuple[traffic.CollectiveUse, ...]:
+        """The collectives of the step, those that take most time first."""
+        return traffic.collective_uses(self.graph, self.records, self.window)
+
+    @cached_property
+    def links(self) -> tuple[traffic.LinkUse, ...]:
+        """Bytes and utilisation of each link in the step."""
+        return traffic.link_uses(self.graph, activity.in_step(self.graph, self.window), self.step_time_ps)
+
+    @cached_property
+    def memory_timeline(self) -> memory_use.MemoryTimeline | None:
+        """Memory of each rank over time; None where the run has no memory events."""
+        return None if self.memory is None else memory_use.memory_timeline(self.memory, self.records)
+
+    @cached_property
+    def memory_peaks(self) -> tuple[memory_use.MemoryPeak, ...]:
+        """The peak of each rank over the whole run; empty where the run has no memory events."""
+        timeline = self.memory_timeline
+        return () if timeline is None else tuple(memory_use.memory_peak(timeline, r) for r in range(timeline.num_ranks))
+
+    @property
+    def memory_peak_bytes(self) -> int | None:
+        """The largest peak over the ranks; None where the run has no memory events."""
+        return max((peak.total_bytes for peak in self.memory_peaks), default=None)
+
+    def memory_verdict(self, rank: int) -> str:
+        """Say whether the rank's peak fits its device: "fits", "does not fit" or "capacity unknown"."""
+        capacity = self.memory_capacity_bytes[rank] if self.memory_capacity_bytes else 0
+        if not capacity:
+            return "capacity unknown"
+        return "fits" if self.memory_peaks[rank].total_bytes <= capacity else "does not fit"
+
+    # Output
+
+    @cached_property
+    def record_table(self) -> RecordTable:
+        """One row a task: what it was, when it was ready, started and ended, and what it waited for."""
+        return record_table(self.graph, self.records, self.wait_reasons)
+
+    def summary(self) -> str:
+        """Return a text for people, the largest bottlenecks first."""
+        return summary.summary(self)
+
+    def to_json(self, path: str | Path | None = None) -> dict[str, object]:
+        """Return the result as plain data (docs/reference/result-json.md), and write it to ``path`` if given."""
+        return document.to_json(self, path)
+
+    def to_npz(self, path: str | Path) -> None:
+        """Write the record table as a compressed numpy archive."""
+        export.to_npz(self, path)
+
+    def to_csv(self, directory: str | Path) -> None:
+        """Write the record table and the tables of metrics as CSV files."""
+        export.to_csv(self, directory)
+
+    def to_parquet(self, directory: str | Path) -> None:
+        """Write the same tables as Parquet files; raises MissingExtraError without pyarrow."""
+        export.to_parquet(self, directory)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the record table as a data frame; raises MissingExtraError without pandas."""
+        return export.to_pandas(self)
+
+    def to_perfetto(self, path: str | Path) -> None:
+        """Write a timeline that opens in https://ui.perfetto.dev, compressed if the path ends in ``.gz``."""
+        perfetto.write(self.graph, self.records, self.memory_timeline, Path(path))

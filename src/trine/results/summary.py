@@ -1,0 +1,178 @@
+"""A result for people: aligned text, the largest bottlenecks first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from trine.results.metrics import Share
+from trine.results.waits import RANK_REASONS
+from trine.units import format_bandwidth, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from trine.results.result import Result
+
+_TOP = 5
+_WIDTH = 100
+_NAME = 44
+
+
+def summary(result: Result) -> str:
+    """Return a text of at most about 45 lines of 100 columns."""
+    blocks = (
+        _head(result),
+        _times(result),
+        _top_shares("operators", result.operators, result.step_time_ps),
+        _top_shares("layers", result.layers, result.step_time_ps),
+        _collectives(result),
+        _links(result),
+        _memory(result),
+        _notes(result),
+    )
+    return "\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
+
+
+def _head(result: Result) -> list[str]:
+    facts = ", ".join(
+        f"{key.replace('_', ' ')} {value}" for key, value in result.plan.items() if value not in ("", None)
+    )
+    lines = [f"step time  {format_time(result.step_time_ps)}"]
+    if result.num_steps > 1:
+        lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
+    return [*lines, *_wrapped("plan", facts)]
+
+
+def _times(result: Result) -> list[str]:
+    """Return how the slowest rank spends the step, longest first, and what it waited for."""
+    times, rank, step = result.rank_times, result.slowest_rank, result.step_time_ps
+    parts = [
+        ("compute", int(times.compute[rank])),
+        ("exposed communication", int(times.exposed[rank])),
+        ("pipeline bubble", int(times.bubble[rank])),
+        ("idle", int(times.idle[rank])),
+    ]
+    parts.sort(key=lambda part: -part[1])
+    waits = sorted(zip(times.waits[rank].tolist(), RANK_REASONS, strict=True), reverse=True)
+    waited = ", ".join(f"{reason} {format_time(ps)}" for ps, reason in waits if ps)
+    path = sorted(((ps, name) for name, ps in result.critical_path_times.items() if ps), reverse=True)
+    rows = [(name, format_time(ps), _percent(ps, step)) for name, ps in parts]
+    hidden = int(times.communication[rank] - times.exposed[rank])
+    if hidden:
+        rows.append(("(communication hidden behind compute)", format_time(hidden), _percent(hidden, step)))
+    return [
+        f"time of rank {rank}, the slowest of {len(result.graph.rank_names)}",
+        *_table(rows),
+        *_wrapped("waited for", waited),
+        *_wrapped("critical path", ", ".join(f"{name} {_percent(ps, step).strip()}" for ps, name in path)),
+    ]
+
+
+def _top_shares(what: str, shares: Sequence[Share], step_ps: int) -> list[str]:
+    ranked = sorted(shares, key=lambda share: -(share.compute_ps + share.communication_ps))
+    rows = [("", "compute", "", "communication", "")]
+    for share in ranked[:_TOP]:
+        rows.append(
+            (
+                _short(share.name),
+                format_time(share.compute_ps),
+                _percent(share.compute_ps, step_ps),
+                format_time(share.communication_ps) if share.communication_ps else "",
+                _percent(share.communication_ps, step_ps) if share.communication_ps else "",
+            )
+        )
+    return [f"top {what}{_of(len(ranked))}", *_table(rows)] if ranked else []
+
+
+def _collectives(result: Result) -> list[str]:
+    uses = result.collectives
+    rows = [
+        (
+            _short(use.kind),
+            f"{use.count} x {format_bytes(use.size_bytes)}",
+            f"{use.group_size} ranks",
+            format_time(use.time_ps),
+        )
+        for use in uses[:_TOP]
+    ]
+    return [f"collectives of a rank{_of(len(uses))}", *_table(rows)] if uses else []
+
+
+def _links(result: Result) -> list[str]:
+    used = sorted((use for use in result.links if use.size_bytes), key=lambda use: (-use.utilisation, use.link))
+    rows = [
+        (
+            _short(use.name),
+            format_bytes(use.size_bytes),
+            f"of {format_bandwidth(use.bytes_per_s)}",
+            f"{use.utilisation:.1%}",
+        )
+        for use in used[:3]
+    ]
+    return [f"busiest links{_of(len(used), 3)}", *_table(rows)] if used else []
+
+
+def _memory(result: Result) -> list[str]:
+    if not result.memory_peaks:
+        return []
+    rank = max(range(len(result.memory_peaks)), key=lambda r: (result.memory_peaks[r].total_bytes, -r))
+    peak = result.memory_peaks[rank]
+    capacity = result.memory_capacity_bytes[rank] if result.memory_capacity_bytes else 0
+    of = f" of {format_bytes(capacity)}" if capacity else ""
+    verdict = result.memory_verdict(rank)
+    head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {rank}): {verdict.upper() if of else verdict}"
+    held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
+    return [head, *_wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
+
+
+def _notes(result: Result) -> list[str]:
+    lines = []
+    for item in result.evidence:
+        share = "" if item.share is None else f" ({item.share:.1%} of the step)"
+        detail = f": {item.detail}" if item.detail else ""
+        lines += _wrapped(item.kind, f"{item.what}{share}{detail}")
+    for sentence in result.not_modelled:
+        lines += _wrapped("not modelled", sentence)
+    for sentence in result.warnings:
+        lines += _wrapped("warning", sentence)
+    run = result.simulator
+    ranks = f"{run.ranks_simulated} of {len(result.graph.rank_names)} ranks"
+    return [
+        *lines,
+        f"simulated {ranks}, {run.events:,} events in {format_time(run.wall_s * 1e12)} by trine {run.version}",
+    ]
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Align columns: the first to the left, the others to the right."""
+    cells = list(rows)
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    widths[0] = max(widths[0], _NAME)
+    return [
+        "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in cells
+    ]
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    """Return "label: text" broken into lines of _WIDTH columns, continued with an indent."""
+    if not text:
+        return []
+    lines, line = [], f"{label}:"
+    for word in text.split():
+        if len(line) + 1 + len(word) > _WIDTH:
+            lines.append(line)
+            line = "   "
+        line += f" {word}"
+    return [*lines, line]
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:5.1f} %" if whole else "-"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 15]}...{name[-12:]}"
+
+
+def _of(count: int, shown: int = _TOP) -> str:
+    return f" ({shown} of {count})" if count > shown else ""

@@ -1,0 +1,104 @@
+"""What moved over the network: collectives, and bytes on links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.model.taskgraph import TRANSFER, CollectiveLabel, Int64, Records, TaskGraph
+from trine.results.activity import Mask, Window
+from trine.results.intervals import sum_by_group
+from trine.units import PS_PER_S
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveUse:
+    """The collectives of one step with one kind, payload and group size.
+
+    size_bytes: payload of one of them as a rank sees it (nccl-tests' convention). count: how many of them one rank takes
+    part in (the most over the ranks, where ranks differ). total: how many there are in the system. time_ps: the sum of
+    their durations, from the first start to the last end of a transfer, on the rank where that sum is largest.
+    """
+
+    kind: str
+    size_bytes: int
+    group_size: int
+    count: int
+    total: int
+    time_ps: int
+    axes: tuple[str, ...]
+    algorithms: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkUse:
+    """What one link carried in a step; utilisation is bytes / (capacity x step time)."""
+
+    link: int
+    name: str
+    size_bytes: int
+    bytes_per_s: int
+    utilisation: float
+
+
+def collective_uses(graph: TaskGraph, records: Records, window: Window) -> tuple[CollectiveUse, ...]:
+    """Return the collectives of the window's step, those that take most time first."""
+    durations = _durations(graph, records)
+    groups: dict[tuple[str, int, int], list[int]] = {}
+    for index, label in enumerate(graph.collectives):
+        if window.step == 0 or label.step == window.step:
+            groups.setdefault((label.kind, label.size_bytes, len(label.ranks)), []).append(index)
+    uses = [_use(graph, members, durations) for members in groups.values()]
+    return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, -use.size_bytes, use.group_size)))
+
+
+def link_uses(graph: TaskGraph, tasks: Mask, step_ps: int) -> tuple[LinkUse, ...]:
+    """Return what each link carries in the given tasks, in the order of the links."""
+    chosen = np.flatnonzero(tasks & (graph.kind == TRANSFER))
+    num_routes, num_links = len(graph.route_ptr) - 1, len(graph.link_bytes_per_s)
+    by_route = sum_by_group(graph.route[chosen].astype(np.int64), graph.size_bytes[chosen], num_routes)
+    crossings = np.repeat(by_route, np.diff(graph.route_ptr))
+    by_link = sum_by_group(graph.route_links.astype(np.int64), crossings, num_links).tolist()
+    rates = graph.link_bytes_per_s.tolist()
+    return tuple(
+        LinkUse(
+            link=link,
+            name=graph.link_names[link],
+            size_bytes=by_link[link],
+            bytes_per_s=rates[link],
+            utilisation=by_link[link] * PS_PER_S / (rates[link] * step_ps) if step_ps else 0.0,
+        )
+        for link in range(num_links)
+    )
+
+
+def _durations(graph: TaskGraph, records: Records) -> Int64:
+    """Return how long each collective took, from first start to last end of its transfers: int64[collectives]."""
+    chosen = np.flatnonzero((graph.kind == TRANSFER) & (graph.labels.collective >= 0))
+    which = graph.labels.collective[chosen]
+    first = np.full(len(graph.collectives), np.iinfo(np.int64).max)
+    last = np.full(len(graph.collectives), -1, np.int64)
+    np.minimum.at(first, which, records.start_ps[chosen])
+    np.maximum.at(last, which, records.end_ps[chosen])
+    return np.where(last >= 0, last - np.minimum(first, last), 0)
+
+
+def _use(graph: TaskGraph, members: list[int], durations: Int64) -> CollectiveUse:
+    num_ranks = len(graph.rank_names)
+    count, time = np.zeros(num_ranks, np.int64), np.zeros(num_ranks, np.int64)
+    labels: list[CollectiveLabel] = [graph.collectives[index] for index in members]
+    for index, label in zip(members, labels, strict=True):
+        ranks = np.array(label.ranks, np.int64)
+        count[ranks] += 1
+        time[ranks] += durations[index]
+    return CollectiveUse(
+        kind=labels[0].kind,
+        size_bytes=labels[0].size_bytes,
+        group_size=len(labels[0].ranks),
+        count=int(count.max(initial=0)),
+        total=len(members),
+        time_ps=int(time.max(initial=0)),
+        axes=tuple(dict.fromkeys(label.axis for label in labels)),
+        algorithms=tuple(dict.fromkeys(label.algorithm for label in labels)),
+    )

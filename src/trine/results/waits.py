@@ -1,0 +1,130 @@
+"""Why tasks started when they did: what released them, how long ranks waited for it, and the critical path."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, Int64, Records, TaskGraph
+from trine.results.activity import Activity, Window, computing, input_copies, launches
+from trine.results.intervals import Intervals, first_at, gaps, merge, sum_by_group
+
+#: What a task waited for. ``start``: nothing, it could start with the run; ``stream``: its own stream was busy;
+#: ``network``: the network took it later than it was ready; the others: a predecessor of that kind.
+REASONS = ("start", "compute", "communication", "input copy", "launch", "stream", "network")
+START, COMPUTATION, COMMUNICATION, INPUT_COPY, LAUNCH, STREAM, NETWORK = range(len(REASONS))
+
+#: What a rank waited for while it did not compute; ``end``: nothing more to compute in this step.
+RANK_REASONS = (*REASONS, "end")
+
+
+def releasers(graph: TaskGraph, records: Records) -> Int64:
+    """Return for each task the predecessor that released it, or -1: int64[tasks].
+
+    That is the first of its predecessors that ended at the instant at which the task became ready.
+    """
+    owner = np.repeat(np.arange(graph.num_tasks), np.diff(graph.predecessor_ptr))
+    hit = np.flatnonzero(records.end_ps[graph.predecessor_idx] == records.ready_ps[owner])[::-1]
+    found = np.full(graph.num_tasks, -1, np.int64)
+    found[owner[hit]] = graph.predecessor_idx[hit]  # last write wins: the first predecessor stays
+    return found
+
+
+def through_joins(graph: TaskGraph, released_by: Int64) -> Int64:
+    """Replace each releasing join by the compute or transfer task that released it in turn: int64[tasks]."""
+    found = released_by.copy()
+    pending = np.flatnonzero((found >= 0) & (graph.kind[found] == JOIN))
+    while len(pending):
+        found[pending] = released_by[found[pending]]
+        pending = pending[(found[pending] >= 0) & (graph.kind[found[pending]] == JOIN)]
+    return found
+
+
+def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.NDArray[np.int8]:
+    """Return what each task waited for, as an index into REASONS: int8[tasks]."""
+    kinds = np.full(graph.num_tasks + 1, START, np.int8)  # the last entry is that of "no predecessor", index -1
+    kinds[:-1][computing(graph)] = COMPUTATION
+    kinds[:-1][launches(graph)] = LAUNCH
+    kinds[:-1][graph.kind == TRANSFER] = COMMUNICATION
+    kinds[:-1][input_copies(graph)] = INPUT_COPY
+    reasons = kinds[through_joins(graph, released_by)]
+    late = records.start_ps > records.ready_ps
+    reasons[late & (graph.kind == COMPUTE)] = STREAM
+    reasons[late & (graph.kind == TRANSFER)] = NETWORK
+    return reasons
+
+
+def rank_waits(compute: Activity, reasons: npt.NDArray[np.int8], num_ranks: int, window: Window) -> Int64:
+    """Return how long each rank did not compute, by what it waited for: int64[ranks, RANK_REASONS], ps.
+
+    A stretch without computing belongs to the reason of the compute task that ended it. A row plus the rank's compute
+    time is the length of the window.
+    """
+    pauses = gaps(merge(compute.rank, compute.start_ps, compute.end_ps), num_ranks, window.start_ps, window.end_ps)
+    ender = first_at(pauses, compute.rank, compute.start_ps, compute.task)
+    reason = np.append(reasons, len(RANK_REASONS) - 1)[ender]  # ender -1 takes the last entry: "end"
+    cell = pauses.group * len(RANK_REASONS) + reason.astype(np.int64)
+    total = sum_by_group(cell, pauses.end_ps - pauses.start_ps, num_ranks * len(RANK_REASONS))
+    return total.reshape(num_ranks, len(RANK_REASONS))
+
+
+def bubble_gaps(
+    graph: TaskGraph, pauses: Intervals, active: Activity, reasons: npt.NDArray[np.int8]
+) -> npt.NDArray[np.bool_]:
+    """Return which idle stretches the pipeline schedule causes: bool[pauses].
+
+    None where the tasks name fewer than two stages. Otherwise all those in which a rank neither computes nor
+    communicates, from the fill at the start of the step to the drain at its end, except those that end with a task
+    released by a launch or an input copy, or with a collective of another axis than ``pp`` (its group was late).
+    """
+    if graph.labels.stage.max(initial=-1) < 1:
+        return np.zeros(len(pauses.group), np.bool_)
+    ender = first_at(pauses, active.rank, active.start_ps, active.task)
+    other_axis = np.array([label.axis not in ("", "pp") for label in graph.collectives] + [False])
+    elsewhere = (reasons == LAUNCH) | (reasons == INPUT_COPY) | other_axis[graph.labels.collective]
+    return (ender < 0) | ~elsewhere[ender]
+
+
+def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> list[int]:
+    """Return the tasks that led to the end of the run, last first.
+
+    From the task that ended last (the first of them), each step goes to the task that held the stream if the task
+    waited for its stream, else to the predecessor that released it. Joins are part of the path.
+    """
+    if not graph.num_tasks:
+        return []
+    before = _previous_on_stream(graph)
+    on_stream = (records.start_ps > records.ready_ps) & (before >= 0)
+    cause = np.where(on_stream, before, released_by)
+    path, task = [], int(np.argmax(records.end_ps))
+    while task >= 0:
+        path.append(task)
+        task = int(cause[task])
+    return path
+
+
+def path_times(graph: TaskGraph, records: Records, path: list[int], window: Window) -> dict[str, int]:
+    """Return how the window's time splits over the critical path: compute, communication, input copy, launch, wait.
+
+    ps, summing to the window. ``wait`` is time on the path that no task covers: a network that serves in turn.
+    """
+    tasks = np.array(path, np.int64)
+    start = np.maximum(records.start_ps[tasks], window.start_ps)
+    spent = np.maximum(np.minimum(records.end_ps[tasks], window.end_ps) - start, 0)
+    kinds = {
+        "compute": computing(graph)[tasks],
+        "communication": (graph.kind == TRANSFER)[tasks] & ~input_copies(graph)[tasks],
+        "input copy": input_copies(graph)[tasks],
+        "launch": launches(graph)[tasks],
+    }
+    times = {name: int(spent[mask].sum()) for name, mask in kinds.items()}
+    return {**times, "wait": window.end_ps - window.start_ps - sum(times.values())}
+
+
+def _previous_on_stream(graph: TaskGraph) -> Int64:
+    """Return the task before each on its stream, or -1: int64[tasks]. A stream runs its tasks in order of number."""
+    order = np.argsort(graph.stream, kind="stable")
+    before = np.full(graph.num_tasks, -1, np.int64)
+    same = (graph.stream[order[1:]] == graph.stream[order[:-1]]) & (graph.stream[order[1:]] >= 0)
+    before[order[1:][same]] = order[:-1][same]
+    return before

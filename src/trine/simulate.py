@@ -1,0 +1,320 @@
+"""Compose the parts: workload, plan, cluster -> result. No logic of its own beyond choosing and checking them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trine.errors import InputError, PlanError
+from trine.model.workload import Workload
+from trine.parallel.plan import Plan
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.compute import Calibration, ComputeModel, LaunchCosts
+    from trine.engine import Progress
+    from trine.model.device import GpuSpec
+    from trine.parallel.build import BuildReport
+    from trine.parallel.instantiate import Placement
+    from trine.results import Evidence, Result, Simulator
+
+#: What the operator level leaves out, said with every result.
+NOT_MODELLED = (
+    "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)",
+    "library workspaces, allocator fragmentation and the CUDA context in memory",
+    "data loading on the host before the copy, checkpoints, logging",
+    "run-to-run variation: every rank takes the same time for the same work",
+)
+
+
+def simulate(
+    workload: Workload | str | os.PathLike[str],
+    plan: Plan | None = None,
+    *,
+    cluster: Cluster | str | None = None,
+    compute: str = "auto",
+    gpu: str | None = None,
+    network: str = "fair",
+    cpu: bool | None = None,
+    launch_cost_ps: int | None = None,
+    calibration: Calibration | None = None,
+    engine: str = "compiled",
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+    warnings: tuple[str, ...] = (),
+) -> Result:
+    """Simulate one job and say how long a step takes, and why.
+
+    Parameters
+    ----------
+    workload: a loaded workload, or what :func:`trine.load` takes.
+    plan: the parallel layout; None is one GPU.
+    cluster: a Cluster, the name of a preset, or a file. More than one rank needs one.
+    compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded`` or ``linear``.
+    gpu: predict for this GPU instead of the one that the trace was recorded on.
+    network: ``fair`` (max-min) or ``equal`` (TrioSim's per-link equal split).
+    cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
+    launch_cost_ps: CPU time per launch where the trace has none.
+    calibration: fits over several traces, from :func:`trine.calibrate`.
+    engine: ``compiled`` or ``reference``, its plain-Python twin.
+    progress, on_compile: callbacks, see :func:`trine.engine.run`.
+    warnings: sentences to carry into the result.
+
+    Raises
+    ------
+    InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
+    """
+    from trine.engine import run
+    from trine.parallel.build import build_job
+    from trine.parallel.instantiate import instantiate
+    from trine.results import Result
+
+    began = time.perf_counter()
+    workload = _workload(workload)
+    plan = plan if plan is not None else Plan()
+    machine = _machine(cluster, plan)
+    model, target = _compute(workload, compute, gpu, calibration)
+    launch = _launch(workload, cpu, launch_cost_ps)
+    has_host = machine is not None and machine.host_of(machine.gpus[0]) is not None
+    job, report = build_job(workload, plan, model, launch=launch, has_host=has_host)
+    placement = _placement(machine)
+    if machine is not None:
+        placement.devices = placement.devices[: plan.num_ranks]
+    graph, memory = instantiate(job, placement)
+    records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
+    capacity, capacity_of = _capacity(workload, machine, target)
+    return Result(
+        graph=graph,
+        records=records,
+        memory=memory,
+        memory_capacity_bytes=(capacity,) * plan.num_ranks if capacity else (),
+        plan=_facts(workload, plan, machine, report, compute, network, launch is not None, gpu, capacity_of),
+        evidence=_evidence(workload, plan, machine, report, launch, target),
+        warnings=tuple(dict.fromkeys((*warnings, *report.warnings, *_warnings(workload, machine, gpu, has_host)))),
+        not_modelled=NOT_MODELLED,
+        simulator=_simulator(time.perf_counter() - began, records.num_events, plan.num_ranks),
+    )
+
+
+def _workload(workload: Workload | str | os.PathLike[str]) -> Workload:
+    if isinstance(workload, Workload):
+        return workload
+    from trine.traces import load
+
+    return load(workload)
+
+
+def _machine(cluster: Cluster | str | None, plan: Plan) -> Cluster | None:
+    if isinstance(cluster, str):
+        from trine.cluster import load_cluster
+
+        cluster = load_cluster(cluster)
+    if cluster is None:
+        if plan.num_ranks > 1:
+            raise InputError(
+                f"{plan.num_ranks} GPUs need a cluster: name a preset or a file, or describe one by a topology"
+            )
+        return None
+    if plan.num_ranks > len(cluster.gpus):
+        raise PlanError(
+            f"the plan needs dp {plan.dp} x tp {plan.tp} x pp {plan.pp} = {plan.num_ranks} GPUs, but cluster "
+            f"{cluster.name!r} has {len(cluster.gpus)}"
+        )
+    return cluster
+
+
+def _compute(
+    workload: Workload, name: str, gpu: str | None, calibration: Calibration | None
+) -> tuple[ComputeModel, GpuSpec | None]:
+    from trine.compute import make_compute
+
+    if gpu is None:
+        return make_compute(name, workload, target=None, source=None, calibration=calibration), None
+    from trine.cluster import load_gpu
+
+    if workload.gpu is None:
+        raise InputError(f"the trace {workload.name!r} does not say on which GPU it was recorded, so its times cannot be moved to {gpu!r}")
+    target = load_gpu(gpu)
+    return make_compute(name, workload, target=target, source=load_gpu(workload.gpu), calibration=calibration), target
+
+
+def _launch(workload: Workload, cpu: bool | None, cost_ps: int | None) -> LaunchCosts | None:
+    has_side = any(op.launch_start_ps is not None for op in workload.operators)
+    if cpu is None:
+        cpu = has_side or cost_ps is not None
+    if not cpu:
+        if cost_ps is not None:
+            raise InputError("a launch cost was given, but CPU launches are turned off")
+        return None
+    from trine.compute import launch_costs
+
+    return launch_costs(workload) if cost_ps is None else launch_costs(workload, default_ps=cost_ps)
+
+
+def _placement(machine: Cluster | None) -> Placement:
+    from trine.parallel.instantiate import Placement
+
+    if machine is None:
+        return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])
+    return Placement(
+        machine.gpus,
+        machine.route,
+        machine.host_of,
+        machine.link_bytes_per_s.tolist(),
+        machine.link_latency_ps.tolist(),
+        [link.name for link in machine.links],
+        [device.name for device in machine.devices],
+    )
+
+
+def _device_gpu(machine: Cluster | None) -> str | None:
+    return machine.devices[machine.gpus[0]].gpu if machine is not None else None
+
+
+def _capacity(workload: Workload, machine: Cluster | None, target: GpuSpec | None) -> tuple[int | None, str]:
+    """Memory of the GPU that runs the job, and its name: the one asked for, the cluster's, or the trace's."""
+    if target is not None:
+        return target.memory_bytes, target.name
+    from trine.cluster import load_gpu
+
+    name = _device_gpu(machine) or workload.gpu
+    if name is None:
+        return None, ""
+    try:
+        spec = load_gpu(name)
+    except InputError:
+        return None, name
+    return spec.memory_bytes, spec.name
+
+
+def _facts(
+    workload: Workload, plan: Plan, machine: Cluster | None, report: BuildReport, compute: str, network: str,
+    cpu: bool, gpu: str | None, capacity_of: str,
+) -> Mapping[str, object]:  # fmt: skip
+    return {
+        "workload": workload.name,
+        "source": workload.source,
+        "is_training": workload.is_training,
+        "trace_gpu": workload.gpu,
+        "trace_batch": workload.batch,
+        "gpu": capacity_of or gpu or workload.gpu,
+        "num_ranks": plan.num_ranks,
+        "dp": plan.dp,
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "data": plan.data,
+        "batch": report.batch,
+        "global_batch": report.batch * plan.dp,
+        "micro_batches": list(report.micro_batches),
+        "schedule": plan.schedule,
+        "cuts": list(report.cuts),
+        "bucket_bytes": [list(stage) for stage in report.buckets],
+        "tp_style": plan.tp_style,
+        "num_split_operators": report.num_split_operators,
+        "input_copy": plan.input_copy,
+        "num_steps": plan.num_steps,
+        "cluster": machine.name if machine is not None else None,
+        "cluster_fingerprint": machine.fingerprint if machine is not None else None,
+        "compute": compute,
+        "network": network,
+        "cpu_launch": cpu,
+    }
+
+
+def _evidence(
+    workload: Workload, plan: Plan, machine: Cluster | None, report: BuildReport, launch: LaunchCosts | None,
+    target: GpuSpec | None,
+) -> tuple[Evidence, ...]:  # fmt: skip
+    from trine.results import Evidence
+
+    total = sum(report.evidence_ps.values()) or 1
+    rows = [
+        Evidence("operator time", kind, _operator_detail(kind, workload, target), report.evidence_ps[kind] / total)
+        for kind in ("measured", "interpolated", "modelled", "assumed")
+        if report.evidence_ps.get(kind)
+    ]
+    if launch is not None:
+        rows.append(Evidence("CPU launch", launch.evidence, "; ".join(launch.notes)))
+    if machine is not None:
+        sources = "; ".join(f"{name}: {text}" for name, text in machine.sources.items())
+        rows.append(Evidence(f"links of {machine.name}", machine.evidence, sources))
+        if plan.num_ranks > 1:
+            detail = "flows share links; ring schedules on one channel; no protocol overhead"
+            rows.append(Evidence("communication time", "modelled", detail))
+    rows.extend(Evidence("trace", "assumed", text) for text in workload.assumptions)
+    return tuple(rows)
+
+
+def _operator_detail(kind: str, workload: Workload, target: GpuSpec | None) -> str:
+    recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
+    return {
+        "measured": recorded,
+        "interpolated": f"between operators {recorded} and in other traces",
+        "modelled": f"linear model of time on FLOPs and bytes, fitted on operators {recorded}",
+        "assumed": f"{recorded}, moved to {target.name if target is not None else 'another size'} by data-sheet ratios",
+    }[kind]
+
+
+def _warnings(workload: Workload, machine: Cluster | None, gpu: str | None, has_host: bool) -> list[str]:
+    found = []
+    of_machine = _device_gpu(machine)
+    if of_machine and workload.gpu and gpu is None:
+        from trine.cluster import load_gpu
+
+        try:
+            same = load_gpu(of_machine).name == load_gpu(workload.gpu).name
+        except InputError:
+            same = of_machine == workload.gpu
+        if not same:
+            found.append(
+                f"operator times are those of the trace's {workload.gpu}, but the cluster's GPUs are {of_machine}: "
+                f"--gpu {of_machine} predicts for them"
+            )
+    if machine is not None and not has_host:
+        found.append("the cluster has no host memory, so copying the inputs to the GPUs is left out")
+    return found
+
+
+def _simulator(wall_s: float, events: int, ranks: int) -> Simulator:
+    from trine import __version__
+    from trine.results import Simulator
+
+    return Simulator(version=__version__, wall_s=wall_s, events=events, ranks_simulated=ranks)
+
+
+def plan_for(
+    gpus: int | None, parallel: str | None, dp: int | None, tp: int | None, pp: int | None, plan: Plan
+) -> Plan:
+    """Turn what a user says on the command line into ways on each axis, or say what contradicts what.
+
+    ``parallel`` puts all ``gpus`` on one axis (``dp``: DataParallel, ``ddp``, ``tp``, ``pp``); ``dp``, ``tp``, ``pp``
+    give the ways on each, and their product must be ``gpus`` where that is given too.
+    """
+    given = {name: ways for name, ways in (("dp", dp), ("tp", tp), ("pp", pp)) if ways is not None}
+    for name, ways in (("--gpus", gpus), *((f"--{n}", w) for n, w in given.items())):
+        if ways is not None and ways < 1:
+            raise PlanError(f"{name} must be at least 1, got {ways}")
+    if parallel is not None:
+        if given:
+            raise PlanError(f"--parallel {parallel} puts all GPUs on one axis, so --{next(iter(given))} contradicts it")
+        if parallel not in ("dp", "ddp", "tp", "pp"):
+            raise PlanError(f"--parallel must be one of dp, ddp, tp, pp; got {parallel!r}")
+        if gpus is None:
+            raise PlanError(f"--parallel {parallel} needs --gpus N")
+        axis = {"ddp": "dp"}.get(parallel, parallel)
+        ways = {"dp": 1, "tp": 1, "pp": 1, axis: gpus}
+        return replace(plan, dp=ways["dp"], tp=ways["tp"], pp=ways["pp"], data="dp" if parallel == "dp" else "ddp")
+    if not given:
+        if gpus not in (None, 1):
+            raise PlanError(f"{gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
+        return plan
+    plan = replace(plan, **given)
+    if gpus is not None and gpus != plan.num_ranks:
+        raise PlanError(
+            f"--dp {plan.dp} x --tp {plan.tp} x --pp {plan.pp} = {plan.num_ranks} GPUs contradicts --gpus {gpus}"
+        )
+    return plan
+

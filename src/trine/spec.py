@@ -1,0 +1,210 @@
+"""Base of the files that users write: strict, with errors that name file, field, value and the nearest valid name.
+
+Imports pydantic, so it is itself imported only when a file is read or written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from trine.errors import SpecError, nearest
+from trine.units import parse_bandwidth, parse_bytes, parse_rate, parse_time
+
+MAX_FILE_BYTES = 64 * 2**20
+MAX_DEPTH = 32
+
+Bandwidth = Annotated[int, BeforeValidator(lambda value: parse_bandwidth(value))]
+Duration = Annotated[int, BeforeValidator(lambda value: parse_time(value))]
+Size = Annotated[int, BeforeValidator(lambda value: parse_bytes(value))]
+Rate = Annotated[int, BeforeValidator(lambda value: parse_rate(value))]
+
+
+class Spec(BaseModel):
+    """Base of a mapping in a file: no other keys than its fields, no conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        """Refuse an unknown key, naming the nearest; pydantic's own message does not."""
+        if not isinstance(data, Mapping):
+            raise PydanticCustomError("mapping", "must be a mapping, got {got}", {"got": show(data)})
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in data:
+            if key not in known:
+                raise PydanticCustomError(
+                    "unknown_key",
+                    "unknown key {key}{hint}",
+                    {"key": show(key), "hint": nearest(str(key)[:80], known)},
+                )
+        return data
+
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
+
+
+def read_spec(path: str | os.PathLike[str], model: type[AnySpec]) -> AnySpec:
+    """Read a YAML or JSON file as ``model``.
+
+    Raises
+    ------
+    SpecError: the file cannot be read, is not valid YAML or JSON, or does not fit the model.
+    """
+    return check(model, load_mapping(path), path)
+
+
+def check(model: type[AnySpec], data: object, file: object) -> AnySpec:
+    """Validate plain data as ``model``; the first fault becomes a SpecError that names file and field."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        first = faults[0]
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        raise SpecError(_explain(first), file=file, field=field or None) from None
+
+
+def _explain(fault: Any) -> str:
+    """One fault of pydantic in the words of trine's other errors."""
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, Exception):
+        return str(cause)
+    if fault["type"] == "missing":
+        return "is missing"
+    if fault["type"] in ("unknown_key", "mapping"):
+        return str(fault["msg"])
+    message = str(fault["msg"]).removeprefix("Input ")
+    return f"{message[0].lower()}{message[1:]}, got {show(fault['input'])}"
+
+
+def show(value: object) -> str:
+    """A value for an error message, cut short."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> str:
+    """The text of a file of at most ``max_bytes`` bytes of UTF-8.
+
+    Raises
+    ------
+    SpecError: the file cannot be opened, is too large, or is not UTF-8.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror or error}", file=os.fspath(path)) from None
+    if len(content) > max_bytes:
+        raise SpecError(f"is larger than {max_bytes} bytes", file=os.fspath(path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"is not UTF-8 text (byte {error.start})", file=os.fspath(path)) from None
+
+
+class _Loader(yaml.CSafeLoader):
+    """Safe YAML in which no key is given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _fault("a key must be text", key.start_mark)
+            if key.value in seen:
+                raise _fault(f"the key {key.value!r} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+def _check_events(text: str) -> None:
+    """Refuse aliases, with which a few lines make gigabytes, and deep nesting, before anything is built."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise _fault("aliases (*name) are not supported", event.start_mark)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _fault(f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
+
+
+def load_mapping(path: str | os.PathLike[str]) -> object:
+    """Read a YAML file, or a JSON file if its name ends in ``.json``, as plain data.
+
+    Raises
+    ------
+    SpecError: not readable, not valid, with aliases, repeated keys or deep nesting; names the line.
+    """
+    text = read_text(path)
+    return parse_json(text, os.fspath(path)) if os.fspath(path).endswith(".json") else parse_yaml(text, os.fspath(path))
+
+
+def parse_yaml(text: str, file: object) -> object:
+    """Plain data of a YAML text; ``file`` is named in errors.
+
+    Raises
+    ------
+    SpecError: as :func:`load_mapping`.
+    """
+    try:
+        _check_events(text)
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        where = f"{file}:{error.problem_mark.line + 1}" if error.problem_mark else file
+        raise SpecError(error.problem or "not valid YAML", file=where) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(f"not valid YAML: {str(error)[:200]}", file=file) from None
+
+
+def parse_json(text: str, file: object) -> object:
+    """Plain data of a JSON text; ``file`` is named in errors.
+
+    Raises
+    ------
+    SpecError: not valid JSON (NaN and Infinity are not), a repeated key, or deep nesting.
+    """
+
+    def mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        data = dict(pairs)
+        if len(data) != len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise SpecError(f"the key {show(twice)} is given twice", file=file)
+        return data
+
+    def refuse(constant: str) -> object:
+        raise SpecError(f"{constant} is not a number", file=file)
+
+    try:
+        return json.loads(text, object_pairs_hook=mapping, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"not valid JSON: {error.msg}", file=f"{file}:{error.lineno}") from None
+    except RecursionError:
+        raise SpecError("nested too deeply", file=file) from None
+    except ValueError as error:  # an integer of more than 4300 digits
+        raise SpecError(f"not valid JSON: {str(error)[:200]}", file=file) from None
+
+
+def dump_yaml(data: Mapping[str, object]) -> str:
+    """YAML text of plain data, in the order given, one list entry a line where it fits."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+
+
+def fingerprint(data: Mapping[str, object]) -> str:
+    """SHA-256 of plain data in a canonical form: the same data in another key order has the same one."""
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,74 @@
+"""What a reader hands to the analysis: operators, tensors and the finer graph of calls. Frozen data without logic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTensor:
+    """A tensor without its role. ``storage`` names one allocation: memory that is freed and used again gets a new one.
+
+    ``hint`` is the role that the trace itself names ("weight", "buffer", "input"), "" where it names none.
+    """
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    storage: int
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operator, in the order of completion, so that a call follows the calls inside it.
+
+    ``kind`` is the name without namespace, leading and trailing underscores. ``inputs`` holds the tensors by position in
+    the signature, None where one is absent. ``operator`` indexes the operator in which the call happened (None: it ran no
+    kernel). ``inner`` is true for a call inside another call. ``values`` holds the other arguments by name.
+    """
+
+    kind: str
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    phase: str
+    operator: int | None = None
+    inner: bool = False
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOperator:
+    """An operator before analysis; ``forward`` indexes the operator whose gradient it computes, where that is known."""
+
+    id: int
+    name: str
+    phase: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    gpu_time_ps: int
+    forward: int | None = None
+    launch_start_ps: int | None = None
+    launch_duration_ps: int | None = None
+    kernel_times_ps: tuple[int, ...] = ()
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A trace as read. ``accumulated`` lists the tensors that autograd added to gradients, in order, where known."""
+
+    name: str
+    source: str
+    format: str
+    gpu: str | None
+    operators: tuple[DraftOperator, ...]
+    calls: tuple[Call, ...]
+    tensors: Mapping[int, DraftTensor]
+    accumulated: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    unprofiled_step_ps: int | None = None

@@ -1,0 +1,121 @@
+"""Reading trace files that may be truncated, huge or hostile: bounded bytes, strict JSON, numbers of bounded length."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from decimal import Decimal
+from pathlib import Path
+from typing import NoReturn
+
+from trine.errors import TraceError
+
+#: Most bytes that one trace file may hold after decompression.
+MAX_BYTES = 2 * 2**30
+#: A compressed trace larger than this many bytes after decompression may not exceed its file by MAX_RATIO. JSON traces
+#: compress 10 to 60 times; deflate at its best (one repeated byte) reaches 1032.
+RATIO_FROM_BYTES, MAX_RATIO = 64 * 2**20, 400
+#: Longest number, in characters, that a trace may hold.
+MAX_DIGITS = 30
+_CHUNK = 4 * 2**20
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of ``path``, decompressed if it is gzip. Raises TraceError beyond the limits above."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as raw:
+            compressed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if compressed:
+                return _decompress(raw, size, path)
+            if size > MAX_BYTES:
+                raise TraceError(f"the file has {size} bytes; the limit is {MAX_BYTES}", file=path)
+            return raw.read(MAX_BYTES)
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}", file=path) from None
+
+
+def _decompress(raw: object, size: int, path: Path) -> bytes:
+    parts: list[bytes] = []
+    total = 0
+    try:
+        with gzip.GzipFile(fileobj=raw) as stream:  # type: ignore[call-overload]
+            while part := stream.read(_CHUNK):
+                total += len(part)
+                if total > MAX_BYTES or (total > RATIO_FROM_BYTES and total > MAX_RATIO * size):
+                    raise TraceError(f"decompresses to more than {total} bytes from {size}: refused", file=path)
+                parts.append(part)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TraceError(f"is not a complete gzip file: {error}", file=path) from None
+    return b"".join(parts)
+
+
+def read_text(path: Path) -> str:
+    """Return the content of ``path`` as text. Raises TraceError if it is not UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TraceError(f"is not UTF-8 text (byte {error.start})", file=path) from None
+
+
+class _NumberError(ValueError):
+    pass
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise _NumberError(f"holds a number of {len(text)} characters: {text[:20]}...")
+    return int(text)
+
+
+def _decimal(text: str) -> Decimal:
+    number = Decimal(text) if len(text) <= MAX_DIGITS else Decimal(0)
+    if len(text) > MAX_DIGITS or (number and abs(number.adjusted()) > MAX_DIGITS):
+        raise _NumberError(f"holds a number out of range: {text[:40]}")
+    return number
+
+
+def _not_a_number(text: str) -> NoReturn:
+    raise _NumberError(f"holds {text}, which is not a number in JSON")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _NumberError(f"names the key {twice[:60]!r} twice in one object")
+    return result
+
+
+def read_json(path: Path, *, unique_keys: bool = False, lenient_numbers: bool = False) -> object:
+    """Parse ``path``; fractions become Decimal, exact to the last digit.
+
+    ``lenient_numbers`` reads NaN and Infinity, which the PyTorch profiler writes into fields that trine does not use, as
+    Decimal values that no time or size check accepts. Raises TraceError for anything that is not JSON within bounds.
+    """
+    text = read_text(path)
+    constant = Decimal if lenient_numbers else _not_a_number
+    try:
+        return json.loads(
+            text,
+            parse_float=_decimal,
+            parse_int=_integer,
+            parse_constant=constant,
+            object_pairs_hook=_unique if unique_keys else None,
+        )
+    except json.JSONDecodeError as error:
+        raise TraceError(f"is not complete JSON: {error.msg}", file=f"{path}:{error.lineno}") from None
+    except _NumberError as error:
+        raise TraceError(str(error), file=path) from None
+    except RecursionError:
+        raise TraceError("nests JSON too deeply", file=path) from None
+
+
+def short(value: object) -> str:
+    """``value`` for an error message, at most 60 characters long, whatever its size."""
+    text = value[:60] if isinstance(value, str) else value
+    shown = repr(text) if not isinstance(value, list | dict) else f"a {type(value).__name__} of {len(value)}"
+    return shown if len(shown) <= 64 else shown[:60] + "..."

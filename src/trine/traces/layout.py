@@ -1,0 +1,104 @@
+"""Where the batch is inside a tensor: each dimension as a product of factors, one of which may be the batch.
+
+A layout is one tuple of factors ``(size, is_batch)`` for each dimension, outermost first. Reshaping cuts the same
+sequence of factors at other places, so that (B, S, E) -> (B*S, E) -> (B, S, H, E/H) keeps track of B even where another
+dimension happens to have the size of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+Factor = tuple[int, bool]
+Dimension = tuple[Factor, ...]
+Layout = tuple[Dimension, ...]
+Shape = tuple[int, ...]
+
+
+def plain(shape: Iterable[int]) -> Layout:
+    """A layout without batch."""
+    return tuple(((size, False),) for size in shape)
+
+
+def seeded(shape: Shape, dim: int, batch: int) -> Layout:
+    """``shape`` with the batch as the outermost factor of ``dim``, whose size must be a multiple of ``batch``."""
+    rest = shape[dim] // batch
+    marked: Dimension = ((batch, True),) if rest == 1 else ((batch, True), (rest, False))
+    return tuple(marked if i == dim else ((size, False),) for i, size in enumerate(shape))
+
+
+def has_batch(dimension: Dimension) -> bool:
+    return any(batch for _, batch in dimension)
+
+
+def batch_dims(layout: Layout) -> tuple[int, ...]:
+    """The dimensions that scale with the batch."""
+    return tuple(i for i, dimension in enumerate(layout) if has_batch(dimension))
+
+
+def shape_of(layout: Layout) -> Shape:
+    return tuple(math.prod(size for size, _ in dimension) for dimension in layout)
+
+
+def reshape(layout: Layout, shape: Shape) -> Layout | None:
+    """``layout`` seen with another ``shape`` of as many elements; None if that is not a reshape."""
+    if shape == shape_of(layout):
+        return layout
+    if math.prod(shape) != math.prod(shape_of(layout)) or 0 in shape:
+        return None
+    factors = [factor for dimension in layout for factor in dimension if factor != (1, False)]
+    factors.reverse()  # the next factor is the last
+    result = [_take(factors, size) for size in shape]
+    if factors:  # a batch of 1 that no dimension has taken
+        return None
+    return tuple(result)
+
+
+def _take(factors: list[Factor], size: int) -> Dimension:
+    """Take factors for one dimension of ``size`` elements from the end of ``factors``, cutting the last if need be."""
+    taken: list[Factor] = []
+    need = size
+    while factors and (need > 1 or factors[-1] == (1, True)):
+        factor, is_batch = factors[-1]
+        if need == 1 and taken:
+            break
+        factors.pop()
+        part = math.gcd(factor, need)
+        if part == 1 and factor != 1:
+            factors.append((factor, is_batch))
+            return ((size, any(batch for _, batch in taken)),)
+        taken.append((part, is_batch))
+        if factor != part:
+            # A cut batch: the outer part is taken to be what scales, as in (B*T, ...) -> (B, T, ...).
+            factors.append((factor // part, False))
+        need //= part
+    return tuple(taken) if taken else ((size, False),)
+
+
+def permute(layout: Layout, order: Sequence[int]) -> Layout:
+    return tuple(layout[i] for i in order)
+
+
+def broadcast(layouts: Sequence[Layout], shape: Shape) -> Layout:
+    """Element-wise combination: each dimension has the batch if an operand that spans it has."""
+    result: list[Dimension] = []
+    for place, size in enumerate(shape):
+        from_right = len(shape) - place
+        spans = [
+            layout[-from_right]
+            for layout in layouts
+            if from_right <= len(layout) and math.prod(s for s, _ in layout[-from_right]) == size
+        ]
+        marked = [dimension for dimension in spans if has_batch(dimension)]
+        result.append((marked or spans or [((size, False),)])[0])
+    return tuple(result)
+
+
+def head(layout: Layout, count: int, shape: Shape) -> Layout:
+    """The first ``count`` dimensions of ``layout`` where their size is that of ``shape``, the rest without batch."""
+    kept = [
+        layout[i] if i < min(count, len(layout)) and shape_of(layout[i : i + 1])[0] == size else ((size, False),)
+        for i, size in enumerate(shape)
+    ]
+    return tuple(kept)

@@ -1,0 +1,83 @@
+"""The one entry point that reads any trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trine.errors import TraceError, nearest
+from trine.model.workload import Workload
+from trine.plugins import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One format. ``find`` returns the files of the format at a path, by role, or None if they are not there.
+
+    ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for`` says in words
+    what ``find`` looks for.
+    """
+
+    name: str
+    looks_for: str
+    find: Callable[[Path], dict[str, Path] | None]
+    read: Callable[[dict[str, Path], int | None], Workload]
+
+
+READERS: Registry[Reader] = Registry(
+    "trace reader",
+    "trine.traces",
+    {
+        "triosim": "trine.traces.triosim:READER",
+    },
+)
+
+_PRESETS = Path(__file__).parent.parent / "presets" / "traces"
+
+
+def bundled() -> tuple[str, ...]:
+    """Names of the traces that come with trine."""
+    return tuple(sorted(p.name for p in _PRESETS.iterdir() if p.is_dir())) if _PRESETS.is_dir() else ()
+
+
+def load(
+    path: str | Path | None = None,
+    *,
+    kineto: str | Path | None = None,
+    execution_trace: str | Path | None = None,
+    batch: int | None = None,
+) -> Workload:
+    """Read a single-GPU trace of one step, recognising its format.
+
+    Parameters
+    ----------
+    path: a file or folder, or the name of a bundled trace (:func:`bundled`).
+    kineto, execution_trace: the two halves of a PyTorch pair, in place of ``path``.
+    batch: the batch size of the traced step, where dimension 0 of the first input is not it.
+
+    Raises TraceError, naming the file and the line or event, for anything that is not a well-formed trace.
+    """
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+        raise TraceError(f"must be a positive whole number, got {batch!r}", field="batch")
+    if kineto is not None or execution_trace is not None:
+        if path is not None or kineto is None:
+            raise TraceError("give either a path, or kineto with or without execution_trace")
+        files = {"kineto": Path(kineto)}
+        if execution_trace is not None:
+            files["execution_trace"] = Path(execution_trace)
+        return READERS.get("pytorch").read(files, batch)
+    if path is None:
+        raise TraceError("give a path, the name of a bundled trace, or kineto and execution_trace")
+    place = Path(path)
+    if not place.exists() and str(path) in bundled():
+        place = _PRESETS / str(path)
+    if not place.exists():
+        raise TraceError(f"there is no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
+    readers = [READERS.get(name) for name in READERS.names()]
+    for reader in readers:
+        files_found = reader.find(place)
+        if files_found is not None:
+            return reader.read(files_found, batch)
+    sought = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in readers)
+    raise TraceError(f"is no trace that trine knows. It looks for: {sought}", file=place)

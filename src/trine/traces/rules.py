@@ -1,0 +1,303 @@
+"""How each kind of operator carries the batch from its inputs to its outputs.
+
+A rule takes a :class:`Site` and returns one layout for each output, None where it does not say. Kinds without a rule get
+:func:`default`, which goes by shapes alone. Signatures are those of PyTorch's native_functions.yaml, tensors only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from trine.traces.layout import Layout, Shape, broadcast, has_batch, head, permute, plain, reshape, shape_of
+
+
+class Site(NamedTuple):
+    """One call: layouts of its tensor inputs by position (None: absent), shapes of its outputs, other arguments."""
+
+    inputs: tuple[Layout | None, ...]
+    outputs: tuple[Shape | None, ...]
+    values: Mapping[str, object]
+
+    def present(self) -> list[Layout]:
+        return [layout for layout in self.inputs if layout is not None]
+
+    def integer(self, name: str) -> int | None:
+        value = self.values.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+Result = list[Layout | None]
+Rule = Callable[[Site], Result]
+
+#: Calls that make memory or only look at it otherwise; inside another call, that one says what the tensor is.
+MAKERS = frozenset({
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "zeros", "ones", "full", "new_zeros", "new_ones",
+    "new_full", "rand", "randn", "randint", "random", "uniform", "normal", "arange", "scalar_tensor", "tensor", "lift_fresh",
+    "resize", "set", "as_strided", "eye", "linspace", "tril_indices", "triu_indices",
+})  # fmt: skip
+
+CONVOLUTIONS = frozenset({
+    "conv1d", "conv2d", "conv3d", "convolution", "convolution_overrideable", "cudnn_convolution", "miopen_convolution",
+    "mkldnn_convolution", "thnn_conv2d", "slow_conv2d_forward", "slow_conv3d", "conv_depthwise2d", "conv_depthwise3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cudnn_convolution_transpose", "cudnn_convolution_relu",
+})  # fmt: skip
+MATMULS = frozenset({"mm", "bmm", "matmul", "addmm", "baddbmm", "addbmm", "addmm_activation", "scaled_mm"})
+NORMS = frozenset({"layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "rms_norm", "fused_rms_norm"})
+BATCH_NORMS = frozenset({
+    "batch_norm", "batch_norm_impl_index", "cudnn_batch_norm", "native_batch_norm", "miopen_batch_norm", "instance_norm",
+    "batch_norm_with_update", "native_batch_norm_legit",
+})  # fmt: skip
+ATTENTION = frozenset({
+    "scaled_dot_product_attention", "scaled_dot_product_flash_attention", "scaled_dot_product_efficient_attention",
+    "scaled_dot_product_cudnn_attention", "scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention_math",
+})  # fmt: skip
+POOLS = frozenset({
+    f"{prefix}{kind}_pool{n}d{suffix}"
+    for prefix in ("", "adaptive_") for kind in ("max", "avg") for n in (1, 2, 3) for suffix in ("", "_with_indices")
+})  # fmt: skip
+LOSSES = frozenset({
+    "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward", "mse_loss",
+    "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "huber_loss",
+})  # fmt: skip
+REDUCTIONS = frozenset({
+    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "logsumexp", "norm", "linalg_vector_norm",
+    "var", "std", "var_mean", "any", "all", "nansum",
+})  # fmt: skip
+VIEWS = frozenset({"view", "reshape", "unsafe_view", "flatten", "unflatten", "reshape_alias", "squeeze", "unsqueeze"})
+
+
+def default(site: Site) -> Result:
+    """By shapes: the same shape, else a reshape, else element by element, else equal leading dimensions."""
+    return [None if shape is None else _by_shape(site.present(), shape) for shape in site.outputs]
+
+
+def _by_shape(inputs: list[Layout], shape: Shape) -> Layout:
+    same = [layout for layout in inputs if shape_of(layout) == shape]
+    if same:
+        return next((layout for layout in same if any(map(has_batch, layout))), same[0])
+    for layout in inputs:
+        reshaped = reshape(layout, shape) if len(shape) > 1 or len(layout) > 1 else None
+        if reshaped is not None:
+            return reshaped
+    marked = [layout for layout in inputs if any(map(has_batch, layout))]
+    if not marked:
+        return plain(shape)
+    if len(marked[0]) == len(shape):
+        return head(marked[0], len(shape), shape)
+    if len(shape) > max(len(layout) for layout in inputs):
+        return broadcast(inputs, shape)
+    # A lone leading dimension says nothing: per-channel statistics of C = batch channels look like it.
+    return head(marked[0], len(shape), shape) if len(shape) > 1 else plain(shape)
+
+
+def _convolution(site: Site) -> Result:
+    data = site.inputs[0]
+    return [head(data, 1, shape) if data and shape and len(shape) >= 3 else None for shape in site.outputs]
+
+
+def _linear(site: Site) -> Result:
+    data, shape = site.inputs[0], site.outputs[0]
+    return [(*data[:-1], *plain(shape[-1:]))] if data and shape and len(data) == len(shape) else [None]
+
+
+def _matmul(site: Site) -> Result:
+    """The last two tensors are the factors; one before them is added."""
+    present, shape = site.present(), site.outputs[0]
+    if len(present) < 2 or shape is None:
+        return [None]
+    added = len(present) >= 3
+    left, right = (present[1], present[2]) if added else (present[0], present[1])
+    if len(left) < 2 or len(right) < 2 or len(shape) < 2:
+        return [None]
+    stack = broadcast([left[:-2], right[:-2]], shape[:-2])
+    return [(*stack, left[-2], right[-1])]
+
+
+def _embedding(site: Site) -> Result:
+    index, shape = site.inputs[1] if len(site.inputs) > 1 else None, site.outputs[0]
+    return [(*index, *plain(shape[-1:]))] if index is not None and shape and len(index) + 1 == len(shape) else [None]
+
+
+def _statistics_plain(site: Site) -> Result:
+    """The first output is like the input of its shape; the others (statistics or weight gradients) have no batch."""
+    first = default(Site(site.inputs, site.outputs[:1], site.values))
+    return [*first, *(None if shape is None else plain(shape) for shape in site.outputs[1:])]
+
+
+def _convolution_backward(site: Site) -> Result:
+    data, shape = site.inputs[1] if len(site.inputs) > 1 else None, site.outputs[0]
+    first = data if data is not None and shape == shape_of(data) else (plain(shape) if shape is not None else None)
+    return [first, *(None if s is None else plain(s) for s in site.outputs[1:])]
+
+
+def _norm(site: Site) -> Result:
+    data = site.inputs[0]
+    return [None if s is None or data is None else head(data, len(s), s) for s in site.outputs]
+
+
+def _attention(site: Site) -> Result:
+    query = site.inputs[0]
+    return [None if s is None or query is None else head(query, len(s) - (1 if i == 0 else 0), s)
+            for i, s in enumerate(site.outputs)]  # fmt: skip
+
+
+def _attention_backward(site: Site) -> Result:
+    """(gradient, query, key, value, ...) -> gradients of query, key, value."""
+    result: Result = []
+    for i, shape in enumerate(site.outputs):
+        source = site.inputs[i + 1] if i + 1 < len(site.inputs) else None
+        matches = shape is not None and source is not None and shape_of(source) == shape
+        result.append(source if matches else (None if shape is None else plain(shape)))
+    return result
+
+
+def _pool(site: Site) -> Result:
+    data = site.inputs[0]
+    return [None if s is None or data is None else head(data, 2, s) for s in site.outputs]
+
+
+def _loss(site: Site) -> Result:
+    data = site.inputs[0]
+    return [None if s is None or data is None else (head(data, len(s), s) if s else ()) for s in site.outputs]
+
+
+def _weights_only(site: Site) -> Result:
+    return [None if shape is None else plain(shape) for shape in site.outputs]
+
+
+def _reduction(site: Site) -> Result:
+    """Remove the reduced dimensions. Without their numbers, only those that become 1 are known."""
+    data, shape = site.inputs[0], site.outputs[0]
+    if data is None or shape is None:
+        return [None]
+    if not shape:
+        return [()] * len(site.outputs)
+    if len(shape) == len(data):
+        layout = head(data, len(shape), shape)
+    else:
+        given = site.values.get("dim")
+        dims = [given] if isinstance(given, int) else list(given) if isinstance(given, tuple | list) else []
+        reduced = {d % len(data) for d in dims if isinstance(d, int)}
+        kept = tuple(dimension for i, dimension in enumerate(data) if i not in reduced)
+        layout = kept if reduced and shape_of(kept) == shape else plain(shape)
+    return [layout if s == shape else None for s in site.outputs]
+
+
+def _concatenate(site: Site) -> Result:
+    """Along ``dim`` the factors stay if every part has the batch there; the other dimensions are those of the parts."""
+    present, shape = site.present(), site.outputs[0]
+    parts = [layout for layout in present if shape is not None and len(layout) == len(shape)]
+    if not parts or shape is None:
+        return [None]
+    result = []
+    for i, size in enumerate(shape):
+        of_parts = [layout[i] for layout in parts]
+        marked = next((d for d in of_parts if has_batch(d)), None)
+        if marked is None:
+            result.append(((size, False),))
+        elif math.prod(s for s, _ in marked) == size:
+            result.append(marked)
+        else:
+            batch = math.prod(s for s, is_batch in marked if is_batch)
+            whole = size % batch == 0
+            result.append(((size // batch, False), (batch, True)) if whole else ((size, True),))
+    return [tuple(result)]
+
+
+def _stack(site: Site) -> Result:
+    present, shape = site.present(), site.outputs[0]
+    dim = site.integer("dim")
+    if not present or shape is None or dim is None:
+        return [None]
+    place = dim % len(shape)
+    return [(*present[0][:place], ((shape[place], False),), *present[0][place:])]
+
+
+def _transpose(site: Site) -> Result:
+    data, shape = site.inputs[0], site.outputs[0]
+    if data is None or shape is None or len(data) != len(shape):
+        return [None]
+    first, second = site.integer("dim0"), site.integer("dim1")
+    if first is None or second is None:  # aten::t
+        first, second = 0, len(data) - 1
+    order = list(range(len(data)))
+    if order:
+        order[first], order[second] = order[second], order[first]
+    return [permute(data, order)]
+
+
+def _permute(site: Site) -> Result:
+    data, dims = site.inputs[0], site.values.get("dims")
+    if data is None or not isinstance(dims, tuple | list) or len(dims) != len(data):
+        return [None]
+    return [permute(data, [d for d in dims if isinstance(d, int)])]
+
+
+def _select(site: Site) -> Result:
+    """Drop ``dim``; every output of unbind drops the same."""
+    data, dim = site.inputs[0], site.integer("dim")
+    if data is None or dim is None or not data:
+        return [None] * len(site.outputs)
+    place = dim % len(data)
+    return [(*data[:place], *data[place + 1 :])] * len(site.outputs)
+
+
+def _view(site: Site) -> Result:
+    data = site.inputs[0]
+    return [None if s is None or data is None else reshape(data, s) for s in site.outputs]
+
+
+def _part(site: Site) -> Result:
+    """Slices: dimensions that keep their size keep the batch."""
+    data = site.inputs[0]
+    return [None if s is None or data is None or len(s) != len(data) else head(data, len(s), s) for s in site.outputs]
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    **dict.fromkeys(MATMULS, _matmul),
+    **dict.fromkeys(BATCH_NORMS, _statistics_plain),
+    **dict.fromkeys(NORMS, _norm),
+    **dict.fromkeys(ATTENTION, _attention),
+    **dict.fromkeys((f"{name}_backward" for name in ATTENTION), _attention_backward),
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(VIEWS, _view),
+    **dict.fromkeys(("slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split"), _part),
+    **dict.fromkeys(("select", "unbind"), _select),
+    **dict.fromkeys(("transpose", "t", "swapaxes"), _transpose),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _concatenate),
+    **dict.fromkeys(("embedding_dense_backward", "embedding_backward", "Embedding'"), _weights_only),
+    **dict.fromkeys(
+        ("cudnn_batch_norm_backward", "native_batch_norm_backward", "miopen_batch_norm_backward",
+         "native_layer_norm_backward", "native_group_norm_backward", "fused_rms_norm_backward",
+         "CudnnBatchNorm'", "NativeBatchNorm'", "MiopenBatchNorm'", "NativeLayerNorm'", "NativeGroupNorm'"),
+        _statistics_plain,
+    ),
+    **dict.fromkeys(("convolution_backward", "cudnn_convolution_backward", "Convolution'"), _convolution_backward),
+    "linear": _linear,
+    "embedding": _embedding,
+    "permute": _permute,
+    "stack": _stack,
+}  # fmt: skip
+
+#: Positions, among the tensor inputs, of weights, buffers and data.
+WEIGHT_POSITIONS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(CONVOLUTIONS, (1, 2)),
+    **dict.fromkeys(BATCH_NORMS, (1, 2)),
+    **dict.fromkeys(NORMS, (1, 2)),
+    "linear": (1, 2),
+    "embedding": (0,),
+    "prelu": (1,),
+}
+BUFFER_POSITIONS: dict[str, tuple[int, ...]] = dict.fromkeys(BATCH_NORMS, (3, 4))
+DATA_POSITIONS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys((*CONVOLUTIONS, *BATCH_NORMS, *NORMS, *POOLS, "linear", "dropout", "native_dropout"), (0,)),
+    **dict.fromkeys(("mm", "bmm", "matmul"), (0, 1)),
+    **dict.fromkeys(("addmm", "baddbmm", "embedding"), (1,)),
+    **dict.fromkeys(LOSSES, (0, 1)),
+    **dict.fromkeys(ATTENTION, (0, 1, 2)),
+}

@@ -1,0 +1,136 @@
+"""Quantities with units: parsed exactly at the door, integers inside, printed for people.
+
+Inside trine times are int64 picoseconds, sizes are bytes, bandwidths are whole bytes per second. The one rounding
+rule is *up*: a time that is not a whole number of picoseconds is rounded up to the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from trine.errors import UnitError
+
+PS_PER_S = 10**12
+PS_PER_US = 10**6
+MAX_INT64 = 2**63 - 1
+
+_TIME = {
+    "ps": Fraction(1), "ns": Fraction(10**3), "us": Fraction(10**6), "µs": Fraction(10**6), "μs": Fraction(10**6),
+    "ms": Fraction(10**9), "s": Fraction(10**12), "min": Fraction(60 * 10**12), "h": Fraction(3600 * 10**12),
+}  # fmt: skip
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_PREFIX = {**_DECIMAL, **_BINARY}
+_BYTES = {f"{p}B": Fraction(f) for p, f in _PREFIX.items()}
+_BITS = {f"{p}{b}": Fraction(f, 8) for p, f in _PREFIX.items() for b in ("b", "bit")}
+_BANDWIDTH = {
+    **{f"{unit}/s": factor for unit, factor in {**_BYTES, **_BITS}.items()},
+    **{f"{p}bps": Fraction(f, 8) for p, f in _PREFIX.items()},
+    **{f"{p}Bps": Fraction(f) for p, f in _PREFIX.items()},
+}
+_RATE = {f"{p}{name}": Fraction(f) for p, f in _DECIMAL.items() for name in ("FLOP/s", "FLOPS", "flop/s", "flops")}
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*")
+
+
+def _parse(value: object, units: dict[str, Fraction], what: str, example: str, base: bool) -> Fraction:
+    """Return ``value`` in the base unit of ``units``; ``base`` allows bare numbers, already in that unit."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UnitError(f"{what} must be a number with a unit such as {example!r}, got {value!r}")
+    if isinstance(value, int | float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise UnitError(f"{what} must be finite, got {value!r}")
+        if value == 0 or base:
+            return Fraction(str(value)) if isinstance(value, float) else Fraction(value)
+        raise UnitError(f"{what} needs a unit, such as {example!r}; got the bare number {value!r}")
+    match = _QUANTITY.fullmatch(value) if len(value) <= 64 else None
+    if match is None:
+        raise UnitError(f"{what} must be a number with a unit such as {example!r}, got {value[:80]!r}")
+    number = Fraction(match[1].replace("_", ""))
+    unit = match[2]
+    if unit == "":
+        if number == 0 or base:
+            return number
+        raise UnitError(f"{what} needs a unit, such as {example!r}; got {value!r}")
+    if unit not in units:
+        raise UnitError(f"{what} has an unknown unit {unit!r} in {value!r}; a valid example is {example!r}")
+    return number * units[unit]
+
+
+def _whole(number: Fraction, what: str, *, up: bool) -> int:
+    if number < 0:
+        raise UnitError(f"{what} must not be negative")
+    whole = -(-number.numerator // number.denominator) if up else round(number)
+    if whole > MAX_INT64:
+        raise UnitError(f"{what} is too large")
+    return int(whole)
+
+
+def parse_time(value: object, what: str = "a time", *, base: bool = False) -> int:
+    """Parse ``"1.5 us"`` into picoseconds, rounded up; ``base=True`` also takes bare numbers, in seconds."""
+    number = _parse(value, _TIME, what, "1 us", base)
+    if base and (not isinstance(value, str) or _is_bare(value)):
+        number *= PS_PER_S
+    return _whole(number, what, up=True)
+
+
+def parse_bytes(value: object, what: str = "a size", *, base: bool = False) -> int:
+    """Parse ``"25 MiB"`` into whole bytes; ``base=True`` also takes bare numbers, in bytes."""
+    number = _parse(value, _BYTES, what, "25 MiB", base)
+    if number.denominator != 1:
+        raise UnitError(f"{what} must be a whole number of bytes, got {value!r}")
+    return _whole(number, what, up=False)
+
+
+def parse_bandwidth(value: object, what: str = "a bandwidth", *, base: bool = False) -> int:
+    """Parse ``"50 GB/s"`` or ``"400 Gbit/s"`` into whole bytes per second, which must be positive."""
+    bandwidth = _whole(_parse(value, _BANDWIDTH, what, "50 GB/s", base), what, up=False)
+    if bandwidth <= 0:
+        raise UnitError(f"{what} must be positive, got {value!r}")
+    return bandwidth
+
+
+def parse_rate(value: object, what: str = "a compute rate") -> int:
+    """Parse ``"989 TFLOP/s"`` into whole floating-point operations per second."""
+    rate = _whole(_parse(value, _RATE, what, "989 TFLOP/s", False), what, up=False)
+    if rate <= 0:
+        raise UnitError(f"{what} must be positive, got {value!r}")
+    return rate
+
+
+def _is_bare(text: str) -> bool:
+    match = _QUANTITY.fullmatch(text)
+    return match is not None and match[2] == ""
+
+
+def transfer_ps(num_bytes: int, bytes_per_s: int) -> int:
+    """Picoseconds that ``num_bytes`` take at ``bytes_per_s``, exactly, rounded up."""
+    return -(-num_bytes * PS_PER_S // bytes_per_s)
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
+    for factor, unit in steps:
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}" if abs(value / factor) < 1000 else f"{value / factor:,.0f} {unit}"
+    return f"{value:g} {steps[-1][1]}"
+
+
+def format_time(ps: float) -> str:
+    """Picoseconds for people: ``"94.04 ms"``."""
+    return _scaled(ps, ((1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns"), (1, "ps")))
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Bytes for people, binary prefixes: ``"25 MiB"``."""
+    return _scaled(num_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Bytes per second for people, decimal prefixes as vendors use: ``"65 GB/s"``."""
+    return _scaled(bytes_per_s, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+
+
+def format_rate(flop_per_s: float) -> str:
+    """Floating-point operations per second for people: ``"989 TFLOP/s"``."""
+    return _scaled(flop_per_s, ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1, "FLOP/s")))
