@@ -1,3 +1,106 @@
-"""trine: how long a deep-learning job takes on many GPUs, and why."""
+"""trine: how long a deep-learning job takes on many GPUs, and why.
+
+The public names below are resolved when first used, so that importing trine is fast and imports neither numba nor torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+#: public name -> module that defines it
+_PUBLIC = {
+    "Calibration": "trine.compute",
+    "Cluster": "trine.cluster",
+    "DeadlockError": "trine.errors",
+    "InputError": "trine.errors",
+    "Operator": "trine.model.workload",
+    "Plan": "trine.parallel.plan",
+    "PlanError": "trine.errors",
+    "Records": "trine.model.taskgraph",
+    "Result": "trine.results",
+    "SimulationError": "trine.errors",
+    "SpecError": "trine.errors",
+    "TaskGraph": "trine.model.taskgraph",
+    "TaskGraphBuilder": "trine.model.builder",
+    "Tensor": "trine.model.workload",
+    "TraceError": "trine.errors",
+    "TrineError": "trine.errors",
+    "UnitError": "trine.errors",
+    "Workload": "trine.model.workload",
+    "build_topology": "trine.cluster",
+    "calibrate": "trine.compute",
+    "capture": "trine.traces",
+    "load": "trine.traces",
+    "load_cluster": "trine.cluster",
+    "load_gpu": "trine.cluster",
+    "run": "trine.engine",
+    "save": "trine.traces",
+    "simulate": "trine.simulation",
+}
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
+    from trine.compute import Calibration, calibrate
+    from trine.engine import run
+    from trine.errors import (
+        DeadlockError,
+        InputError,
+        PlanError,
+        SimulationError,
+        SpecError,
+        TraceError,
+        TrineError,
+        UnitError,
+    )
+    from trine.model.builder import TaskGraphBuilder
+    from trine.model.taskgraph import Records, TaskGraph
+    from trine.model.workload import Operator, Tensor, Workload
+    from trine.parallel.plan import Plan
+    from trine.results import Result
+    from trine.simulation import simulate
+    from trine.traces import capture, load, save
+
+__all__ = [
+    "Calibration",
+    "Cluster",
+    "DeadlockError",
+    "InputError",
+    "Operator",
+    "Plan",
+    "PlanError",
+    "Records",
+    "Result",
+    "SimulationError",
+    "SpecError",
+    "TaskGraph",
+    "TaskGraphBuilder",
+    "Tensor",
+    "TraceError",
+    "TrineError",
+    "UnitError",
+    "Workload",
+    "build_topology",
+    "calibrate",
+    "capture",
+    "load",
+    "load_cluster",
+    "load_gpu",
+    "run",
+    "save",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'trine' has no attribute {name!r}")
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

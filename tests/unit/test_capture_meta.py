@@ -7,7 +7,7 @@ import pytest
 
 from trine.errors import TraceError
 from trine.model.workload import Workload
-from trine.traces.capture_meta import CaptureMeta, read_meta, with_meta, write_meta
+from trine.traces.capture_meta import CaptureMeta, read_meta, with_meta, with_meta_beside, write_meta
 
 META = CaptureMeta(
     name="toy",
@@ -91,7 +91,7 @@ def test_a_missing_file_is_one_error(tmp_path):
 def bare_workload(**changes):
     workload = Workload(
         name="kineto", source="x", format="pytorch", gpu=None, batch=4, operators=(), tensors={}, parameters=(),
-        missing=("unprofiled_step_ps", "other"), metadata={"kept": "yes"},
+        metadata={"kept": "yes", "host_name": ""},
     )  # fmt: skip
     return dataclasses.replace(workload, **changes)
 
@@ -99,7 +99,7 @@ def bare_workload(**changes):
 def test_a_workload_gets_name_time_device_and_machine():
     workload = with_meta(bare_workload(), META)
     assert (workload.name, workload.gpu, workload.unprofiled_step_ps) == ("toy", "NVIDIA H100", 11_000)
-    assert workload.missing == ("other",)
+    assert "host_name" not in workload.metadata
     expected = {"kept": "yes", "device": "cuda", "versions.torch": "2.13.0", "timed_steps": "4"}
     assert expected.items() <= workload.metadata.items()
 
@@ -107,3 +107,14 @@ def test_a_workload_gets_name_time_device_and_machine():
 def test_the_gpu_of_the_trace_wins_and_a_cpu_is_no_gpu():
     assert with_meta(bare_workload(gpu="H100 of Kineto"), META).gpu == "H100 of Kineto"
     assert with_meta(bare_workload(), dataclasses.replace(META, device="cpu")).gpu is None
+
+
+def test_meta_beside_a_capture_counts_and_any_other_meta_does_not(tmp_path):
+    path = written(tmp_path)
+    assert with_meta_beside(bare_workload(), tmp_path / "kineto.json.gz").name == "toy"
+    assert with_meta_beside(bare_workload(), tmp_path / "other.json.gz") == bare_workload()
+    path.write_text("{}")
+    with pytest.raises(TraceError, match=r"meta\.json"):
+        with_meta_beside(bare_workload(), tmp_path / "kineto.json.gz")
+    path.unlink()
+    assert with_meta_beside(bare_workload(), tmp_path / "kineto.json.gz") == bare_workload()

@@ -52,7 +52,7 @@ def train(
 ) -> None:
     """Say how long a training step of WORKLOAD takes on N GPUs, and why."""
     from trine.parallel.plan import Plan
-    from trine.simulate import plan_for, simulate
+    from trine.simulation import plan_for, simulate
     from trine.traces import load
     from trine.units import parse_bytes, parse_time
 

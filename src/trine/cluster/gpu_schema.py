@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trine.spec import Bandwidth, Rate, Size, Spec
 
-Dtype = Literal["float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "int8"]
+Dtype = Literal["float64", "float32", "tfloat32", "float16", "bfloat16", "float8"]
 
 
 class GpuFile(Spec):

@@ -16,13 +16,19 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from trine.errors import InputError
 from trine.model.schedule import ExpandedSchedule, Schedule, SendsOf
 
 Index = npt.NDArray[np.int64]
 
 
 def expand(schedule: Schedule) -> ExpandedSchedule:
-    """List the transfers of ``schedule``, with their predecessors. The structure is cached; only sizes differ."""
+    """List the transfers of ``schedule``, with their predecessors. The structure is cached; only sizes differ.
+
+    Raises
+    ------
+    InputError: the schedule sends to a rank, or a chunk, that does not exist, or from a rank to itself.
+    """
     structure = _structure(schedule.sends_of, schedule.num_ranks, schedule.num_chunks, schedule.root)
     sizes = np.full(structure.num_transfers, schedule.chunk_bytes, dtype=np.int64)
     return dataclasses.replace(structure, size_bytes=sizes)
@@ -36,13 +42,18 @@ def _structure(sends_of: SendsOf, num_ranks: int, num_chunks: int, root: int) ->
     dst, step, chunk, channel = (
         np.concatenate([getattr(sends, name) for sends in ranks]) for name in ("peer", "step", "chunk", "channel")
     )
+    _check_range("rank", dst, num_ranks)
+    _check_range("chunk", chunk, num_chunks)
+    if (src == dst).any():
+        raise InputError("in this schedule a rank sends to itself")
     before = _previous_of_same(src, channel)
     users, received = _received_before(src, dst, step, chunk, channel)
     has_before = np.flatnonzero(before >= 0)
     waits_for_data = np.zeros(len(src), dtype=np.bool_)
     waits_for_data[users] = True
     ptr, idx = _csr(np.concatenate([users, has_before]), np.concatenate([received, before[has_before]]), len(src))
-    completion_ptr, completion_idx = _completion(src, dst, channel, num_ranks)
+    on_pair = _previous_of_same(src, channel, dst)
+    completion_ptr, completion_idx = _completion(src, dst, on_pair, num_ranks)
     return ExpandedSchedule(
         src=src,
         dst=dst,
@@ -52,12 +63,17 @@ def _structure(sends_of: SendsOf, num_ranks: int, num_chunks: int, root: int) ->
         reduce=np.concatenate([sends.reduce for sends in ranks]),
         # A sender that waits for data, or for its previous send, has entered: those waited for its entry.
         entry_src=(before < 0) & ~waits_for_data,
-        entry_dst=_previous_of_same(src, channel, dst) < 0,
+        entry_dst=on_pair < 0,
         predecessor_ptr=ptr,
         predecessor_idx=idx,
         completion_ptr=completion_ptr,
         completion_idx=completion_idx,
     )
+
+
+def _check_range(name: str, values: npt.NDArray[np.int32], limit: int) -> None:
+    if len(values) and (values.min() < 0 or values.max() >= limit):
+        raise InputError(f"in this schedule a send names a {name} outside 0 to {limit - 1}")
 
 
 def _key(*columns: npt.NDArray[np.int32]) -> Index:
@@ -117,10 +133,10 @@ def _csr(rows: Index, columns: Index, num_rows: int) -> tuple[Index, npt.NDArray
 
 
 def _completion(
-    src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32], channel: npt.NDArray[np.int32], num_ranks: int
+    src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32], on_pair: Index, num_ranks: int
 ) -> tuple[Index, npt.NDArray[np.int32]]:
-    """For each rank its last send on each channel and its last receive from each peer's channel."""
+    """For each rank its last sends and receives; ``on_pair`` is the one before on the same channel to the same peer."""
     last = np.ones(len(src), dtype=np.bool_)
-    last[_previous_of_same(src, channel, dst)[_previous_of_same(src, channel, dst) >= 0]] = False
+    last[on_pair[on_pair >= 0]] = False
     ends = np.flatnonzero(last)
     return _csr(np.concatenate([src[ends], dst[ends]]).astype(np.int64), np.concatenate([ends, ends]), num_ranks)

@@ -1,0 +1,30 @@
+"""How long an operator takes on the GPU, and how long its launch keeps the CPU busy."""
+
+from trine.compute.calibration import Calibration, calibrate
+from trine.compute.calibration_file import load_calibration, save_calibration
+from trine.compute.cost import Work, work
+from trine.compute.fit import FitReport, KindFit
+from trine.compute.kinds import kind_of
+from trine.compute.launch import LaunchCosts, launch_costs
+from trine.compute.models import ComputeModel, Duration, make_compute
+from trine.compute.resize import Resized, Split, resized
+
+__all__ = [
+    "Calibration",
+    "ComputeModel",
+    "Duration",
+    "FitReport",
+    "KindFit",
+    "LaunchCosts",
+    "Resized",
+    "Split",
+    "Work",
+    "calibrate",
+    "kind_of",
+    "launch_costs",
+    "load_calibration",
+    "make_compute",
+    "resized",
+    "save_calibration",
+    "work",
+]

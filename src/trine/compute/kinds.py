@@ -14,8 +14,8 @@ from trine.model.workload import Operator
 #: Families whose time is set by arithmetic when they are large; all others move bytes.
 COMPUTE_FAMILIES = ("attention", "conv", "linear", "matmul")
 FAMILIES = (
-    *COMPUTE_FAMILIES, "batch_norm", "copy", "elementwise", "embedding", "group_norm", "index", "layer_norm", "loss",
-    "optimizer", "other", "pool", "reduction", "softmax", "view",
+    *COMPUTE_FAMILIES, "adaptive_pool", "avg_pool", "batch_norm", "copy", "elementwise", "embedding", "group_norm",
+    "index", "layer_norm", "loss", "max_pool", "optimizer", "other", "reduction", "resample", "softmax", "view",
 )  # fmt: skip
 BACKWARD_SUFFIX = " backward"
 
@@ -29,7 +29,10 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("batch_norm", r".*batchnorm.*"),
     ("group_norm", r".*(group|instance)norm.*"),
     ("layer_norm", r".*(layer|rms)norm.*"),
-    ("pool", r".*pool.*|.*upsample.*|.*interpolate.*"),
+    ("adaptive_pool", r"adaptive(max|avg)pool.*"),
+    ("avg_pool", r".*avgpool.*"),
+    ("max_pool", r".*maxpool.*"),
+    ("resample", r".*upsample.*|.*interpolate.*|gridsampler?.*|affinegrid.*"),
     ("loss", r".*(crossentropy|loss|logsoftmax|kldiv).*"),
     ("softmax", r".*softmax.*"),
     ("embedding", r".*embedding.*"),

@@ -5,16 +5,16 @@ A :class:`Split` says what changes; :func:`resized` returns the tensors that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
 
-from trine.compute.kinds import family_of, kind_of
+from trine.compute.shard import split_dims
 from trine.errors import InputError, PlanError, nearest
 from trine.model.workload import OPTIMIZER, Operator, Tensor, Workload
 
-#: '': not split. 'column': output features or channels. 'row': input features or channels. 'embedding': rows of the table.
+#: '': not split. 'column': output features (channels). 'row': input features. 'embedding': rows of the table.
 SPLIT_MODES = ("", "column", "row", "embedding")
 
 
@@ -22,8 +22,8 @@ SPLIT_MODES = ("", "column", "row", "embedding")
 class Split:
     """At which sizes an operator runs.
 
-    ``batch``: samples of one replica (or micro-batch). ``ways`` and ``mode``: tensor parallelism of a forward or backward
-    operator; with mode ``''`` it is replicated and ``ways`` does not matter. Operators without weights take 'column' or
+    ``batch``: samples of one replica (or micro-batch). ``ways`` and ``mode``: tensor parallelism of a forward or
+    backward operator; with mode ``''`` it is replicated and ``ways`` does not matter. Operators without weights take 'column' or
     'row' alike as their share of the features or heads. ``share``: part of the parameters' bytes that an optimizer
     operator handles; it does not matter to others. Raises PlanError if a value cannot be.
     """
@@ -69,21 +69,68 @@ def resized(operator: Operator, workload: Workload, split: Split, forward: Opera
     """
     if forward is None and operator.forward_id is not None:
         forward = next((op for op in workload.operators if op.id == operator.forward_id), None)
+    before = None if forward is None else _resized(forward, workload, split, None)
+    return _resized(operator, workload, split, before)
+
+
+def _resized(operator: Operator, workload: Workload, split: Split, before: Resized | None) -> Resized:
     tensors = workload.tensors
     inputs, outputs = _tensors(operator, operator.inputs, tensors), _tensors(operator, operator.outputs, tensors)
     if operator.phase == OPTIMIZER:
         return Resized(operator, inputs, outputs, share=split.share)
     ways = split.ways if split.mode else 1
-    if forward is operator:
-        forward = None
-    before = resized(forward, workload, split) if forward is not None else None
     if split.batch == workload.batch and ways == 1:
-        return Resized(operator, inputs, outputs, forward=before)
-    scale = Fraction(split.batch, workload.batch)
-    shapes = [_scaled(tensor, scale) for tensor in (*inputs, *outputs)]
-    uneven = any(dim % 1 for shape in shapes for dim in shape) or (before is not None and before.uneven)
+        return Resized(operator, inputs, outputs, before)
+    both = (*inputs, *outputs)
+    dims: Sequence[int | None] = (None,) * len(both)
     if ways > 1:
-        shapes = _sharded(operator, inputs, outputs, shapes, ways, split.mode, forward, before, tensors)
-        uneven = uneven or any(dim % 1 for shape in shapes for dim in shape)
-    done = tuple(_reshaped(t, tuple(-(-d.numerator // d.denominator) for d in s)) for t, s in zip((*inputs, *outputs), shapes, strict=True))
-    return Resized(operator, done[: len(inputs)], done[len(inputs) :], before, uneven)
+        sources: tuple[Tensor, ...] = ()
+        if before is not None:
+            sources = _tensors(before.operator, (*before.operator.inputs, *before.operator.outputs), tensors)
+        dims = split_dims(operator, both, split.mode, None if before is None else before.operator, sources)
+    done, uneven = [], before is not None and before.uneven
+    for tensor, dim in zip(both, dims, strict=True):
+        shape, rounded = _shape(tensor, split.batch, workload.batch, dim, ways)
+        uneven = uneven or rounded
+        done.append(_with_shape(tensor, shape))
+        if dim is not None and tensor.shape[dim] < ways:
+            features = tensor.shape[dim]
+            raise PlanError(f"operator {operator.id} ({operator.name}) has {features} features to split {ways} ways")
+    return Resized(operator, tuple(done[: len(inputs)]), tuple(done[len(inputs) :]), before, uneven)
+
+
+def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
+    """Look up ids; tensors without elements stand for absent ones and are left out."""
+    try:
+        found = [tensors[i] for i in ids]
+    except KeyError as error:
+        raise InputError(f"operator {operator.id} ({operator.name}) uses an unknown tensor, {error.args[0]}") from None
+    return tuple([t for t in found if t.size_bytes])
+
+
+def _shape(tensor: Tensor, batch: int, recorded: int, dim: int | None, ways: int) -> tuple[tuple[int, ...], bool]:
+    """The shape at ``batch`` with ``dim`` divided ``ways`` ways, and whether a size had to be rounded up."""
+    if batch == recorded and dim is None or not tensor.batch_dims and dim is None:
+        return tensor.shape, False
+    shape, rounded = list(tensor.shape), False
+    for i, size in enumerate(tensor.shape):
+        above = size * batch if i in tensor.batch_dims else size
+        below = (recorded if i in tensor.batch_dims else 1) * (ways if i == dim else 1)
+        shape[i] = -(-above // below)
+        rounded = rounded or above % below != 0
+    return tuple(shape), rounded
+
+
+def _with_shape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Give ``tensor`` the shape and the bytes that go with it."""
+    if shape == tensor.shape:
+        return tensor
+    return Tensor(
+        id=tensor.id,
+        shape=shape,
+        dtype=tensor.dtype,
+        size_bytes=tensor.size_bytes // math.prod(tensor.shape) * math.prod(shape),
+        storage=tensor.storage,
+        role=tensor.role,
+        batch_dims=tensor.batch_dims,
+    )

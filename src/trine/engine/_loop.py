@@ -7,41 +7,58 @@ import numpy as np
 from trine._jit import inlined, kernel
 from trine.engine._heap import pop, push
 from trine.engine._state import (
+    AMOUNT,
     COMPUTE,
+    END_PS,
     FINISHED,
+    FIRST_SUCCESSOR,
     FLOWS_FULL,
+    GATES,
+    HALVES,
     HEAP_FULL,
     JOIN,
+    KIND,
+    LATE_TASK,
+    NEXT_IN_STREAM,
     NOW,
     NUM_DIRTY,
     NUM_DONE,
-    NUM_EVENTS,
+    NUM_FLOWS,
     NUM_FREE,
+    NUM_QUEUED,
     NUM_READY,
+    NUM_SUCCESSORS,
     OVERFLOW,
     PAUSED,
+    READY_PS,
+    ROUTE,
+    START_PS,
     SWEEP,
-    TASK,
+    WAITS,
+    WORDS,
 )
 from trine.network._dispatch import assign_rates
 from trine.network._flows import add_flow, drain_ps, find_component, remove_flow
 from trine.network._limits import MAX_PS
+from trine.network._state import FIELDS, FLOW_END_PS, FLOW_TASK, NEW_RATE, QUEUED_PS, RATE, REMAINING, SINCE_PS
 
 U = np.uint64
 
 
 @kernel
-def advance(model, program, tasks, links, flows, heap, scalars, budget):
+def advance(model, tasks, routes, links, flows, heap, scalars, budget):
     """Run until nothing can happen, ``budget`` tasks have ended, or an array is full; returns why.
 
     All state is in the arguments, so that the shell may grow ``flows`` and ``heap`` and call again. A heap entry is
     (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the end of a flow, which is
-    valid if it is still the foreseen one.
+    valid if it is still the foreseen one. One turn of the loop looks at one task: one that has become ready, or one
+    whose event is due; then, with neither left at this instant, at the network; then time goes on.
     """
     now = scalars[NOW]
-    size = scalars[NUM_EVENTS]
+    size = scalars[NUM_QUEUED]
     num_ready = scalars[NUM_READY]
     num_done = scalars[NUM_DONE]
+    num_flows = scalars[NUM_FLOWS]
     num_free = scalars[NUM_FREE]
     num_dirty = scalars[NUM_DIRTY]
     sweep = scalars[SWEEP]
@@ -57,118 +74,137 @@ def advance(model, program, tasks, links, flows, heap, scalars, budget):
             break
         finished = np.int64(-1)
         entering = np.int64(-1)
-        starting = np.int64(-1)
+        delayed = np.int64(-1)
         delay_ps = np.int64(0)
         if num_ready > 0:
             num_ready -= 1
             task = np.int64(tasks.ready[U(num_ready)])
-            tasks.ready_ps[U(task)] = now
-            kind = program.kind[U(task)]
+            tasks.word[U(WORDS * task + READY_PS)] = now
+            kind = tasks.half[U(HALVES * task + KIND)]
             if kind == COMPUTE:
-                tasks.gates[U(task)] -= 1
-                if tasks.gates[U(task)] == 0:
-                    starting = task
+                if _open_gate(tasks, task):
+                    tasks.word[U(WORDS * task + START_PS)] = now
+                    delayed = task
+                    delay_ps = tasks.word[U(WORDS * task + AMOUNT)]
             else:
-                tasks.start_ps[U(task)] = now
+                tasks.word[U(WORDS * task + START_PS)] = now
                 if kind == JOIN:
                     finished = task
                 else:
-                    delay_ps = program.route_latency_ps[U(program.route[U(task)])]
-                    if delay_ps == 0:
-                        entering = task
-                    elif delay_ps > MAX_PS - now:
-                        scalars[TASK] = task
-                        status = OVERFLOW
-                        break
-                    else:
-                        size = push(heap, size, now + delay_ps, task)
+                    delayed = task
+                    delay_ps = routes.latency_ps[U(tasks.half[U(HALVES * task + ROUTE)])]
         elif size > 0 and heap[U(0)] == now:
             task = heap[U(1)]
             size = pop(heap, size)
             if task < 0:
                 slot = -1 - task
-                if flows.end_ps[U(slot)] == now:
-                    finished = flows.task[U(slot)]
+                if flows.whole[U(FIELDS * slot + FLOW_END_PS)] == now:
+                    finished = flows.whole[U(FIELDS * slot + FLOW_TASK)]
                     num_dirty = remove_flow(links, flows, num_dirty, slot)
                     flows.free[U(num_free)] = slot
                     num_free += 1
-            elif program.kind[U(task)] == COMPUTE:
+            elif tasks.half[U(HALVES * task + KIND)] == COMPUTE:
                 finished = task
             else:
                 entering = task
-        else:
-            if num_dirty > 0:
-                if size + len(flows.task) - num_free > room:
-                    status = HEAP_FULL
-                    break
-                sweep += 1
-                for at in range(num_dirty):
-                    seed = np.int64(links.dirty[U(at)])
-                    links.is_dirty[U(seed)] = 0
-                    if links.mark[U(seed)] == sweep or links.head[U(seed)] < 0:
-                        continue
-                    num_links, num_flows = find_component(links, flows, seed, sweep)
-                    assign_rates(model, links, flows, num_links, num_flows)
-                    size, late = _foresee(flows, heap, size, now, num_flows)
-                    if late >= 0:
-                        scalars[TASK] = late
-                        status = OVERFLOW
-                num_dirty = np.int64(0)
-                if status == OVERFLOW:
-                    break
-            if size == 0:
+        elif num_dirty > 0:
+            if size + len(flows.free) - num_free > room:
+                status = HEAP_FULL
                 break
-            if num_done >= limit:
-                status = PAUSED
-                break
-            now = heap[U(0)]
-            continue
-        if entering >= 0:
-            route = np.int64(program.route[U(entering)])
-            first = program.route_ptr[U(route)]
-            last = program.route_ptr[U(route + 1)]
-            if program.size_bytes[U(entering)] == 0 or first == last:
-                finished = entering
-            else:
-                num_free -= 1
-                slot = np.int64(flows.free[U(num_free)])
-                flows.task[U(slot)] = entering
-                flows.remaining[U(slot)] = np.float64(program.size_bytes[U(entering)])
-                flows.rate[U(slot)] = 0.0
-                flows.since_ps[U(slot)] = now
-                flows.queued_ps[U(slot)] = -1
-                num_dirty = add_flow(links, flows, num_dirty, slot, program.route_links, first, last)
-        if finished >= 0:
-            tasks.end_ps[U(finished)] = now
-            num_done += 1
-            for entry in range(program.successor_ptr[U(finished)], program.successor_ptr[U(finished + 1)]):
-                after = np.int64(program.successor_idx[U(entry)])
-                waits = tasks.waits[U(after)] - 1
-                tasks.waits[U(after)] = waits
-                if waits == 0:  # below 0: a join that did not need this one any more
-                    tasks.ready[U(num_ready)] = after
-                    num_ready += 1
-            following = np.int64(program.next_in_stream[U(finished)])
-            if following >= 0:
-                tasks.gates[U(following)] -= 1
-                if tasks.gates[U(following)] == 0:
-                    starting = following
-        if starting >= 0:
-            tasks.start_ps[U(starting)] = now
-            delay_ps = program.duration_ps[U(starting)]
-            if delay_ps > MAX_PS - now:
-                scalars[TASK] = starting
+            sweep += 1
+            size, late = _share(model, links, flows, heap, size, num_dirty, sweep, now)
+            num_dirty = np.int64(0)
+            if late >= 0:
+                scalars[LATE_TASK] = late
                 status = OVERFLOW
                 break
-            size = push(heap, size, now + delay_ps, starting)
+        elif size == 0:
+            break
+        elif num_done >= limit:
+            status = PAUSED
+            break
+        else:
+            now = heap[U(0)]
+        if entering >= 0:
+            route = np.int64(tasks.half[U(HALVES * entering + ROUTE)])
+            first = routes.ptr[U(route)]
+            last = routes.ptr[U(route + 1)]
+            size_bytes = tasks.word[U(WORDS * entering + AMOUNT)]
+            if size_bytes == 0 or first == last:
+                finished = entering
+            else:
+                num_flows += 1
+                num_free -= 1
+                slot = np.int64(flows.free[U(num_free)])
+                flows.real[U(FIELDS * slot + REMAINING)] = np.float64(size_bytes)
+                flows.real[U(FIELDS * slot + RATE)] = 0.0
+                flows.whole[U(FIELDS * slot + SINCE_PS)] = now
+                flows.whole[U(FIELDS * slot + QUEUED_PS)] = -1
+                flows.whole[U(FIELDS * slot + FLOW_TASK)] = entering
+                num_dirty = add_flow(links, flows, num_dirty, slot, routes.links, first, last)
+        if finished >= 0:
+            tasks.word[U(WORDS * finished + END_PS)] = now
+            num_done += 1
+            num_ready = _release(tasks, finished, num_ready)
+            following = np.int64(tasks.half[U(HALVES * finished + NEXT_IN_STREAM)])
+            if following >= 0 and _open_gate(tasks, following):
+                tasks.word[U(WORDS * following + START_PS)] = now
+                delayed = following
+                delay_ps = tasks.word[U(WORDS * following + AMOUNT)]
+        if delayed >= 0:
+            if delay_ps > MAX_PS - now:
+                scalars[LATE_TASK] = delayed
+                status = OVERFLOW
+                break
+            size = push(heap, size, now + delay_ps, delayed)
     scalars[NOW] = now
-    scalars[NUM_EVENTS] = size
+    scalars[NUM_QUEUED] = size
     scalars[NUM_READY] = num_ready
     scalars[NUM_DONE] = num_done
+    scalars[NUM_FLOWS] = num_flows
     scalars[NUM_FREE] = num_free
     scalars[NUM_DIRTY] = num_dirty
     scalars[SWEEP] = sweep
     return status
+
+
+@inlined
+def _open_gate(tasks, task):
+    """A compute task has become ready, or has come to the head of its stream; returns whether it has both."""
+    gates = tasks.half[U(HALVES * task + GATES)] - 1
+    tasks.half[U(HALVES * task + GATES)] = gates
+    return gates == 0
+
+
+@inlined
+def _release(tasks, finished, num_ready):
+    """Tell the successors of ``finished``; returns the new number of ready tasks."""
+    first = tasks.word[U(WORDS * finished + FIRST_SUCCESSOR)]
+    last = first + tasks.half[U(HALVES * finished + NUM_SUCCESSORS)]
+    for entry in range(first, last):
+        after = np.int64(tasks.successor_idx[U(entry)])
+        waits = tasks.half[U(HALVES * after + WAITS)] - 1
+        tasks.half[U(HALVES * after + WAITS)] = waits
+        if waits == 0:  # below 0: a join that did not need this one any more
+            tasks.ready[U(num_ready)] = after
+            num_ready += 1
+    return num_ready
+
+
+@inlined
+def _share(model, links, flows, heap, size, num_dirty, sweep, now):
+    """Share out every component that holds a dirty link; returns the size of the heap, and a task too late or -1."""
+    late = np.int64(-1)
+    for at in range(num_dirty):
+        seed = np.int64(links.dirty[U(at)])
+        links.is_dirty[U(seed)] = 0
+        if links.mark[U(seed)] == sweep or links.head[U(seed)] < 0:
+            continue
+        num_links, num_flows = find_component(links, flows, seed, sweep)
+        assign_rates(model, links, flows, num_links, num_flows)
+        size, beyond = _foresee(flows, heap, size, now, num_flows)
+        late = max(late, beyond)
+    return size, late
 
 
 @inlined
@@ -182,21 +218,25 @@ def _foresee(flows, heap, size, now, num_flows):
     earliest_ps = np.int64(MAX_PS)
     for at in range(num_flows):
         slot = np.int64(flows.found[U(at)])
-        rate = flows.rate[U(slot)]
-        if flows.new_rate[U(slot)] != rate:
-            remaining = flows.remaining[U(slot)] - rate * np.float64(now - flows.since_ps[U(slot)]) / 1e12
-            rate = flows.new_rate[U(slot)]
-            flows.remaining[U(slot)] = remaining
-            flows.rate[U(slot)] = rate
-            flows.since_ps[U(slot)] = now
-            delay_ps = drain_ps(remaining, rate)
+        end_ps = flows.whole[U(FIELDS * slot + FLOW_END_PS)]
+        rate = flows.real[U(FIELDS * slot + RATE)]
+        new_rate = flows.real[U(FIELDS * slot + NEW_RATE)]
+        if new_rate != rate:
+            elapsed_ps = now - flows.whole[U(FIELDS * slot + SINCE_PS)]
+            remaining = flows.real[U(FIELDS * slot + REMAINING)] - rate * np.float64(elapsed_ps) / 1e12
+            delay_ps = drain_ps(remaining, new_rate)
             if delay_ps > MAX_PS - now:
-                late = flows.task[U(slot)]
-            flows.end_ps[U(slot)] = now + delay_ps
-        earliest_ps = min(earliest_ps, flows.end_ps[U(slot)])
+                late = flows.whole[U(FIELDS * slot + FLOW_TASK)]
+            end_ps = now + delay_ps
+            flows.real[U(FIELDS * slot + REMAINING)] = remaining
+            flows.real[U(FIELDS * slot + RATE)] = new_rate
+            flows.whole[U(FIELDS * slot + SINCE_PS)] = now
+            flows.whole[U(FIELDS * slot + FLOW_END_PS)] = end_ps
+        earliest_ps = min(earliest_ps, end_ps)
     for at in range(num_flows):
         slot = np.int64(flows.found[U(at)])
-        if flows.end_ps[U(slot)] == earliest_ps and flows.queued_ps[U(slot)] != earliest_ps:
-            flows.queued_ps[U(slot)] = earliest_ps
+        due = flows.whole[U(FIELDS * slot + FLOW_END_PS)] == earliest_ps
+        if due and flows.whole[U(FIELDS * slot + QUEUED_PS)] != earliest_ps:
+            flows.whole[U(FIELDS * slot + QUEUED_PS)] = earliest_ps
             size = push(heap, size, earliest_ps, -1 - slot)
     return size, late

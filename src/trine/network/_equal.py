@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import inlined
-from trine.network._state import EDGE, LINK
+from trine.network._state import EDGE, FIELDS, LINK, NEW_RATE
 
 U = np.uint64
 
@@ -23,4 +23,4 @@ def equal_rates(links, flows, num_links, num_flows):
         for _ in range(flows.num_edges[U(slot)]):
             rate = min(rate, links.share[U(flows.edges[U(base + LINK)])])
             base += EDGE
-        flows.new_rate[U(slot)] = rate
+        flows.real[U(FIELDS * slot + NEW_RATE)] = rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import inlined
-from trine.network._state import EDGE, LINK, NEXT, SLOT
+from trine.network._state import EDGE, FIELDS, LINK, NEW_RATE, NEXT, SLOT
 
 U = np.uint64
 
@@ -17,7 +17,7 @@ def fair_rates(links, flows, num_links, num_flows):
         link = np.int64(links.found[U(0)])
         level = links.capacity[U(link)] / np.float64(links.count[U(link)])
         for at in range(num_flows):
-            flows.new_rate[U(flows.found[U(at)])] = level
+            flows.real[U(FIELDS * np.int64(flows.found[U(at)]) + NEW_RATE)] = level
         return
     for at in range(num_links):
         link = np.int64(links.found[U(at)])
@@ -54,9 +54,9 @@ def _freeze(links, flows, link, level, num_touched):
     while edge >= 0:
         slot = np.int64(flows.edges[U(edge * EDGE + SLOT)])
         edge = np.int64(flows.edges[U(edge * EDGE + NEXT)])
-        if flows.new_rate[U(slot)] >= 0.0:
+        if flows.real[U(FIELDS * slot + NEW_RATE)] >= 0.0:
             continue
-        flows.new_rate[U(slot)] = level
+        flows.real[U(FIELDS * slot + NEW_RATE)] = level
         frozen += 1
         base = slot * flows.hops * EDGE
         for _ in range(flows.num_edges[U(slot)]):

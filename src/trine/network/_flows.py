@@ -8,7 +8,7 @@ import numpy as np
 
 from trine._jit import inlined
 from trine.network._limits import MAX_PS, SLACK
-from trine.network._state import EDGE, LINK, NEXT, PREVIOUS, SLOT
+from trine.network._state import EDGE, FIELDS, FLOW_END_PS, LINK, MARK, NEW_RATE, NEXT, PREVIOUS, SLOT
 
 U = np.uint64  # indices are unsigned: no test for negative ones (1.4 -> 1.15 times the time of C++)
 LAST_SECOND = MAX_PS // 10**12
@@ -90,7 +90,7 @@ def remove_flow(links, flows, num_dirty, slot):
         links.count[U(link)] -= 1
         num_dirty = touch(links, num_dirty, link)
         base += EDGE
-    flows.end_ps[U(slot)] = -1
+    flows.whole[U(FIELDS * slot + FLOW_END_PS)] = -1
     return num_dirty
 
 
@@ -112,10 +112,10 @@ def find_component(links, flows, seed, sweep):
             base = edge * EDGE
             slot = np.int64(flows.edges[U(base + SLOT)])
             edge = np.int64(flows.edges[U(base + NEXT)])
-            if flows.mark[U(slot)] == sweep:
+            if flows.whole[U(FIELDS * slot + MARK)] == sweep:
                 continue
-            flows.mark[U(slot)] = sweep
-            flows.new_rate[U(slot)] = -1.0
+            flows.whole[U(FIELDS * slot + MARK)] = sweep
+            flows.real[U(FIELDS * slot + NEW_RATE)] = -1.0
             flows.found[U(num_flows)] = slot
             num_flows += 1
             base = slot * flows.hops * EDGE

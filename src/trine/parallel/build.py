@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from trine.compute import ComputeModel, LaunchCosts, Split
+from trine.compute import Split
 from trine.errors import PlanError
 from trine.model.program import (
     PHASE_BACKWARD,
@@ -31,6 +32,9 @@ from trine.parallel.schedules import SCHEDULES
 from trine.parallel.stages import Crossing, Stages, cut_into_stages, optimizer_operators
 from trine.parallel.tensor import TensorSplit, local_parameter_bytes, split_operators
 from trine.parallel.writer import ProgramWriter
+
+if TYPE_CHECKING:
+    from trine.compute import ComputeModel, LaunchCosts
 
 PHASE_NUMBER = {FORWARD: PHASE_FORWARD, BACKWARD: PHASE_BACKWARD, "optimizer": PHASE_OPTIMIZER}
 

@@ -209,7 +209,7 @@ class _Assembly:
                             self._collective(group, key, step)
 
     def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
-        schedule = make_schedule(step.kind, len(group), step.size_bytes, root=max(step.root, 0))
+        schedule = make_schedule(step.kind, len(group), step.size_bytes, root=step.root)
         transfers = expand(schedule)
         number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
         self.collectives.append(

@@ -33,6 +33,7 @@ class StageMemory:
         self._writer = writer
         self._tensors = context.workload.tensors
         self._last_use = self._last_uses([*forward, *backward])
+        self._saved = self._saved_for_backward(forward, backward)
         self._live: dict[tuple[int, int], tuple[int, int]] = {}  # (storage, micro-batch) -> bytes, category
         self._gradients: dict[int, int] = {}
         self._optimizer_last_use = self._last_uses([op for op in context.workload.operators if op.phase == OPTIMIZER])
@@ -61,6 +62,21 @@ class StageMemory:
                         last[storage] = keeper
         return last
 
+    def _saved_for_backward(self, forward: Sequence[Operator], backward: Sequence[Operator]) -> dict[int, list[int]]:
+        """Forward operator -> tensors that only its backward operator names (pooling indices, dropout masks)."""
+        listed = {op.id for op in forward}
+        made = {self._tensors[t].storage for op in (*forward, *backward) for t in op.outputs}
+        read_forward = {self._tensors[t].storage for op in forward for t in op.inputs}
+        saved: dict[int, list[int]] = {}
+        for op in backward:
+            if op.forward_id not in listed:
+                continue
+            for tensor_id in op.inputs:
+                tensor = self._tensors[tensor_id]
+                if tensor.role == "activation" and tensor.storage not in made and tensor.storage not in read_forward:
+                    saved.setdefault(op.forward_id, []).append(tensor_id)
+        return saved
+
     def ran(self, op: Operator, step: int, microbatch: int, batch: int, share: Fraction) -> None:
         """Account for operator ``op``, which is step ``step`` of the program."""
         if op.phase == OPTIMIZER:
@@ -82,9 +98,10 @@ class StageMemory:
     def _touch(
         self, op: Operator, step: int, microbatch: int, batch: int, share: Fraction, last_use: dict[int, int]
     ) -> None:
-        produced = {self._tensors[t].storage for t in op.outputs}
+        outputs = (*op.outputs, *self._saved.get(op.id, ()))
+        produced = {self._tensors[t].storage for t in outputs}
         consumed = {self._tensors[t].storage for t in op.inputs}
-        for tensor_id in (*op.inputs, *op.outputs):
+        for tensor_id in (*op.inputs, *outputs):
             tensor = self._tensors[tensor_id]
             key = (tensor.storage, microbatch)
             made_here = tensor.storage in produced and tensor.storage not in consumed

@@ -49,7 +49,10 @@ def cut_into_stages(
     forward = [op for op in workload.operators if op.phase == FORWARD]
     if num_stages > len(forward):
         raise PlanError(f"{num_stages} pipeline stages need at least as many forward operators; the trace has {len(forward)}")
-    starts = _given_starts(forward, cuts) if cuts else _balanced_starts(workload, forward, num_stages, duration_ps)
+    if num_stages == 1:
+        starts = [0]
+    else:
+        starts = _given_starts(forward, cuts) if cuts else _balanced_starts(workload, forward, num_stages, duration_ps)
     stage_of: dict[int, int] = {}
     for stage, (first, last) in enumerate(zip(starts, [*starts[1:], len(forward)], strict=True)):
         for op in forward[first:last]:

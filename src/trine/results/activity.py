@@ -59,30 +59,36 @@ def in_step(graph: TaskGraph, window: Window) -> Mask:
     """Return which tasks carry the window's step number; in a run of one step, all: bool[tasks]."""
     if window.step == 0:
         return np.ones(graph.num_tasks, np.bool_)
-    return graph.labels.step == window.step
+    mask: Mask = graph.labels.step == window.step
+    return mask
 
 
 def launches(graph: TaskGraph) -> Mask:
     """Return which tasks are launches by a CPU thread: bool[tasks]."""
     is_cpu = np.array([name.startswith(LAUNCH_STREAM_PREFIX) for name in graph.stream_names] + [False])
-    return (graph.kind == COMPUTE) & is_cpu[graph.stream]
+    mask: Mask = (graph.kind == COMPUTE) & is_cpu[graph.stream]
+    return mask
 
 
 def input_copies(graph: TaskGraph) -> Mask:
     """Return which tasks copy inputs from the host: bool[tasks]."""
     labels = graph.labels
     with_host = (graph.rank < 0) | (graph.peer < 0)
-    return (graph.kind == TRANSFER) & (with_host | ((labels.phase == INPUT_COPY_PHASE) & (labels.collective < 0)))
+    of_phase = (labels.phase == INPUT_COPY_PHASE) & (labels.collective < 0)
+    mask: Mask = (graph.kind == TRANSFER) & (with_host | of_phase)
+    return mask
 
 
 def computing(graph: TaskGraph) -> Mask:
     """Return which tasks occupy a GPU: bool[tasks]."""
-    return (graph.kind == COMPUTE) & ~launches(graph)
+    mask: Mask = (graph.kind == COMPUTE) & ~launches(graph)
+    return mask
 
 
 def communicating(graph: TaskGraph) -> Mask:
     """Return which tasks move bytes between two ranks: bool[tasks]."""
-    return (graph.kind == TRANSFER) & ~input_copies(graph)
+    mask: Mask = (graph.kind == TRANSFER) & ~input_copies(graph)
+    return mask
 
 
 def compute_activity(graph: TaskGraph, records: Records, window: Window, tasks: Mask) -> Activity:

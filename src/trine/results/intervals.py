@@ -12,7 +12,7 @@ _KEY_LIMIT = 2**62
 
 
 class Intervals(NamedTuple):
-    """Disjoint intervals that do not touch, sorted by group and then by start; int64 arrays of one length, times in ps."""
+    """Disjoint intervals that do not touch, by group and then by start: int64 arrays of one length, times in ps."""
 
     group: Int64
     start_ps: Int64
@@ -22,29 +22,42 @@ class Intervals(NamedTuple):
 def merge(group: Int64, start_ps: Int64, end_ps: Int64) -> Intervals:
     """Return the union of the intervals of each group; empty intervals vanish, touching ones become one.
 
-    A start or an end becomes one integer, (group, time, is_end), so that a single sort of plain integers puts all groups
-    in order: several times faster than sorting by two keys. Where a key would not fit into 63 bits, times are replaced by
-    their rank among all times, which leaves their order alone.
+    A start or an end becomes one integer, (group, time, is_end), so that a single sort of plain integers puts all
+    groups in order: several times faster than sorting by two keys. Where a key would not fit into 63 bits, times are
+    replaced by their rank among all times, which leaves their order alone.
     """
     keep = end_ps > start_ps
     if not keep.any():
         none = np.empty(0, np.int64)
         return Intervals(none, none, none)
-    group, times = group[keep].astype(np.int64), np.concatenate((start_ps[keep], end_ps[keep]))
-    table, origin = None, times.min()
-    if (int(group.max()) + 1) * (int(times.max()) - int(origin) + 1) >= _KEY_LIMIT:
-        table, times = np.unique(times, return_inverse=True)
-        origin = np.int64(0)
-    span = times.max() - origin + 1
-    keys = (np.tile(group, 2) * span + (times - origin)) << 1
-    keys[len(group) :] |= 1
+    times, span, table = _codes(np.concatenate((start_ps[keep], end_ps[keep])), int(group.max()) + 1)
+    keys = (np.tile(group[keep].astype(np.int64), 2) * span + times) << 1
+    keys[len(times) // 2 :] |= 1
     keys.sort()
     closes = np.flatnonzero(np.cumsum(1 - ((keys & 1) << 1)) == 0)
     opens = np.concatenate(([0], closes[:-1] + 1))
     begin, finish = keys[opens] >> 1, keys[closes] >> 1
     owner = begin // span
-    begin, finish = begin - owner * span + origin, finish - owner * span + origin
-    return Intervals(owner, begin, finish) if table is None else Intervals(owner, table[begin], table[finish])
+    begin, finish = begin - owner * span, finish - owner * span
+    origin = int(start_ps[keep].min())
+    if table is None:
+        return Intervals(owner, begin + origin, finish + origin)
+    return Intervals(owner, table[begin], table[finish])
+
+
+def _codes(times: Int64, num_groups: int) -> tuple[Int64, int, Int64 | None]:
+    """Return numbers in the order of ``times`` that leave room for a group beside them in 62 bits.
+
+    The numbers, their upper bound, and the table from number to time; no table where the numbers are times since the
+    first of them, which is the usual case.
+    """
+    origin = int(times.min())
+    span = int(times.max()) - origin + 1
+    if num_groups * span < _KEY_LIMIT:
+        return times - origin, span, None
+    table = np.sort(times)
+    table = table[np.concatenate(([True], table[1:] != table[:-1]))]
+    return np.searchsorted(table, times), len(table), table
 
 
 def lengths(intervals: Intervals, num_groups: int) -> Int64:
@@ -79,9 +92,10 @@ def first_at(intervals: Intervals, group: Int64, time_ps: Int64, items: Int64) -
     found = np.full(len(intervals.group), -1, np.int64)
     if not len(found) or not len(items):
         return found
-    table = np.unique(np.concatenate((intervals.end_ps, time_ps)))
-    wanted = intervals.group * len(table) + np.searchsorted(table, intervals.end_ps)
-    keys = group * len(table) + np.searchsorted(table, time_ps)
+    num_groups = 1 + int(max(intervals.group.max(), group.max()))
+    times, span, _ = _codes(np.concatenate((intervals.end_ps, time_ps)), num_groups)
+    wanted = intervals.group * span + times[: len(found)]
+    keys = group * span + times[len(found) :]
     place = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
     hit = np.flatnonzero(wanted[place] == keys)[::-1]
     found[place[hit]] = items[hit]  # written from the highest item to the lowest: the lowest stays

@@ -1,4 +1,4 @@
-"""Where the time goes: per rank, and per layer, stage, phase and operator. Pure functions of a graph and its records."""
+"""Where the time goes: by rank, and by layer, stage, phase and operator. Pure functions of a graph and its records."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def shares(
     """Return compute and communication time by a label, in the order of the first use of each name.
 
     ``label`` indexes ``names``; names may repeat, and those that equal count as one. Time is that of the union of the
-    tasks' intervals on a rank, taken on the rank where it is longest; input copies count as communication. Names without
-    time are left out.
+    tasks' intervals on a rank, taken on the rank where it is longest; input copies count as communication. Names
+    without time are left out.
     """
     unique = {name: number for number, name in enumerate(dict.fromkeys(names))}
     code = np.array([unique[name] for name in names] + [-1], np.int64)[label]
@@ -124,4 +124,5 @@ def _longest(graph: TaskGraph, activity: Activity, code: Int64, num_codes: int) 
     num_ranks = len(graph.rank_names)
     cell = activity.rank * num_codes + code[activity.task]
     spent = lengths(merge(cell, activity.start_ps, activity.end_ps), num_ranks * num_codes)
-    return spent.reshape(num_ranks, num_codes).max(axis=0, initial=0)
+    longest: Int64 = spent.reshape(num_ranks, num_codes).max(axis=0, initial=0)
+    return longest

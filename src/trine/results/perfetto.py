@@ -1,1 +1,215 @@
-def write(): ...
+"""A timeline for https://ui.perfetto.dev: Perfetto's protobuf trace of TrackEvents.
+
+One track a rank, with child tracks for its streams, for what it sends and receives, and for its memory. Children are
+ordered explicitly: by name, rank 10 would come before rank 9. Sends and receives that overlap lie on further tracks,
+because slices of one track must nest. Each transfer is two slices joined by a flow arrow. Times are picoseconds in
+trine and nanoseconds in Perfetto: both ends of a slice are rounded down, which keeps their order, and ``duration_ps``
+among a slice's arguments is exact. The same run gives the same bytes.
+
+Field numbers: protos/perfetto/trace/{trace_packet,track_event/*,interned_data/*}.proto of https://perfetto.dev.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+import numpy as np
+
+from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, TaskGraph
+from trine.results.memory import MemoryTimeline
+from trine.results.records import RecordTable
+from trine.results.wire import fixed64, integer, message, text
+
+# TracePacket, TrackEvent, TrackDescriptor, DebugAnnotation, InternedData: the fields used
+_PACKET = 1
+_TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _SEQUENCE_FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
+_ANNOTATION, _TYPE, _NAME_IID, _TRACK, _COUNTER_VALUE, _FLOW, _FLOW_END = 4, 9, 10, 11, 30, 47, 48
+_UUID, _NAME, _PARENT, _COUNTER, _ORDERING, _ORDER_RANK = 1, 2, 5, 8, 11, 12
+_KEY_IID, _UINT, _STRING_IID = 1, 3, 17
+_EVENT_NAMES, _ANNOTATION_NAMES, _ANNOTATION_STRINGS = 2, 3, 29
+_BEGIN, _END, _COUNT = 1, 2, 4
+_EXPLICIT, _UNIT, _UNIT_BYTES = 3, 3, 3
+_STATE_CLEARED, _NEEDS_STATE = 1, 2
+
+_ROOT = 1
+_PS_PER_NS = 1000
+_TEXT_ARGUMENTS = ("layer", "phase", "wait_reason")
+_NUMBER_ARGUMENTS = ("stage", "microbatch", "step")
+_OWN_ARGUMENTS = ("bytes", "duration_ps")
+_ARGUMENTS = {name: iid for iid, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS, *_OWN_ARGUMENTS), 1)}
+_SUFFIX = integer(_SEQUENCE, 1) + integer(_SEQUENCE_FLAGS, _NEEDS_STATE)
+
+
+class _Track(NamedTuple):
+    """A track of slices: its tasks in order of start, none of which overlap. flow: the field of its flow ids, or 0."""
+
+    rank: int
+    name: str
+    order: int
+    tasks: Int64
+    flow: int
+
+
+def write(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None, path: Path) -> None:
+    """Write the timeline of a run to ``path``, compressed if it ends in ``.gz``."""
+    with path.open("wb") as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+                _write(cast(BinaryIO, packed), packets(graph, table, memory))
+        else:
+            _write(file, packets(graph, table, memory))
+
+
+def packets(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None) -> Iterator[bytes]:
+    """Yield the trace packet by packet; the concatenation of all is a valid trace."""
+    tracks = [*_stream_tracks(graph, table), *_transfer_tracks(table, "rank"), *_transfer_tracks(table, "peer")]
+    strings = _strings(table)
+    yield _packet(_interned(table, strings) + integer(_SEQUENCE, 1) + integer(_SEQUENCE_FLAGS, _STATE_CLEARED))
+    yield _descriptor(_ROOT, "ranks (times rounded down to the ns)", 0, 0)
+    for rank, name in enumerate(graph.rank_names):
+        yield _descriptor(_rank_track(rank), name, _ROOT, rank)
+    first = _rank_track(len(graph.rank_names))
+    for uuid, track in enumerate(tracks, first):
+        yield _descriptor(uuid, track.name, _parent(track.rank), track.order)
+    if memory is not None:
+        yield from _memory_counters(memory, first + len(tracks))
+    arguments = _argument_cache(table, strings)
+    for uuid, track in enumerate(tracks, first):
+        yield from _slices(table, track, uuid, arguments)
+
+
+def _write(file: BinaryIO, parts: Iterable[bytes]) -> None:
+    file.writelines(parts)
+
+
+def _packet(content: bytes) -> bytes:
+    return message(_PACKET, content)
+
+
+def _rank_track(rank: int) -> int:
+    return _ROOT + 1 + rank
+
+
+def _parent(rank: int) -> int:
+    """Return the track under which a rank's tracks lie; what belongs to no rank (the host) lies under the root."""
+    return _rank_track(rank) if rank >= 0 else _ROOT
+
+
+def _descriptor(uuid: int, name: str, parent: int, order: int, extra: bytes = b"") -> bytes:
+    """Return the packet that declares a track; its children are shown in the order of their ``order``."""
+    content = integer(_UUID, uuid) + text(_NAME, name) + integer(_ORDERING, _EXPLICIT) + integer(_ORDER_RANK, order)
+    if parent:
+        content += integer(_PARENT, parent)
+    return _packet(message(_DESCRIPTOR, content + extra) + integer(_SEQUENCE, 1))
+
+
+def _stream_tracks(graph: TaskGraph, table: RecordTable) -> Iterator[_Track]:
+    """Yield one track a stream that is used, in the order of the streams."""
+    compute = np.flatnonzero(table.columns["kind"] == COMPUTE)
+    stream = table.columns["stream"][compute]
+    order = np.argsort(stream, kind="stable")
+    bounds = np.searchsorted(stream[order], np.arange(len(graph.stream_names) + 1))
+    for number, name in enumerate(graph.stream_names):
+        tasks = compute[order[bounds[number] : bounds[number + 1]]]
+        if len(tasks):
+            yield _Track(graph.stream_ranks[number], name, number, tasks, 0)
+
+
+def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
+    """Yield the tracks of what each rank sends (``end`` is "rank") or receives ("peer").
+
+    All sends come before all receives in the file: of two slices that begin at one instant Perfetto takes the first in
+    the file as the beginning of the flow.
+    """
+    sends = end == "rank"
+    transfers = np.flatnonzero(table.columns["kind"] == TRANSFER)
+    ranks = table.columns[end][transfers]
+    order = np.lexsort((transfers, table.columns["start_ps"][transfers], ranks))
+    transfers, ranks = transfers[order], ranks[order]
+    for rank in np.unique(ranks).tolist():
+        mine = transfers[ranks == rank]
+        lane = _lanes(table.columns["start_ps"][mine].tolist(), table.columns["end_ps"][mine].tolist())
+        for number in range(int(lane.max()) + 1):
+            what = ("send" if sends else "receive") if rank >= 0 else ("host send" if sends else "host receive")
+            name = f"{what} {number + 1}" if number else what
+            order_rank = 10**6 * (1 if sends else 2) + number
+            yield _Track(rank, name, order_rank, mine[lane == number], _FLOW if sends else _FLOW_END)
+
+
+def _lanes(starts: list[int], ends: list[int]) -> Int64:
+    """Return for each interval, given in order of start, the first lane in which nothing overlaps it."""
+    lanes: list[int] = []
+    free_from: list[int] = []
+    for start, end in zip(starts, ends, strict=True):
+        lane = next((number for number, free in enumerate(free_from) if free <= start), len(free_from))
+        free_from[lane : lane + 1] = [end]
+        lanes.append(lane)
+    return np.array(lanes, np.int64)
+
+
+def _strings(table: RecordTable) -> dict[str, int]:
+    """Number the words that slices have as arguments, from 1."""
+    words = dict.fromkeys(word for name in _TEXT_ARGUMENTS for word in table.categories[name])
+    return {word: iid for iid, word in enumerate(words, 1)}
+
+
+def _interned(table: RecordTable, strings: dict[str, int]) -> bytes:
+    """Return the tables of names that slices refer to by number."""
+    words = table.categories["name"]
+    used = np.unique(table.columns["name"]).tolist()
+    entries = [message(_EVENT_NAMES, integer(1, code + 1) + text(2, words[code])) for code in used]
+    entries += [message(_ANNOTATION_NAMES, integer(1, iid) + text(2, name)) for name, iid in _ARGUMENTS.items()]
+    entries += [message(_ANNOTATION_STRINGS, integer(1, iid) + text(2, word)) for word, iid in strings.items()]
+    return message(_INTERNED, b"".join(entries))
+
+
+def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
+    """Return each task's encoded name and labels; tasks with the same labels share the bytes."""
+    columns = [table.columns[name].tolist() for name in ("name", *_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS)]
+    words = [[strings[word] for word in table.categories[name]] for name in _TEXT_ARGUMENTS]
+    known: dict[tuple[int, ...], bytes] = {}
+    encoded = []
+    for row in zip(*columns, strict=True):
+        if row not in known:
+            parts = [integer(_NAME_IID, row[0] + 1)]
+            for position, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS)):
+                value = row[position + 1]
+                if value >= 0:
+                    is_text = position < len(_TEXT_ARGUMENTS)
+                    content = integer(_STRING_IID, words[position][value]) if is_text else integer(_UINT, value)
+                    parts.append(message(_ANNOTATION, integer(_KEY_IID, _ARGUMENTS[name]) + content))
+            known[row] = b"".join(parts)
+        encoded.append(known[row])
+    return encoded
+
+
+def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]) -> Iterator[bytes]:
+    """Yield beginning and end of each slice of a track."""
+    on_track = integer(_TRACK, uuid)
+    begin = integer(_TYPE, _BEGIN) + on_track
+    end = message(_TRACK_EVENT, integer(_TYPE, _END) + on_track) + _SUFFIX
+    size_key, duration_key = (integer(_KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
+    starts, ends = table.columns["start_ps"][track.tasks].tolist(), table.columns["end_ps"][track.tasks].tolist()
+    sizes = table.columns["size_bytes"][track.tasks].tolist()
+    for task, start, stop, size in zip(track.tasks.tolist(), starts, ends, sizes, strict=True):
+        event = begin + arguments[task] + message(_ANNOTATION, duration_key + integer(_UINT, stop - start))
+        if track.flow:
+            event += message(_ANNOTATION, size_key + integer(_UINT, size)) + fixed64(track.flow, task + 1)
+        yield _packet(integer(_TIMESTAMP, start // _PS_PER_NS) + message(_TRACK_EVENT, event) + _SUFFIX)
+        yield _packet(integer(_TIMESTAMP, stop // _PS_PER_NS) + end)
+
+
+def _memory_counters(memory: MemoryTimeline, first: int) -> Iterator[bytes]:
+    """Yield a counter track of the memory of each rank."""
+    counter = message(_COUNTER, integer(_UNIT, _UNIT_BYTES))
+    for rank in range(memory.num_ranks):
+        uuid = first + rank
+        yield _descriptor(uuid, "memory", _rank_track(rank), 3 * 10**6, counter)
+        head = integer(_TYPE, _COUNT) + integer(_TRACK, uuid)
+        times, totals = memory.of_rank(rank)
+        for time, total in zip(times.tolist(), totals.tolist(), strict=True):
+            event = message(_TRACK_EVENT, head + integer(_COUNTER_VALUE, total))
+            yield _packet(integer(_TIMESTAMP, time // _PS_PER_NS) + event + _SUFFIX)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.model.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
-from trine.results.activity import PHASE_NAMES
+from trine.results.activity import PHASE_NAMES, input_copies
 from trine.results.waits import REASONS
 
 Column = npt.NDArray[np.integer]
@@ -75,17 +75,19 @@ def record_table(graph: TaskGraph, records: Records, reasons: npt.NDArray[np.int
 def task_names(graph: TaskGraph) -> tuple[Column, tuple[str, ...]]:
     """Return a name for each task as codes and words: int64[tasks] and the words.
 
-    The task's own name where the graph gives names; else its operator, its collective's kind, or "compute", "transfer"
-    or "join".
+    The task's own name where the graph gives names; else its operator, its collective's kind, or "compute", "transfer",
+    "input copy" or "join".
     """
     if graph.task_names:
         return np.arange(graph.num_tasks), graph.task_names
     kinds = tuple(dict.fromkeys(label.kind for label in graph.collectives))
-    words = (*KIND_NAMES, *kinds, *graph.operator_names)
-    kind_code = np.array([len(KIND_NAMES) + kinds.index(label.kind) for label in graph.collectives] + [-1], np.int64)
+    basic = (*KIND_NAMES, "input copy")
+    words = (*basic, *kinds, *graph.operator_names)
+    kind_code = np.array([len(basic) + kinds.index(label.kind) for label in graph.collectives] + [-1], np.int64)
     names = graph.kind.astype(np.int64)
+    names[input_copies(graph)] = len(basic) - 1
     in_collective = (graph.labels.collective >= 0) & (graph.kind != COMPUTE)
     names[in_collective] = kind_code[graph.labels.collective[in_collective]]
     in_operator = (graph.labels.operator >= 0) & (graph.kind != JOIN) & ~in_collective
-    names[in_operator] = len(KIND_NAMES) + len(kinds) + graph.labels.operator[in_operator]
+    names[in_operator] = len(basic) + len(kinds) + graph.labels.operator[in_operator]
     return names, words

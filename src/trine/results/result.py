@@ -29,7 +29,7 @@ EVIDENCE_KINDS = ("measured", "interpolated", "modelled", "assumed")
 class Evidence:
     """Where numbers of a result come from.
 
-    kind: one of EVIDENCE_KINDS. share: the part of the step time (0..1) that rests on it, where that is known.
+    kind: one of EVIDENCE_KINDS. share: the part of the time in question (0..1) that rests on it, where that is known.
     Raises InputError for another kind, or a share outside 0..1.
     """
 
@@ -260,4 +260,4 @@ class Result:
 
     def to_perfetto(self, path: str | Path) -> None:
         """Write a timeline that opens in https://ui.perfetto.dev, compressed if the path ends in ``.gz``."""
-        perfetto.write(self.graph, self.records, self.memory_timeline, Path(path))
+        perfetto.write(self.graph, self.record_table, self.memory_timeline, Path(path))

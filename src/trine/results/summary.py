@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _TOP = 5
 _WIDTH = 100
 _NAME = 44
+_HIDDEN_FACTS = ("source", "cluster_fingerprint")
 
 
 def summary(result: Result) -> str:
@@ -33,9 +34,9 @@ def summary(result: Result) -> str:
 
 
 def _head(result: Result) -> list[str]:
-    facts = ", ".join(
-        f"{key.replace('_', ' ')} {value}" for key, value in result.plan.items() if value not in ("", None)
-    )
+    shown = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
+    plain = {key: value for key, value in shown.items() if isinstance(value, str | int | float) and value != ""}
+    facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in plain.items())
     lines = [f"step time  {format_time(result.step_time_ps)}"]
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
@@ -104,7 +105,7 @@ def _links(result: Result) -> list[str]:
             _short(use.name),
             format_bytes(use.size_bytes),
             f"of {format_bandwidth(use.bytes_per_s)}",
-            f"{use.utilisation:.1%}",
+            f"{100 * use.utilisation:.1f} %",
         )
         for use in used[:3]
     ]
@@ -127,7 +128,7 @@ def _memory(result: Result) -> list[str]:
 def _notes(result: Result) -> list[str]:
     lines = []
     for item in result.evidence:
-        share = "" if item.share is None else f" ({item.share:.1%} of the step)"
+        share = "" if item.share is None else f" ({100 * item.share:.1f} % of the time)"
         detail = f": {item.detail}" if item.detail else ""
         lines += _wrapped(item.kind, f"{item.what}{share}{detail}")
     for sentence in result.not_modelled:
@@ -168,6 +169,10 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:5.1f} %" if whole else "-"
+
+
+def _fact(value: object) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _short(name: str) -> str:

@@ -16,9 +16,9 @@ from trine.units import PS_PER_S
 class CollectiveUse:
     """The collectives of one step with one kind, payload and group size.
 
-    size_bytes: payload of one of them as a rank sees it (nccl-tests' convention). count: how many of them one rank takes
-    part in (the most over the ranks, where ranks differ). total: how many there are in the system. time_ps: the sum of
-    their durations, from the first start to the last end of a transfer, on the rank where that sum is largest.
+    size_bytes: payload of one of them as a rank sees it (nccl-tests' convention). count: how many of them one rank
+    takes part in (the most over the ranks, where ranks differ). total: how many there are in the system. time_ps: the
+    sum of their durations, from the first start to the last end of a transfer, on the rank where it is largest.
     """
 
     kind: str

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, Int64, Records, TaskGraph
-from trine.results.activity import Activity, Window, computing, input_copies, launches
+from trine.results.activity import Activity, Mask, Window, computing, input_copies, launches
 from trine.results.intervals import Intervals, first_at, gaps, merge, sum_by_group
 
 #: What a task waited for. ``start``: nothing, it could start with the run; ``stream``: its own stream was busy;
@@ -68,9 +68,7 @@ def rank_waits(compute: Activity, reasons: npt.NDArray[np.int8], num_ranks: int,
     return total.reshape(num_ranks, len(RANK_REASONS))
 
 
-def bubble_gaps(
-    graph: TaskGraph, pauses: Intervals, active: Activity, reasons: npt.NDArray[np.int8]
-) -> npt.NDArray[np.bool_]:
+def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: npt.NDArray[np.int8]) -> Mask:
     """Return which idle stretches the pipeline schedule causes: bool[pauses].
 
     None where the tasks name fewer than two stages. Otherwise all those in which a rank neither computes nor
@@ -82,7 +80,8 @@ def bubble_gaps(
     ender = first_at(pauses, active.rank, active.start_ps, active.task)
     other_axis = np.array([label.axis not in ("", "pp") for label in graph.collectives] + [False])
     elsewhere = (reasons == LAUNCH) | (reasons == INPUT_COPY) | other_axis[graph.labels.collective]
-    return (ender < 0) | ~elsewhere[ender]
+    in_bubble: Mask = (ender < 0) | ~elsewhere[ender]
+    return in_bubble
 
 
 def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> list[int]:

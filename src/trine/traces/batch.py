@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trine.model.workload import BACKWARD
+from trine.model.workload import BACKWARD, OPTIMIZER
 from trine.traces.draft import Call, Draft
 from trine.traces.layout import Layout, batch_dims, has_batch, plain, reshape, seeded, shape_of
 from trine.traces.roles import Roles
-from trine.traces.rules import MAKERS, RULES, Site, default
+from trine.traces.rules import RULES, Site, default
+from trine.traces.signatures import MAKERS
 
 _FIXED = frozenset({"weight", "buffer", "gradient", "optimizer_state"})
 
@@ -29,7 +30,8 @@ class Layouts:
         for tensor, dim in seeds.items():
             self._set(tensor, seeded(draft.tensors[tensor].shape, dim, batch))
         for call in draft.calls:
-            self._visit(call)
+            if call.phase != OPTIMIZER:  # nothing that the optimizer makes scales
+                self._visit(call)
 
     def batch_dims(self, tensor: int) -> tuple[int, ...]:
         """Batch dimensions of ``tensor``; () for a tensor whose role never scales or that nothing was found about."""
@@ -45,13 +47,14 @@ class Layouts:
     def _visit(self, call: Call) -> None:
         tensors = self._draft.tensors
         inputs = tuple(None if i is None else self._input(i, call) for i in call.inputs)
-        if call.kind in MAKERS and (call.inner or not call.inputs):
+        if not call.outputs or (call.kind in MAKERS and (call.inner or not call.inputs)):
             return
         outputs = tuple(None if i is None else tensors[i].shape for i in call.outputs)
         site = Site(inputs, outputs, call.values)
         rule = RULES.get(call.kind)
         ruled = rule(site) if rule is not None else [None] * len(outputs)
         fallback = None
+        doubtful = any(i in self._weak for i in call.inputs if i is not None)
         for place, tensor in enumerate(call.outputs):
             if tensor is None:
                 continue
@@ -62,6 +65,8 @@ class Layouts:
             if not strong:
                 fallback = fallback or default(site)
                 layout = fallback[place]
+                self._weak.add(tensor)
+            elif doubtful:
                 self._weak.add(tensor)
             else:
                 self._weak.discard(tensor)

@@ -1,9 +1,9 @@
 """The tracer: records one training step of the user's own loop as a pair of PyTorch traces.
 
 As TrioSim's tracer (ISCA'25, section 4.2) it records the PyTorch profiler (Kineto) for operators, kernels and times,
-and the execution trace observer for tensors, here in one go and in the same step, so that the two files need no
-matching by guess. The order is: warm-up, steps timed without the profiler, one step that warms the profiler up, the
-traced step.
+and the execution trace observer for tensors, here in one go. The order is: warm-up, steps timed without the profiler,
+one observed step (tensors; the profiler warms up meanwhile), one profiled step (times). Each of the two records alone,
+for the observer slows every call: see :mod:`trine.traces.capture_match`, which checks that both did the same work.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from trine.errors import InputError, MissingExtraError, nearest
 from trine.model.workload import Workload
 from trine.traces import capture_files as files
 from trine.traces.capture_host import describe_machine
+from trine.traces.capture_match import check_same_work
 from trine.traces.capture_meta import EXECUTION_TRACE_FILE, KINETO_FILE, META_FILE, CaptureMeta, write_meta
 
 DEVICES = ("auto", "cuda", "cpu")
-_PROFILED = 2  # one step to warm the profiler up (CUPTI's buffers), one to trace
+_RECORDED = 2  # one step with the observer, one with the profiler
 _PS_PER_NS = 1000
 
 
@@ -35,8 +36,8 @@ class Capture:
             for step in c:
                 train_step()
 
-    Iterating gives the numbers 0 to ``num_steps`` - 1: ``warmup`` steps, ``timed`` steps without the profiler, one step
-    that warms the profiler up, one traced step. Leaving the block writes the directory ``path``, reads it back, and
+    Iterating gives the numbers 0 to ``num_steps`` - 1: ``warmup`` steps, ``timed`` steps without the profiler, two that
+    are recorded. Leaving the block writes the directory ``path``, reads it back, and
     sets ``workload``. If the block raises, or the loop ends early, nothing is written.
 
     Parameters
@@ -49,7 +50,7 @@ class Capture:
     Raises
     ------
     InputError: a wrong argument, a taken ``path``, no such device, a loop that ended early, or a step that trine could
-        only misread (compiled code, CUDA graphs, collectives, several GPUs).
+        only misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
     MissingExtraError: torch is not installed.
     TraceError: the recorded files cannot be read; they are kept.
     """
@@ -82,7 +83,7 @@ class Capture:
     @property
     def num_steps(self) -> int:
         """How many steps the loop makes."""
-        return self.warmup + self.timed + _PROFILED
+        return self.warmup + self.timed + _RECORDED
 
     @property
     def _made(self) -> Path:
@@ -106,6 +107,7 @@ class Capture:
     ) -> None:
         finished = len(self._step_ns) == self.timed + 1
         try:
+            self._stop_observer()
             self._stop_profiler()
             if kind is None and not finished:
                 raise InputError(
@@ -128,7 +130,7 @@ class Capture:
             yield self._begin(step)
         for step in range(self.warmup, self.warmup + self.timed):
             yield from self._timed(step)
-        yield from self._traced(self.num_steps - _PROFILED)
+        yield from self._recorded(self.num_steps - _RECORDED)
 
     def _begin(self, step: int) -> int:
         self._steps_begun = step + 1
@@ -142,12 +144,14 @@ class Capture:
         self._synchronise()
         self._step_ns.append(max(1, time.perf_counter_ns() - start))
 
-    def _traced(self, step: int) -> Iterator[int]:
-        """The step that warms the profiler up, and the traced one; both files are in ``_made`` afterwards."""
+    def _recorded(self, step: int) -> Iterator[int]:
+        """The observed step and the profiled one; both files are in ``_made`` afterwards."""
         self._start_profiler()
         self._synchronise()
+        self._observer.start()
         yield self._begin(step)
         self._synchronise()
+        self._stop_observer()
         self._profiler.step()
         yield from self._timed(step + 1)
         self._profiler.step()
@@ -158,8 +162,6 @@ class Capture:
 
         self._observer = profiler.ExecutionTraceObserver()
         self._observer.register_callback(str(self._made / "execution_trace.json"))
-        if not self._observer.is_registered:
-            raise InputError("PyTorch allows one ExecutionTraceObserver at a time, and another one is registered")
         activities = [profiler.ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(profiler.ProfilerActivity.CUDA)
@@ -168,7 +170,6 @@ class Capture:
             schedule=profiler.schedule(wait=0, warmup=1, active=1, repeat=1),
             on_trace_ready=lambda done: done.export_chrome_trace(str(self._made / "kineto.json")),
             record_shapes=True,
-            execution_trace_observer=self._observer,
         )
         self._profiler.start()
 
@@ -176,6 +177,8 @@ class Capture:
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None
+
+    def _stop_observer(self) -> None:
         if self._observer is not None:
             self._observer.unregister_callback()
             self._observer = None
@@ -186,11 +189,14 @@ class Capture:
 
     def _write(self) -> None:
         raw_kineto, raw_execution = self._made / "kineto.json", self._made / "execution_trace.json"
+        if not raw_execution.exists():  # PyTorch says that it has registered the second observer, but has not
+            raise InputError("PyTorch allows one ExecutionTraceObserver at a time, and another one is registered")
         kineto, execution = files.read_json(raw_kineto), files.read_json(raw_execution)
         files.check_devices(execution, self.device)
         files.check_kineto(kineto, self.device)
-        files.write_gzip_json(files.without_private(kineto), self._made / KINETO_FILE)
-        files.write_gzip_json(execution, self._made / EXECUTION_TRACE_FILE)
+        check_same_work(kineto, execution)
+        files.write_gzip(files.without_private(raw_kineto.read_bytes()), self._made / KINETO_FILE)
+        files.write_gzip(raw_execution.read_bytes(), self._made / EXECUTION_TRACE_FILE)
         write_meta(self._meta(), self._made / META_FILE)
         raw_kineto.unlink()
         raw_execution.unlink()

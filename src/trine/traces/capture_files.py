@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,8 @@ _UNSUPPORTED = (
      "DistributedDataParallel or FSDP; trine adds the communication"),
 )  # fmt: skip
 
-_PRIVATE = ("host_name", "traceName")  # of Kineto's file: the machine's name and a path on it
+#: Kineto's fields for the machine's name and for the path that the file had.
+_PRIVATE = re.compile(rb'"(host_name|traceName)"\s*:\s*"(?:[^"\\]|\\.)*"')
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:
@@ -80,9 +82,9 @@ def _on_gpu(node: Mapping[str, Any]) -> bool:
     return False
 
 
-def without_private(kineto: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Kineto's document without the machine's name and paths."""
-    return {key: value for key, value in kineto.items() if key not in _PRIVATE}
+def without_private(kineto: bytes) -> bytes:
+    """Return the text of Kineto's file without the machine's name and paths, each other byte as it was."""
+    return _PRIVATE.sub(rb'"\1": ""', kineto)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -96,11 +98,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def write_gzip_json(document: Mapping[str, Any], path: Path) -> None:
-    """Write compact JSON, compressed; the same document gives the same bytes (no name, no time in the header)."""
-    text = json.dumps(document, separators=(",", ":"))
+def write_gzip(content: bytes, path: Path) -> None:
+    """Write ``content`` compressed; the same content gives the same bytes (no name, no time in the header)."""
     with path.open("wb") as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as out:
-        out.write(text.encode())
+        out.write(content)
 
 
 def put_in_place(made: Path, path: Path) -> None:

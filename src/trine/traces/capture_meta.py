@@ -91,7 +91,7 @@ def read_meta(path: Path) -> CaptureMeta:
 
 def with_meta(workload: Workload, meta: CaptureMeta) -> Workload:
     """Return ``workload`` with the un-profiled step time, the device and the machine that ``meta`` holds."""
-    metadata = dict(workload.metadata)
+    metadata = {key: value for key, value in workload.metadata.items() if value}  # a capture blanks the host's name
     metadata.update(device=meta.device, device_name=meta.device_name, captured_at=meta.captured_at)
     metadata.update(warmup_steps=str(meta.warmup_steps), timed_steps=str(len(meta.unprofiled_steps_ps)))
     metadata["traced_step_ps"] = str(meta.traced_step_ps)
@@ -103,9 +103,19 @@ def with_meta(workload: Workload, meta: CaptureMeta) -> Workload:
         name=meta.name,
         gpu=workload.gpu or gpu,
         unprofiled_step_ps=meta.unprofiled_step_ps,
-        missing=tuple(what for what in workload.missing if what != "unprofiled_step_ps"),
         metadata=metadata,
     )
+
+
+def with_meta_beside(workload: Workload, kineto: Path) -> Workload:
+    """Return ``workload``, read from the profiler file ``kineto``, with what its capture says beside that file, if any.
+
+    Raises TraceError where the file is a capture's by name and its ``meta.json`` cannot be read.
+    """
+    path = kineto.with_name(META_FILE)
+    if kineto.name != KINETO_FILE or not path.exists():
+        return workload
+    return with_meta(workload, read_meta(path))
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -25,9 +25,9 @@ class DraftTensor:
 class Call:
     """One call of an operator, in the order of completion, so that a call follows the calls inside it.
 
-    ``kind`` is the name without namespace, leading and trailing underscores. ``inputs`` holds the tensors by position in
-    the signature, None where one is absent. ``operator`` indexes the operator in which the call happened (None: it ran no
-    kernel). ``inner`` is true for a call inside another call. ``values`` holds the other arguments by name.
+    ``kind`` is the name without namespace, leading and trailing underscores. ``inputs`` holds the tensors by position
+    in the signature, None where one is absent. ``operator`` indexes the operator in which the call happened (None: it
+    ran no kernel). ``inner`` is true for a call inside another call. ``values`` holds the other arguments by name.
     """
 
     kind: str

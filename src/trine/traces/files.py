@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from decimal import Decimal
 from pathlib import Path
@@ -90,21 +91,29 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return result
 
 
-def read_json(path: Path, *, unique_keys: bool = False, lenient_numbers: bool = False) -> object:
-    """Parse ``path``; fractions become Decimal, exact to the last digit.
+def _float(text: str) -> float:
+    number = float(text) if len(text) <= MAX_DIGITS else math.inf
+    if not math.isfinite(number):
+        raise _NumberError(f"holds a number out of range: {text[:40]}")
+    return number
 
-    ``lenient_numbers`` reads NaN and Infinity, which the PyTorch profiler writes into fields that trine does not use, as
-    Decimal values that no time or size check accepts. Raises TraceError for anything that is not JSON within bounds.
+
+def read_json(path: Path, *, strict: bool = False) -> object:
+    """Parse ``path``.
+
+    ``strict``, for trine's own files: fractions are floats, and a repeated key, NaN or Infinity is an error. Otherwise
+    fractions are Decimal, exact to the last digit, and NaN and Infinity, which the PyTorch profiler writes into fields
+    that trine does not use, become Decimal values that no time or size check accepts. Raises TraceError for anything
+    that is not JSON within bounds.
     """
     text = read_text(path)
-    constant = Decimal if lenient_numbers else _not_a_number
     try:
         return json.loads(
             text,
-            parse_float=_decimal,
+            parse_float=_float if strict else _decimal,
             parse_int=_integer,
-            parse_constant=constant,
-            object_pairs_hook=_unique if unique_keys else None,
+            parse_constant=_not_a_number if strict else Decimal,
+            object_pairs_hook=_unique if strict else None,
         )
     except json.JSONDecodeError as error:
         raise TraceError(f"is not complete JSON: {error.msg}", file=f"{path}:{error.lineno}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from trine.model.workload import BACKWARD, FORWARD
 from trine.traces.draft import Draft
 from trine.traces.names import call_kind
@@ -21,6 +23,7 @@ _FORWARD_KINDS: dict[str, frozenset[str]] = {
 _PREFIXES = ("native", "cudnn", "miopen", "mkldnn", "fused", "scaleddotproductflash", "scaleddotproductefficient")
 
 
+@lru_cache(maxsize=4096)
 def _matches(stem: str, kind: str) -> bool:
     known = _FORWARD_KINDS.get(stem)
     if known is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 from trine.errors import TraceError, nearest
@@ -15,8 +16,8 @@ from trine.plugins import Registry
 class Reader:
     """One format. ``find`` returns the files of the format at a path, by role, or None if they are not there.
 
-    ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for`` says in words
-    what ``find`` looks for.
+    ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for`` says in
+    words what ``find`` looks for.
     """
 
     name: str
@@ -29,7 +30,9 @@ READERS: Registry[Reader] = Registry(
     "trace reader",
     "trine.traces",
     {
+        "native": "trine.traces.native:READER",
         "triosim": "trine.traces.triosim:READER",
+        "pytorch": "trine.traces.pytorch:READER",
     },
 )
 
@@ -42,10 +45,10 @@ def bundled() -> tuple[str, ...]:
 
 
 def load(
-    path: str | Path | None = None,
+    path: str | PathLike[str] | None = None,
     *,
-    kineto: str | Path | None = None,
-    execution_trace: str | Path | None = None,
+    kineto: str | PathLike[str] | None = None,
+    execution_trace: str | PathLike[str] | None = None,
     batch: int | None = None,
 ) -> Workload:
     """Read a single-GPU trace of one step, recognising its format.

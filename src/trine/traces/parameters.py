@@ -54,7 +54,8 @@ def _paired(draft: Draft, weights: list[int]) -> dict[int, int]:
     """Weight -> gradient from optimizer operators whose inputs are lists of one length, one of them of gradients."""
     backward = {draft.tensors[i].storage for op in draft.operators if op.phase == BACKWARD for i in op.outputs}
     backward |= {draft.tensors[i].storage for i in draft.accumulated}
-    listed = [w for w in weights if _in_optimizer(draft, w)]
+    touched = {draft.tensors[i].storage for op in draft.operators if op.phase == OPTIMIZER for i in op.inputs}
+    listed = [w for w in weights if draft.tensors[w].storage in touched]
     count = len(listed)
     pairs: dict[int, int] = {}
     for op in draft.operators:
@@ -68,11 +69,6 @@ def _paired(draft: Draft, weights: list[int]) -> dict[int, int]:
                 for weight, gradient in zip(listed, part, strict=True):
                     pairs.setdefault(weight, gradient)
     return pairs
-
-
-def _in_optimizer(draft: Draft, weight: int) -> bool:
-    storage = draft.tensors[weight].storage
-    return any(draft.tensors[i].storage == storage for op in draft.operators if op.phase == OPTIMIZER for i in op.inputs)
 
 
 def _from_operators(

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from trine.errors import TraceError
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER
 from trine.traces.draft import Call, Draft
-from trine.traces.rules import BUFFER_POSITIONS, DATA_POSITIONS, MAKERS, VIEWS, WEIGHT_POSITIONS
+from trine.traces.signatures import BUFFER_POSITIONS, DATA_POSITIONS, MAKERS, VIEWS, WEIGHT_POSITIONS
 
 #: Calls whose result stands for their single input: data that is prepared before the model sees it.
-_PREPARING = VIEWS | {"to", "_to_copy", "to_copy", "copy", "contiguous", "clone", "detach", "alias", "pin_memory", "div",
-                      "sub", "mul", "transpose", "permute", "t", "slice", "select", "expand", "lift_fresh"}  # fmt: skip
+_PREPARING = VIEWS | {
+    "to", "to_copy", "copy", "contiguous", "clone", "detach", "alias", "pin_memory", "div", "sub", "mul", "transpose",
+    "permute", "t", "slice", "select", "expand", "lift_fresh",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -29,8 +31,8 @@ class Roles:
 def find_roles(draft: Draft, batch: int | None) -> Roles:
     """Give every storage its role, gradients excepted (:mod:`trine.traces.parameters` finds those).
 
-    A *source* is a tensor that no call makes from other tensors. A source that the forward phase reads and the optimizer
-    touches is a weight; else its position in the signature of its consumer says what it is.
+    A *source* is a tensor that no call makes from other tensors. A source that the forward phase reads and the
+    optimizer touches is a weight; else its position in the signature of its consumer says what it is.
     """
     roles = Roles()
     sources = _sources(draft)
@@ -66,21 +68,37 @@ def _sources(draft: Draft) -> dict[int, int]:
     """Storages that exist before the step, or that a call makes from nothing; with the first tensor seen in each."""
     sources: dict[int, int] = {}
     made: set[int] = set()
+    group: list[Call] = []
     for call in draft.calls:
-        present = [i for i in call.inputs if i is not None]
-        for i in present:
-            storage = draft.tensors[i].storage
-            if storage not in made and draft.tensors[i].size_bytes:
-                sources.setdefault(storage, i)
-        for i in call.outputs:
-            if i is None or (storage := draft.tensors[i].storage) in made or storage in sources:
-                continue
-            if not present and call.kind in MAKERS:
-                if not call.inner:
-                    sources[storage] = i
-            else:
-                made.add(storage)
+        group.append(call)
+        if call.inner:
+            continue
+        created = _created(draft, group) - made - sources.keys()
+        from_nothing = call.kind in MAKERS and not any(i is not None for i in call.inputs)
+        for member in group:
+            for i in member.inputs:
+                if i is not None and draft.tensors[i].size_bytes:
+                    storage = draft.tensors[i].storage
+                    if storage not in made and storage not in created:
+                        sources.setdefault(storage, i)
+        for i in call.outputs if from_nothing else ():
+            if i is not None and draft.tensors[i].storage in created:
+                sources[draft.tensors[i].storage] = i
+        made |= created - sources.keys()
+        group = []
     return sources
+
+
+def _created(draft: Draft, group: list[Call]) -> set[int]:
+    """Storages that an outermost call and the calls inside it bring forth: outputs that are in no input of their call.
+
+    The set is only asked for membership; nothing depends on its order.
+    """
+    created: set[int] = set()
+    for call in group:
+        taken = {draft.tensors[i].storage for i in call.inputs if i is not None}
+        created.update(s for i in call.outputs if i is not None and (s := draft.tensors[i].storage) not in taken)
+    return created
 
 
 def _by_position(
@@ -116,7 +134,8 @@ def _data(draft: Draft, sources: dict[int, int], roles: Roles) -> None:
                 continue
             storage = draft.tensors[tensor].storage
             storage = origin.get(storage, storage)
-            if storage in sources and roles.of_storage.get(storage, "input") == "input":
+            known = roles.of_storage.get(storage, "input")
+            if storage in sources and known == "input" and draft.tensors[sources[storage]].shape:
                 roles.of_storage[storage] = "input"
                 if sources[storage] not in roles.data:
                     roles.data.append(sources[storage])

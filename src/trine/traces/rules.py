@@ -1,7 +1,7 @@
 """How each kind of operator carries the batch from its inputs to its outputs.
 
-A rule takes a :class:`Site` and returns one layout for each output, None where it does not say. Kinds without a rule get
-:func:`default`, which goes by shapes alone. Signatures are those of PyTorch's native_functions.yaml, tensors only.
+A rule takes a :class:`Site` and returns one layout for each output, None where it does not say. Kinds without a rule
+get :func:`default`, which goes by shapes alone. Signatures are those of PyTorch's native_functions.yaml, tensors only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from trine.traces.layout import Layout, Shape, broadcast, has_batch, head, permute, plain, reshape, shape_of
+from trine.traces.layout import Dimension, Layout, Shape, broadcast, has_batch, head, permute, plain, reshape, shape_of
+from trine.traces.signatures import (
+    ATTENTION,
+    BATCH_NORMS,
+    CONVOLUTIONS,
+    LOSSES,
+    MATMULS,
+    NORMS,
+    POOLS,
+    REDUCTIONS,
+    VIEWS,
+)
 
 
 class Site(NamedTuple):
@@ -30,42 +41,6 @@ class Site(NamedTuple):
 
 Result = list[Layout | None]
 Rule = Callable[[Site], Result]
-
-#: Calls that make memory or only look at it otherwise; inside another call, that one says what the tensor is.
-MAKERS = frozenset({
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "zeros", "ones", "full", "new_zeros", "new_ones",
-    "new_full", "rand", "randn", "randint", "random", "uniform", "normal", "arange", "scalar_tensor", "tensor", "lift_fresh",
-    "resize", "set", "as_strided", "eye", "linspace", "tril_indices", "triu_indices",
-})  # fmt: skip
-
-CONVOLUTIONS = frozenset({
-    "conv1d", "conv2d", "conv3d", "convolution", "convolution_overrideable", "cudnn_convolution", "miopen_convolution",
-    "mkldnn_convolution", "thnn_conv2d", "slow_conv2d_forward", "slow_conv3d", "conv_depthwise2d", "conv_depthwise3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cudnn_convolution_transpose", "cudnn_convolution_relu",
-})  # fmt: skip
-MATMULS = frozenset({"mm", "bmm", "matmul", "addmm", "baddbmm", "addbmm", "addmm_activation", "scaled_mm"})
-NORMS = frozenset({"layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "rms_norm", "fused_rms_norm"})
-BATCH_NORMS = frozenset({
-    "batch_norm", "batch_norm_impl_index", "cudnn_batch_norm", "native_batch_norm", "miopen_batch_norm", "instance_norm",
-    "batch_norm_with_update", "native_batch_norm_legit",
-})  # fmt: skip
-ATTENTION = frozenset({
-    "scaled_dot_product_attention", "scaled_dot_product_flash_attention", "scaled_dot_product_efficient_attention",
-    "scaled_dot_product_cudnn_attention", "scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention_math",
-})  # fmt: skip
-POOLS = frozenset({
-    f"{prefix}{kind}_pool{n}d{suffix}"
-    for prefix in ("", "adaptive_") for kind in ("max", "avg") for n in (1, 2, 3) for suffix in ("", "_with_indices")
-})  # fmt: skip
-LOSSES = frozenset({
-    "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward", "mse_loss",
-    "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "huber_loss",
-})  # fmt: skip
-REDUCTIONS = frozenset({
-    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "logsumexp", "norm", "linalg_vector_norm",
-    "var", "std", "var_mean", "any", "all", "nansum",
-})  # fmt: skip
-VIEWS = frozenset({"view", "reshape", "unsafe_view", "flatten", "unflatten", "reshape_alias", "squeeze", "unsqueeze"})
 
 
 def default(site: Site) -> Result:
@@ -137,6 +112,16 @@ def _norm(site: Site) -> Result:
     return [None if s is None or data is None else head(data, len(s), s) for s in site.outputs]
 
 
+def _index_select(site: Site) -> Result:
+    """(self, index): dimension ``dim`` becomes the index's."""
+    dim, shape = site.integer("dim"), site.outputs[0]
+    if len(site.inputs) < 2 or (data := site.inputs[0]) is None or (index := site.inputs[1]) is None or dim is None:
+        return [None]
+    place = dim % len(data) if data else 0
+    layout = (*data[:place], *index, *data[place + 1 :])
+    return [layout if shape == shape_of(layout) else None]
+
+
 def _attention(site: Site) -> Result:
     query = site.inputs[0]
     return [None if s is None or query is None else head(query, len(s) - (1 if i == 0 else 0), s)
@@ -191,7 +176,7 @@ def _concatenate(site: Site) -> Result:
     parts = [layout for layout in present if shape is not None and len(layout) == len(shape)]
     if not parts or shape is None:
         return [None]
-    result = []
+    result: list[Dimension] = []
     for i, size in enumerate(shape):
         of_parts = [layout[i] for layout in parts]
         marked = next((d for d in of_parts if has_batch(d)), None)
@@ -281,23 +266,6 @@ RULES: dict[str, Rule] = {
     "linear": _linear,
     "embedding": _embedding,
     "permute": _permute,
+    "index_select": _index_select,
     "stack": _stack,
 }  # fmt: skip
-
-#: Positions, among the tensor inputs, of weights, buffers and data.
-WEIGHT_POSITIONS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(CONVOLUTIONS, (1, 2)),
-    **dict.fromkeys(BATCH_NORMS, (1, 2)),
-    **dict.fromkeys(NORMS, (1, 2)),
-    "linear": (1, 2),
-    "embedding": (0,),
-    "prelu": (1,),
-}
-BUFFER_POSITIONS: dict[str, tuple[int, ...]] = dict.fromkeys(BATCH_NORMS, (3, 4))
-DATA_POSITIONS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys((*CONVOLUTIONS, *BATCH_NORMS, *NORMS, *POOLS, "linear", "dropout", "native_dropout"), (0,)),
-    **dict.fromkeys(("mm", "bmm", "matmul"), (0, 1)),
-    **dict.fromkeys(("addmm", "baddbmm", "embedding"), (1,)),
-    **dict.fromkeys(LOSSES, (0, 1)),
-    **dict.fromkeys(ATTENTION, (0, 1, 2)),
-}

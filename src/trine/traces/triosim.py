@@ -77,7 +77,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]
     text = read_text(path)
     if "\0" in text:
         raise TraceError("holds a NUL byte", file=path)
-    csv.field_size_limit(MAX_CELL)
+    limit = csv.field_size_limit(MAX_CELL)
     reader = csv.reader(StringIO(text, newline=""), strict=True)
     try:
         header = [cell.strip() for cell in next(reader, [])]
@@ -92,6 +92,8 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]
             yield where, [cells[place] for place in places]
     except csv.Error as error:
         raise TraceError(f"is not CSV: {error}", file=f"{path}:{reader.line_num}") from None
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _integer(text: str, what: str, where: str) -> int:
@@ -99,7 +101,7 @@ def _integer(text: str, what: str, where: str) -> int:
     if len(text) > MAX_DIGITS or not _INTEGER.fullmatch(text):
         raise TraceError(f"must be a whole number, got {short(text)}", file=where, field=what)
     number = int(text)
-    if number < 0 or number > MAX_INT64:
+    if not 0 <= number <= MAX_INT64:
         raise TraceError(f"must be between 0 and 2^63-1, got {number}", file=where, field=what)
     return number
 
@@ -109,12 +111,22 @@ def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ..
     if not (text.startswith("[") and text.endswith("]")):
         raise TraceError(f"must be a list in brackets, got {short(text)}", file=where, field=what)
     body = text[1:-1].strip()
-    return tuple(_integer(part, what, where) for part in body.split(separator)) if body else ()
+    if not body:
+        return ()
+    parts = [part.strip() for part in body.split(separator)]
+    if all(part.isdecimal() and part.isascii() and len(part) < 19 for part in parts):  # nearly always; below 2^63
+        return tuple(map(int, parts))
+    return tuple(_integer(part, what, where) for part in parts)
 
 
 def _read_tensors(path: Path) -> dict[int, DraftTensor]:
     tensors: dict[int, DraftTensor] = {}
-    for where, (_, id_, shape_, count_, each_, type_, storage_, _) in _rows(path, TENSOR_COLUMNS):
+    read: set[tuple[str, ...]] = set()
+    for where, cells in _rows(path, TENSOR_COLUMNS):
+        if (content := tuple(cells[1:7])) in read:  # most tensors are listed at each use
+            continue
+        read.add(content)
+        _, id_, shape_, count_, each_, type_, storage_, _ = cells
         id_number = _integer(id_, "TensorID", where)
         shape = _integers(shape_, ",", "TensorShape", where)
         count = _integer(count_, "TensorNumElement", where)

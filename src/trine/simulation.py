@@ -80,10 +80,7 @@ def simulate(
     launch = _launch(workload, cpu, launch_cost_ps)
     has_host = machine is not None and machine.host_of(machine.gpus[0]) is not None
     job, report = build_job(workload, plan, model, launch=launch, has_host=has_host)
-    placement = _placement(machine)
-    if machine is not None:
-        placement.devices = placement.devices[: plan.num_ranks]
-    graph, memory = instantiate(job, placement)
+    graph, memory = instantiate(job, placement_of(machine, plan.num_ranks))
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     capacity, capacity_of = _capacity(workload, machine, target)
     return Result(
@@ -154,13 +151,14 @@ def _launch(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Launch
     return launch_costs(workload) if cost_ps is None else launch_costs(workload, default_ps=cost_ps)
 
 
-def _placement(machine: Cluster | None) -> Placement:
+def placement_of(machine: Cluster | None, num_ranks: int) -> Placement:
+    """Put rank i on the i-th GPU of the cluster; without one, a single rank sits on a device of its own."""
     from trine.parallel.instantiate import Placement
 
     if machine is None:
         return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])
     return Placement(
-        machine.gpus,
+        machine.gpus[:num_ranks],
         machine.route,
         machine.host_of,
         machine.link_bytes_per_s.tolist(),

@@ -1,0 +1,43 @@
+# Two commands on a fresh machine: make demo, make test.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TRACE ?= vgg13-h100-b128
+
+.PHONY: demo test check bench examples clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $(VENV)/.installed $@
+
+demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundled real trace
+	$(BIN)/trine train $(TRACE) --gpus 8 --parallel ddp --cluster dgx-h100
+
+test: check  ## everything that CI runs
+	$(BIN)/python -m pytest -n 2
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m kernel_small
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -m kernel_small
+
+check: $(VENV)/.installed-test  ## style, types, layers, public names
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/unit/test_public_api.py
+
+bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel
+	$(BIN)/python benchmarks/bench_train.py
+	$(BIN)/python benchmarks/bench_engine.py
+	$(BIN)/python benchmarks/batch_prediction.py
+
+examples: $(VENV)/.installed-test  ## run every example; writes its figures beside it
+	for example in examples/[0-9]*.py; do $(BIN)/python $$example || exit 1; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""``python -m trine``."""
+
+from trine.cli.main import main
+
+main()

@@ -1,0 +1,98 @@
+"""How long the launching thread is busy with each operator.
+
+A GPU runs an operator only after the CPU has issued it. With small micro-batches the CPU is the slower of the two: the
+outliers of TrioSim's Figure 10. Launch costs do not depend on the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trine.compute.kinds import kind_of
+from trine.compute.law import median
+from trine.model.workload import Workload
+from trine.units import PS_PER_US, format_time
+
+#: Per operator, where the trace does not tell. Assumed: of the order of one cudaLaunchKernel call, whose median over
+#: 245 calls is 6 us, profiler on, in TrioSim's raw vgg13 trace (H100; tracer/data/profiler_vgg13-iter41.json).
+DEFAULT_LAUNCH_PS = 5 * PS_PER_US
+# From one start to the next the thread may also have waited for the GPU (a synchronisation, a full launch queue). More
+# than this many times what is usual for its kind is taken for a wait; the usual is known from this many operators.
+_WAIT_FACTOR, _USUAL_FROM = 4, 3
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCosts:
+    """``cost_ps``: one entry an operator, in the workload's order. ``evidence``: 'measured' or 'assumed'."""
+
+    cost_ps: tuple[int, ...]
+    evidence: str
+    notes: tuple[str, ...]
+
+
+def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> LaunchCosts:
+    """Return how long each operator keeps the launching thread busy, from its start to that of the next one.
+
+    Time between operators (Python, operators without kernels) belongs to the earlier one. What looks like a wait for the
+    GPU is replaced by the usual time of the kind; of kinds seen fewer than three times only the launch itself and a
+    usual gap count. Without launch times in the trace each operator costs ``default_ps``.
+    """
+    spans = _spans(workload)
+    if not spans:
+        note = f"the trace has no CPU side: {format_time(default_ps)} per operator was assumed for launches"
+        return LaunchCosts((default_ps,) * len(workload.operators), "assumed", (note,))
+    usual = _usual(workload, spans)
+    usual_gap = round(median([float(gap) for _, gap in spans.values()]))
+    costs, num_waits = [], 0
+    for op in workload.operators:
+        if op.id not in spans:
+            costs.append(default_ps)
+            continue
+        launch, gap = spans[op.id]
+        typical = usual.get(kind_of(op))
+        if typical is None:
+            costs.append(launch + min(gap, usual_gap))
+            num_waits += gap > _WAIT_FACTOR * usual_gap
+        else:
+            waited = launch + gap > _WAIT_FACTOR * typical
+            costs.append(typical if waited else launch + gap)
+            num_waits += waited
+    return LaunchCosts(
+        tuple(costs),
+        "measured" if len(spans) == len(costs) else "assumed",
+        _notes(workload, spans, num_waits, default_ps),
+    )
+
+
+def _spans(workload: Workload) -> dict[int, tuple[int, int]]:
+    """Per operator id with a CPU side: its launch, and the gap until the next one begins, in picoseconds."""
+    issued = sorted(
+        (op.launch_start_ps, position, op.launch_duration_ps, op.id)
+        for position, op in enumerate(workload.operators)
+        if op.launch_start_ps is not None and op.launch_duration_ps is not None
+    )
+    spans = {}
+    for i, (start, _, duration, op_id) in enumerate(issued):
+        following = issued[i + 1][0] if i + 1 < len(issued) else start + duration
+        # Threads may overlap: then the thread that launches next begins before this launch is over.
+        spans[op_id] = min(duration, following - start), max(0, following - start - duration)
+    return spans
+
+
+def _usual(workload: Workload, spans: dict[int, tuple[int, int]]) -> dict[str, int]:
+    """Median time from start to start of each kind that was seen often enough."""
+    by_kind: dict[str, list[float]] = {}
+    for op in workload.operators:
+        if op.id in spans:
+            by_kind.setdefault(kind_of(op), []).append(float(sum(spans[op.id])))
+    return {kind: round(median(times)) for kind, times in by_kind.items() if len(times) >= _USUAL_FROM}
+
+
+def _notes(workload: Workload, spans: dict[int, tuple[int, int]], num_waits: int, default_ps: int) -> tuple[str, ...]:
+    notes = ["launch times were recorded with the profiler on, which makes each launch several times longer"]
+    if num_waits:
+        notes.append(f"{num_waits} launches were taken to include a wait, which was left out")
+    missing = len(workload.operators) - len(spans)
+    if missing:
+        notes.append(f"{missing} operators have no launch time: {format_time(default_ps)} each was assumed")
+    return tuple(notes)

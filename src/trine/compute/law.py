@@ -1,0 +1,141 @@
+"""A law of time: non-negative regression of an operator's time on its FLOPs and bytes, with an intercept.
+
+At most three coefficients, so the non-negative least squares problem is solved exactly by trying every subset of them.
+Sums are correctly rounded (math.fsum) and everything else is +, -, *, / and square roots of doubles in a fixed order:
+the coefficients are the same bits on every machine, which a BLAS does not promise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.compute.cost import Work
+
+#: Relative error that a law is taken to have: times whose rounding is coarser than this weigh less in a fit.
+RELATIVE_ERROR = 0.05
+#: Standard deviation around zero that the fixed part of a law is taken to have before any operator is seen. A kernel's
+#: start, its last partial wave and the few kernels that an operator launches cost up to some tens of microseconds on
+#: any GPU. Without it the intercept of a kind that ran at large sizes alone is an extrapolation by its scatter.
+FIXED_SPREAD_PS = 30_000_000.0
+# Residuals beyond this many (robust) standard deviations weigh less: Huber's usual constant, 95 % efficient if normal.
+_HUBER = 1.345
+_ROUNDS, _SETTLED = 12, 1e-9
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """time [ps] = ps_per_flop x FLOPs + ps_per_byte x bytes + fixed_ps; no coefficient is negative."""
+
+    ps_per_flop: float
+    ps_per_byte: float
+    fixed_ps: float
+
+    def time_ps(self, work: Work) -> float:
+        """Time in picoseconds that the law gives for ``work``."""
+        return self.ps_per_flop * work.flops + self.ps_per_byte * work.bytes + self.fixed_ps
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One operator as a fit sees it: what it does, and how long it took."""
+
+    work: Work
+    time_ps: int
+
+
+def fit_law(samples: Sequence[Sample], *, with_flops: bool, resolution_ps: int = 1) -> Law:
+    """Fit a law to ``samples``, in relative terms and robustly.
+
+    Residuals are relative to the recorded time (or to resolution_ps / RELATIVE_ERROR if that is more;
+    ``resolution_ps`` is the time step of the trace), and operators far off the law of their kind, such as one for which
+    the library chose another algorithm, weigh less (Huber, at most a fixed number of rounds). ``with_flops``: whether
+    the law has a FLOP term. Samples must have positive times.
+    """
+    columns = [np.array([float(s.work.bytes) for s in samples] + [0.0]), np.ones(len(samples) + 1)]
+    if with_flops:
+        columns.insert(0, np.array([float(s.work.flops) for s in samples] + [0.0]))
+    # The expectation of no fixed part is the last row: time 0 for no work, weighed by its own spread.
+    times = np.array([float(s.time_ps) for s in samples] + [0.0])
+    sigma = np.maximum(times, resolution_ps / RELATIVE_ERROR)
+    sigma[-1] = FIXED_SPREAD_PS / RELATIVE_ERROR
+    problem = _Problem(columns, times)
+    weights = 1.0 / (sigma * sigma)
+    coefficients = problem.solve(weights)
+    for _ in range(_ROUNDS):
+        predicted = sum((c * column for c, column in zip(coefficients, columns, strict=True)), np.zeros(len(times)))
+        residuals = np.abs(times - predicted) / sigma
+        # 1.4826 x median absolute residual estimates a standard deviation; floored where a fit is nearly exact.
+        spread = max(1.4826 * median(residuals[:-1].tolist()), 1e-3)
+        factor = np.minimum(1.0, _HUBER * spread / np.maximum(residuals, 1e-300))
+        factor[-1] = 1.0
+        before, coefficients = coefficients, problem.solve(weights * factor)
+        if all(abs(new - old) <= _SETTLED * old for new, old in zip(coefficients, before, strict=True)):
+            break
+    return Law(*coefficients) if with_flops else Law(0.0, *coefficients)
+
+
+def median(values: Sequence[float]) -> float:
+    """Median of at least one value."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+class _Problem:
+    """Minimise sum weight (time - columns . c)^2 over c >= 0, for several choices of weights.
+
+    ``columns``: float64[n] each; ``times``: float64[n].
+    """
+
+    def __init__(self, columns: Sequence[Floats], times: Floats) -> None:
+        # Columns in units of their largest value, so that the normal equations are well scaled.
+        self._scale = [float(column.max()) for column in columns]
+        scaled = [column / s if s > 0.0 else column for column, s in zip(columns, self._scale, strict=True)]
+        self._pairs = {(i, j): scaled[i] * scaled[j] for i in range(len(scaled)) for j in range(i + 1)}
+        self._right = [column * times for column in scaled]
+
+    def solve(self, weights: Floats) -> list[float]:
+        """Solve on every subset of columns and take the best that has no negative coefficient; of ties the first."""
+        product: dict[tuple[int, int], float] = {}
+        for (i, j), values in self._pairs.items():
+            product[i, j] = product[j, i] = math.fsum((weights * values).tolist())
+        right = [math.fsum((weights * values).tolist()) for values in self._right]
+        used = [k for k, s in enumerate(self._scale) if s > 0.0]
+        best, best_gain = [0.0] * len(self._scale), 0.0
+        for size in range(1, len(used) + 1):
+            for subset in combinations(used, size):
+                solution = _eliminate([[product[i, j] for j in subset] for i in subset], [right[i] for i in subset])
+                if solution is None or min(solution) < 0.0:
+                    continue
+                # By the normal equations the residual falls by c . right; a subset wins if it explains clearly more.
+                gain = math.fsum([c * right[i] for c, i in zip(solution, subset, strict=True)])
+                if gain > best_gain * (1 + 1e-12):
+                    best_gain, best = gain, [0.0] * len(self._scale)
+                    for c, k in zip(solution, subset, strict=True):
+                        best[k] = c / self._scale[k]
+        return best
+
+
+def _eliminate(matrix: list[list[float]], right: list[float]) -> list[float] | None:
+    """Solve a symmetric positive definite system without pivoting; None if it is close to singular."""
+    num = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for k in range(num):
+        if rows[k][k] <= 1e-10 * matrix[k][k]:
+            return None
+        for i in range(k + 1, num):
+            factor = rows[i][k] / rows[k][k]
+            rows[i] = [x - factor * y for x, y in zip(rows[i], rows[k], strict=True)]
+    solution = [0.0] * num
+    for k in reversed(range(num)):
+        known = math.fsum([rows[k][j] * solution[j] for j in range(k + 1, num)])
+        solution[k] = (rows[k][num] - known) / rows[k][k]
+    return solution

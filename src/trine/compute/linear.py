@@ -1,0 +1,109 @@
+"""Li's model, extended to training and anchored at the trace.
+
+Li et al. ("Path forward beyond simulators: fast and accurate GPU execution time prediction for DNN workloads", MICRO
+2023) regress the time of a kind of layer on its size; TrioSim (section 4.4) uses that to scale a trace to other batch
+sizes. Here each kind of operator, forward, backward or optimizer, has a law (FLOPs, bytes, intercept; law.py), and an
+operator's prediction starts from its own recorded time, so that at the recorded size it is exactly that.
+
+With m0 and m the law at the recorded and at the new size, and r = recorded - m0 the operator's excess over its law:
+
+- r <= 0: recorded x m / m0. It is more efficient than its kind, and stays so.
+- r > 0: m + r sqrt(m / m0). Part of the excess scales with the work (a shape that suits the GPU badly), part of it does
+  not (a fixed cost, or an algorithm that the library need not choose at another size); which part is unknown, and the
+  geometric mean of "all of it scales" and "none does" is what is left.
+
+Both are at most proportional to the law, increase with the work, and never gain efficiency by making it smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from trine.compute.calibration import Calibration, measured_times, signatures, time_step_ps
+from trine.compute.cost import Work
+from trine.compute.fit import FitReport, Laws, fit_laws, report
+from trine.compute.kinds import kind_of
+from trine.compute.law import Law, Sample
+from trine.compute.resize import Split
+from trine.compute.sizing import Sizing
+from trine.errors import InputError
+from trine.model.workload import Operator, Workload
+
+
+def anchored(law: Law, before: Work, recorded_ps: int, after: Work) -> int:
+    """Time in picoseconds, rounded up, at the work ``after`` of an operator that took ``recorded_ps`` for ``before``."""
+    m0, m = law.time_ps(before), law.time_ps(after)
+    if m0 <= 0.0:
+        return recorded_ps
+    excess = recorded_ps - m0
+    if excess > 0.0:
+        return math.ceil(m + excess * math.sqrt(m / m0))
+    return math.ceil(recorded_ps * (m / m0))
+
+
+class LinearTimes:
+    """Times of a workload's operators at other sizes; laws are fitted on first use."""
+
+    def __init__(self, workload: Workload, sizing: Sizing, calibration: Calibration | None) -> None:
+        if calibration is not None and None not in (calibration.gpu, workload.gpu) and calibration.gpu != workload.gpu:
+            raise InputError(f"is of {calibration.gpu}, the trace of {workload.gpu}", field="calibration")
+        self._workload = workload
+        self._sizing = sizing
+        self._calibration = calibration
+        self._laws: Laws | None = None
+        self._measured = {} if calibration is None else measured_times(calibration)
+        self._signatures = {} if calibration is None else signatures(workload)
+
+    @property
+    def laws(self) -> Laws:
+        """The laws, fitted on the trace and, if given, on the calibration's traces."""
+        if self._laws is None:
+            operators, others = self._workload.operators, self._calibration
+            samples = [(kind_of(op), Sample(self._sizing.recorded(op), op.gpu_time_ps)) for op in operators]
+            resolution = time_step_ps(operators)
+            if others is not None:
+                samples += [(p.kind, Sample(Work(p.flops, p.bytes), p.time_ps)) for p in others.points]
+                resolution = max(resolution, others.resolution_ps)
+            self._laws = fit_laws(samples, resolution)
+        return self._laws
+
+    def fit_report(self) -> FitReport:
+        """How well the laws fit."""
+        return report(self.laws)
+
+    def fixed_ps(self, operator: Operator) -> float:
+        """The part of an operator's time that its law does not ascribe to work."""
+        return self.laws.law(kind_of(operator)).fixed_ps
+
+    def time(self, operator: Operator, split: Split) -> tuple[int, str]:
+        """Picoseconds and evidence at sizes that are not the trace's."""
+        if operator.gpu_time_ps == 0:
+            return 0, "modelled"
+        anchor_work, anchor_ps = self._sizing.recorded(operator), operator.gpu_time_ps
+        if split.ways == 1 or not split.mode:
+            points = self._points(operator)
+            found = _between(points, split.batch)
+            if found is not None:
+                return found
+            # Beyond what was measured the nearest measurement is the anchor.
+            _, anchor_ps, anchor_work = points[0] if split.batch < points[0][0] else points[-1]
+        after = self._sizing.work(operator, split)
+        return anchored(self.laws.law(kind_of(operator)), anchor_work, anchor_ps, after), "modelled"
+
+    def _points(self, operator: Operator) -> list[tuple[int, int, Work]]:
+        """Batch, time and work of the operator's measurements in ascending order of batch, its own among them."""
+        known = self._measured.get(self._signatures.get(operator.id, ""), {})
+        points = {batch: (batch, p.time_ps, Work(p.flops, p.bytes)) for batch, p in known.items()}
+        own = self._workload.batch
+        points[own] = own, operator.gpu_time_ps, self._sizing.recorded(operator)
+        return [points[batch] for batch in sorted(points)]
+
+
+def _between(points: Sequence[tuple[int, int, Work]], batch: int) -> tuple[int, str] | None:
+    """The measured time at ``batch``, or on the line between its neighbours, rounded up; None outside of all."""
+    for (low, low_ps, _), (high, high_ps, _) in pairwise(points):
+        if low < batch < high:
+            return low_ps - (low_ps - high_ps) * (batch - low) // (high - low), "interpolated"
+    return next(((ps, "measured") for at, ps, _ in points if at == batch), None)

@@ -1,0 +1,153 @@
+"""How long an operator takes: as recorded, or predicted at other sizes, or on another GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from trine.compute.calibration import Calibration
+from trine.compute.fit import FitReport
+from trine.compute.linear import LinearTimes
+from trine.compute.resize import Split
+from trine.compute.sizing import Sizing
+from trine.compute.transfer import Transfer
+from trine.errors import InputError, PlanError, nearest
+from trine.model.device import GpuSpec
+from trine.model.workload import Operator, Workload
+
+MEASURED, INTERPOLATED, MODELLED, ASSUMED = "measured", "interpolated", "modelled", "assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """``ps``: picoseconds on the GPU. ``evidence``: 'measured', 'interpolated', 'modelled' or 'assumed'."""
+
+    ps: int
+    evidence: str
+
+
+class ComputeModel(Protocol):
+    """What every compute model offers; made for one workload by :func:`make_compute`."""
+
+    @property
+    def name(self) -> str:
+        """Name under which :func:`make_compute` knows it."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what was assumed so far, for the result's warnings."""
+        ...
+
+    def duration(self, operator: Operator, split: Split) -> Duration:
+        """How long ``operator``, one of the workload's, takes under ``split``. Deterministic; raises PlanError."""
+        ...
+
+    def fit_report(self) -> FitReport | None:
+        """How well its laws fit, kind by kind; None if it has none."""
+        ...
+
+
+class Recorded:
+    """The recorded time, and nothing else: sizes that are not the trace's are refused."""
+
+    name = "recorded"
+
+    def __init__(self, workload: Workload, transfer: Transfer | None = None) -> None:
+        self._workload = workload
+        self._sizing = Sizing(workload)
+        self._transfer = transfer
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return () if self._transfer is None else self._transfer.notes
+
+    def fit_report(self) -> FitReport | None:
+        return None
+
+    def duration(self, operator: Operator, split: Split) -> Duration:
+        if not self._sizing.is_as_recorded(operator, split):
+            raise PlanError(
+                f"operator {operator.id} ({operator.name}) would run at other sizes than recorded "
+                f"(the trace's batch is {self._workload.batch}); use --compute auto or linear",
+                field="compute",
+            )
+        if self._transfer is None:
+            return Duration(operator.gpu_time_ps, MEASURED)
+        work = self._sizing.work(operator, split)
+        return Duration(self._transfer.time_ps(operator, work, operator.gpu_time_ps, 0.0), ASSUMED)
+
+
+class Linear:
+    """The recorded time where the sizes are the trace's, else Li's model anchored at the recorded time.
+
+    See :mod:`trine.compute.linear`. Laws are fitted when they are first needed. Times are kept by (operator, split).
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        transfer: Transfer | None = None,
+        calibration: Calibration | None = None,
+        *,
+        name: str = "linear",
+    ) -> None:
+        self.name = name
+        self._sizing = Sizing(workload)
+        self._times = LinearTimes(workload, self._sizing, calibration)
+        self._transfer = transfer
+        self._known: dict[tuple[int, Split], Duration] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._sizing.notes + (() if self._transfer is None else self._transfer.notes)
+
+    def fit_report(self) -> FitReport | None:
+        return self._times.fit_report()
+
+    def duration(self, operator: Operator, split: Split) -> Duration:
+        key = operator.id, split
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._duration(operator, split)
+        return found
+
+    def _duration(self, operator: Operator, split: Split) -> Duration:
+        as_recorded = self._sizing.is_as_recorded(operator, split)
+        ps, evidence = (operator.gpu_time_ps, MEASURED) if as_recorded else self._times.time(operator, split)
+        if self._transfer is None:
+            return Duration(ps, evidence)
+        work = self._sizing.work(operator, split)
+        return Duration(self._transfer.time_ps(operator, work, ps, self._times.fixed_ps(operator)), ASSUMED)
+
+
+def make_compute(
+    name: str,
+    workload: Workload,
+    *,
+    target: GpuSpec | None = None,
+    source: GpuSpec | None = None,
+    calibration: Calibration | None = None,
+) -> ComputeModel:
+    """Make the compute model ``name`` ('recorded', 'linear' or 'auto') for ``workload``.
+
+    ``target``: predict for this GPU instead of the trace's own, ``source``. ``calibration``: more traces to fit on.
+    'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere. Raises InputError for an unknown
+    name, for a target without a source, and for a calibration that would not be used.
+    """
+    makers: dict[str, Callable[[], ComputeModel]] = {
+        "auto": lambda: Linear(workload, transfer, calibration, name="auto"),
+        "linear": lambda: Linear(workload, transfer, calibration),
+        "recorded": lambda: Recorded(workload, transfer),
+    }
+    if name not in makers:
+        raise InputError(f"unknown compute model {name!r}{nearest(name, makers)}", field="compute")
+    if name == "recorded" and calibration is not None:
+        raise InputError("the model 'recorded' uses no calibration; use 'auto' or 'linear'", field="compute")
+    transfer = None
+    if target is not None:
+        if source is None:
+            raise InputError("the GPU that the trace was recorded on must be known to predict for another", field="gpu")
+        transfer = Transfer(source, target, workload) if source.name != target.name else None
+    return makers[name]()

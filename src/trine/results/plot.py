@@ -1,0 +1,167 @@
+"""Pictures for papers and reports (extra ``plot``): the timeline of ranks, and where the time goes in several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trine.errors import InputError, MissingExtraError
+from trine.model.taskgraph import COMPUTE
+from trine.results.activity import (
+    PHASE_NAMES,
+    Activity,
+    communicating,
+    compute_activity,
+    computing,
+    input_copies,
+    launches,
+    transfer_activity,
+)
+from trine.results.intervals import Intervals, merge
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.results.result import Result
+
+#: Colours that stay apart for colour-blind readers and in grey (Okabe and Ito, 2008).
+_COLOURS = {
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "optimizer": "#009E73",
+    "compute": "#56B4E9",
+    "launch": "#999999",
+    "communication": "#E69F00",
+    "input copy": "#CC79A7",
+    "exposed communication": "#E69F00",
+    "pipeline bubble": "#D55E00",
+    "idle": "#DDDDDD",
+}
+_SCALES = ((PS_PER_S, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"), (1, "ps"))
+_MAX_RANKS = 16
+
+
+def plot_timeline(result: Result, path: str | Path, *, ranks: Sequence[int] | None = None) -> None:
+    """Draw what ranks do over the step, and write it to ``path`` (PNG, SVG or PDF by its ending).
+
+    One row a rank and stream, coloured by phase, and one row a rank for its transfers. ``ranks`` chooses and orders the
+    ranks; without it the first 16. Raises InputError for a rank that does not exist, MissingExtraError without
+    matplotlib.
+    """
+    plt = _pyplot()
+    names = result.graph.rank_names
+    chosen = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)
+    for rank in chosen:
+        if not 0 <= rank < len(names):
+            raise InputError(f"there is no rank {rank}, ranks are 0 to {len(names) - 1}", field="ranks")
+    rows = [row for rank in chosen for row in _rows(result, rank)]
+    scale, unit = _scale(result.step_time_ps)
+    figure, axes = plt.subplots(figsize=(10, 1.3 + 0.3 * len(rows)), layout="constrained")
+    for height, (_, spans) in enumerate(rows):
+        for colour, span in spans.items():
+            bars = [
+                ((start - result.window.start_ps) / scale, (end - start) / scale)
+                for start, end in zip(span.start_ps.tolist(), span.end_ps.tolist(), strict=True)
+            ]
+            axes.broken_barh(bars, (height - 0.4, 0.8), color=_COLOURS[colour], linewidth=0)
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, max(result.step_time_ps / scale, 1e-9))
+    axes.set_xlabel(f"time in the step ({unit})")
+    used = dict.fromkeys(colour for _, spans in rows for colour in spans)
+    _legend(figure, plt, [colour for colour in _COLOURS if colour in used])
+    _tidy(axes, "x")
+    _save(figure, plt, path)
+
+
+def plot_breakdown(results: Sequence[Result], labels: Sequence[str], path: str | Path) -> None:
+    """Draw stacked bars of how the slowest rank of each result spends its step, and write them to ``path``.
+
+    Raises InputError unless there is one label a result and at least one, MissingExtraError without matplotlib.
+    """
+    if not results or len(results) != len(labels):
+        raise InputError(f"needs one label a result, got {len(results)} results and {len(labels)} labels")
+    plt = _pyplot()
+    scale, unit = _scale(max(result.step_time_ps for result in results))
+    parts = {"compute": "compute", "exposed communication": "exposed", "pipeline bubble": "bubble", "idle": "idle"}
+    figure, axes = plt.subplots(figsize=(max(4.5, 1.4 + 0.95 * len(results)), 4), layout="constrained")
+    below = np.zeros(len(results))
+    used = []
+    for name, part in parts.items():
+        values = np.array([getattr(r.rank_times, part)[r.slowest_rank] for r in results], np.int64) / scale
+        if values.any():
+            axes.bar(range(len(results)), values, 0.62, bottom=below, color=_COLOURS[name], linewidth=0)
+            used.append(name)
+        below += values
+    for place, total in enumerate(below.tolist()):
+        axes.annotate(f"{total:.3g}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center")
+    axes.set_xticks(range(len(results)), labels)
+    axes.set_ylabel(f"step time ({unit})")
+    axes.margins(y=0.12)
+    _legend(figure, plt, used)
+    _tidy(axes, "y")
+    _save(figure, plt, path)
+
+
+def _rows(result: Result, rank: int) -> list[tuple[str, dict[str, Intervals]]]:
+    """Return the rows of a rank: a name, and what to draw by colour. Rows without anything are left out."""
+    graph, window = result.graph, result.window
+    name = graph.rank_names[rank]
+    rows: list[tuple[str, dict[str, Intervals]]] = []
+    for stream, owner in enumerate(graph.stream_ranks):
+        if owner == rank:
+            on_stream = (graph.kind == COMPUTE) & (graph.stream == stream)
+            colours = {"launch": on_stream & launches(graph)}
+            for code, phase in ((-1, "compute"), *enumerate(PHASE_NAMES)):
+                colours[phase] = on_stream & computing(graph) & (graph.labels.phase == code)
+            spans = {c: _spans(compute_activity(graph, result.records, window, m), rank) for c, m in colours.items()}
+            rows.append((f"{name} {graph.stream_names[stream]}", spans))
+    masks = {"input copy": input_copies(graph), "communication": communicating(graph)}
+    spans = {c: _spans(transfer_activity(graph, result.records, window, m), rank) for c, m in masks.items()}
+    rows.append((f"{name} transfers", spans))
+    kept = [(label, {colour: span for colour, span in spans.items() if len(span.group)}) for label, spans in rows]
+    return [(label, spans) for label, spans in kept if spans]
+
+
+def _spans(activity: Activity, rank: int) -> Intervals:
+    mine = activity.rank == rank
+    return merge(activity.rank[mine], activity.start_ps[mine], activity.end_ps[mine])
+
+
+def _scale(ps: int) -> tuple[int, str]:
+    return next((scale for scale in _SCALES if ps >= scale[0]), _SCALES[-1])
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise MissingExtraError("drawing", "plot", "matplotlib") from None
+    return pyplot
+
+
+def _legend(figure: Any, plt: Any, names: Sequence[str]) -> None:
+    handles = [plt.Rectangle((0, 0), 1, 1, color=_COLOURS[name]) for name in names]
+    columns = max(2, int(figure.get_figwidth() / 2))
+    figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False)
+
+
+def _tidy(axes: Any, grid: str) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(axis=grid, color="#EEEEEE")
+
+
+def _save(figure: Any, plt: Any, path: str | Path) -> None:
+    """Write the picture without the date, so that the same result gives the same bytes."""
+    try:
+        figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
+    except ValueError as problem:
+        raise InputError(f"cannot be drawn: {problem}", file=path) from None
+    finally:
+        plt.close(figure)

@@ -1,0 +1,90 @@
+"""Random task graphs, and the same graph under other numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from trine.model.builder import TaskGraphBuilder, csr
+from trine.model.taskgraph import COMPUTE, TaskGraph
+
+BANDWIDTHS = (333_333, 10**6, 7 * 10**8, 10**9, 10**9 + 7, 50 * 10**9, 65 * 10**9)
+LATENCIES = (0, 0, 1, 1_000, 1_000_000)
+SIZES = (0, 1, 2, 1000, 1001, 4096, 10**6, 123_456_789)
+DURATIONS = (0, 1, 500, 1_000, 10**6, 3 * 10**9)
+
+
+def random_graph(rng: np.random.Generator, num_tasks: int, num_links: int, *, window: int = 10**9) -> TaskGraph:
+    """Any mixture of tasks; each waits for up to three of the last ``window`` before it. Few distinct sizes: ties."""
+    slow = rng.random() < 0.1
+    choices = BANDWIDTHS if slow else BANDWIDTHS[2:]
+    builder = TaskGraphBuilder(
+        [int(rng.choice(choices)) for _ in range(num_links)],
+        [int(rng.choice(LATENCIES)) for _ in range(num_links)],
+    )
+    for task in range(num_tasks):
+        low = max(0, task - window)
+        count = min(int(rng.integers(0, 4)), task - low)
+        after = [low + int(i) for i in rng.choice(task - low, size=count, replace=False)] if count else []
+        kind = rng.random()
+        if kind < 0.35:
+            builder.compute(int(rng.integers(3)), str(rng.integers(2)), int(rng.choice(DURATIONS)), after)
+        elif kind < 0.85:
+            hops = min(int(rng.choice([0, 1, 1, 1, 2, 2, 3, 4])), num_links)
+            route = [int(i) for i in rng.choice(num_links, size=hops, replace=False)]
+            builder.transfer(int(rng.integers(3)), int(rng.integers(3)), route, int(rng.choice(SIZES)), after)
+        else:
+            builder.join(after, need=int(rng.integers(len(after) + 1)))
+    return builder.build()
+
+
+@st.composite
+def graphs(draw: st.DrawFn, max_tasks: int = 40) -> TaskGraph:
+    """Graphs as of random_graph, of any size up to ``max_tasks`` on up to six links."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return random_graph(rng, draw(st.integers(1, max_tasks)), draw(st.integers(1, 6)))
+
+
+def renumbered(graph: TaskGraph, rng: np.random.Generator) -> tuple[TaskGraph, np.ndarray]:
+    """The same graph with other task, link and route numbers, and the new number of each task.
+
+    Tasks of one stream keep their order, which has a meaning.
+    """
+    n = graph.num_tasks
+    order = rng.permutation(n)  # order[new] = old
+    for stream in range(len(graph.stream_names)):
+        at = np.flatnonzero((graph.kind[order] == COMPUTE) & (graph.stream[order] == stream))
+        order[at] = np.sort(order[at])
+    new = np.empty(n, np.int64)
+    new[order] = np.arange(n)
+    link_order = rng.permutation(len(graph.link_names))
+    new_link = np.empty(len(link_order), np.int64)
+    new_link[link_order] = np.arange(len(link_order))
+    route_order = rng.permutation(len(graph.route_latency_ps))
+    new_route = np.empty(len(route_order) + 1, np.int64)
+    new_route[route_order] = np.arange(len(route_order))
+    new_route[-1] = -1
+    predecessor_ptr, predecessor_idx = csr(
+        [new[graph.predecessor_idx[graph.predecessor_ptr[t] : graph.predecessor_ptr[t + 1]]].tolist() for t in order]
+    )
+    route_ptr, route_links = csr(
+        [new_link[graph.route_links[graph.route_ptr[r] : graph.route_ptr[r + 1]]].tolist() for r in route_order]
+    )
+    columns = {
+        name: getattr(graph, name)[order] for name in ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "need")
+    }
+    other = replace(
+        graph,
+        **columns,
+        route=new_route[graph.route[order]].astype(np.int32),
+        predecessor_ptr=predecessor_ptr,
+        predecessor_idx=predecessor_idx,
+        route_ptr=route_ptr,
+        route_links=route_links,
+        route_latency_ps=graph.route_latency_ps[route_order],
+        link_bytes_per_s=graph.link_bytes_per_s[link_order],
+        link_names=tuple(graph.link_names[i] for i in link_order),
+    )
+    return other, new

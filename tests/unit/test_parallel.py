@@ -1,0 +1,111 @@
+"""Are the parts of a parallel layout right: grid, micro-batches, buckets, schedules, stages?"""
+
+from itertools import combinations
+
+import pytest
+from synthetic import MS, Chain
+
+from trine.errors import PlanError
+from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, Peer
+from trine.parallel.buckets import fill_buckets
+from trine.parallel.grid import RankGrid
+from trine.parallel.plan import Plan, micro_batches
+from trine.parallel.schedules import gpipe, one_f_one_b
+from trine.parallel.stages import cut_into_stages
+
+
+def test_grid_numbers_tensor_parallel_ranks_next_to_each_other():
+    grid = RankGrid(Plan(dp=2, tp=4, pp=3).axes)
+    assert grid.num_ranks == 24
+    assert grid.group(13, "tp") == (12, 13, 14, 15)
+    assert grid.group(13, "dp") == (9, 13)
+    assert grid.group(13, "pp") == (5, 13, 21)
+    assert grid.resolve(13, Peer("pp", 2)) == 21
+    assert sorted(r for g in grid.groups("dp") for r in g) == list(range(24))
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "sizes"), [(8, None, (8,)), (8, 2, (2, 2, 2, 2)), (10, 3, (3, 3, 2, 2)), (7, 7, (7,)), (5, 1, (1,) * 5)]
+)
+def test_micro_batches_differ_by_at_most_one_sample_and_lose_none(batch, micro, sizes):
+    assert micro_batches(batch, micro) == sizes
+
+
+def test_a_micro_batch_larger_than_the_batch_is_refused():
+    with pytest.raises(PlanError, match="larger than the replica's batch of 4"):
+        micro_batches(4, 5)
+
+
+def test_a_bucket_closes_when_it_has_reached_its_cap_and_no_gradient_is_split():
+    gradients = [(0, 30, 10), (1, 5, 11), (2, 94, 12), (3, 1, 12), (4, 200, 13), (5, 7, 14)]
+    buckets = fill_buckets(gradients, 20, 100)
+    assert [(b.parameters, b.size_bytes, b.ready_after) for b in buckets] == [
+        ((0,), 30, 10),
+        ((1, 2, 3), 100, 12),
+        ((4,), 200, 13),
+        ((5,), 7, 14),
+    ]
+
+
+def test_one_f_one_b_holds_no_more_micro_batches_than_stages_are_left():
+    for stages in range(1, 6):
+        for stage in range(stages):
+            passes = one_f_one_b(stage, stages, 8)
+            assert sorted(passes) == sorted(gpipe(stage, stages, 8))
+            live = peak = 0
+            for phase, _ in passes:
+                live += 1 if phase == PHASE_FORWARD else -1
+                peak = max(peak, live)
+            assert peak == min(stages - stage, 8)
+            for m in range(8):
+                assert passes.index((PHASE_FORWARD, m)) < passes.index((PHASE_BACKWARD, m))
+
+
+def test_balanced_cuts_are_optimal():
+    forward = [5 * MS, 1 * MS, 4 * MS, 2 * MS, 7 * MS, 3 * MS, 6 * MS, 1 * MS]
+    workload = Chain(forward, [2 * t for t in forward]).workload()
+    times = {op.id: op.gpu_time_ps for op in workload.operators}
+    for stages in range(1, 6):
+        found = cut_into_stages(workload, stages, (), times)
+        loads = [0] * stages
+        for op in workload.operators:
+            loads[found.stage_of[op.id]] += op.gpu_time_ps
+        best = min(
+            max(3 * sum(forward[a:b]) for a, b in zip((0, *cut), (*cut, 8), strict=True))
+            for cut in combinations(range(1, 8), stages - 1)
+        )
+        assert max(loads) == best
+
+
+def test_backward_is_cut_where_forward_is_and_every_crossing_has_its_gradient():
+    workload = Chain([MS] * 4, [MS] * 4).workload()
+    found = cut_into_stages(workload, 2, ("linear.3",), {})
+    for op in workload.operators:
+        assert found.stage_of[op.id] == (0 if op.layer in ("linear.1", "linear.2") else 1)
+    assert [(c.source, c.target, c.has_gradient) for c in found.crossings] == [(0, 1, True)]
+    assert workload.tensors[found.crossings[0].tensor].shape == (8, 64)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "says"),
+    [(("linear.9",), "no forward operator is called 'linear.9'; did you mean"), (("linear.1",), "does not come after")],
+)
+def test_wrong_cuts_are_refused_by_name(cuts, says):
+    with pytest.raises(PlanError, match=says):
+        cut_into_stages(Chain([MS] * 4, [MS] * 4).workload(), 2, cuts, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"dp": 0}, "dp must be a positive whole number"),
+        ({"data": "zero"}, "data must be one of ddp, dp"),
+        ({"schedule": "gpip"}, "schedule must be one of gpipe, 1f1b"),
+        ({"data": "dp", "dp": 2, "tp": 2}, "does not combine"),
+        ({"pp": 3, "cuts": ("a",)}, "3 stages need 2 cuts"),
+        ({"batch": 0}, "batch must be a positive"),
+    ],
+)
+def test_plans_that_cannot_run_are_refused(fields, says):
+    with pytest.raises(PlanError, match=says):
+        Plan(**fields)

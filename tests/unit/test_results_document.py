@@ -1,0 +1,76 @@
+import json
+
+import pytest
+from results_graphs import full_result, overlap, result
+
+from trine.errors import InputError
+from trine.results import Evidence
+
+STABLE_KEYS = {
+    "step_time_s", "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s", "slowest_rank",
+    "memory_peak_bytes", "collectives", "evidence", "warnings", "not_modelled", "simulator", "plan", "step_ends_s",
+    "ranks", "layers", "operators", "phases", "stages", "links", "memory", "critical_path",
+}  # fmt: skip
+
+
+def test_json_has_the_stable_keys_and_the_values_of_the_slowest_rank(tmp_path):
+    path = tmp_path / "result.json"
+    content = full_result().to_json(path)
+    assert set(content) == STABLE_KEYS
+    assert json.loads(path.read_text()) == content
+    assert (content["step_time_s"], content["compute_s"], content["idle_s"]) == (1e-10, 7e-11, 1e-11)
+    assert content["simulator"] == {
+        "version": "0.1.0", "wall_s": 0.25, "events": 12, "ranks_simulated": 2, "engine": "hand", "network": "fair",
+    }  # fmt: skip
+    (collective,) = content["collectives"]
+    assert (collective["kind"], collective["bytes"], collective["count"], collective["group_size"]) == (
+        "broadcast", 40, 1, 2,
+    )  # fmt: skip
+    assert content["evidence"][1] == {"what": "links", "kind": "assumed"}
+    assert [row["verdict"] for row in content["memory"]] == ["does not fit", "fits"]
+
+
+def test_seconds_print_as_exact_decimals():
+    graph, run = overlap()
+    run.end_ps[4] = 94_038_123_457
+    assert json.dumps(result(graph, run).to_json()["step_time_s"]) == "0.094038123457"
+
+
+def test_a_run_without_memory_says_so():
+    content = result(*overlap()).to_json()
+    assert content["memory_peak_bytes"] is None
+    assert content["memory"] == []
+
+
+def test_summary_puts_the_biggest_part_first_and_fits_a_screen():
+    lines = full_result().summary().splitlines()
+    assert lines[0] == "step time  100 ps"
+    first = lines.index("time of rank 0, the slowest of 2") + 1
+    assert [line.split()[0] for line in lines[first : first + 3]] == ["compute", "exposed", "idle"]
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    for part in ("DOES NOT FIT", "not modelled: kernel interference", "warning: the cluster has no name", "measured:"):
+        assert part in text
+
+
+def test_summary_shortens_what_is_too_long():
+    found = full_result()
+    long = "x" * 300
+    graph = found.graph
+    renamed = result(
+        type(graph)(**{f: getattr(graph, f) for f in graph.__dataclass_fields__ if f != "operator_names"},
+                    operator_names=(long, "linear")), found.records)  # fmt: skip
+    assert max(map(len, renamed.summary().splitlines())) <= 100
+
+
+def test_wrong_evidence_is_refused_with_the_nearest_kind():
+    with pytest.raises(InputError, match="did you mean 'measured'"):
+        Evidence("operator time", "mesured")
+    with pytest.raises(InputError, match="between 0 and 1"):
+        Evidence("operator time", "measured", share=1.5)
+
+
+def test_capacities_must_be_one_a_rank():
+    with pytest.raises(InputError, match="one entry a rank: 2, got 1"):
+        result(*overlap(), memory_capacity_bytes=(5,))
