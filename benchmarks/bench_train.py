@@ -24,7 +24,9 @@ def run(arguments: list[str], cache: str | None = None) -> tuple[float, float]:
     """Wall seconds and peak MiB of one process."""
     environment = dict(os.environ, **({"XDG_CACHE_HOME": cache} if cache else {}))
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - began
     if os.waitstatus_to_exitcode(status):
@@ -39,7 +41,18 @@ def best(arguments: list[str], repeat: int) -> tuple[float, float]:
 
 def train(gpus: int, answer: Path) -> list[str]:
     """Arguments of one training job on a ring."""
-    options = ["--gpus", str(gpus), "--parallel", "ddp", "--topology", "ring", "--bandwidth", "65 GB/s", "--latency", "1 us"]
+    options = [
+        "--gpus",
+        str(gpus),
+        "--parallel",
+        "ddp",
+        "--topology",
+        "ring",
+        "--bandwidth",
+        "65 GB/s",
+        "--latency",
+        "1 us",
+    ]
     return ["-m", "trine", "train", "resnet50-h100-b128", *options, "--json", str(answer)]
 
 
@@ -58,7 +71,11 @@ def main() -> None:
         print(f"{'trine --help':34} {helped:6.3f} s {'0.4 s':>8}")
         print(f"{'first run ever, 8 GPUs':34} {cold:6.2f} s {'25 s':>8}")
         for gpus in (1, 8, 16, 32, 64, 84, 256):
-            arguments = train(gpus, answer) if gpus > 1 else ["-m", "trine", "train", "resnet50-h100-b128", "--json", str(answer)]
+            arguments = (
+                train(gpus, answer)
+                if gpus > 1
+                else ["-m", "trine", "train", "resnet50-h100-b128", "--json", str(answer)]
+            )
             wall, peak = best(arguments, repeat)
             events = json.loads(answer.read_text())["simulator"]["events"]
             target = f"{TARGET_S[gpus]:.1f} s" if gpus in TARGET_S else ""

@@ -1,7 +1,7 @@
 """Communication against computation under tensor parallelism and DDP on two GPUs (in kind: TrioSim, Figure 13).
 
-The paper ran on two A40s over PCIe (P1) with A40 traces; here the bundled H100 traces are moved to the A40 by data-sheet
-ratios, which the result marks as assumed. Writes 03_communication_share.png.
+The paper ran on two A40s over PCIe (P1) with A40 traces; here the bundled H100 traces are moved to the A40 by
+data-sheet ratios, which the result marks as assumed. Writes 03_communication_share.png.
 """
 
 from pathlib import Path

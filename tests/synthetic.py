@@ -34,7 +34,9 @@ class Chain:
             size = weight_bytes[i] if weight_bytes else 4 * width * width
             weights.append(self._tensor((size // 4,), "weight"))
             activations.append(self._tensor((batch, width), "activation", (0,)))
-            self._operator("aten::linear", "forward", [activations[i], weights[i]], [activations[i + 1]], time, f"linear.{i + 1}")
+            self._operator(
+                "aten::linear", "forward", [activations[i], weights[i]], [activations[i + 1]], time, f"linear.{i + 1}"
+            )
         gradients: dict[int, tuple[int, int]] = {}
         upstream = activations[-1]
         for i in reversed(range(len(backward_ps))):
@@ -69,13 +71,28 @@ class Chain:
         )
         return number
 
-    def _operator(self, name: str, phase: str, inputs: list[int], outputs: list[int], time: int, layer: str, forward_id: int | None = None) -> int:  # fmt: skip
+    def _operator(
+        self,
+        name: str,
+        phase: str,
+        inputs: list[int],
+        outputs: list[int],
+        time: int,
+        layer: str,
+        forward_id: int | None = None,
+    ) -> int:
         number = len(self.operators) + 1
         self.operators.append(
             Operator(
-                id=number, name=name, phase=phase, inputs=tuple(inputs), outputs=tuple(outputs), gpu_time_ps=time,
-                layer=layer, forward_id=forward_id,
-            )  # fmt: skip
+                id=number,
+                name=name,
+                phase=phase,
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                gpu_time_ps=time,
+                layer=layer,
+                forward_id=forward_id,
+            )
         )
         return number
 

@@ -1,6 +1,6 @@
 """trine: how long a deep-learning job takes on many GPUs, and why.
 
-The public names below are resolved when first used, so that importing trine is fast and imports neither numba nor torch.
+The public names below are resolved when first used: importing trine is fast and imports neither numba nor torch.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def simulate(
     cluster: Cluster | str | None = None,
     compute: str = "auto",
     gpu: str | None = None,
+    trace_gpu: str | None = None,
     network: str = "fair",
     cpu: bool | None = None,
     launch_cost_ps: int | None = None,
@@ -55,6 +56,7 @@ def simulate(
     cluster: a Cluster, the name of a preset, or a file. More than one rank needs one.
     compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded`` or ``linear``.
     gpu: predict for this GPU instead of the one that the trace was recorded on.
+    trace_gpu: the GPU that the trace was recorded on, where the trace does not say.
     network: ``fair`` (max-min) or ``equal`` (TrioSim's per-link equal split).
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
     launch_cost_ps: CPU time per launch where the trace has none.
@@ -73,7 +75,7 @@ def simulate(
     from trine.results import Result
 
     began = time.perf_counter()
-    workload = _workload(workload)
+    workload = _workload(workload, trace_gpu)
     plan = plan if plan is not None else Plan()
     machine = _machine(cluster, plan)
     model, target = _compute(workload, compute, gpu, calibration)
@@ -96,12 +98,19 @@ def simulate(
     )
 
 
-def _workload(workload: Workload | str | os.PathLike[str]) -> Workload:
-    if isinstance(workload, Workload):
-        return workload
-    from trine.traces import load
+def _workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None) -> Workload:
+    if not isinstance(workload, Workload):
+        from trine.traces import load
 
-    return load(workload)
+        workload = load(workload)
+    if trace_gpu is None:
+        return workload
+    from trine.cluster import load_gpu
+
+    name = load_gpu(trace_gpu).name
+    if workload.gpu is not None and load_gpu(workload.gpu).name != name:
+        raise InputError(f"the trace says that it was recorded on {workload.gpu!r}, which contradicts {trace_gpu!r}")
+    return replace(workload, gpu=name)
 
 
 def _machine(cluster: Cluster | str | None, plan: Plan) -> Cluster | None:
@@ -133,7 +142,10 @@ def _compute(
     from trine.cluster import load_gpu
 
     if workload.gpu is None:
-        raise InputError(f"the trace {workload.name!r} does not say on which GPU it was recorded, so its times cannot be moved to {gpu!r}")
+        raise InputError(
+            f"the trace {workload.name!r} does not say on which GPU it was recorded, so its times cannot be moved to "
+            f"{gpu!r}: --trace-gpu NAME says it"
+        )
     target = load_gpu(gpu)
     return make_compute(name, workload, target=target, source=load_gpu(workload.gpu), calibration=calibration), target
 
@@ -281,38 +293,3 @@ def _simulator(wall_s: float, events: int, ranks: int) -> Simulator:
     from trine.results import Simulator
 
     return Simulator(version=__version__, wall_s=wall_s, events=events, ranks_simulated=ranks)
-
-
-def plan_for(
-    gpus: int | None, parallel: str | None, dp: int | None, tp: int | None, pp: int | None, plan: Plan
-) -> Plan:
-    """Turn what a user says on the command line into ways on each axis, or say what contradicts what.
-
-    ``parallel`` puts all ``gpus`` on one axis (``dp``: DataParallel, ``ddp``, ``tp``, ``pp``); ``dp``, ``tp``, ``pp``
-    give the ways on each, and their product must be ``gpus`` where that is given too.
-    """
-    given = {name: ways for name, ways in (("dp", dp), ("tp", tp), ("pp", pp)) if ways is not None}
-    for name, ways in (("--gpus", gpus), *((f"--{n}", w) for n, w in given.items())):
-        if ways is not None and ways < 1:
-            raise PlanError(f"{name} must be at least 1, got {ways}")
-    if parallel is not None:
-        if given:
-            raise PlanError(f"--parallel {parallel} puts all GPUs on one axis, so --{next(iter(given))} contradicts it")
-        if parallel not in ("dp", "ddp", "tp", "pp"):
-            raise PlanError(f"--parallel must be one of dp, ddp, tp, pp; got {parallel!r}")
-        if gpus is None:
-            raise PlanError(f"--parallel {parallel} needs --gpus N")
-        axis = {"ddp": "dp"}.get(parallel, parallel)
-        ways = {"dp": 1, "tp": 1, "pp": 1, axis: gpus}
-        return replace(plan, dp=ways["dp"], tp=ways["tp"], pp=ways["pp"], data="dp" if parallel == "dp" else "ddp")
-    if not given:
-        if gpus not in (None, 1):
-            raise PlanError(f"{gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
-        return plan
-    plan = replace(plan, **given)
-    if gpus is not None and gpus != plan.num_ranks:
-        raise PlanError(
-            f"--dp {plan.dp} x --tp {plan.tp} x --pp {plan.pp} = {plan.num_ranks} GPUs contradicts --gpus {gpus}"
-        )
-    return plan
-

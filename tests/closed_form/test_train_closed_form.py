@@ -67,7 +67,7 @@ def test_equal_stages_with_free_transfers_fill_and_drain(stages, micro, schedule
     total = 8 * 6 * MS
     cluster = build_topology("full", "9000 TB/s", 0, stages)
     # transfers of 2 KiB/micro at this rate take less than half a picosecond, which rounds up to 1 ps each
-    graph, records = simulate_chain(chain, Plan(pp=stages, micro_batch=8 // micro, schedule=schedule), cluster)
+    _, records = simulate_chain(chain, Plan(pp=stages, micro_batch=8 // micro, schedule=schedule), cluster)
     expected = (micro + stages - 1) * total // (micro * stages)
     end = int(records.end_ps.max())
     assert expected <= end <= expected + 4 * (micro + stages)
@@ -78,7 +78,7 @@ def test_two_layers_leave_the_tail_that_cannot_overlap():
     size = 64 * 10**6
     chain = Chain([10 * MS, 10 * MS], [20 * MS, 20 * MS], [size, size], optimizer_ps=3 * MS)
     cluster = build_topology("ring", "50 GB/s", "2 us", 4)
-    graph, records = simulate_chain(chain, Plan(dp=4, first_bucket_bytes=1, bucket_bytes=1), cluster)
+    _, records = simulate_chain(chain, Plan(dp=4, first_bucket_bytes=1, bucket_bytes=1), cluster)
     reduction = 2 * 3 * (transfer_ps(size // 4, 50 * GBS) + 2 * 10**6)
     assert reduction < 20 * MS
     assert records.end_ps.max() == 60 * MS + reduction + 3 * MS
@@ -88,7 +88,7 @@ def test_a_reduction_longer_than_the_backward_delays_the_next_one():
     size = 800 * 10**6
     chain = Chain([10 * MS, 10 * MS], [20 * MS, 20 * MS], [size, size], optimizer_ps=3 * MS)
     cluster = build_topology("ring", "50 GB/s", "2 us", 4)
-    graph, records = simulate_chain(chain, Plan(dp=4, first_bucket_bytes=1, bucket_bytes=1), cluster)
+    _, records = simulate_chain(chain, Plan(dp=4, first_bucket_bytes=1, bucket_bytes=1), cluster)
     reduction = 2 * 3 * (transfer_ps(size // 4, 50 * GBS) + 2 * 10**6)
     assert reduction > 20 * MS
     assert records.end_ps.max() == 40 * MS + 2 * reduction + 3 * MS

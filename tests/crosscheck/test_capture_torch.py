@@ -206,6 +206,20 @@ def test_a_step_without_operators_is_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_step_that_does_other_work_now_and_then_is_refused(tmp_path):
+    x = torch.randn(4, 3)
+    calls = []
+
+    def step():
+        calls.append(x.exp())
+        if len(calls) % 2:
+            calls[-1].relu()
+
+    with pytest.raises(InputError, match=r"call 2 was '(nothing|aten::relu)', then '(nothing|aten::relu)'"):
+        capture_function(step, tmp_path / "c", warmup=1, timed=1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_second_loop_and_a_loop_outside_are_errors(tmp_path):
     c = capture(tmp_path / "c", warmup=1)
     with pytest.raises(InputError, match="inside its block"):

@@ -59,7 +59,11 @@ def test_ddp_never_gets_slower_with_more_bandwidth(chain, ranks, slow, more):
 
 
 @settings(max_examples=25, deadline=None)
-@given(chains(), st.sampled_from([(2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2), (2, 2, 2)]), st.sampled_from([1, 2, 3, 8]))
+@given(
+    chains(),
+    st.sampled_from([(2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2), (2, 2, 2)]),
+    st.sampled_from([1, 2, 3, 8]),
+)
 def test_every_layout_runs_the_same_on_both_engines(chain, ways, micro):
     dp, tp, pp = ways
     if pp > len(chain.parameters):
@@ -76,7 +80,15 @@ def test_every_layout_runs_the_same_on_both_engines(chain, ways, micro):
 
 
 @pytest.mark.parametrize(
-    "plan", [Plan(dp=4), Plan(tp=4), Plan(pp=4, micro_batch=16), Plan(dp=2, tp=2), Plan(dp=4, data="dp"), Plan(dp=2, pp=2, micro_batch=32)]
+    "plan",
+    [
+        Plan(dp=4),
+        Plan(tp=4),
+        Plan(pp=4, micro_batch=16),
+        Plan(dp=2, tp=2),
+        Plan(dp=4, data="dp"),
+        Plan(dp=2, pp=2, micro_batch=32),
+    ],
 )
 def test_memory_returns_to_where_it_began_and_never_goes_below(plan):
     cluster = build_topology("switch", "100 GB/s", "1 us", 4)

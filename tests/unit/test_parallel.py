@@ -25,7 +25,8 @@ def test_grid_numbers_tensor_parallel_ranks_next_to_each_other():
 
 
 @pytest.mark.parametrize(
-    ("batch", "micro", "sizes"), [(8, None, (8,)), (8, 2, (2, 2, 2, 2)), (10, 3, (3, 3, 2, 2)), (7, 7, (7,)), (5, 1, (1,) * 5)]
+    ("batch", "micro", "sizes"),
+    [(8, None, (8,)), (8, 2, (2, 2, 2, 2)), (10, 3, (3, 3, 2, 2)), (7, 7, (7,)), (5, 1, (1,) * 5)],
 )
 def test_micro_batches_differ_by_at_most_one_sample_and_lose_none(batch, micro, sizes):
     assert micro_batches(batch, micro) == sizes

@@ -21,7 +21,10 @@ def list_clusters(json: Annotated[str | None, typer.Option(help="Write JSON; - f
     for name in known_clusters():
         machine = load_cluster(name)
         rows.append({"name": name, "gpus": len(machine.gpus), "links": len(machine.links), "notes": machine.notes})
-        show(f"{name:20} {len(machine.gpus):4} GPUs  {machine.notes.strip().splitlines()[0] if machine.notes else ''}", json)
+        show(
+            f"{name:20} {len(machine.gpus):4} GPUs  {machine.notes.strip().splitlines()[0] if machine.notes else ''}",
+            json,
+        )
     write_json({"clusters": rows}, json)
 
 

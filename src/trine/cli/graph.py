@@ -14,7 +14,9 @@ def run(
     graph: Annotated[str, typer.Argument(help="Task graph, JSON (docs/formats/graph.md).")],
     cluster: Annotated[str, typer.Option(help="Preset name or cluster file.")],
     network: Annotated[str, typer.Option(metavar="fair|equal", help="How flows share links.")] = "fair",
-    engine: Annotated[str, typer.Option(metavar="compiled|reference", help="The engine, or its Python twin.")] = "compiled",
+    engine: Annotated[
+        str, typer.Option(metavar="compiled|reference", help="The engine, or its Python twin.")
+    ] = "compiled",
     json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
 ) -> None:
     """Run the compute, transfer and join tasks of GRAPH and say when each starts and ends."""
@@ -26,9 +28,7 @@ def run(
     machine = load_cluster(cluster)
     tasks = load_graph(graph, machine)
     progress = ProgressLine()
-    records = trine.engine.run(
-        tasks, network=network, engine=engine, progress=progress, on_compile=progress.compiling
-    )
+    records = trine.engine.run(tasks, network=network, engine=engine, progress=progress, on_compile=progress.compiling)
     progress.close()
     end = int(records.end_ps.max(initial=0))
     last = int(records.end_ps.argmax()) if tasks.num_tasks else -1

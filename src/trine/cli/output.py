@@ -21,7 +21,7 @@ EXIT_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn trine's errors into one line on stderr and an exit code: 2 for wrong input, 1 for a run that cannot finish."""
+    """Turn trine's errors into one line on stderr and an exit code: 2 for wrong input, 1 for a run that failed."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -71,7 +71,7 @@ def write_json(answer: object, target: str | None) -> None:
 
 
 class ProgressLine:
-    """Progress on stderr with an estimate of the time left; silent for the first two seconds and when not a terminal."""
+    """Progress on stderr with an estimate of the time left, after two silent seconds."""
 
     SILENT_S = 2.0
 

@@ -21,19 +21,21 @@ def inspect(
     json: Json = None,
 ) -> None:
     """Say what is in a trace, what is missing, and what was assumed in its place."""
+    from dataclasses import asdict
+
+    from trine.cli.trace_text import description_text, difference_text
     from trine.traces import compare, describe, load
 
     workload = load(path)
     description = describe(workload)
-    show(description.text(), json)
-    answer = description.to_json()
+    show(description_text(description), json)
+    answer = asdict(description)
     if against is not None:
         differences = compare(workload, load(against))
-        show("", json)
-        show(f"compared with {against}: {len(differences)} differences", json)
+        show(f"\ncompared with {against}: {len(differences)} differences", json)
         for difference in differences:
-            show(f"  {difference}", json)
-        answer["differences"] = list(differences)
+            show(f"  {difference_text(difference)}", json)
+        answer["differences"] = [asdict(difference) for difference in differences]
     write_json(answer, json)
 
 
@@ -65,13 +67,14 @@ def capture(
     json: Json = None,
 ) -> None:
     """Record one training step of your own function with PyTorch's profiler (needs trine[capture])."""
-    from trine.traces import capture_function
-    from trine.traces.capture_target import import_function
+    from dataclasses import asdict
 
+    from trine.cli.trace_text import description_text
+    from trine.traces import capture_function, describe, load, load_function
+
+    target = load_function(function)
     say(f"capturing {function}: {warmup} warm-up, {steps} timed and 1 traced step ...")
-    capture_function(import_function(function), output, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
-    from trine.traces import describe, load
-
+    capture_function(target, output, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
     description = describe(load(output))
-    show(description.text(), json)
-    write_json(description.to_json(), json)
+    show(description_text(description), json)
+    write_json(asdict(description), json)

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
-from trine.errors import InputError, PlanError
 
 Text = str | None
 Number = int | None
@@ -23,10 +22,14 @@ def train(
     dp: Annotated[Number, typer.Option(help="Ways of data parallelism (DDP).", rich_help_panel="Layout")] = None,
     tp: Annotated[Number, typer.Option(help="Ways of tensor parallelism.", rich_help_panel="Layout")] = None,
     pp: Annotated[Number, typer.Option(help="Pipeline stages.", rich_help_panel="Layout")] = None,
-    batch: Annotated[Number, typer.Option(help="Samples of one data-parallel replica; as in the trace if not given.")] = None,
+    batch: Annotated[
+        Number, typer.Option(help="Samples of one data-parallel replica; as in the trace if not given.")
+    ] = None,
     global_batch: Annotated[Number, typer.Option(help="Samples of all replicas together.")] = None,
     micro_batch: Annotated[Number, typer.Option(help="Samples of one micro-batch.")] = None,
-    schedule: Annotated[str, typer.Option(metavar="gpipe|1f1b", help="Order of micro-batches in the pipeline.")] = "gpipe",
+    schedule: Annotated[
+        str, typer.Option(metavar="gpipe|1f1b", help="Order of micro-batches in the pipeline.")
+    ] = "gpipe",
     cuts: Annotated[Text, typer.Option(help="Layers that begin later stages, e.g. conv2d.5,linear.1.")] = None,
     bucket: Annotated[Text, typer.Option(help="Cap of every DDP bucket, e.g. 25MiB.")] = None,
     tp_style: Annotated[str, typer.Option(metavar="column|megatron", help="How linears are split.")] = "column",
@@ -38,7 +41,10 @@ def train(
     bandwidth: Annotated[Text, typer.Option(help='Of each link and direction of --topology: "65 GB/s".')] = None,
     latency: Annotated[Text, typer.Option(help='Of each link of --topology: "1 us".')] = None,
     gpu: Annotated[Text, typer.Option(help="Predict for this GPU instead of the trace's.")] = None,
-    compute: Annotated[str, typer.Option(metavar="auto|recorded|linear", help="Where operator times come from.")] = "auto",
+    trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
+    compute: Annotated[
+        str, typer.Option(metavar="auto|recorded|linear", help="Where operator times come from.")
+    ] = "auto",
     calibration: Annotated[Text, typer.Option(help="File written by trine calibrate.")] = None,
     network: Annotated[str, typer.Option(metavar="fair|equal", help="How flows share links.")] = "fair",
     cpu: Annotated[bool | None, typer.Option("--cpu/--no-cpu", help="Wait for the launching CPU thread.")] = None,
@@ -51,31 +57,30 @@ def train(
     timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
     """Say how long a training step of WORKLOAD takes on N GPUs, and why."""
+    from trine.cli.layout import machine_for, with_sizes, with_ways
+    from trine.compute import Calibration
     from trine.parallel.plan import Plan
-    from trine.simulation import plan_for, simulate
+    from trine.simulation import simulate
     from trine.traces import load
-    from trine.units import parse_bytes, parse_time
+    from trine.units import parse_time
 
-    caps = {} if bucket is None else {"first_bucket_bytes": _cap(bucket), "bucket_bytes": _cap(bucket)}
     base = Plan(
-        micro_batch=micro_batch, schedule=schedule.lower(), tp_style=tp_style, input_copy=inputs, num_steps=steps, **caps
+        micro_batch=micro_batch, schedule=schedule.lower(), tp_style=tp_style, input_copy=inputs, num_steps=steps
     )
-    plan = plan_for(gpus, parallel, dp, tp, pp, base)
-    plan = _with_batch_and_cuts(plan, batch, global_batch, cuts)
-    del parse_bytes
-    machine, warnings = _machine(cluster, topology, bandwidth, latency, plan.num_ranks, gpu)
+    plan = with_sizes(with_ways(base, gpus, parallel, dp, tp, pp), batch, global_batch, bucket, cuts)
+    machine, warnings = machine_for(plan, cluster, topology, bandwidth, latency, gpu)
     progress = ProgressLine()
-    fits = _calibration(calibration)
     result = simulate(
         load(workload),
         plan,
         cluster=machine,
         compute=compute,
         gpu=gpu,
+        trace_gpu=trace_gpu,
         network=network,
         cpu=cpu,
         launch_cost_ps=None if launch_cost is None else parse_time(launch_cost, "--launch-cost"),
-        calibration=fits,
+        calibration=None if calibration is None else Calibration.load(calibration),
         progress=progress,
         on_compile=progress.compiling,
         warnings=tuple(warnings),
@@ -94,52 +99,6 @@ def train(
 
         plot_timeline(result, timeline)
         say(f"timeline drawn in {timeline}")
-
-
-def _cap(text: str) -> int:
-    from trine.units import parse_bytes
-
-    return parse_bytes(text, "--bucket")
-
-
-def _with_batch_and_cuts(plan, batch, global_batch, cuts):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
-    if batch is not None and global_batch is not None:
-        raise PlanError("--batch (one replica) and --global-batch (all replicas) contradict each other: give one")
-    if global_batch is not None:
-        if global_batch % plan.dp:
-            raise PlanError(f"--global-batch {global_batch} does not divide into {plan.dp} equal replicas")
-        batch = global_batch // plan.dp
-    names = tuple(name.strip() for name in cuts.split(",")) if cuts else ()
-    if names and plan.pp == 1:
-        raise PlanError("--cuts needs a pipeline: --pp P or --parallel pp")
-    return replace(plan, batch=batch, cuts=names)
-
-
-def _machine(cluster, topology, bandwidth, latency, num_ranks, gpu):  # type: ignore[no-untyped-def]
-    """The cluster that the options describe, with sentences about what was assumed."""
-    if topology is None:
-        for name, value in (("--bandwidth", bandwidth), ("--latency", latency)):
-            if value is not None:
-                raise InputError(f"{name} describes the links of --topology, which was not given")
-        return cluster, []
-    if cluster is not None:
-        raise InputError("--cluster and --topology both describe the machine: give one")
-    if bandwidth is None:
-        raise InputError(f'--topology {topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
-    from trine.cluster import build_topology
-
-    warnings = [] if latency is not None else ["--latency was not given: links have none"]
-    return build_topology(topology, bandwidth, latency if latency is not None else 0, num_ranks, gpu), warnings
-
-
-def _calibration(path):  # type: ignore[no-untyped-def]
-    if path is None:
-        return None
-    from trine.compute import Calibration
-
-    return Calibration.load(path)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,12 +1,11 @@
 """How long an operator takes on the GPU, and how long its launch keeps the CPU busy."""
 
 from trine.compute.calibration import Calibration, calibrate
-from trine.compute.calibration_file import load_calibration, save_calibration
 from trine.compute.cost import Work, work
-from trine.compute.fit import FitReport, KindFit
 from trine.compute.kinds import kind_of
 from trine.compute.launch import LaunchCosts, launch_costs
 from trine.compute.models import ComputeModel, Duration, make_compute
+from trine.compute.report import FitReport, KindFit
 from trine.compute.resize import Resized, Split, resized
 
 __all__ = [
@@ -22,9 +21,7 @@ __all__ = [
     "calibrate",
     "kind_of",
     "launch_costs",
-    "load_calibration",
     "make_compute",
     "resized",
-    "save_calibration",
     "work",
 ]

@@ -11,12 +11,16 @@ missing or ill-typed entries are errors.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from trine.compute.cost import work_of
+from trine.compute.cost import Work, work_of
+from trine.compute.fit import fit_laws
 from trine.compute.kinds import kind_of
+from trine.compute.law import Sample
+from trine.compute.report import FitReport, report
 from trine.compute.resize import Split, resized
 from trine.errors import InputError
 from trine.model.workload import Operator, Tensor, Workload
@@ -38,14 +42,36 @@ class Point:
 class Calibration:
     """Operators of several traces of one GPU, in the order of the traces.
 
-    ``gpu``: their GPU, None where no trace names one. ``resolution_ps``: the coarsest time step among them. ``sources``:
-    where they were read from.
+    ``gpu``: their GPU, None where no trace names one. ``resolution_ps``: the coarsest time step among them.
+    ``sources``: where they were read from.
     """
 
     gpu: str | None
     resolution_ps: int
     sources: tuple[str, ...]
     points: tuple[Point, ...]
+
+    @property
+    def report(self) -> FitReport:
+        """How well laws fitted on these points describe them."""
+        return report(fit_laws(self.samples(), self.resolution_ps))
+
+    def samples(self) -> list[tuple[str, Sample]]:
+        """The points as a fit takes them: kind and sample."""
+        return [(p.kind, Sample(Work(p.flops, p.bytes), p.time_ps)) for p in self.points]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``path``, as JSON: the same calibration gives the same bytes."""
+        from trine.compute.calibration_file import write
+
+        write(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Calibration:
+        """Read a file that ``save`` wrote. Raises SpecError, naming file and field, for anything else."""
+        from trine.compute.calibration_file import read
+
+        return read(path)
 
 
 def calibrate(workloads: Sequence[Workload]) -> Calibration:

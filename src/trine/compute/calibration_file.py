@@ -20,13 +20,13 @@ _HEAD = ("format", "version", "gpu", "resolution_ps", "sources", "points")
 _POINT_INTS = {"batch": 1, "flops": 0, "bytes": 0, "time_ps": 1}
 
 
-def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+def write(calibration: Calibration, path: str | os.PathLike[str]) -> None:
     """Write ``calibration`` to ``path``: the same calibration gives the same bytes."""
     data = {"format": _FORMAT, "version": _VERSION, **asdict(calibration)}
     Path(path).write_text(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def load_calibration(path: str | os.PathLike[str]) -> Calibration:
+def read(path: str | os.PathLike[str]) -> Calibration:
     """Read a calibration. Raises SpecError, naming file and field, for anything that is not exactly one."""
     try:
         if os.path.getsize(path) > _MAX_BYTES:

@@ -19,7 +19,8 @@ from trine.model.workload import Operator, Tensor, Workload
 # difference, exponential, sum, quotient. Norms: mean (1), variance (2), normalise (2), scale and shift (2).
 _FLOPS_PER_ELEMENT = {
     "elementwise": (1, 1), "reduction": (1, 0), "adaptive_pool": (1, 1), "avg_pool": (1, 1), "max_pool": (1, 1),
-    "softmax": (5, 4), "loss": (5, 4), "batch_norm": (7, 11), "layer_norm": (7, 11), "group_norm": (7, 11), "optimizer": (1, 1), "embedding": (0, 1),
+    "softmax": (5, 4), "loss": (5, 4), "batch_norm": (7, 11), "layer_norm": (7, 11), "group_norm": (7, 11),
+    "optimizer": (1, 1), "embedding": (0, 1),
 }  # fmt: skip
 # FLOPs per element of optimizer operators with several, and how many lists of tensors those that end in "_" take.
 _OPTIMIZER_FLOPS = {"lerp": 3, "addcmul": 3, "addcdiv": 3, "adam": 12, "adamw": 12, "sgd": 4}

@@ -23,7 +23,7 @@ BACKWARD_SUFFIX = " backward"
 _RULES: tuple[tuple[str, str], ...] = (
     ("optimizer", r"foreach.*|ampforeach.*|fused(adam|adamw|sgd|adagrad|lamb)"),
     ("attention", r".*(scaleddotproduct|flashattention|efficientattention|flexattention|cudnnattention).*"),
-    ("conv", r".*convolution.*|(slow|thnn|cudnn|quantized|miopen)?conv(transpose|depthwise|dilated)?[123]d.*|conv.*tbc"),
+    ("conv", r".*convolution.*|(slow|thnn|cudnn|miopen)?conv(transpose|depthwise|dilated)?[123]d.*|conv.*tbc"),
     ("linear", r"linear|addmm|mm|scaledmm|int8?mm|addmv|mv"),
     ("matmul", r"matmul|bmm|baddbmm|addbmm|groupedmm|einsum|dot|vdot|inner|outer|addr|ger|bilinear|trilinear"),
     ("batch_norm", r".*batchnorm.*"),
@@ -36,9 +36,9 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("loss", r".*(crossentropy|loss|logsoftmax|kldiv).*"),
     ("softmax", r".*softmax.*"),
     ("embedding", r".*embedding.*"),
-    ("index", r"(index|gather|scatter|take|put|masked|nonzero|topk|sort|argsort|searchsorted|unique|roll|flip|tril|triu).*"),
-    ("view", r"(t|numpyt|mt|view.*|reshape.*|transpose.*|permute|expand.*|unsqueeze|squeeze.*|detach|asstrided|alias|slice"
-             r"|select(int)?|narrow|chunk|split.*|unbind.*|flatten.*|unflatten.*|unsafeview|movedim|swapaxes|liftfresh"
+    ("index", r"(index|gather|scatter|take|put|masked|nonzero|topk|sort|argsort|unique|roll|flip|tri[lu]).*"),
+    ("view", r"(t|numpyt|mt|view.*|reshape.*|transpose.*|permute|expand.*|unsqueeze|squeeze.*|detach|asstrided|alias"
+             r"|slice|select(int)?|narrow|chunk|split.*|unbind.*|flatten.*|unflatten.*|unsafeview|movedim|swapaxes"
              r"|resolveconj|resolveneg|reshapealias|empty.*|resize|setdata)"),
     ("copy", r"(copy|cat|concat|stack|hstack|vstack|clone|contiguous|tocopy|to|type|constantpadnd|pad|reflectionpad.*"
              r"|replicationpad.*|repeat.*|tile|fill|zero|ones|zeros|full|newzeros|newones|newfull|.*like|arange|memcpy.*"
@@ -62,7 +62,7 @@ _VIEW_GRADIENTS = {
 
 
 def kind_of(operator: Operator) -> str:
-    """Return the kind of ``operator``, such as ``"conv"`` or ``"conv backward"``; ``"other"`` if the name is unknown."""
+    """Return the kind of ``operator``, such as ``"conv"`` or ``"conv backward"``; ``"other"`` for unknown names."""
     return _kind_of_name(operator.name)
 
 

@@ -33,8 +33,8 @@ class LaunchCosts:
 def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> LaunchCosts:
     """Return how long each operator keeps the launching thread busy, from its start to that of the next one.
 
-    Time between operators (Python, operators without kernels) belongs to the earlier one. What looks like a wait for the
-    GPU is replaced by the usual time of the kind; of kinds seen fewer than three times only the launch itself and a
+    Time between operators (Python, operators without kernels) belongs to the earlier one. What looks like a wait for
+    the GPU is replaced by the usual time of the kind; of kinds seen fewer than three times only the launch itself and a
     usual gap count. Without launch times in the trace each operator costs ``default_ps``.
     """
     spans = _spans(workload)

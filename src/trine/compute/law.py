@@ -51,21 +51,34 @@ class Sample:
     time_ps: int
 
 
-def fit_law(samples: Sequence[Sample], *, with_flops: bool, resolution_ps: int = 1) -> Law:
+def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_ps: int = 1) -> Law:
     """Fit a law to ``samples``, in relative terms and robustly.
 
     Residuals are relative to the recorded time (or to resolution_ps / RELATIVE_ERROR if that is more;
     ``resolution_ps`` is the time step of the trace), and operators far off the law of their kind, such as one for which
-    the library chose another algorithm, weigh less (Huber, at most a fixed number of rounds). ``with_flops``: whether
-    the law has a FLOP term. Samples must have positive times.
+    the library chose another algorithm, weigh less (Huber, at most a fixed number of rounds). Times must be positive.
+
+    ``memory``: the law of operators bound by memory, for kinds bound by arithmetic; only with it has the law a term for
+    FLOPs. At a single batch size FLOPs and bytes of a linear layer are nearly proportional (both to the weight), and
+    its times cannot tell them apart; so a byte is expected to cost what it costs there, give or take as much.
     """
-    columns = [np.array([float(s.work.bytes) for s in samples] + [0.0]), np.ones(len(samples) + 1)]
-    if with_flops:
-        columns.insert(0, np.array([float(s.work.flops) for s in samples] + [0.0]))
-    # The expectation of no fixed part is the last row: time 0 for no work, weighed by its own spread.
-    times = np.array([float(s.time_ps) for s in samples] + [0.0])
-    sigma = np.maximum(times, resolution_ps / RELATIVE_ERROR)
-    sigma[-1] = FIXED_SPREAD_PS / RELATIVE_ERROR
+    # What is expected of coefficients makes further rows: the fixed part 0, the cost of a byte that of ``memory``.
+    rows = [(float(s.work.flops), float(s.work.bytes), 1.0, float(s.time_ps)) for s in samples]
+    sigma = [max(row[3], resolution_ps / RELATIVE_ERROR) for row in rows]
+    rows.append((0.0, 0.0, 1.0, 0.0))
+    sigma.append(FIXED_SPREAD_PS / RELATIVE_ERROR)
+    if memory is not None and memory.ps_per_byte > 0.0:
+        typical = max(row[1] for row in rows)
+        rows.append((0.0, typical, 0.0, memory.ps_per_byte * typical))
+        sigma.append(memory.ps_per_byte * typical / RELATIVE_ERROR)
+    table = np.array(rows)
+    columns = [table[:, k].copy() for k in range(0 if memory is not None else 1, 3)]
+    coefficients = _robust(columns, table[:, 3].copy(), np.array(sigma), len(samples))
+    return Law(*coefficients) if memory is not None else Law(0.0, *coefficients)
+
+
+def _robust(columns: Sequence[Floats], times: Floats, sigma: Floats, num_samples: int) -> list[float]:
+    """Non-negative least squares in which samples (the first rows) far off the fit weigh less, round by round."""
     problem = _Problem(columns, times)
     weights = 1.0 / (sigma * sigma)
     coefficients = problem.solve(weights)
@@ -73,13 +86,13 @@ def fit_law(samples: Sequence[Sample], *, with_flops: bool, resolution_ps: int =
         predicted = sum((c * column for c, column in zip(coefficients, columns, strict=True)), np.zeros(len(times)))
         residuals = np.abs(times - predicted) / sigma
         # 1.4826 x median absolute residual estimates a standard deviation; floored where a fit is nearly exact.
-        spread = max(1.4826 * median(residuals[:-1].tolist()), 1e-3)
+        spread = max(1.4826 * median(residuals[:num_samples].tolist()), 1e-3)
         factor = np.minimum(1.0, _HUBER * spread / np.maximum(residuals, 1e-300))
-        factor[-1] = 1.0
+        factor[num_samples:] = 1.0
         before, coefficients = coefficients, problem.solve(weights * factor)
         if all(abs(new - old) <= _SETTLED * old for new, old in zip(coefficients, before, strict=True)):
             break
-    return Law(*coefficients) if with_flops else Law(0.0, *coefficients)
+    return coefficients
 
 
 def median(values: Sequence[float]) -> float:

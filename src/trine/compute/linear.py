@@ -23,9 +23,10 @@ from itertools import pairwise
 
 from trine.compute.calibration import Calibration, measured_times, signatures, time_step_ps
 from trine.compute.cost import Work
-from trine.compute.fit import FitReport, Laws, fit_laws, report
+from trine.compute.fit import Laws, fit_laws
 from trine.compute.kinds import kind_of
 from trine.compute.law import Law, Sample
+from trine.compute.report import FitReport, report
 from trine.compute.resize import Split
 from trine.compute.sizing import Sizing
 from trine.errors import InputError
@@ -33,14 +34,14 @@ from trine.model.workload import Operator, Workload
 
 
 def anchored(law: Law, before: Work, recorded_ps: int, after: Work) -> int:
-    """Time in picoseconds, rounded up, at the work ``after`` of an operator that took ``recorded_ps`` for ``before``."""
+    """Picoseconds, rounded up, that an operator takes for ``after`` if it took ``recorded_ps`` for ``before``."""
     m0, m = law.time_ps(before), law.time_ps(after)
     if m0 <= 0.0:
         return recorded_ps
     excess = recorded_ps - m0
-    if excess > 0.0:
-        return math.ceil(m + excess * math.sqrt(m / m0))
-    return math.ceil(recorded_ps * (m / m0))
+    time = m + excess * math.sqrt(m / m0) if excess > 0.0 else recorded_ps * (m / m0)
+    # The doubles' own rounding error must not be rounded up to a picosecond.
+    return math.ceil(time * (1.0 - 2.0**-50))
 
 
 class LinearTimes:
@@ -64,7 +65,7 @@ class LinearTimes:
             samples = [(kind_of(op), Sample(self._sizing.recorded(op), op.gpu_time_ps)) for op in operators]
             resolution = time_step_ps(operators)
             if others is not None:
-                samples += [(p.kind, Sample(Work(p.flops, p.bytes), p.time_ps)) for p in others.points]
+                samples += others.samples()
                 resolution = max(resolution, others.resolution_ps)
             self._laws = fit_laws(samples, resolution)
         return self._laws

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trine.compute.calibration import Calibration
-from trine.compute.fit import FitReport
 from trine.compute.linear import LinearTimes
+from trine.compute.report import FitReport
 from trine.compute.resize import Split
 from trine.compute.sizing import Sizing
 from trine.compute.transfer import Transfer

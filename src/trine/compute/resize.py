@@ -23,9 +23,9 @@ class Split:
     """At which sizes an operator runs.
 
     ``batch``: samples of one replica (or micro-batch). ``ways`` and ``mode``: tensor parallelism of a forward or
-    backward operator; with mode ``''`` it is replicated and ``ways`` does not matter. Operators without weights take 'column' or
-    'row' alike as their share of the features or heads. ``share``: part of the parameters' bytes that an optimizer
-    operator handles; it does not matter to others. Raises PlanError if a value cannot be.
+    backward operator; with mode ``''`` it is replicated and ``ways`` does not matter. Operators without weights take
+    'column' or 'row' alike as their share of the features or heads. ``share``: part of the parameters' bytes that an
+    optimizer operator handles; it does not matter to others. Raises PlanError if a value cannot be.
     """
 
     batch: int
@@ -90,12 +90,12 @@ def _resized(operator: Operator, workload: Workload, split: Split, before: Resiz
         dims = split_dims(operator, both, split.mode, None if before is None else before.operator, sources)
     done, uneven = [], before is not None and before.uneven
     for tensor, dim in zip(both, dims, strict=True):
+        if dim is not None and (dim >= len(tensor.shape) or tensor.shape[dim] < ways):
+            which = f"dimension {dim} of a tensor {tensor.shape}"
+            raise PlanError(f"operator {operator.id} ({operator.name}): {which} cannot be split {ways} ways")
         shape, rounded = _shape(tensor, split.batch, workload.batch, dim, ways)
         uneven = uneven or rounded
         done.append(_with_shape(tensor, shape))
-        if dim is not None and tensor.shape[dim] < ways:
-            features = tensor.shape[dim]
-            raise PlanError(f"operator {operator.id} ({operator.name}) has {features} features to split {ways} ways")
     return Resized(operator, tuple(done[: len(inputs)]), tuple(done[len(inputs) :]), before, uneven)
 
 
@@ -110,7 +110,7 @@ def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tenso
 
 def _shape(tensor: Tensor, batch: int, recorded: int, dim: int | None, ways: int) -> tuple[tuple[int, ...], bool]:
     """The shape at ``batch`` with ``dim`` divided ``ways`` ways, and whether a size had to be rounded up."""
-    if batch == recorded and dim is None or not tensor.batch_dims and dim is None:
+    if (batch == recorded and dim is None) or (not tensor.batch_dims and dim is None):
         return tensor.shape, False
     shape, rounded = list(tensor.shape), False
     for i, size in enumerate(tensor.shape):

@@ -19,8 +19,8 @@ from trine.units import PS_PER_S
 
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
-    "float64": "float64", "float16": "float16", "tfloat32": "tfloat32", "float8_e4m3fn": "float8", "float8_e5m2": "float8",
-    "float8": "float8",
+    "float64": "float64", "float16": "float16", "tfloat32": "tfloat32", "float8_e4m3fn": "float8",
+    "float8_e5m2": "float8", "float8": "float8",
 }  # fmt: skip
 
 
@@ -34,12 +34,12 @@ class Transfer:
         self._source, self._target, self._workload = source, target, workload
         self._tf32_products = self._runs_above_float32()
         self.notes: tuple[str, ...] = (
-            f"times were scaled from {source.name} to {target.name} by the ratio of their rooflines; products of float32 "
-            f"matrices taken to run in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
+            f"times were scaled from {source.name} to {target.name} by the ratio of their rooflines; products of "
+            f"float32 matrices taken to run in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
         )
 
     def time_ps(self, operator: Operator, sizes_work: Work, ps: int, fixed_ps: float) -> int:
-        """Picoseconds on the target of an operator that takes ``ps`` on the source, ``fixed_ps`` of it whatever its size."""
+        """Picoseconds on the target of an operator that takes ``ps`` on the source, ``fixed_ps`` of it at any size."""
         precision = self._precision(operator)
         before, after = _bound(self._source, sizes_work, precision), _bound(self._target, sizes_work, precision)
         if before <= 0.0:
@@ -52,13 +52,13 @@ class Transfer:
         peak = self._source.flop_per_s.get("float32", 0)
         for op in self._workload.operators:
             kind = kind_of(op)
-            if is_compute_bound(kind) and family_of(kind) != "conv" and op.gpu_time_ps and self._dtype(op) == "float32":
-                if work(op, self._workload).flops * PS_PER_S > peak * op.gpu_time_ps > 0:
-                    return True
+            is_product = is_compute_bound(kind) and family_of(kind) != "conv" and self._dtype(op) == "float32"
+            if is_product and work(op, self._workload).flops * PS_PER_S > peak * op.gpu_time_ps > 0:
+                return True
         return False
 
     def _precision(self, operator: Operator) -> str:
-        """Precision of an operator's arithmetic: PyTorch lets convolutions use TF32 and matrix products only if asked."""
+        """Precision of its arithmetic: PyTorch lets convolutions use TF32, and matrix products only if asked."""
         dtype = self._dtype(operator)
         uses_tf32 = family_of(kind_of(operator)) == "conv" or (
             is_compute_bound(kind_of(operator)) and self._tf32_products

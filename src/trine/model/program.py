@@ -25,7 +25,7 @@ class Label(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Another rank on an axis of the grid: ``position`` is its coordinate there, all other coordinates are one's own."""
+    """Another rank on an axis of the grid: ``position`` is its coordinate there, all others are one's own."""
 
     axis: str
     position: int

@@ -12,7 +12,7 @@ FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 
 #: Roles of tensors. ``input`` (data and targets that the step is given), ``weight`` (trained), ``buffer`` (kept, not
-#: trained: running mean), ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (made in forward or backward).
+#: trained: running mean), ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (made on the way).
 ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation")
 
 

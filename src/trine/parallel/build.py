@@ -74,11 +74,15 @@ class JobContext:
         self.stages = self._cut()
 
     def _cut(self) -> Stages:
-        time = {
-            op.id: self.duration(op, self.batch, count=False)
-            for op in self.workload.operators
-            if op.phase in (FORWARD, BACKWARD)
-        } if self.plan.pp > 1 and not self.plan.cuts else {}
+        time = (
+            {
+                op.id: self.duration(op, self.batch, count=False)
+                for op in self.workload.operators
+                if op.phase in (FORWARD, BACKWARD)
+            }
+            if self.plan.pp > 1 and not self.plan.cuts
+            else {}
+        )
         return cut_into_stages(self.workload, self.plan.pp, self.plan.cuts, time)
 
     def split_of(self, op: Operator) -> TensorSplit | None:
@@ -196,7 +200,10 @@ class StageBuilder:
     def _buffer_sizes(self) -> list[int]:
         tensors = self.context.workload.tensors
         found = {
-            tensors[t].storage: tensors[t].size_bytes for op in self.forward for t in op.inputs if tensors[t].role == "buffer"
+            tensors[t].storage: tensors[t].size_bytes
+            for op in self.forward
+            for t in op.inputs
+            if tensors[t].role == "buffer"
         }
         return list(found.values())
 
@@ -235,13 +242,11 @@ class StageBuilder:
             if bucket.ready_after == op.id:
                 label = self.context.label(op, len(self.context.micro_batches) - 1, step)
                 key = ("bucket", self.stage, number, step)
-                reduce = Collective(
-                    "all_reduce", "dp", key, bucket.size_bytes, -1, self.writer.last_compute(), label
-                )
+                reduce = Collective("all_reduce", "dp", key, bucket.size_bytes, -1, self.writer.last_compute(), label)
                 self.arrived.setdefault((step,), []).append(self.writer.add(reduce))
 
     def _optimizer_step(self, step: int) -> None:
-        """One optimizer step after all gradients have arrived; a stage does the share of the work that its weights are."""
+        """One optimizer step after all gradients have arrived; a stage does the share of it that its weights are."""
         for done in self.arrived.pop((step,), []):
             self.writer.wait(done)
         total = sum(p.size_bytes for p in self.context.workload.parameters)
@@ -323,8 +328,8 @@ def build_job(
 
     context = JobContext(workload, plan, compute, launch)
     if plan.data == "dp" and plan.dp > 1:
-        programs = build_data_parallel(context, has_host)
-        program_of = (0, *([1] * (plan.dp - 1)))
+        programs: tuple[RankProgram, ...] = build_data_parallel(context, has_host)
+        program_of: tuple[int, ...] = (0, *([1] * (plan.dp - 1)))
         buckets: tuple[tuple[int, ...], ...] = ()
     else:
         builders = [StageBuilder(context, stage, has_host) for stage in range(plan.pp)]
@@ -358,7 +363,10 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
             f"one micro-batch in a pipeline of {plan.pp} stages keeps each GPU idle most of the time: set --micro-batch"
         )
     if len(set(context.micro_batches)) > 1:
-        found.append(f"the batch of {context.batch} is cut into uneven micro-batches of {max(context.micro_batches)} and {min(context.micro_batches)} samples")
+        found.append(
+            f"the batch of {context.batch} is cut into uneven micro-batches of {max(context.micro_batches)} and "
+            f"{min(context.micro_batches)} samples"
+        )
     if plan.dp > 1 and not context.workload.is_training:
         found.append("the trace has no backward pass: data-parallel replicas run inference and exchange nothing")
     return tuple(found)

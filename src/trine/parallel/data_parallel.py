@@ -148,5 +148,10 @@ class _DataParallelProgram:
 
     def _buffer_bytes(self) -> int:
         tensors = self.context.workload.tensors
-        found = {tensors[t].storage: tensors[t].size_bytes for op in self.model for t in op.inputs if tensors[t].role == "buffer"}
+        found = {
+            tensors[t].storage: tensors[t].size_bytes
+            for op in self.model
+            for t in op.inputs
+            if tensors[t].role == "buffer"
+        }
         return sum(found.values())

@@ -308,7 +308,9 @@ class _Assembly:
 
     def memory(self) -> MemoryEvents:
         """Memory changes of every rank, on its own tasks."""
-        parts: dict[str, list[npt.NDArray[np.generic]]] = {n: [] for n in ("task", "at_end", "rank", "delta", "category")}
+        parts: dict[str, list[npt.NDArray[np.generic]]] = {
+            n: [] for n in ("task", "at_end", "rank", "delta", "category")
+        }
         tables = [self._memory_table(p) for p in range(len(self.templates))]
         for rank, program in enumerate(self.job.program_of):
             task, at_end, delta, category = tables[program]
@@ -346,4 +348,3 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
     assembly.messages()
     assembly.all_collectives()
     return assembly.graph(), assembly.memory()
-

@@ -37,12 +37,10 @@ class StageMemory:
         self._live: dict[tuple[int, int], tuple[int, int]] = {}  # (storage, micro-batch) -> bytes, category
         self._gradients: dict[int, int] = {}
         self._optimizer_last_use = self._last_uses([op for op in context.workload.operators if op.phase == OPTIMIZER])
-        self._gradient_of = {
-            p.gradient_operator: [] for p in context.workload.parameters if p.gradient_operator is not None
-        }
+        self._gradient_of: dict[int, list[int]] = {}
         for p in context.workload.parameters:
             if p.gradient_operator is not None:
-                self._gradient_of[p.gradient_operator].append(p.weight)
+                self._gradient_of.setdefault(p.gradient_operator, []).append(p.weight)
 
     def _last_uses(self, operators: Sequence[Operator]) -> dict[int, int]:
         """Storage -> id of the last operator that touches it, counting what autograd keeps for the backward pass."""
@@ -126,7 +124,9 @@ class StageMemory:
     def end_backward(self, microbatch: int) -> None:
         """After a micro-batch's backward pass nothing of it is left (tensors that no listed operator reads again)."""
         for key in [k for k in self._live if k[1] == microbatch]:
-            self._free(key, len(self._writer.steps) - 1 if not self._writer.last_compute() else self._writer.last_compute()[0])
+            self._free(
+                key, len(self._writer.steps) - 1 if not self._writer.last_compute() else self._writer.last_compute()[0]
+            )
 
     def end_step(self, last: tuple[int, ...]) -> None:
         """Gradients are set to None, and whatever else the step left is given back."""
@@ -149,17 +149,31 @@ class StageMemory:
         state = {
             t.storage: t.size_bytes
             for t in self._tensors.values()
-            if t.role == "optimizer_state" and (t.storage in read) and not (t.storage in made and self._is_temporary(t.storage, optimizer))
+            if t.role == "optimizer_state"
+            and (t.storage in read)
+            and not (t.storage in made and self._is_temporary(t.storage, optimizer))
         }
         sizes = dict.fromkeys(MEMORY_CATEGORIES, 0)
-        used = {self._tensors[t].storage for op in context.operators.values() if context.stages.stage_of.get(op.id) == self._stage() for t in op.inputs}
+        used = {
+            self._tensors[t].storage
+            for op in context.operators.values()
+            if context.stages.stage_of.get(op.id) == self._stage()
+            for t in op.inputs
+        }
         sizes["weights"] = own + sum(size for storage, size in buffers.items() if storage in used)
         sizes["optimizer_state"] = sum(state.values()) * own // total if total else 0
         sizes["buckets"] = own if has_buckets else 0
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)
 
     def _stage(self) -> int:
-        return next((self._context.stages.stage_of[op] for op in self._last_use.values() if op in self._context.stages.stage_of), 0)
+        return next(
+            (
+                self._context.stages.stage_of[op]
+                for op in self._last_use.values()
+                if op in self._context.stages.stage_of
+            ),
+            0,
+        )
 
     def _is_temporary(self, storage: int, optimizer: Sequence[Operator]) -> bool:
         """Whether the optimizer makes this storage afresh: it is written before it is read."""

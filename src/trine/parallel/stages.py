@@ -36,9 +36,7 @@ class Stages:
     crossings: tuple[Crossing, ...]
 
 
-def cut_into_stages(
-    workload: Workload, num_stages: int, cuts: Sequence[str], duration_ps: Mapping[int, int]
-) -> Stages:
+def cut_into_stages(workload: Workload, num_stages: int, cuts: Sequence[str], duration_ps: Mapping[int, int]) -> Stages:
     """Cut the forward operators into consecutive stages; a backward operator goes where its forward operator is.
 
     Without ``cuts`` the slowest stage (forward and backward time in ``duration_ps``) is made as short as can be, and
@@ -48,7 +46,9 @@ def cut_into_stages(
     """
     forward = [op for op in workload.operators if op.phase == FORWARD]
     if num_stages > len(forward):
-        raise PlanError(f"{num_stages} pipeline stages need at least as many forward operators; the trace has {len(forward)}")
+        raise PlanError(
+            f"{num_stages} pipeline stages need at least as many forward operators; the trace has {len(forward)}"
+        )
     if num_stages == 1:
         starts = [0]
     else:

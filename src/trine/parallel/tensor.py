@@ -76,9 +76,7 @@ def _attempt(workload: Workload, style: str, gathered: set[int]) -> tuple[dict[i
 def _first_split(workload: Workload, op: Operator, mode: str, style: str, gathered: set[int]) -> TensorSplit:
     if mode == "embedding":
         return TensorSplit("embedding", "all_reduce", False)
-    needs_gradient = any(
-        workload.tensors[t].role == "activation" for t in op.inputs if workload.tensors[t].size_bytes
-    )
+    needs_gradient = any(workload.tensors[t].role == "activation" for t in op.inputs if workload.tensors[t].size_bytes)
     open_ended = style == "megatron" and kind_of(op) == "linear" and op.id not in gathered
     return TensorSplit("column", "" if open_ended else "all_gather", needs_gradient)
 

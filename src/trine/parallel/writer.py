@@ -47,6 +47,4 @@ class ProgramWriter:
         return self._end_of_step
 
     def finish(self, name: str, resident_bytes: tuple[int, ...]) -> RankProgram:
-        return RankProgram(
-            name=name, steps=tuple(self.steps), memory=tuple(self.memory), resident_bytes=resident_bytes
-        )
+        return RankProgram(name=name, steps=tuple(self.steps), memory=tuple(self.memory), resident_bytes=resident_bytes)

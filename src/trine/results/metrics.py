@@ -19,7 +19,7 @@ from trine.results.activity import (
     join,
     transfer_activity,
 )
-from trine.results.intervals import gaps, lengths, merge, sum_by_group
+from trine.results.intervals import Intervals, gaps, lengths, merge, sum_by_group
 from trine.results.waits import bubble_gaps, rank_waits
 
 _FOREVER = int(np.iinfo(np.int64).max)
@@ -56,20 +56,21 @@ def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.
     transfers = transfer_activity(graph, records, window, communicating(graph))
     copies = transfer_activity(graph, records, window, input_copies(graph))
     both = join(compute, transfers)
-    busy = merge(both.rank, both.start_ps, both.end_ps)
+    computing_spans, busy = _merged(compute), _merged(both)
+    compute_pauses = gaps(computing_spans, num_ranks, window.start_ps, window.end_ps)
     pauses = gaps(busy, num_ranks, window.start_ps, window.end_ps)
     pause_ps = pauses.end_ps - pauses.start_ps
     in_bubble = bubble_gaps(graph, pauses, both, reasons)
-    compute_ps = _busy(compute, num_ranks)
+    compute_ps = lengths(computing_spans, num_ranks)
     return RankTimes(
         window=window,
         compute=compute_ps,
-        communication=_busy(transfers, num_ranks),
+        communication=lengths(_merged(transfers), num_ranks),
         exposed=lengths(busy, num_ranks) - compute_ps,
         bubble=sum_by_group(pauses.group[in_bubble], pause_ps[in_bubble], num_ranks),
         idle=sum_by_group(pauses.group[~in_bubble], pause_ps[~in_bubble], num_ranks),
-        input_copy=_busy(copies, num_ranks),
-        waits=rank_waits(compute, reasons, num_ranks, window),
+        input_copy=lengths(_merged(copies), num_ranks),
+        waits=rank_waits(compute_pauses, compute, reasons, num_ranks),
     )
 
 
@@ -115,8 +116,8 @@ def shares(
     )
 
 
-def _busy(activity: Activity, num_ranks: int) -> Int64:
-    return lengths(merge(activity.rank, activity.start_ps, activity.end_ps), num_ranks)
+def _merged(activity: Activity) -> Intervals:
+    return merge(activity.rank, activity.start_ps, activity.end_ps)
 
 
 def _longest(graph: TaskGraph, activity: Activity, code: Int64, num_codes: int) -> Int64:

@@ -21,7 +21,7 @@ import numpy as np
 from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, TaskGraph
 from trine.results.memory import MemoryTimeline
 from trine.results.records import RecordTable
-from trine.results.wire import fixed64, integer, message, text
+from trine.results.wire import LENGTH, PADDED, VARINT, fixed64, integer, message, padded, split, text, varint
 
 # TracePacket, TrackEvent, TrackDescriptor, DebugAnnotation, InternedData: the fields used
 _PACKET = 1
@@ -40,6 +40,7 @@ _TEXT_ARGUMENTS = ("layer", "phase", "wait_reason")
 _NUMBER_ARGUMENTS = ("stage", "microbatch", "step")
 _OWN_ARGUMENTS = ("bytes", "duration_ps")
 _ARGUMENTS = {name: iid for iid, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS, *_OWN_ARGUMENTS), 1)}
+_STAMP = varint(_TIMESTAMP << 3 | VARINT)
 _SUFFIX = integer(_SEQUENCE, 1) + integer(_SEQUENCE_FLAGS, _NEEDS_STATE)
 
 
@@ -187,19 +188,41 @@ def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
 
 
 def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]) -> Iterator[bytes]:
-    """Yield beginning and end of each slice of a track."""
-    on_track = integer(_TRACK, uuid)
-    begin = integer(_TYPE, _BEGIN) + on_track
-    end = message(_TRACK_EVENT, integer(_TYPE, _END) + on_track) + _SUFFIX
+    """Yield the slices of a track: each the packet of its beginning and that of its end.
+
+    All numbers that differ from slice to slice have a fixed width, so that the length of a packet depends on the length
+    of its arguments alone, and the bytes around the numbers are made once for each such length.
+    """
     size_key, duration_key = (integer(_KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
-    starts, ends = table.columns["start_ps"][track.tasks].tolist(), table.columns["end_ps"][track.tasks].tolist()
-    sizes = table.columns["size_bytes"][track.tasks].tolist()
-    for task, start, stop, size in zip(track.tasks.tolist(), starts, ends, sizes, strict=True):
-        event = begin + arguments[task] + message(_ANNOTATION, duration_key + integer(_UINT, stop - start))
-        if track.flow:
-            event += message(_ANNOTATION, size_key + integer(_UINT, size)) + fixed64(track.flow, task + 1)
-        yield _packet(integer(_TIMESTAMP, start // _PS_PER_NS) + message(_TRACK_EVENT, event) + _SUFFIX)
-        yield _packet(integer(_TIMESTAMP, stop // _PS_PER_NS) + end)
+    rows = [table.columns[name][track.tasks].astype(np.int64) for name in ("start_ps", "end_ps", "size_bytes")]
+    start, end, size = rows
+    duration_head = _annotation_head(duration_key)
+    parts = [[duration_head] * len(start), padded(end - start)]
+    own = len(duration_head) + PADDED
+    if track.flow:
+        size_head, flow_head = _annotation_head(size_key), fixed64(track.flow, 0)[:-8]
+        ids = (track.tasks + 1).astype("<u8").tobytes()
+        parts += [[size_head] * len(start), padded(size), [flow_head] * len(start), split(ids, 8)]
+        own += len(size_head) + PADDED + len(flow_head) + 8
+    begin = integer(_TYPE, _BEGIN) + integer(_TRACK, uuid)
+    finish = message(_TRACK_EVENT, integer(_TYPE, _END) + integer(_TRACK, uuid)) + _SUFFIX
+    finish_head = varint(_PACKET << 3 | LENGTH) + varint(len(_STAMP) + PADDED + len(finish)) + _STAMP
+    known: dict[int, tuple[bytes, bytes]] = {}
+    stamps = padded(start // _PS_PER_NS), padded(end // _PS_PER_NS)
+    for task, from_ns, to_ns, *numbers in zip(track.tasks.tolist(), *stamps, *parts, strict=True):
+        labels = arguments[task]
+        if len(labels) not in known:
+            event = varint(_TRACK_EVENT << 3 | LENGTH) + varint(len(begin) + len(labels) + own) + begin
+            content = len(_STAMP) + PADDED + len(_SUFFIX) + len(event) + len(labels) + own
+            known[len(labels)] = (varint(_PACKET << 3 | LENGTH) + varint(content) + _STAMP, _SUFFIX + event)
+        head, event = known[len(labels)]
+        yield b"".join((head, from_ns, event, labels, *numbers, finish_head, to_ns, finish))
+
+
+def _annotation_head(key: bytes) -> bytes:
+    """Return what precedes the number in an argument of fixed width."""
+    value = varint(_UINT << 3 | VARINT)
+    return varint(_ANNOTATION << 3 | LENGTH) + varint(len(key) + len(value) + PADDED) + key + value
 
 
 def _memory_counters(memory: MemoryTimeline, first: int) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, Int64, Records, TaskGraph
 from trine.results.activity import Activity, Mask, Window, computing, input_copies, launches
-from trine.results.intervals import Intervals, first_at, gaps, merge, sum_by_group
+from trine.results.intervals import Intervals, first_at, sum_by_group
 
 #: What a task waited for. ``start``: nothing, it could start with the run; ``stream``: its own stream was busy;
 #: ``network``: the network took it later than it was ready; the others: a predecessor of that kind.
@@ -54,13 +54,12 @@ def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.
     return reasons
 
 
-def rank_waits(compute: Activity, reasons: npt.NDArray[np.int8], num_ranks: int, window: Window) -> Int64:
+def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int8], num_ranks: int) -> Int64:
     """Return how long each rank did not compute, by what it waited for: int64[ranks, RANK_REASONS], ps.
 
-    A stretch without computing belongs to the reason of the compute task that ended it. A row plus the rank's compute
+    ``pauses`` are the gaps between stretches of ``compute``. A stretch without computing belongs to the reason of the compute task that ended it. A row plus the rank's compute
     time is the length of the window.
     """
-    pauses = gaps(merge(compute.rank, compute.start_ps, compute.end_ps), num_ranks, window.start_ps, window.end_ps)
     ender = first_at(pauses, compute.rank, compute.start_ps, compute.task)
     reason = np.append(reasons, len(RANK_REASONS) - 1)[ender]  # ender -1 takes the last entry: "end"
     cell = pauses.group * len(RANK_REASONS) + reason.astype(np.int64)

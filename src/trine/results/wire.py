@@ -6,7 +6,13 @@ every slice is several times slower.
 
 from __future__ import annotations
 
-_VARINT, _FIXED64, _LENGTH = 0, 1, 2
+import numpy as np
+
+from trine.model.taskgraph import Int64
+
+VARINT, _FIXED64, LENGTH = 0, 1, 2
+#: Bytes of a varint of fixed width: 9 x 7 bits hold every non-negative int64. Decoders accept the zero groups at its end.
+PADDED = 9
 _SMALL = tuple(bytes((number,)) for number in range(128))
 
 
@@ -25,7 +31,7 @@ def varint(number: int) -> bytes:
 
 def integer(field: int, number: int) -> bytes:
     """Encode an integer, boolean or enum field."""
-    return varint(field << 3 | _VARINT) + varint(number)
+    return varint(field << 3 | VARINT) + varint(number)
 
 
 def fixed64(field: int, number: int) -> bytes:
@@ -35,9 +41,21 @@ def fixed64(field: int, number: int) -> bytes:
 
 def message(field: int, content: bytes) -> bytes:
     """Encode a nested message, or bytes."""
-    return varint(field << 3 | _LENGTH) + varint(len(content)) + content
+    return varint(field << 3 | LENGTH) + varint(len(content)) + content
 
 
 def text(field: int, words: str) -> bytes:
     """Encode a string field."""
     return message(field, words.encode("utf-8", "replace"))
+
+
+def padded(numbers: Int64) -> list[bytes]:
+    """Encode non-negative integers as varints of PADDED bytes each."""
+    digits = (numbers[:, None] >> (7 * np.arange(PADDED))) & 127
+    digits[:, :-1] |= 128
+    return split(digits.astype(np.uint8).tobytes(), PADDED)
+
+
+def split(data: bytes, width: int) -> list[bytes]:
+    """Cut bytes into pieces of one width."""
+    return [data[place : place + width] for place in range(0, len(data), width)]

@@ -18,8 +18,8 @@ _STEP_MARK = "ProfilerStep#"  # set by the profiler itself
 def check_same_work(kineto: Mapping[str, Any], execution_trace: Mapping[str, Any]) -> None:
     """Refuse two steps whose threads made different calls: the readers join the two files by the order of calls.
 
-    Each thread of the profiler's step needs one of the observer's with the same sequence of names. The observer may have
-    seen more threads (a data loader's). Raises InputError with the first call that differs.
+    Each thread of the profiler's step needs one of the observer's with the same sequence of names. The observer may
+    have seen more threads (a data loader's). Raises InputError with the first call that differs.
     """
     observed = _observed_threads(execution_trace)
     for names in _profiled_threads(kineto):
@@ -30,8 +30,8 @@ def check_same_work(kineto: Mapping[str, Any], execution_trace: Mapping[str, Any
         place = _common_start(names, closest)
         first, second = (sequence[place] if place < len(sequence) else "nothing" for sequence in (closest, names))
         raise InputError(
-            f"two steps in a row did different work: call {place + 1} was {first[:80]!r}, then {second[:80]!r}. A trace "
-            "stands for all steps, so each must make the same calls (no evaluation, logging or clipping now and then)"
+            f"two steps in a row did different work: call {place + 1} was {first[:80]!r}, then {second[:80]!r}. A "
+            "trace stands for all steps: each must make the same calls (no evaluation or logging now and then)"
         )
 
 

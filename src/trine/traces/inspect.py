@@ -144,11 +144,16 @@ def compare(first: Workload, second: Workload) -> tuple[Difference, ...]:
         found.append(_difference(None, "operators", "count", len(first.operators), len(second.operators)))
     places = [{op.id: i for i, op in enumerate(w.operators)} for w in (first, second)]
     for index, (a, b) in enumerate(zip(first.operators, second.operators, strict=False)):
-        pairs: list[tuple[str, object, object]] = [("name", a.name, b.name), ("phase", a.phase, b.phase), ("layer", a.layer, b.layer),
-                 ("forward", *(None if op.forward_id is None else place[op.forward_id]
-                               for op, place in zip((a, b), places, strict=True))),
-                 ("inputs", _seen(first, a.inputs), _seen(second, b.inputs)),
-                 ("outputs", _seen(first, a.outputs), _seen(second, b.outputs))]  # fmt: skip
+        both = zip((a, b), places, strict=True)
+        forward = [None if op.forward_id is None else place[op.forward_id] for op, place in both]
+        pairs: list[tuple[str, object, object]] = [
+            ("name", a.name, b.name),
+            ("phase", a.phase, b.phase),
+            ("layer", a.layer, b.layer),
+            ("forward", forward[0], forward[1]),
+            ("inputs", _seen(first, a.inputs), _seen(second, b.inputs)),
+            ("outputs", _seen(first, a.outputs), _seen(second, b.outputs)),
+        ]
         found += [_difference(index, a.name, what, x, y) for what, x, y in pairs if x != y]
     lists = [[_parameter(w, i, place) for i in range(len(w.parameters))]
              for w, place in zip((first, second), places, strict=True)]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trine.errors import TraceError
 from trine.traces.execution_trace import Node
 from trine.traces.kineto import Kineto
@@ -10,15 +12,15 @@ from trine.traces.kineto import Kineto
 _LOOKAHEAD, _LEAST_SHARE = 64, 0.9
 
 
-def join(kineto: Kineto, nodes: list[Node]) -> tuple[dict[int, int], str]:
-    """Return node id -> index of its profiler call, and how they were joined.
+def join(kineto: Kineto, nodes: list[Node], path: Path) -> tuple[dict[int, int], str]:
+    """Return node id -> index of its profiler call, and how they were joined. ``path`` is the execution trace's.
 
     By "Record function id" where the profiler wrote it, else by the order of names on each thread. Raises TraceError if
     the two files do not belong together.
     """
     by_record = {number: i for i, op in enumerate(kineto.ops) if (number := op.number("Record function id"))}
     if by_record:
-        joined, how = _by_record(kineto, nodes, by_record), "record function ids"
+        joined, how = _by_record(kineto, nodes, by_record, path), "record function ids"
     else:
         joined, how = _by_order(kineto, nodes), "the order of calls on each thread"
     if len(joined) < _LEAST_SHARE * min(len(kineto.ops), sum(node.rf_id != 0 for node in nodes)) or not joined:
@@ -30,7 +32,7 @@ def join(kineto: Kineto, nodes: list[Node]) -> tuple[dict[int, int], str]:
     return joined, how
 
 
-def _by_record(kineto: Kineto, nodes: list[Node], by_record: dict[int, int]) -> dict[int, int]:
+def _by_record(kineto: Kineto, nodes: list[Node], by_record: dict[int, int], path: Path) -> dict[int, int]:
     joined: dict[int, int] = {}
     taken: dict[int, int] = {}
     for node in nodes:
@@ -38,7 +40,7 @@ def _by_record(kineto: Kineto, nodes: list[Node], by_record: dict[int, int]) -> 
         if not node.rf_id or index is None:
             continue
         if taken.setdefault(index, node.id) != node.id:
-            raise TraceError(f"has the record function id of node {taken[index]}", field=f"node {node.id}")
+            raise TraceError(f"has the record function id of node {taken[index]}", file=path, field=f"node {node.id}")
         if kineto.ops[index].name != node.name:
             raise TraceError(
                 f"is {kineto.ops[index].name[:100]!r}, but node {node.id} of the execution trace, {node.name[:100]!r}, "

@@ -49,25 +49,27 @@ def reshape(layout: Layout, shape: Shape) -> Layout | None:
         return None
     factors = [factor for dimension in layout for factor in dimension if factor != (1, False)]
     factors.reverse()  # the next factor is the last
-    result = [_take(factors, size) for size in shape]
-    if factors:  # a batch of 1 that no dimension has taken
-        return None
-    return tuple(result)
+    result: list[Dimension] = []
+    for size in shape:
+        taken = _take(factors, size)
+        if taken is None:
+            return None
+        result.append(taken)
+    return None if factors else tuple(result)  # left over: a batch of 1 that no dimension has taken
 
 
-def _take(factors: list[Factor], size: int) -> Dimension:
-    """Take factors for one dimension of ``size`` elements from the end of ``factors``, cutting the last if need be."""
+def _take(factors: list[Factor], size: int) -> Dimension | None:
+    """Take factors for one dimension of ``size`` elements from the end of ``factors``, cutting the last if need be.
+
+    None if the sizes have no common factor where they meet: (6, 10) -> (4, 15) keeps no track of its dimensions.
+    """
     taken: list[Factor] = []
     need = size
-    while factors and (need > 1 or factors[-1] == (1, True)):
-        factor, is_batch = factors[-1]
-        if need == 1 and taken:
-            break
-        factors.pop()
+    while factors and (need > 1 or (factors[-1] == (1, True) and not taken)):
+        factor, is_batch = factors.pop()
         part = math.gcd(factor, need)
         if part == 1 and factor != 1:
-            factors.append((factor, is_batch))
-            return ((size, any(batch for _, batch in taken)),)
+            return None
         taken.append((part, is_batch))
         if factor != part:
             # A cut batch: the outer part is taken to be what scales, as in (B*T, ...) -> (B, T, ...).

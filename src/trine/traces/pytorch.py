@@ -41,11 +41,11 @@ def read_pytorch(kineto_file: Path, trace_file: Path | None) -> Draft:
     kineto = read_kineto(kineto_file)
     if not kineto.ops:
         raise TraceError("holds no call on the CPU: was it recorded with ProfilerActivity.CPU?", file=kineto_file)
-    return _alone(kineto) if trace_file is None else _pair(kineto, read_execution_trace(trace_file))
+    return _alone(kineto) if trace_file is None else _pair(kineto, read_execution_trace(trace_file), trace_file)
 
 
-def _pair(kineto: Kineto, nodes: list[Node]) -> Draft:
-    joined, how = join(kineto, nodes)
+def _pair(kineto: Kineto, nodes: list[Node], trace_file: Path) -> Draft:
+    joined, how = join(kineto, nodes, trace_file)
     _adopt_tree(kineto, nodes, joined)
     step = find_step(kineto, set(joined.values()))
     rows, notes = find_rows(kineto, step)
@@ -82,8 +82,8 @@ def _alone(kineto: Kineto) -> Draft:
 def _sequence_numbers(kineto: Kineto) -> dict[int, list[int]]:
     """Outermost call -> autograd's sequence numbers of all calls in it, in the order of their start."""
     numbers: dict[int, list[int]] = {}
-    for index, op in enumerate(kineto.ops):
-        top, number = outermost(kineto.ops, index), op.number("Sequence number")
+    for op, top in zip(kineto.ops, outermost(kineto.ops), strict=True):
+        number = op.number("Sequence number")
         if top is not None and number is not None:
             numbers.setdefault(top, []).append(number)
     return numbers

@@ -32,14 +32,19 @@ class Row:
     start_ps: int
 
 
-def outermost(ops: list[CpuOp], index: int | None) -> int | None:
-    """The outermost call around ``index`` that is no annotation."""
-    found = None
-    while index is not None:
-        if not ops[index].annotation:
-            found = index
-        index = ops[index].parent
-    return found
+def outermost(ops: list[CpuOp]) -> list[int | None]:
+    """For each call the outermost call around it (or itself) that is no annotation; None for an outer annotation."""
+    found: dict[int, int | None] = {}
+    for start in range(len(ops)):
+        path: list[int] = []
+        index: int | None = start
+        while index is not None and index not in found:
+            path.append(index)
+            index = ops[index].parent
+        above = None if index is None else found[index]
+        for inner in reversed(path):
+            above = found[inner] = above if above is not None or ops[inner].annotation else inner
+    return [found[index] for index in range(len(ops))]
 
 
 def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> Step:
@@ -63,9 +68,7 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> Step:
         start, end = inside[-1].start_ps, inside[-1].end_ps
         if len(marks) > 1:
             notes.append(f"of {len(marks)} steps the last complete one was taken, {inside[-1].name}")
-    tops = [
-        i for i, op in enumerate(ops) if not op.annotation and start <= op.start_ps < end and outermost(ops, i) == i
-    ]
+    tops = [i for i, top in enumerate(outermost(ops)) if top == i and start <= ops[i].start_ps < end]
     tops.sort(key=lambda i: (ops[i].start_ps, ops[i].event))
     if not tops:
         raise TraceError("holds no operator", file=kineto.path)
@@ -81,9 +84,10 @@ def find_rows(kineto: Kineto, step: Step) -> tuple[list[Row], list[str]]:
         return [Row(i, [], phases[i], kineto.ops[i].start_ps) for i in step.tops], notes
     rows: dict[int, Row] = {}
     orphans: list[Row] = []
+    tops = outermost(kineto.ops)
     for index, kernel in enumerate(kineto.kernels):
-        top = outermost(kineto.ops, kernel.op)
-        if top in phases:
+        top = None if kernel.op is None else tops[kernel.op]
+        if top is not None and top in phases:
             rows.setdefault(top, Row(top, [], phases[top], kernel.start_ps)).kernels.append(index)
         elif top is None and (kernel.op is not None or step.start_ps <= kernel.start_ps < step.end_ps):
             orphans.append(Row(None, [index], "", kernel.start_ps))
@@ -125,9 +129,11 @@ def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
     return phases
 
 
-def _in_optimizer(ops: list[CpuOp], index: int | None) -> bool:
-    while index is not None:
-        if ops[index].annotation and ops[index].name.startswith("Optimizer.step"):
+def _in_optimizer(ops: list[CpuOp], index: int) -> bool:
+    """Whether annotations around the outermost call ``index`` name an optimizer's step."""
+    parent = ops[index].parent
+    while parent is not None:
+        if ops[parent].name.startswith("Optimizer.step"):
             return True
-        index = ops[index].parent
+        parent = ops[parent].parent
     return False
