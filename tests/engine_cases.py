@@ -73,7 +73,8 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator) -> tuple[TaskGraph, n
         [new_link[graph.route_links[graph.route_ptr[r] : graph.route_ptr[r + 1]]].tolist() for r in route_order]
     )
     columns = {
-        name: getattr(graph, name)[order] for name in ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "need")
+        name: getattr(graph, name)[order]
+        for name in ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "need")
     }
     other = replace(
         graph,

@@ -14,7 +14,11 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+#: Scalars of a kernel: numbers of Python or of numpy, int64 and float64 once compiled. Numba does not read annotations.
+Int: TypeAlias = Any
+Float: TypeAlias = Any
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from compute_cases import Made, conv, grad, linear
+
 from trine.compute import Split, Work, work
 
 

@@ -89,9 +89,7 @@ def test_ring_all_reduce(ranks, size, network):
     builder = TaskGraphBuilder([bandwidth] * ranks, [latency] * ranks)
     last = [()] * ranks
     for _ in range(2 * (ranks - 1)):
-        last = [
-            (builder.transfer(i, (i + 1) % ranks, [i], chunk, (*{*last[i], *last[i - 1]},)),) for i in range(ranks)
-        ]
+        last = [(builder.transfer(i, (i + 1) % ranks, [i], chunk, (*{*last[i], *last[i - 1]},)),) for i in range(ranks)]
     graph = builder.build()
     expected = 2 * (ranks - 1) * (transfer_ps(chunk, bandwidth) + latency)
     assert run(graph, network=network).end_ps.max() == expected

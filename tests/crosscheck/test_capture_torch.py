@@ -262,6 +262,25 @@ def test_cuda_without_a_gpu_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_cuda_capture_synchronises_and_wants_kernels(tmp_path, monkeypatch):
+    """The GPU path without a GPU: PyTorch is made to say that it has one, and records the CPU alone."""
+    waits, asked, profile = [], [], torch.profiler.profile
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+
+    def profile_cpu(*, activities, **options):
+        asked.extend(activities)
+        return profile(activities=activities[:1], **options)
+
+    monkeypatch.setattr(torch.profiler, "profile", profile_cpu)
+    with pytest.raises(InputError, match="no GPU kernel ran"):
+        capture_function(training_step("cnn", 4)[1], tmp_path / "c", warmup=1, timed=2)
+    assert asked == [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    assert len(waits) == 2 * (2 + 1 + 1)  # before and after each of two timed steps, the observed and the profiled one
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_taken_path_is_refused_before_any_step(tmp_path):
     (tmp_path / "c").write_text("mine")
     with pytest.raises(InputError, match="not a directory"):

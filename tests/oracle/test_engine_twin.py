@@ -65,8 +65,7 @@ def test_a_long_flow_beside_many_short_ones_leaves_no_growing_heap(monkeypatch):
     assert max(sizes) <= 64
 
 
-@pytest.mark.parametrize("variable", ["NUMBA_DISABLE_JIT"])
-def test_kernels_run_without_compiling(variable):
+def test_kernels_run_without_compiling():
     """Every line of the kernels as plain Python: what coverage and debuggers see."""
     here = Path(__file__).resolve()
     path = os.pathsep.join([str(here.parents[2] / "src"), str(here.parents[1]), str(here.parent)])
@@ -76,6 +75,6 @@ def test_kernels_run_without_compiling(variable):
         "    for network in t.NETWORKS:\n"
         "        t.assert_same(t.random_graph(np.random.default_rng(seed), 60, 5), network)\n"
     )
-    environment = {**os.environ, variable: "1", "PYTHONPATH": path}
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

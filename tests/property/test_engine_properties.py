@@ -108,7 +108,9 @@ def test_each_link_is_busy_long_enough_for_its_bytes(network, seed):
         for t in sorted(crosses, key=entered.__getitem__):
             busy += max(0, records.end_ps[t] - max(until, entered[t]))
             until = max(until, records.end_ps[t])
-        assert busy >= Fraction(int(total[link]) * 10**12, int(graph.link_bytes_per_s[link])) * (1 - Fraction(1, 10**12))
+        assert busy >= Fraction(int(total[link]) * 10**12, int(graph.link_bytes_per_s[link])) * (
+            1 - Fraction(1, 10**12)
+        )
 
 
 def textbook_max_min(routes, capacity):

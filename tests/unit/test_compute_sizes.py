@@ -6,8 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-
 from compute_cases import Made, conv, grad, linear
+
 from trine.compute import Split, resized, work
 from trine.errors import InputError, PlanError
 

@@ -26,14 +26,25 @@ print(_jit.is_cold(_small.twice))
 assert _small.twice(21) == 42
 print(_jit.is_cold(_small.twice))
 """
-SMALL = "from trine._jit import inlined, kernel\n\n@inlined\ndef two():\n    return 2\n\n@kernel\ndef twice(x):\n    return two() * x\n"
+SMALL = """from trine._jit import inlined, kernel
+
+@inlined
+def two():
+    return 2
+
+@kernel
+def twice(x):
+    return two() * x
+"""
 
 
 def run(tmp_path, expect=0, **environment):
     (tmp_path / "_small.py").write_text(SMALL)
     base = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "XDG_"))}
     environment = {**base, "PYTHONPATH": str(SOURCE), **environment}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == expect, done.stderr
     return done.stdout.split("\n")[:3], done.stderr
 

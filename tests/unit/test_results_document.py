@@ -74,3 +74,13 @@ def test_wrong_evidence_is_refused_with_the_nearest_kind():
 def test_capacities_must_be_one_a_rank():
     with pytest.raises(InputError, match="one entry a rank: 2, got 1"):
         result(*overlap(), memory_capacity_bytes=(5,))
+
+
+def test_summary_cuts_long_evidence_that_the_json_has_in_full():
+    found = full_result()
+    story = "said at length " * 40
+    found = result(found.graph, found.records, evidence=(Evidence("links", "assumed", story),))
+    lines = [line for line in found.summary().splitlines() if "said at length" in line]
+    assert len(lines) == 2
+    assert lines[1].endswith(" ...")
+    assert found.to_json()["evidence"][0]["detail"] == story

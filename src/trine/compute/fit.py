@@ -44,7 +44,11 @@ def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
     for kind, members in groups.items():
         with_flops = is_compute_bound(kind)
         if num_sizes(members) >= (MIN_SIZES_COMPUTE if with_flops else MIN_SIZES_MEMORY):
-            by_kind[kind] = fit_law(members, memory if with_flops else None, resolution_ps=resolution_ps), OWN
+            law = fit_law(members, memory if with_flops else None, resolution_ps=resolution_ps)
+            if law.ps_per_flop == law.ps_per_byte == 0.0:
+                # All too small to show what a byte costs; at larger sizes it costs at least what it does elsewhere.
+                law = Law(0.0, memory.ps_per_byte, law.fixed_ps)
+            by_kind[kind] = law, OWN
         else:
             by_kind[kind] = _borrowed(members, memory, with_flops), POOLED
     return Laws(groups, by_kind, memory, resolution_ps)

@@ -73,7 +73,12 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
         sigma.append(memory.ps_per_byte * typical / RELATIVE_ERROR)
     table = np.array(rows)
     columns = [table[:, k].copy() for k in range(0 if memory is not None else 1, 3)]
-    coefficients = _robust(columns, table[:, 3].copy(), np.array(sigma), len(samples))
+    times, spreads, num = table[:, 3].copy(), np.array(sigma), len(samples)
+    coefficients = _robust(columns, times, spreads, num)
+    # No operator takes less than the fixed part. Where the solution breaks that bound, the best one lies on it.
+    most = min(float(s.time_ps) for s in samples) + resolution_ps
+    if coefficients[-1] > most:
+        coefficients = [*_robust(columns[:-1], np.maximum(times - most * columns[-1], 0.0), spreads, num), most]
     return Law(*coefficients) if memory is not None else Law(0.0, *coefficients)
 
 

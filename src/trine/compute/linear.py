@@ -30,7 +30,7 @@ from trine.compute.report import FitReport, report
 from trine.compute.resize import Split
 from trine.compute.sizing import Sizing
 from trine.errors import InputError
-from trine.model.workload import Operator, Workload
+from trine.model.workload import OPTIMIZER, Operator, Workload
 
 
 def anchored(law: Law, before: Work, recorded_ps: int, after: Work) -> int:
@@ -83,7 +83,7 @@ class LinearTimes:
         if operator.gpu_time_ps == 0:
             return 0, "modelled"
         anchor_work, anchor_ps = self._sizing.recorded(operator), operator.gpu_time_ps
-        if split.ways == 1 or not split.mode:
+        if operator.phase != OPTIMIZER and (split.ways == 1 or not split.mode):
             points = self._points(operator)
             found = _between(points, split.batch)
             if found is not None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import inlined
+from trine._jit import Int, inlined
+from trine.engine._state import Int64
 
 U = np.uint64
 
 
 @inlined
-def push(heap, size, time_ps, payload):
+def push(heap: Int64, size: Int, time_ps: Int, payload: Int) -> Int:
     """Add an entry; returns the new size. The caller has made sure of the room."""
     at = np.int64(size)
     while at > 0:
@@ -32,12 +33,12 @@ def push(heap, size, time_ps, payload):
 
 
 @inlined
-def pop(heap, size):
+def pop(heap: Int64, size: Int) -> Int:
     """Drop the entry at the top; returns the new size."""
     size -= 1
     time_ps = heap[U(2 * size)]
     payload = heap[U(2 * size + 1)]
-    at = np.int64(0)
+    at: Int = np.int64(0)
     while True:
         child = 4 * at + 1
         if child >= size:

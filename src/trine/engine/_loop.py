@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import inlined, kernel
+from trine._jit import Int, inlined, kernel
 from trine.engine._heap import pop, push
 from trine.engine._state import (
     AMOUNT,
@@ -36,17 +36,40 @@ from trine.engine._state import (
     SWEEP,
     WAITS,
     WORDS,
+    Int64,
+    Routes,
+    Tasks,
 )
 from trine.network._dispatch import assign_rates
 from trine.network._flows import add_flow, drain_ps, find_component, remove_flow
 from trine.network._limits import MAX_PS
-from trine.network._state import FIELDS, FLOW_END_PS, FLOW_TASK, NEW_RATE, QUEUED_PS, RATE, REMAINING, SINCE_PS
+from trine.network._state import (
+    FIELDS,
+    FLOW_END_PS,
+    FLOW_TASK,
+    NEW_RATE,
+    QUEUED_PS,
+    RATE,
+    REMAINING,
+    SINCE_PS,
+    Flows,
+    Links,
+)
 
 U = np.uint64
 
 
 @kernel
-def advance(model, tasks, routes, links, flows, heap, scalars, budget):
+def advance(
+    model: Int,
+    tasks: Tasks,
+    routes: Routes,
+    links: Links,
+    flows: Flows,
+    heap: Int64,
+    scalars: Int64,
+    budget: Int,
+) -> Int:
     """Run until nothing can happen, ``budget`` tasks have ended, or an array is full; returns why.
 
     All state is in the arguments, so that the shell may grow ``flows`` and ``heap`` and call again. A heap entry is
@@ -169,15 +192,15 @@ def advance(model, tasks, routes, links, flows, heap, scalars, budget):
 
 
 @inlined
-def _open_gate(tasks, task):
+def _open_gate(tasks: Tasks, task: Int) -> bool:
     """A compute task has become ready, or has come to the head of its stream; returns whether it has both."""
     gates = tasks.half[U(HALVES * task + GATES)] - 1
     tasks.half[U(HALVES * task + GATES)] = gates
-    return gates == 0
+    return bool(gates == 0)
 
 
 @inlined
-def _release(tasks, finished, num_ready):
+def _release(tasks: Tasks, finished: Int, num_ready: Int) -> Int:
     """Tell the successors of ``finished``; returns the new number of ready tasks."""
     first = tasks.word[U(WORDS * finished + FIRST_SUCCESSOR)]
     last = first + tasks.half[U(HALVES * finished + NUM_SUCCESSORS)]
@@ -192,7 +215,9 @@ def _release(tasks, finished, num_ready):
 
 
 @inlined
-def _share(model, links, flows, heap, size, num_dirty, sweep, now):
+def _share(
+    model: Int, links: Links, flows: Flows, heap: Int64, size: Int, num_dirty: Int, sweep: Int, now: Int
+) -> tuple[Int, Int]:
     """Share out every component that holds a dirty link; returns the size of the heap, and a task too late or -1."""
     late = np.int64(-1)
     for at in range(num_dirty):
@@ -208,7 +233,7 @@ def _share(model, links, flows, heap, size, num_dirty, sweep, now):
 
 
 @inlined
-def _foresee(flows, heap, size, now, num_flows):
+def _foresee(flows: Flows, heap: Int64, size: Int, now: Int, num_flows: Int) -> tuple[Int, Int]:
     """Take over the new rates of a component, and put its next ends on the heap; returns its size, and a task or -1.
 
     Only the earliest ends are put there: they change the component, and it will be looked at again. The task is one

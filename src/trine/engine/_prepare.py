@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import kernel
+from trine._jit import Int, kernel
 from trine.engine._state import (
     AMOUNT,
     COMPUTE,
@@ -21,13 +21,19 @@ from trine.engine._state import (
     TRANSFER,
     WAITS,
     WORDS,
+    Columns,
+    Int32,
+    Int64,
+    Tasks,
 )
 
 U = np.uint64
 
 
 @kernel
-def prepare(columns, predecessor_ptr, predecessor_idx, last_in_stream, tasks):
+def prepare(
+    columns: Columns, predecessor_ptr: Int64, predecessor_idx: Int32, last_in_stream: Int32, tasks: Tasks
+) -> Int:
     """Fill ``tasks``; returns how many tasks are ready.
 
     columns: kind, stream, duration_ps, size_bytes, route, need of the TaskGraph. last_in_stream: int32[streams],

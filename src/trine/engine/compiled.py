@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +96,7 @@ def simulate(
     )
 
 
-def _plain(array: npt.NDArray[np.integer], dtype: npt.DTypeLike) -> npt.NDArray[np.integer]:
+def _plain(array: npt.NDArray[np.integer], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """``array`` as the kernels were compiled for; another dtype, order or read-only flag would compile them anew."""
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from trine._jit import inlined
+from trine._jit import Int, inlined
 from trine.network._equal import equal_rates
 from trine.network._fair import fair_rates
+from trine.network._state import Flows, Links
 
 FAIR, EQUAL = 0, 1
 CODES = {"fair": FAIR, "equal": EQUAL}
 
 
 @inlined
-def assign_rates(model, links, flows, num_links, num_flows):
+def assign_rates(model: Int, links: Links, flows: Flows, num_links: Int, num_flows: Int) -> None:
     """Write the new_rate, bytes/s, of all flows of the component found last."""
     if model == FAIR:
         fair_rates(links, flows, num_links, num_flows)

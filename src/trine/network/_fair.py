@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import inlined
-from trine.network._state import EDGE, FIELDS, LINK, NEW_RATE, NEXT, SLOT
+from trine._jit import Float, Int, inlined
+from trine.network._state import EDGE, FIELDS, LINK, NEW_RATE, NEXT, SLOT, Flows, Links
 
 U = np.uint64
 
 
 @inlined
-def fair_rates(links, flows, num_links, num_flows):
+def fair_rates(links: Links, flows: Flows, num_links: Int, num_flows: Int) -> None:
     """Write new_rate, bytes/s, of the flows in flows.found by progressive filling over the links in links.found."""
     if num_links == 1:  # as in rings: same arithmetic, half the time
         link = np.int64(links.found[U(0)])
-        level = links.capacity[U(link)] / np.float64(links.count[U(link)])
+        level = links.capacity[U(link)] / np.float64(links.crossings[U(link)])
         for at in range(num_flows):
             flows.real[U(FIELDS * np.int64(flows.found[U(at)]) + NEW_RATE)] = level
         return
     for at in range(num_links):
         link = np.int64(links.found[U(at)])
-        links.left[U(link)] = links.count[U(link)]
+        links.left[U(link)] = links.crossings[U(link)]
         links.used[U(link)] = 0.0
-        links.share[U(link)] = links.capacity[U(link)] / np.float64(links.count[U(link)])
+        links.share[U(link)] = links.capacity[U(link)] / np.float64(links.crossings[U(link)])
     waiting = num_flows
     active = num_links
     while waiting > 0:
@@ -47,7 +47,7 @@ def fair_rates(links, flows, num_links, num_flows):
 
 
 @inlined
-def _freeze(links, flows, link, level, num_touched):
+def _freeze(links: Links, flows: Flows, link: Int, level: Float, num_touched: Int) -> tuple[Int, Int]:
     """Give ``level`` to the waiting flows of ``link``; returns how many, and the new length of links.touched."""
     frozen = np.int64(0)
     edge = np.int64(links.head[U(link)])
@@ -70,7 +70,7 @@ def _freeze(links, flows, link, level, num_touched):
 
 
 @inlined
-def _settle(links, link, level):
+def _settle(links: Links, link: Int, level: Float) -> None:
     """Take what has been frozen at ``level`` off ``link``; a rounding error must not put its share below ``level``."""
     links.left[U(link)] -= links.fresh[U(link)]
     links.used[U(link)] += np.float64(links.fresh[U(link)]) * level

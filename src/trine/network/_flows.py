@@ -6,19 +6,33 @@ import math
 
 import numpy as np
 
-from trine._jit import inlined
+from trine._jit import Float, Int, inlined
 from trine.network._limits import MAX_PS, SLACK
-from trine.network._state import EDGE, FIELDS, FLOW_END_PS, LINK, MARK, NEW_RATE, NEXT, PREVIOUS, SLOT
+from trine.network._state import (
+    EDGE,
+    FIELDS,
+    FLOW_END_PS,
+    LINK,
+    MARK,
+    NEW_RATE,
+    NEXT,
+    PREVIOUS,
+    SLOT,
+    Flows,
+    Int32,
+    Links,
+)
 
 U = np.uint64  # indices are unsigned: no test for negative ones (1.4 -> 1.15 times the time of C++)
 LAST_SECOND = MAX_PS // 10**12
 
 
 @inlined
-def drain_ps(remaining, rate):
-    """Picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1; beyond MAX_PS: any.
+def drain_ps(remaining: Float, rate: Float) -> Int:
+    """Picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1.
 
-    Whole numbers up to 2**53 are divided exactly, three decimal digits at a time so that nothing overflows.
+    More than MAX_PS where it takes longer than that. Whole numbers up to 2**53 are divided
+    exactly, three decimal digits at a time so that nothing overflows.
     """
     if remaining <= 0.0:
         return np.int64(1)
@@ -42,7 +56,7 @@ def drain_ps(remaining, rate):
 
 
 @inlined
-def touch(links, num_dirty, link):
+def touch(links: Links, num_dirty: Int, link: Int) -> Int:
     """Note that the flows of ``link`` have changed; returns the new number of dirty links."""
     if links.is_dirty[U(link)] == 0:
         links.is_dirty[U(link)] = 1
@@ -52,7 +66,7 @@ def touch(links, num_dirty, link):
 
 
 @inlined
-def add_flow(links, flows, num_dirty, slot, route_links, first, last):
+def add_flow(links: Links, flows: Flows, num_dirty: Int, slot: Int, route_links: Int32, first: Int, last: Int) -> Int:
     """Put the flow in ``slot`` on the links route_links[first:last]; returns the new number of dirty links."""
     flows.num_edges[U(slot)] = last - first
     edge = np.int64(slot) * flows.hops
@@ -67,14 +81,14 @@ def add_flow(links, flows, num_dirty, slot, route_links, first, last):
         if head >= 0:
             flows.edges[U(head * EDGE + PREVIOUS)] = edge
         links.head[U(link)] = edge
-        links.count[U(link)] += 1
+        links.crossings[U(link)] += 1
         num_dirty = touch(links, num_dirty, link)
         edge += 1
     return num_dirty
 
 
 @inlined
-def remove_flow(links, flows, num_dirty, slot):
+def remove_flow(links: Links, flows: Flows, num_dirty: Int, slot: Int) -> Int:
     """Take the flow in ``slot`` off its links; returns the new number of dirty links."""
     base = np.int64(slot) * flows.hops * EDGE
     for _ in range(flows.num_edges[U(slot)]):
@@ -87,7 +101,7 @@ def remove_flow(links, flows, num_dirty, slot):
             links.head[U(link)] = after
         if after >= 0:
             flows.edges[U(after * EDGE + PREVIOUS)] = before
-        links.count[U(link)] -= 1
+        links.crossings[U(link)] -= 1
         num_dirty = touch(links, num_dirty, link)
         base += EDGE
     flows.whole[U(FIELDS * slot + FLOW_END_PS)] = -1
@@ -95,7 +109,7 @@ def remove_flow(links, flows, num_dirty, slot):
 
 
 @inlined
-def find_component(links, flows, seed, sweep):
+def find_component(links: Links, flows: Flows, seed: Int, sweep: Int) -> tuple[Int, Int]:
     """All flows and links that ``seed`` is connected with: into links.found, flows.found; returns their numbers.
 
     Their ``mark`` becomes ``sweep``, and the new_rate of the flows -1.

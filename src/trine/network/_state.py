@@ -26,16 +26,16 @@ SINCE_PS, FLOW_END_PS, QUEUED_PS, MARK, FLOW_TASK = 3, 4, 5, 6, 7
 class Links(NamedTuple):
     """One entry a link. Everything but ``capacity`` is modified in place by the kernels.
 
-    capacity: float64, bytes/s. head: int32, first edge of the list of edges that cross the link, or -1. count: int32,
-    number of these edges. dirty: int32, the first so many (a scalar of the loop) are links whose flows have changed at
+    capacity: float64, bytes/s. head: int32, first edge of the list of edges that cross the link, or -1. crossings:
+    int32, number of these edges. dirty: int32, the first so many (a scalar of the loop) are links whose flows have changed at
     this instant. is_dirty: int32. mark: int64, last sweep that has visited the link. Scratch of the models: left:
-    int32, edges not yet frozen; fresh: int32, edges frozen at this level; used, share: float64, bytes/s; touched: int32.
-    found: int32, links of the component.
+    int32, edges not yet frozen; fresh: int32, edges frozen at this level; used, share: float64, bytes/s; touched:
+    int32. found: int32, links of the component.
     """
 
     capacity: Float64
     head: Int32
-    count: Int32
+    crossings: Int32
     dirty: Int32
     is_dirty: Int32
     mark: Int64
@@ -50,9 +50,9 @@ class Links(NamedTuple):
 class Flows(NamedTuple):
     """One record a slot; a flow has a slot while it is in flight. All modified in place by the kernels.
 
-    real, whole: float64 and int64 views of the same memory, FIELDS words a slot: a flow is one cache line (0.7 times the
-    time of one array a field). hops: edges that a slot has; those of slot s begin at s * hops. num_edges: int32.
-    edges: int32[slots * hops * EDGE]. free: int32, stack of free slots. found: int32, flows of the component.
+    real, whole: float64 and int64 views of the same memory, FIELDS words a slot: a flow is one cache line (0.9
+    times the time of one array a field). hops: edges that a slot has; those of slot s begin at s * hops. num_edges:
+    int32. edges: int32[slots * hops * EDGE]. free: int32, stack of free slots. found: int32, flows of the component.
     """
 
     hops: int
@@ -70,7 +70,7 @@ def new_links(bytes_per_s: Int64) -> Links:
     return Links(
         capacity=bytes_per_s.astype(np.float64),
         head=np.full(n, -1, np.int32),
-        count=np.zeros(n, np.int32),
+        crossings=np.zeros(n, np.int32),
         dirty=np.zeros(n, np.int32),
         is_dirty=np.zeros(n, np.int32),
         mark=np.zeros(n, np.int64),

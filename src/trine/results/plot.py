@@ -65,7 +65,7 @@ def plot_timeline(result: Result, path: str | Path, *, ranks: Sequence[int] | No
                 ((start - result.window.start_ps) / scale, (end - start) / scale)
                 for start, end in zip(span.start_ps.tolist(), span.end_ps.tolist(), strict=True)
             ]
-            axes.broken_barh(bars, (height - 0.4, 0.8), color=_COLOURS[colour], linewidth=0)
+            axes.broken_barh(bars, (height - 0.4, 0.8), color=_COLOURS[colour], linewidth=0.4)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, max(result.step_time_ps / scale, 1e-9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from trine.units import format_bandwidth, format_bytes, format_time
 if TYPE_CHECKING:
     from trine.results.result import Result
 
-_TOP = 5
 _WIDTH = 100
 _NAME = 44
 _HIDDEN_FACTS = ("source", "cluster_fingerprint")
@@ -23,8 +23,8 @@ def summary(result: Result) -> str:
     blocks = (
         _head(result),
         _times(result),
-        _top_shares("operators", result.operators, result.step_time_ps),
-        _top_shares("layers", result.layers, result.step_time_ps),
+        _top_shares("operators", result.operators, result.step_time_ps, 5),
+        _top_shares("layers", result.layers, result.step_time_ps, 3),
         _collectives(result),
         _links(result),
         _memory(result),
@@ -56,7 +56,7 @@ def _times(result: Result) -> list[str]:
     waits = sorted(zip(times.waits[rank].tolist(), RANK_REASONS, strict=True), reverse=True)
     waited = ", ".join(f"{reason} {format_time(ps)}" for ps, reason in waits if ps)
     path = sorted(((ps, name) for name, ps in result.critical_path_times.items() if ps), reverse=True)
-    rows = [(name, format_time(ps), _percent(ps, step)) for name, ps in parts]
+    rows = [(name, format_time(ps), _percent(ps, step)) for name, ps in parts if ps or name == "compute"]
     hidden = int(times.communication[rank] - times.exposed[rank])
     if hidden:
         rows.append(("(communication hidden behind compute)", format_time(hidden), _percent(hidden, step)))
@@ -68,10 +68,10 @@ def _times(result: Result) -> list[str]:
     ]
 
 
-def _top_shares(what: str, shares: Sequence[Share], step_ps: int) -> list[str]:
+def _top_shares(what: str, shares: Sequence[Share], step_ps: int, shown: int) -> list[str]:
     ranked = sorted(shares, key=lambda share: -(share.compute_ps + share.communication_ps))
     rows = [("", "compute", "", "communication", "")]
-    for share in ranked[:_TOP]:
+    for share in ranked[:shown]:
         rows.append(
             (
                 _short(share.name),
@@ -81,7 +81,7 @@ def _top_shares(what: str, shares: Sequence[Share], step_ps: int) -> list[str]:
                 _percent(share.communication_ps, step_ps) if share.communication_ps else "",
             )
         )
-    return [f"top {what}{_of(len(ranked))}", *_table(rows)] if ranked else []
+    return [f"top {what}{_of(len(ranked), shown)}", *_table(rows)] if ranked else []
 
 
 def _collectives(result: Result) -> list[str]:
@@ -93,9 +93,9 @@ def _collectives(result: Result) -> list[str]:
             f"{use.group_size} ranks",
             format_time(use.time_ps),
         )
-        for use in uses[:_TOP]
+        for use in uses[:4]
     ]
-    return [f"collectives of a rank{_of(len(uses))}", *_table(rows)] if uses else []
+    return [f"collectives of a rank{_of(len(uses), 4)}", *_table(rows)] if uses else []
 
 
 def _links(result: Result) -> list[str]:
@@ -130,7 +130,7 @@ def _notes(result: Result) -> list[str]:
     for item in result.evidence:
         share = "" if item.share is None else f" ({100 * item.share:.1f} % of the time)"
         detail = f": {item.detail}" if item.detail else ""
-        lines += _wrapped(item.kind, f"{item.what}{share}{detail}")
+        lines += _wrapped(item.kind, f"{item.what}{share}{detail}", 2)
     for sentence in result.not_modelled:
         lines += _wrapped("not modelled", sentence)
     for sentence in result.warnings:
@@ -154,17 +154,14 @@ def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _wrapped(label: str, text: str) -> list[str]:
-    """Return "label: text" broken into lines of _WIDTH columns, continued with an indent."""
+def _wrapped(label: str, text: str, most: int = 4) -> list[str]:
+    """Return "label: text" in lines of _WIDTH columns, continued with an indent, cut after ``most`` lines."""
     if not text:
         return []
-    lines, line = [], f"{label}:"
-    for word in text.split():
-        if len(line) + 1 + len(word) > _WIDTH:
-            lines.append(line)
-            line = "   "
-        line += f" {word}"
-    return [*lines, line]
+    lines = textwrap.wrap(f"{label}: {text}", _WIDTH, subsequent_indent="    ")
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"{lines[most - 1][: _WIDTH - 4]} ..."]
+    return lines
 
 
 def _percent(part: int, whole: int) -> str:
@@ -176,8 +173,9 @@ def _fact(value: object) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 15]}...{name[-12:]}"
+    """Keep the end of a name that is too long: there operators and layers differ."""
+    return name if len(name) <= _NAME else f"...{name[3 - _NAME :]}"
 
 
-def _of(count: int, shown: int = _TOP) -> str:
+def _of(count: int, shown: int) -> str:
     return f" ({shown} of {count})" if count > shown else ""

@@ -57,8 +57,8 @@ def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.
 def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int8], num_ranks: int) -> Int64:
     """Return how long each rank did not compute, by what it waited for: int64[ranks, RANK_REASONS], ps.
 
-    ``pauses`` are the gaps between stretches of ``compute``. A stretch without computing belongs to the reason of the compute task that ended it. A row plus the rank's compute
-    time is the length of the window.
+    ``pauses`` are the gaps between stretches of ``compute``; each belongs to the reason of the compute task that ends
+    it. A row plus the rank's compute time is the length of the window.
     """
     ender = first_at(pauses, compute.rank, compute.start_ps, compute.task)
     reason = np.append(reasons, len(RANK_REASONS) - 1)[ender]  # ender -1 takes the last entry: "end"

@@ -11,7 +11,7 @@ import numpy as np
 from trine.model.taskgraph import Int64
 
 VARINT, _FIXED64, LENGTH = 0, 1, 2
-#: Bytes of a varint of fixed width: 9 x 7 bits hold every non-negative int64. Decoders accept the zero groups at its end.
+#: Bytes of a varint of fixed width: 9 x 7 bits hold every non-negative int64. Decoders accept zero groups at the end.
 PADDED = 9
 _SMALL = tuple(bytes((number,)) for number in range(128))
 

@@ -76,6 +76,9 @@ class Layouts:
     def _input(self, tensor: int, call: Call) -> Layout:
         layout = self._known.get(tensor)
         if layout is not None:
+            if tensor in self._weak and not batch_dims(layout) and (better := self._saved(tensor, call)) is not None:
+                self._set(tensor, better)  # the gradient of a sum is an expanded scalar: its consumer knows its shape
+                return better
             return layout
         shape = self._draft.tensors[tensor].shape
         if self._roles.of(self._draft, tensor) in _FIXED:

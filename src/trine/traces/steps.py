@@ -58,6 +58,7 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> Step:
     marks.sort(key=lambda op: op.start_ps)
     notes = []
     start, end = min(op.start_ps for op in ops), max(op.end_ps for op in ops) + 1
+    end = max([end, *(kernel.end_ps + 1 for kernel in kineto.kernels)])
     telling = [
         op.start_ps
         for i, op in enumerate(ops)
@@ -89,7 +90,7 @@ def find_rows(kineto: Kineto, step: Step) -> tuple[list[Row], list[str]]:
         top = None if kernel.op is None else tops[kernel.op]
         if top is not None and top in phases:
             rows.setdefault(top, Row(top, [], phases[top], kernel.start_ps)).kernels.append(index)
-        elif top is None and (kernel.op is not None or step.start_ps <= kernel.start_ps < step.end_ps):
+        elif top is None and step.start_ps <= kernel.start_ps < step.end_ps:
             orphans.append(Row(None, [index], "", kernel.start_ps))
     ordered = sorted((*rows.values(), *orphans), key=lambda row: (row.start_ps, row.kernels[0]))
     before = FORWARD
@@ -117,10 +118,11 @@ def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
         first.setdefault(str(ops[i].tid), ops[i].start_ps)
         last[str(ops[i].tid)] = ops[i].start_ps
     end = max((ops[i].start_ps for i in engine), default=None)
+    optimizer = _inside_optimizer(ops)
     phases = {}
     for i in tops:
         thread, start = str(ops[i].tid), ops[i].start_ps
-        if _in_optimizer(ops, i):
+        if optimizer[i]:
             phases[i] = OPTIMIZER
         elif thread in first and first[thread] <= start <= last[thread]:
             phases[i] = BACKWARD
@@ -129,11 +131,17 @@ def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
     return phases
 
 
-def _in_optimizer(ops: list[CpuOp], index: int) -> bool:
-    """Whether annotations around the outermost call ``index`` name an optimizer's step."""
-    parent = ops[index].parent
-    while parent is not None:
-        if ops[parent].name.startswith("Optimizer.step"):
-            return True
-        parent = ops[parent].parent
-    return False
+def _inside_optimizer(ops: list[CpuOp]) -> list[bool]:
+    """For each call whether an annotation around it names an optimizer's step."""
+    found: dict[int, bool] = {}
+    for start in range(len(ops)):
+        path: list[int] = []
+        index: int | None = start
+        while index is not None and index not in found:
+            path.append(index)
+            index = ops[index].parent
+        inside = index is not None and found[index]
+        for inner in reversed(path):
+            inside = inside or (ops[inner].annotation and ops[inner].name.startswith("Optimizer.step"))
+            found[inner] = inside
+    return [found[index] for index in range(len(ops))]
