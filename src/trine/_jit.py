@@ -81,7 +81,10 @@ def cache_directory() -> Path | None:
 
 
 def _fingerprint() -> str:
-    """Hash of all kernel sources, of the versions of numba and numpy, and of what changes the code they make."""
+    """Hash of all kernel sources, of the versions of numba and numpy, and of what changes the code they make.
+
+    Place and age of the sources count too, as they do for numba: only so does :func:`is_cold` know what it will do.
+    """
     import numba
     import numpy
 
@@ -89,7 +92,7 @@ def _fingerprint() -> str:
     root = Path(__file__).parent
     for path in sorted(root.rglob("_*.py")):
         if path.name != "__init__.py":
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+            digest.update(f"{path}\0{path.stat().st_mtime_ns}\0".encode() + path.read_bytes() + b"\0")
     settings = (numba.__version__, numpy.__version__, numba.config.BOUNDSCHECK, numba.config.OPT)
     digest.update(repr(settings).encode())
     return digest.hexdigest()[:16]

@@ -135,3 +135,17 @@ def test_data_parallel_serialises_scatter_replicate_compute_gather_reduce():
     )
     # inputs out, weights out, forward, outputs back, output gradients out, backward, gradients back, optimizer
     assert records.end_ps.max() == 3 * activation + broadcast + 30 * MS + reduce_time + 3 * MS
+
+
+@pytest.mark.parametrize(
+    ("inputs", "first", "steady"), [("step", True, True), ("prefetch", False, False), ("none", False, False)]
+)
+def test_inputs_are_copied_at_the_start_of_a_step_or_during_the_one_before(inputs, first, steady):
+    cluster = trine.load_cluster("dgx-h100")
+    result = trine.simulate(VGG13, Plan(input_copy=inputs, num_steps=3), cluster=cluster)
+    route = cluster.route(cluster.host_of(cluster.gpus[0]), cluster.gpus[0])
+    rate = min(cluster.links[link].bytes_per_s for link in route)
+    copy = transfer_ps(128 * 3 * 224 * 224 * 4 + 128 * 8, rate) + cluster.route_latency_ps(route)
+    compute = 94_038 * 10**6
+    assert result.step_ends_ps[0] == compute + copy * first
+    assert result.step_time_ps == compute + copy * steady

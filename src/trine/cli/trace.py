@@ -73,7 +73,7 @@ def capture(
     from trine.traces import capture_function, describe, load, load_function
 
     target = load_function(function)
-    say(f"capturing {function}: {warmup} warm-up, {steps} timed and 1 traced step ...")
+    say(f"capturing {function}: {warmup} warm-up, {steps} timed and 2 recorded steps ...")
     capture_function(target, output, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
     description = describe(load(output))
     show(description_text(description), json)

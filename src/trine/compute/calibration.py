@@ -109,14 +109,17 @@ def signatures(workload: Workload) -> dict[int, str]:
     """For each operator id: name, phase, shapes with the batch as B, and which of those that look alike it is.
 
     For example ``aten::conv2d forward (B,3,224,224) (64,3,3,3) -> (B,64,224,224) #1``. Two traces of one model at
-    different batch sizes give the same signatures.
+    different batch sizes give the same signatures. A gradient has the shapes of the operator that it belongs to,
+    because formats differ in which of its own they list.
     """
+    by_id = {op.id: op for op in workload.operators}
     seen: dict[str, int] = {}
     names = {}
     for op in workload.operators:
+        source = op if op.forward_id is None else by_id.get(op.forward_id, op)
         inputs, outputs = (
             " ".join(_shape(workload.tensors[i], workload.batch) for i in ids if i in workload.tensors)
-            for ids in (op.inputs, op.outputs)
+            for ids in (source.inputs, source.outputs)
         )
         base = f"{op.name} {op.phase} {inputs} -> {outputs}"
         seen[base] = seen.get(base, 0) + 1

@@ -83,21 +83,41 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
 
 
 def _robust(columns: Sequence[Floats], times: Floats, sigma: Floats, num_samples: int) -> list[float]:
-    """Non-negative least squares in which samples (the first rows) far off the fit weigh less, round by round."""
-    problem = _Problem(columns, times)
-    weights = 1.0 / (sigma * sigma)
-    coefficients = problem.solve(weights)
+    """Non-negative least squares in which samples (the first rows) far off the fit weigh less, round by round.
+
+    A residual is relative to the larger of recorded and predicted time, so that an operator that does less than its
+    tensors say (a dropout that passes its input on) pulls no harder than one that takes too long. The rounds start
+    from the rate in the first column that is the median by time, and the scatter is that of the samples that make up
+    half of the time: the law has to describe the operators that matter, however many small ones there are.
+    """
+    problem, recorded = _Problem(columns, times), times[:num_samples]
+    work = columns[0][:num_samples]
+    rate = _weighted_median(recorded[work > 0.0] / work[work > 0.0], recorded[work > 0.0]) if work.any() else 0.0
+    coefficients = [rate, *[0.0] * (len(columns) - 1)]
     for _ in range(_ROUNDS):
         predicted = sum((c * column for c, column in zip(coefficients, columns, strict=True)), np.zeros(len(times)))
-        residuals = np.abs(times - predicted) / sigma
+        spreads = np.maximum(sigma, predicted)
+        spreads[num_samples:] = sigma[num_samples:]
+        residuals = np.abs(times - predicted) / spreads
         # 1.4826 x median absolute residual estimates a standard deviation; floored where a fit is nearly exact.
-        spread = max(1.4826 * median(residuals[:num_samples].tolist()), 1e-3)
-        factor = np.minimum(1.0, _HUBER * spread / np.maximum(residuals, 1e-300))
+        scatter = max(1.4826 * _weighted_median(residuals[:num_samples], recorded), 1e-3)
+        factor = np.minimum(1.0, _HUBER * scatter / np.maximum(residuals, 1e-300))
         factor[num_samples:] = 1.0
-        before, coefficients = coefficients, problem.solve(weights * factor)
+        before, coefficients = coefficients, problem.solve(factor / (spreads * spreads))
         if all(abs(new - old) <= _SETTLED * old for new, old in zip(coefficients, before, strict=True)):
             break
     return coefficients
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    """The value up to which half of the weight lies; of equal values in the order given."""
+    order = np.argsort(values, kind="stable")
+    half, total = math.fsum(weights.tolist()) / 2, 0.0
+    for i in order.tolist():
+        total += float(weights[i])
+        if total >= half:
+            return float(values[i])
+    return float(values[order[-1]])
 
 
 def median(values: Sequence[float]) -> float:

@@ -131,7 +131,9 @@ class StageBuilder:
         self.buckets = self._fill_buckets()
         self.writer = ProgramWriter()
         self.memory = StageMemory(context, self.forward, self.backward, self.writer)
-        self.arrived: dict[tuple[int, ...], list[int]] = {}
+        self.reductions: list[int] = []
+        self.copies: dict[int, int] = {}
+        self.next_copies: dict[int, int] = {}
 
     # -- what this stage owns ------------------------------------------------------------------------------------
 
@@ -176,21 +178,26 @@ class StageBuilder:
     def _begin_step(self, step: int) -> None:
         """Copy inputs and, as DDP does, broadcast buffers from the first replica before the forward pass."""
         writer, plan = self.writer, self.context.plan
-        self.copies: dict[int, int] = {}
         if self.has_host:
-            after = writer.last_of_step() if plan.input_copy == "step" else ()
-            for microbatch, batch in enumerate(self.context.micro_batches):
-                label = Label(phase=PHASE_INPUT, stage=self.stage, microbatch=microbatch, step=step)
-                size = sum(self.context.scaled_bytes(t, batch) for t in self._data_inputs())
-                if size:
-                    after = (writer.add(HostCopy(size, after, label)),)
-                    if plan.input_copy == "step":
-                        self.copies[microbatch] = after[0]
+            copied = self._copy_inputs(step)
+            self.copies, self.next_copies = (copied, {}) if plan.input_copy == "step" else (self.next_copies, copied)
         size = sum(self._buffer_sizes())
         if size and plan.dp > 1 and plan.data == "ddp" and self.context.workload.is_training:
             label = Label(phase=PHASE_FORWARD, stage=self.stage, step=step)
             key = ("buffers", self.stage, step)
             writer.wait(writer.add(Collective("broadcast", "dp", key, size, 0, writer.last_compute(), label)))
+
+    def _copy_inputs(self, step: int) -> dict[int, int]:
+        """Copy the inputs of each micro-batch, one after the other, from the end of the step before."""
+        copies: dict[int, int] = {}
+        after = self.writer.last_of_step()
+        for microbatch, batch in enumerate(self.context.micro_batches):
+            label = Label(phase=PHASE_INPUT, stage=self.stage, microbatch=microbatch, step=step)
+            size = sum(self.context.scaled_bytes(t, batch) for t in self._data_inputs())
+            if size:
+                copies[microbatch] = self.writer.add(HostCopy(size, after, label))
+                after = (copies[microbatch],)
+        return copies
 
     def _data_inputs(self) -> list[int]:
         tensors = self.context.workload.tensors
@@ -210,16 +217,14 @@ class StageBuilder:
     def _forward_pass(self, microbatch: int, step: int) -> None:
         if microbatch in self.copies:
             self.writer.wait(self.copies[microbatch])
-        incoming = {c.consumer: c for c in reversed(self.context.stages.crossings) if c.target == self.stage}
-        pending = [c for c in self.context.stages.crossings if c.target == self.stage]
-        outgoing = [c for c in self.context.stages.crossings if c.source == self.stage]
+        crossings = self.context.stages.crossings
         for op in self.forward:
-            if op.id in incoming:
-                for crossing in [c for c in pending if c.consumer == op.id]:
+            for crossing in crossings:
+                if crossing.target == self.stage and crossing.consumer == op.id:
                     self._receive(crossing, PHASE_FORWARD, microbatch, step)
             self._run(op, microbatch, step)
-            for crossing in outgoing:
-                if crossing.producer == op.id:
+            for crossing in crossings:
+                if crossing.source == self.stage and crossing.producer == op.id:
                     self._send(crossing, PHASE_FORWARD, microbatch, step)
 
     def _backward_pass(self, microbatch: int, step: int) -> None:
@@ -243,12 +248,13 @@ class StageBuilder:
                 label = self.context.label(op, len(self.context.micro_batches) - 1, step)
                 key = ("bucket", self.stage, number, step)
                 reduce = Collective("all_reduce", "dp", key, bucket.size_bytes, -1, self.writer.last_compute(), label)
-                self.arrived.setdefault((step,), []).append(self.writer.add(reduce))
+                self.reductions.append(self.writer.add(reduce))
 
     def _optimizer_step(self, step: int) -> None:
         """One optimizer step after all gradients have arrived; a stage does the share of it that its weights are."""
-        for done in self.arrived.pop((step,), []):
+        for done in self.reductions:
             self.writer.wait(done)
+        self.reductions.clear()
         total = sum(p.size_bytes for p in self.context.workload.parameters)
         own = sum(self.context.local_bytes[w] for w in self.parameters)
         if own and total:

@@ -237,7 +237,9 @@ class _Assembly:
         self._put("route", self._routes(source, target))
         self._put("collective", np.full(count, number, dtype=np.int32))
         own = np.arange(first, first + count, dtype=np.int64)
-        self.edges.append((np.repeat(own, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx.astype(np.int64) + first))
+        self.edges.append(
+            (np.repeat(own, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx.astype(np.int64) + first)
+        )
         self.edges.append((own[transfers.entry_src], entered[transfers.src[transfers.entry_src]]))
         self.edges.append((own[transfers.entry_dst], entered[transfers.dst[transfers.entry_dst]]))
         completes = np.repeat(entered + 1, np.diff(transfers.completion_ptr))

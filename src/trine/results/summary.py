@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _NAME = 44
-_HIDDEN_FACTS = ("source", "cluster_fingerprint")
+_HIDDEN_FACTS = ("source", "cluster_fingerprint", "is_training", "num_steps", "num_ranks")
 
 
 def summary(result: Result) -> str:
@@ -174,6 +174,7 @@ def _fact(value: object) -> str:
 
 def _short(name: str) -> str:
     """Keep the end of a name that is too long: there operators and layers differ."""
+    name = name.removeprefix("autograd::engine::evaluate_function: ")
     return name if len(name) <= _NAME else f"...{name[3 - _NAME :]}"
 
 

@@ -11,6 +11,7 @@ from trine.traces.roles import Roles
 from trine.traces.rules import RULES, Site, default
 from trine.traces.signatures import MAKERS
 
+_FILLED = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full"})
 _FIXED = frozenset({"weight", "buffer", "gradient", "optimizer_state"})
 
 
@@ -23,6 +24,7 @@ class Layouts:
         self._draft = draft
         self._roles = roles
         self._links = links
+        self._batch = batch
         self._known: dict[int, Layout] = {}
         self._weak: set[int] = set()
         self._holder: dict[int, int] = {}  # storage -> the tensor through which it was last described
@@ -47,10 +49,13 @@ class Layouts:
     def _visit(self, call: Call) -> None:
         tensors = self._draft.tensors
         inputs = tuple(None if i is None else self._input(i, call) for i in call.inputs)
-        if not call.outputs or (call.kind in MAKERS and (call.inner or not call.inputs)):
+        if not call.outputs:
+            return
+        if call.kind in MAKERS and (call.inner or not call.inputs):
+            self._made(call)
             return
         outputs = tuple(None if i is None else tensors[i].shape for i in call.outputs)
-        site = Site(inputs, outputs, call.values)
+        site = Site(inputs, outputs, call.values, self._batch)
         rule = RULES.get(call.kind)
         ruled = rule(site) if rule is not None else [None] * len(outputs)
         fallback = None
@@ -60,11 +65,14 @@ class Layouts:
                 continue
             layout = ruled[place] if place < len(ruled) else None
             strong = layout is not None and shape_of(layout) == tensors[tensor].shape
-            if tensor in self._known and not (strong and tensor in self._weak):
+            known = self._known.get(tensor)
+            if known is not None and tensor not in self._weak:
                 continue
             if not strong:
                 fallback = fallback or default(site)
                 layout = fallback[place]
+                if known is not None and (layout is None or batch_dims(known) or not batch_dims(layout)):
+                    continue  # one guess against another: only one that finds the batch is better
                 self._weak.add(tensor)
             elif doubtful:
                 self._weak.add(tensor)
@@ -72,6 +80,24 @@ class Layouts:
                 self._weak.discard(tensor)
             if layout is not None:
                 self._set(tensor, layout)
+
+    def _made(self, call: Call) -> None:
+        """New memory is laid out like the tensor it was made after, or has the batch where one dimension has its size.
+
+        The latter is what the zeros of a recurrent network's first state look like.
+        """
+        like = [self._known[i] for i in call.inputs if i is not None and i in self._known]
+        for tensor in call.outputs:
+            if tensor is None or (tensor in self._known and tensor not in self._weak):
+                continue
+            shape = self._draft.tensors[tensor].shape
+            layout = next((layout for layout in like if shape_of(layout) == shape), None)
+            alone = len(shape) > 1 and self._batch > 1 and shape.count(self._batch) == 1
+            if layout is None and alone and call.kind in _FILLED and not call.inner:
+                layout = seeded(shape, shape.index(self._batch), self._batch)
+            if layout is not None:
+                self._set(tensor, layout)
+                self._weak.add(tensor)
 
     def _input(self, tensor: int, call: Call) -> Layout:
         layout = self._known.get(tensor)

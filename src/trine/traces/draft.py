@@ -27,7 +27,8 @@ class Call:
 
     ``kind`` is the name without namespace, leading and trailing underscores. ``inputs`` holds the tensors by position
     in the signature, None where one is absent. ``operator`` indexes the operator in which the call happened (None: it
-    ran no kernel). ``inner`` is true for a call inside another call. ``values`` holds the other arguments by name.
+    ran no kernel). ``inner`` is true for a call inside another call, ``in_place`` for one that writes its first input.
+    ``values`` holds the other arguments by name.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Call:
     phase: str
     operator: int | None = None
     inner: bool = False
+    in_place: bool = False
     values: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -58,7 +60,11 @@ class DraftOperator:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A trace as read. ``accumulated`` lists the tensors that autograd added to gradients, in order, where known."""
+    """A trace as read.
+
+    ``accumulated`` lists what autograd's AccumulateGrad nodes took, in order, where that is known: the incoming tensor
+    and the one that the weight keeps as its gradient.
+    """
 
     name: str
     source: str
@@ -67,7 +73,7 @@ class Draft:
     operators: tuple[DraftOperator, ...]
     calls: tuple[Call, ...]
     tensors: Mapping[int, DraftTensor]
-    accumulated: tuple[int, ...] = ()
+    accumulated: tuple[tuple[int, int], ...] = ()
     missing: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)

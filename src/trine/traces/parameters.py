@@ -53,7 +53,7 @@ def _weights(draft: Draft, roles: Roles) -> list[int]:
 def _paired(draft: Draft, weights: list[int]) -> dict[int, int]:
     """Weight -> gradient from optimizer operators whose inputs are lists of one length, one of them of gradients."""
     backward = {draft.tensors[i].storage for op in draft.operators if op.phase == BACKWARD for i in op.outputs}
-    backward |= {draft.tensors[i].storage for i in draft.accumulated}
+    backward |= {draft.tensors[kept].storage for _, kept in draft.accumulated}
     touched = {draft.tensors[i].storage for op in draft.operators if op.phase == OPTIMIZER for i in op.inputs}
     listed = [w for w in weights if draft.tensors[w].storage in touched]
     count = len(listed)
@@ -79,7 +79,7 @@ def _from_operators(
     Outputs pair with the forward operator's weights of the same shape in the order of both.
     """
     by_storage = {draft.tensors[w].storage: w for w in weights}
-    accumulated = {draft.tensors[i].storage: i for i in draft.accumulated}
+    accumulated = {draft.tensors[incoming].storage: kept for incoming, kept in draft.accumulated}
     found: dict[int, tuple[int | None, int | None]] = {}
     for index, (op, link) in enumerate(zip(draft.operators, links, strict=True)):
         if op.phase != BACKWARD or link is None:

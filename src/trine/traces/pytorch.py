@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from trine.errors import TraceError
 from trine.model.workload import FORWARD, Workload
-from trine.traces.calls import Operands, TensorTable, TreeCall, operands, resolve_tree
+from trine.traces.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
 from trine.traces.capture_meta import with_meta_beside
 from trine.traces.draft import Call, Draft, DraftOperator
 from trine.traces.execution_trace import Node, read_execution_trace
@@ -56,14 +56,24 @@ def _pair(kineto: Kineto, nodes: list[Node], trace_file: Path) -> Draft:
     ordered = [i for i in step.tops if i in tops]
     known = {i: operands(tops[i], table) for i in ordered if i in place}
     calls = tuple(_call(call, step.phases[i], place.get(i)) for i in ordered for call in tops[i].calls)
-    accumulated = tuple(
-        slot for i in ordered for call in tops[i].calls if call.node.name == _ACCUMULATE for slot in call.inputs if slot
-    )
+    accumulated = tuple(pair for i in ordered if (pair := _accumulated(tops[i])) is not None)
     return Draft(
         **_common(kineto), operators=_operators(kineto, step, rows, known, _forward_of(kineto, step, numbers, place)),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
         assumptions=(*step.notes, *notes, f"the two files were joined by {how}"),
     )  # fmt: skip
+
+
+def _accumulated(top: TopCall) -> tuple[int, int] | None:
+    """What an AccumulateGrad node took, and the gradient that it left: written in place, detached, or the same."""
+    incoming = next((slot for call in top.calls if call.node.name == _ACCUMULATE for slot in call.inputs if slot), None)
+    if incoming is None:
+        return None
+    written = [call.outputs[0] for call in top.calls if call.node.name.endswith("_") and call.outputs]
+    others = [
+        call.outputs[0] for call in top.calls if call_kind(call.node.name) in ("detach", "clone") and call.outputs
+    ]
+    return incoming, next((slot for slot in (*written, *others) if slot), incoming)
 
 
 def _alone(kineto: Kineto) -> Draft:
@@ -119,7 +129,8 @@ def _adopt_tree(kineto: Kineto, nodes: list[Node], joined: Mapping[int, int]) ->
 def _call(call: TreeCall, phase: str, operator: int | None) -> Call:
     """The tensor numbered 0 is the absent one."""
     inputs, outputs = (tuple(slot or None for slot in slots) for slots in (call.inputs, call.outputs))
-    return Call(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner, call.values)
+    return Call(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner,
+                call.node.name.endswith("_"), call.values)  # fmt: skip
 
 
 def _forward_of(

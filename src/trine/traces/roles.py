@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from trine.errors import TraceError
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER
 from trine.traces.draft import Call, Draft
-from trine.traces.signatures import BUFFER_POSITIONS, DATA_POSITIONS, MAKERS, VIEWS, WEIGHT_POSITIONS
+from trine.traces.signatures import BUFFER_POSITIONS, DATA_MAKERS, DATA_POSITIONS, VIEWS, WEIGHT_POSITIONS
 
 #: Calls whose result stands for their single input: data that is prepared before the model sees it.
 _PREPARING = VIEWS | {
@@ -23,9 +23,14 @@ class Roles:
     of_storage: dict[int, str] = field(default_factory=dict)
     data: list[int] = field(default_factory=list)
     guessed: list[int] = field(default_factory=list)
+    bytes_of_source: dict[int, int] = field(default_factory=dict)
 
     def of(self, draft: Draft, tensor: int) -> str:
-        return self.of_storage.get(draft.tensors[tensor].storage, "activation")
+        """The role of ``tensor``: that of its storage, but a weight that is expanded to the batch is an activation."""
+        known = draft.tensors[tensor]
+        role = self.of_storage.get(known.storage, "activation")
+        expanded = known.size_bytes > self.bytes_of_source.get(known.storage, known.size_bytes)
+        return "activation" if role == "weight" and expanded else role
 
 
 def find_roles(draft: Draft, batch: int | None) -> Roles:
@@ -34,13 +39,19 @@ def find_roles(draft: Draft, batch: int | None) -> Roles:
     A *source* is a tensor that no call makes from other tensors. A source that the forward phase reads and the
     optimizer touches is a weight; else its position in the signature of its consumer says what it is.
     """
-    roles = Roles()
     sources = _sources(draft)
+    roles = Roles(bytes_of_source={storage: draft.tensors[i].size_bytes for storage, i in sources.items()})
     touched = _storages(draft, (OPTIMIZER,))
     read_before = _storages(draft, (FORWARD, BACKWARD))
+    forward = _storages(draft, (FORWARD,))
+    for call in draft.calls:
+        if call.phase == BACKWARD and call.in_place and call.inputs and (first := call.inputs[0]) is not None:
+            storage = draft.tensors[first].storage
+            if storage in sources:  # a gradient that is kept from step to step
+                roles.of_storage[storage] = "gradient"
     for storage in sources:
-        if storage in touched and storage in read_before:
-            roles.of_storage[storage] = "weight"
+        if storage in touched and storage in forward:
+            roles.of_storage.setdefault(storage, "weight")
     for call in draft.calls:
         if call.phase == FORWARD:
             _by_position(draft, call, WEIGHT_POSITIONS, "weight", sources, roles)
@@ -65,7 +76,7 @@ def _storages(draft: Draft, phases: tuple[str, ...]) -> dict[int, None]:
 
 
 def _sources(draft: Draft) -> dict[int, int]:
-    """Storages that exist before the step, or that a call makes from nothing; with the first tensor seen in each."""
+    """Storages that exist before the step, or that a call draws at random; with the first tensor seen in each."""
     sources: dict[int, int] = {}
     made: set[int] = set()
     group: list[Call] = []
@@ -74,7 +85,7 @@ def _sources(draft: Draft) -> dict[int, int]:
         if call.inner:
             continue
         created = _created(draft, group) - made - sources.keys()
-        from_nothing = call.kind in MAKERS and not any(i is not None for i in call.inputs)
+        from_nothing = call.kind in DATA_MAKERS and not any(i is not None for i in call.inputs)
         for member in group:
             for i in member.inputs:
                 if i is not None and draft.tensors[i].size_bytes:
@@ -190,7 +201,7 @@ def find_batch(draft: Draft, roles: Roles, batch: int | None) -> tuple[int, dict
 
 
 def _batch_dim(shape: tuple[int, ...], size: int) -> int | None:
-    """Dimension 0 if it is the batch, else another that is, else the first that holds it as a factor."""
+    """Dimension 0 if it is the batch, else another that is, else dimension 0 if it holds the batch as a factor."""
     if size in shape:
         return shape.index(size)
     return 0 if shape and size > 1 and shape[0] and shape[0] % size == 0 else None

@@ -10,7 +10,19 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from trine.traces.layout import Dimension, Layout, Shape, broadcast, has_batch, head, permute, plain, reshape, shape_of
+from trine.traces.layout import (
+    Dimension,
+    Layout,
+    Shape,
+    broadcast,
+    has_batch,
+    head,
+    permute,
+    plain,
+    reshape,
+    seeded,
+    shape_of,
+)
 from trine.traces.signatures import (
     ATTENTION,
     BATCH_NORMS,
@@ -19,6 +31,7 @@ from trine.traces.signatures import (
     MATMULS,
     NORMS,
     POOLS,
+    RECURRENT,
     REDUCTIONS,
     VIEWS,
 )
@@ -30,6 +43,7 @@ class Site(NamedTuple):
     inputs: tuple[Layout | None, ...]
     outputs: tuple[Shape | None, ...]
     values: Mapping[str, object]
+    batch: int = 1
 
     def present(self) -> list[Layout]:
         return [layout for layout in self.inputs if layout is not None]
@@ -229,6 +243,40 @@ def _select(site: Site) -> Result:
     return [(*data[:place], *data[place + 1 :])] * len(site.outputs)
 
 
+def _expand(site: Site) -> Result:
+    """A first dimension that becomes as large as the batch is the batch: (1, 1, E) -> (B, 1, E)."""
+    data, shape = site.inputs[0], site.outputs[0]
+    if data is None or shape is None:
+        return [None]
+    layout = broadcast([data], shape)
+    grown = len(shape) > len(data) or (len(data) > 0 and shape_of(data[:1]) == (1,))
+    if shape and grown and shape[0] == site.batch > 1 and not any(map(has_batch, data)):
+        return [seeded(shape, 0, site.batch)]
+    return [layout]
+
+
+def _copy(site: Site) -> Result:
+    """(self, src) -> self, which now holds src."""
+    source, shape = site.inputs[1] if len(site.inputs) > 1 else None, site.outputs[0]
+    return [None if source is None or shape is None else broadcast([source], shape)]
+
+
+def _recurrent(site: Site) -> Result:
+    """(input, state, ...) -> output like the input but for its features, states (layers, batch, features)."""
+    data = site.inputs[0]
+    result: Result = []
+    marked = next((d for d in data or () if has_batch(d)), None)
+    for place, shape in enumerate(site.outputs):
+        if data is None or shape is None:
+            result.append(None)
+        elif place == 0:
+            result.append((*data[:-1], *plain(shape[-1:])) if len(shape) == len(data) else None)
+        else:
+            states = marked is not None and len(shape) == 3
+            result.append((*plain(shape[:1]), marked, *plain(shape[2:])) if states and marked else plain(shape))
+    return result
+
+
 def _view(site: Site) -> Result:
     data = site.inputs[0]
     return [None if s is None or data is None else reshape(data, s) for s in site.outputs]
@@ -265,6 +313,9 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution_backward", "cudnn_convolution_backward", "Convolution'"), _convolution_backward),
     "linear": _linear,
     "embedding": _embedding,
+    **dict.fromkeys(RECURRENT, _recurrent),
+    "expand": _expand,
+    "copy": _copy,
     "permute": _permute,
     "index_select": _index_select,
     "stack": _stack,

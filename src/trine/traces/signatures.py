@@ -11,6 +11,8 @@ MAKERS = frozenset({
     "new_ones", "new_full", "rand", "randn", "randint", "random", "uniform", "normal", "arange", "scalar_tensor",
     "tensor", "lift_fresh", "resize", "set", "as_strided", "eye", "linspace", "tril_indices", "triu_indices",
 })  # fmt: skip
+#: Of those, the ones whose result a step may take as data; the others hold what does not depend on data.
+DATA_MAKERS = frozenset({"rand", "randn", "randint", "random", "uniform", "normal", "tensor", "lift_fresh", "empty"})
 
 CONVOLUTIONS = frozenset({
     "conv1d", "conv2d", "conv3d", "convolution", "convolution_overrideable", "cudnn_convolution", "miopen_convolution",
@@ -32,6 +34,7 @@ POOLS = frozenset({
     f"{prefix}{kind}_pool{n}d{suffix}"
     for prefix in ("", "adaptive_") for kind in ("max", "avg") for n in (1, 2, 3) for suffix in ("", "_with_indices")
 })  # fmt: skip
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "cudnn_rnn", "miopen_rnn"})
 LOSSES = frozenset({
     "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward", "mse_loss",
     "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "huber_loss",
@@ -50,10 +53,14 @@ WEIGHT_POSITIONS: dict[str, tuple[int, ...]] = {
     "linear": (1, 2),
     "embedding": (0,),
     "prelu": (1,),
+    "lstm": tuple(range(3, 64)),
+    **dict.fromkeys(("gru", "rnn_tanh", "rnn_relu"), tuple(range(2, 64))),
 }
 BUFFER_POSITIONS: dict[str, tuple[int, ...]] = dict.fromkeys(BATCH_NORMS, (3, 4))
 DATA_POSITIONS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys((*CONVOLUTIONS, *BATCH_NORMS, *NORMS, *POOLS, "linear", "dropout", "native_dropout"), (0,)),
+    **dict.fromkeys(
+        (*CONVOLUTIONS, *BATCH_NORMS, *NORMS, *POOLS, *RECURRENT, "linear", "dropout", "native_dropout"), (0,)
+    ),
     **dict.fromkeys(("mm", "bmm", "matmul"), (0, 1)),
     **dict.fromkeys(("addmm", "baddbmm", "embedding"), (1,)),
     **dict.fromkeys(LOSSES, (0, 1)),

@@ -47,7 +47,14 @@ def read_triosim(folder: Path) -> Draft:
     used = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
     kept = {i: _with_storage(tensors[i], storages[i]) for i in used}
     calls = tuple(
-        Call(call_kind(op.name), _present(op.inputs, kept), _present(op.outputs, kept), op.phase, index)
+        Call(
+            call_kind(op.name),
+            _present(op.inputs, kept),
+            _present(op.outputs, kept),
+            op.phase,
+            index,
+            in_place=op.name.endswith("_"),
+        )
         for index, op in enumerate(rows)
     )
     return Draft(
