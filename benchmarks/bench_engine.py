@@ -3,8 +3,9 @@
     python benchmarks/bench_engine.py [--ranks 256] [--reference]
 
 The graph is data-parallel training as the engine sees it: on each rank 1000 compute tasks in a row and 25 ring
-all-reduces, the k-th of which may start on a rank when its 40 (k + 1)-th compute task has ended there. An event is the
-end of a task or of a latency.
+all-reduces, the k-th of which may start on a rank when its 40 (k + 1)-th compute task has ended there. The links
+are so slow that several all-reduces share them at a time (about 6 changes of rate an event). An event is the end of a
+task or of a latency.
 """
 
 from __future__ import annotations

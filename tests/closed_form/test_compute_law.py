@@ -61,7 +61,7 @@ def test_solution_is_that_of_numpy_where_no_coefficient_is_negative() -> None:
     rows += [(0.0, typical, 0.0, 0.5 * typical, 0.5 * typical / RELATIVE_ERROR)]
     table = np.array(rows)
     plain = np.linalg.lstsq(table[:, :3] / table[:, 4:], table[:, 3] / table[:, 4], rcond=None)[0]
-    assert [law.ps_per_flop, law.ps_per_byte, law.fixed_ps] == pytest.approx(list(plain), rel=0.02)
+    assert [law.ps_per_flop, law.ps_per_byte, law.fixed_ps] == pytest.approx(list(plain), rel=0.05)
 
 
 def test_no_coefficient_is_negative() -> None:
@@ -99,3 +99,17 @@ def test_coarse_clocks_weigh_less() -> None:
 def test_anchor_at_four_times_the_work(law: Law, recorded: int, expected: int) -> None:
     assert anchored(law, Work(0, 1000), recorded, Work(0, 4000)) == expected
     assert anchored(law, Work(0, 1000), recorded, Work(0, 1000)) == recorded
+
+
+def test_operators_that_do_nothing_with_large_tensors_do_not_hide_the_law() -> None:
+    """A dropout at inference passes on gigabytes in microseconds; many small operators are all fixed time."""
+    samples = made(Law(0.0, 0.8, 6e6), [Work(0, n * 10**8) for n in (3, 4, 10, 80)])
+    samples += [Sample(Work(0, 8 * GIGA), 8 * 10**6)] * 3 + [Sample(Work(0, 100), 6 * 10**6)] * 16
+    law = fit_law(samples)
+    assert law.ps_per_byte == pytest.approx(0.8, rel=0.02)
+    assert law.fixed_ps == pytest.approx(6e6, rel=0.1)
+
+
+def test_fixed_part_is_at_most_the_shortest_time() -> None:
+    samples = [Sample(Work(0, n * 10**6), t * 10**6) for n, t in ((1, 50), (2, 400), (3, 300), (4, 350), (5, 310))]
+    assert fit_law(samples).fixed_ps <= 50 * 10**6 + 1

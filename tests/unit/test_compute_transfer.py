@@ -55,7 +55,7 @@ def test_products_faster_than_float32_can_be_were_tf32() -> None:
 def test_fixed_time_does_not_scale() -> None:
     made = relus([(1000 * n, 30 * US * n + 20 * US) for n in (1, 2, 4, 8, 16, 32, 64)])
     for op in made.operators:
-        assert on(made, op) == pytest.approx((op.gpu_time_ps - 20 * US) / 3 + 20 * US, rel=0.02)
+        assert on(made, op) == pytest.approx((op.gpu_time_ps - 20 * US) / 3 + 20 * US, rel=0.03)
 
 
 def test_half_precision_uses_its_own_peak() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trine.compute.kinds import is_compute_bound
+from trine.compute.kinds import family_of, is_compute_bound
 from trine.compute.law import Law, Sample, fit_law
 
 #: A law of its own needs this many operators of different work: one more than it has coefficients.
@@ -55,8 +55,9 @@ def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
 
 
 def _memory_law(groups: Mapping[str, tuple[Sample, ...]], resolution_ps: int) -> Law:
-    """The law of all operators bound by memory; where they are too few, memory is taken to cost nothing by itself."""
-    members = [s for kind, samples in groups.items() if not is_compute_bound(kind) for s in samples if s.work.bytes]
+    """The law of all known operators bound by memory; where they are too few, memory costs nothing by itself."""
+    known = [kind for kind in groups if not is_compute_bound(kind) and family_of(kind) not in ("other", "view")]
+    members = [s for kind in known for s in groups[kind] if s.work.bytes]
     if num_sizes(members) < MIN_SIZES_MEMORY:
         return Law(0.0, 0.0, 0.0)
     return fit_law(members, resolution_ps=resolution_ps)

@@ -23,9 +23,10 @@ RELATIVE_ERROR = 0.05
 #: start, its last partial wave and the few kernels that an operator launches cost up to some tens of microseconds on
 #: any GPU. Without it the intercept of a kind that ran at large sizes alone is an extrapolation by its scatter.
 FIXED_SPREAD_PS = 30_000_000.0
-# Residuals beyond this many (robust) standard deviations weigh less: Huber's usual constant, 95 % efficient if normal.
-_HUBER = 1.345
-_ROUNDS, _SETTLED = 12, 1e-9
+# A residual of this many (robust) standard deviations has half the weight of none: Cauchy weights with their usual
+# constant, 95 % efficient where errors are normal.
+_CAUCHY = 2.385
+_ROUNDS, _SETTLED = 12, 1e-6
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,7 +57,7 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
 
     Residuals are relative to the recorded time (or to resolution_ps / RELATIVE_ERROR if that is more;
     ``resolution_ps`` is the time step of the trace), and operators far off the law of their kind, such as one for which
-    the library chose another algorithm, weigh less (Huber, at most a fixed number of rounds). Times must be positive.
+    the library chose another algorithm, weigh less (Cauchy, at most a fixed number of rounds). Times must be positive.
 
     ``memory``: the law of operators bound by memory, for kinds bound by arithmetic; only with it has the law a term for
     FLOPs. At a single batch size FLOPs and bytes of a linear layer are nearly proportional (both to the weight), and
@@ -74,26 +75,33 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
     table = np.array(rows)
     columns = [table[:, k].copy() for k in range(0 if memory is not None else 1, 3)]
     times, spreads, num = table[:, 3].copy(), np.array(sigma), len(samples)
-    coefficients = _robust(columns, times, spreads, num)
+    start = [_typical_rate(columns[0][:num], times[:num]), *[0.0] * (len(columns) - 2), float(times[:num].min())]
+    coefficients = _robust(columns, times, spreads, num, start)
     # No operator takes less than the fixed part. Where the solution breaks that bound, the best one lies on it.
-    most = min(float(s.time_ps) for s in samples) + resolution_ps
+    most = start[-1] + resolution_ps
     if coefficients[-1] > most:
-        coefficients = [*_robust(columns[:-1], np.maximum(times - most * columns[-1], 0.0), spreads, num), most]
+        rest = np.maximum(times - most * columns[-1], 0.0)
+        coefficients = [*_robust(columns[:-1], rest, spreads, num, start[:-1]), most]
     return Law(*coefficients) if memory is not None else Law(0.0, *coefficients)
 
 
-def _robust(columns: Sequence[Floats], times: Floats, sigma: Floats, num_samples: int) -> list[float]:
+def _typical_rate(work: Floats, times: Floats) -> float:
+    """The median by time of time per work: half of the time goes to operators that are at least as fast."""
+    some = work > 0.0
+    return _weighted_median(times[some] / work[some], times[some]) if some.any() else 0.0
+
+
+def _robust(
+    columns: Sequence[Floats], times: Floats, sigma: Floats, num_samples: int, coefficients: list[float]
+) -> list[float]:
     """Non-negative least squares in which samples (the first rows) far off the fit weigh less, round by round.
 
     A residual is relative to the larger of recorded and predicted time, so that an operator that does less than its
-    tensors say (a dropout that passes its input on) pulls no harder than one that takes too long. The rounds start
-    from the rate in the first column that is the median by time, and the scatter is that of the samples that make up
-    half of the time: the law has to describe the operators that matter, however many small ones there are.
+    tensors say (a dropout that passes its input on) pulls no harder than one that takes too long. The scatter is that
+    of the samples that make up half of the time: the law has to describe the operators that matter, however many small
+    ones there are. The rounds start from ``coefficients``.
     """
     problem, recorded = _Problem(columns, times), times[:num_samples]
-    work = columns[0][:num_samples]
-    rate = _weighted_median(recorded[work > 0.0] / work[work > 0.0], recorded[work > 0.0]) if work.any() else 0.0
-    coefficients = [rate, *[0.0] * (len(columns) - 1)]
     for _ in range(_ROUNDS):
         predicted = sum((c * column for c, column in zip(coefficients, columns, strict=True)), np.zeros(len(times)))
         spreads = np.maximum(sigma, predicted)
@@ -101,7 +109,8 @@ def _robust(columns: Sequence[Floats], times: Floats, sigma: Floats, num_samples
         residuals = np.abs(times - predicted) / spreads
         # 1.4826 x median absolute residual estimates a standard deviation; floored where a fit is nearly exact.
         scatter = max(1.4826 * _weighted_median(residuals[:num_samples], recorded), 1e-3)
-        factor = np.minimum(1.0, _HUBER * scatter / np.maximum(residuals, 1e-300))
+        ratio = residuals / (_CAUCHY * scatter)
+        factor = 1.0 / (1.0 + ratio * ratio)
         factor[num_samples:] = 1.0
         before, coefficients = coefficients, problem.solve(factor / (spreads * spreads))
         if all(abs(new - old) <= _SETTLED * old for new, old in zip(coefficients, before, strict=True)):

@@ -16,7 +16,7 @@ import numpy as np
 
 from trine.errors import SimulationError
 from trine.model.taskgraph import COMPUTE, JOIN, Records, TaskGraph
-from trine.network._limits import MAX_PS, SLACK
+from trine.network._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.network.models import NetworkModel
 
 PS_PER_S = 10**12
@@ -41,7 +41,7 @@ def drain_ps(remaining: float, rate: float) -> int:
     Exact where both are whole numbers (a flow alone on its links); else in float64, where the last few units in the
     last place are rounding errors and must not cost a picosecond.
     """
-    if remaining.is_integer() and rate.is_integer():
+    if remaining.is_integer() and rate.is_integer() and rate <= MAX_WHOLE:
         return max(1, -(-int(remaining) * PS_PER_S // int(rate)))
     quotient = remaining * 1e12 / rate
     return max(1, math.ceil(quotient - quotient * SLACK)) if quotient < MAX_PS else MAX_PS + 1

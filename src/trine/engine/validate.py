@@ -8,7 +8,7 @@ import numpy.typing as npt
 from trine.engine.describe import describe_task
 from trine.errors import InputError
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
-from trine.network._limits import MAX_WHOLE
+from trine.network._limits import MAX_BYTES_PER_S, MAX_WHOLE
 
 Bool = npt.NDArray[np.bool_]
 
@@ -40,12 +40,12 @@ def _check_links(graph: TaskGraph) -> None:
     _check_csr(graph.route_ptr, graph.route_links, len(graph.link_bytes_per_s), "route")
     if len(graph.route_latency_ps) and graph.route_latency_ps.min() < 0:
         raise InputError(f"route {graph.route_latency_ps.argmin()} has a negative latency", field="route_latency_ps")
-    wrong = (graph.link_bytes_per_s < 1) | (graph.link_bytes_per_s > MAX_WHOLE)
+    wrong = (graph.link_bytes_per_s < 1) | (graph.link_bytes_per_s > MAX_BYTES_PER_S)
     if wrong.any():
         link = int(wrong.argmax())
         name = graph.link_names[link] if link < len(graph.link_names) else f"link {link}"
         raise InputError(
-            f"bandwidth of {name} must be between 1 and 2**53 bytes/s, got {graph.link_bytes_per_s[link]}",
+            f"bandwidth of {name} must be between 1 and 10**18 bytes/s, got {graph.link_bytes_per_s[link]}",
             field="link_bytes_per_s",
         )
 

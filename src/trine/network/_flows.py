@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from trine._jit import Float, Int, inlined
-from trine.network._limits import MAX_PS, SLACK
+from trine.network._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.network._state import (
     EDGE,
     FIELDS,
@@ -38,7 +38,7 @@ def drain_ps(remaining: Float, rate: Float) -> Int:
         return np.int64(1)
     whole = np.int64(remaining)
     per_s = np.int64(rate)
-    if np.float64(whole) != remaining or np.float64(per_s) != rate:
+    if rate > MAX_WHOLE or np.float64(whole) != remaining or np.float64(per_s) != rate:
         quotient = remaining * 1e12 / rate
         if quotient >= MAX_PS:
             return np.int64(MAX_PS + 1)

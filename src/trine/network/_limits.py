@@ -5,9 +5,12 @@ from __future__ import annotations
 #: Latest instant of a run, about 106 days: whole seconds of it times 10**12 still fit into an int64.
 MAX_PS = 9_223_371 * 10**12
 
-#: Largest transfer in bytes and largest bandwidth in bytes/s: whole numbers up to here are exact in float64, and 1000
-#: times as much still fits into an int64.
+#: Largest transfer in bytes. Bytes and bytes/s up to here divide exactly: they are whole in float64, and 1000 times as
+#: much still fits into an int64.
 MAX_WHOLE = 2**53
+
+#: Largest bandwidth in bytes/s. Beyond MAX_WHOLE, which no wire reaches ("free" links do), times are float64 quotients.
+MAX_BYTES_PER_S = 10**18
 
 #: A quotient of two floats is off by a few units in the last place; this part of it is not worth another picosecond.
 SLACK = 2.0**-50

@@ -28,8 +28,8 @@ class Links(NamedTuple):
 
     capacity: float64, bytes/s. head: int32, first edge of the list of edges that cross the link, or -1. crossings:
     int32, number of these edges. dirty: int32, the first so many (a scalar of the loop) are links whose flows have
-    changed at this instant. is_dirty: int32. mark: int64, last sweep that has visited the link. Scratch of the models: left:
-    int32, edges not yet frozen; fresh: int32, edges frozen at this level; used, share: float64, bytes/s; touched:
+    changed at this instant. is_dirty: int32. mark: int64, last sweep that has visited the link. Scratch of the models:
+    left: int32, edges not yet frozen; fresh: int32, edges frozen at this level; used, share: float64, bytes/s; touched:
     int32. found: int32, links of the component.
     """
 

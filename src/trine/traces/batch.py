@@ -28,7 +28,6 @@ class Layouts:
         self._known: dict[int, Layout] = {}
         self._weak: set[int] = set()
         self._holder: dict[int, int] = {}  # storage -> the tensor through which it was last described
-        self.untraced: list[int] = []
         for tensor, dim in seeds.items():
             self._set(tensor, seeded(draft.tensors[tensor].shape, dim, batch))
         for call in draft.calls:
@@ -112,7 +111,6 @@ class Layouts:
         layout = self._alias(tensor) or self._saved(tensor, call)
         if layout is None:
             layout = plain(shape)
-            self.untraced.append(tensor)
             self._weak.add(tensor)
         self._set(tensor, layout)
         return layout
@@ -135,9 +133,8 @@ class Layouts:
             return None
         shape = self._draft.tensors[tensor].shape
         forward = self._draft.operators[link]
-        fitting = [i for i in (*forward.outputs, *forward.inputs) if self._draft.tensors[i].shape == shape]
-        for other in fitting:
+        for other in (*forward.outputs, *forward.inputs):
             layout = self._known.get(other)
-            if layout is not None and any(map(has_batch, layout)):
+            if layout is not None and shape_of(layout) == shape and any(map(has_batch, layout)):
                 return layout
-        return plain(shape) if fitting else None
+        return None

@@ -51,11 +51,16 @@ class TensorTable:
         self._numbers: dict[tuple[int, int, int, tuple[int, ...], str], int] = {}
         self._allocation: dict[int, int] = {}
         self._births: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}  # allocation -> bytes of its largest tensor
         self._count = 0
         self.clock = 0
 
-    def resolve(self, ref: TensorRef) -> int:
-        """The number of the tensor at ``ref`` now."""
+    def resolve(self, ref: TensorRef, *, unlisted: bool = False) -> int:
+        """The number of the tensor at ``ref`` now.
+
+        ``unlisted``: no call made it, if it is new. Then it is a view of what its storage holds, as saved tensors are,
+        unless it is a number (Python's become tensors without a call) or larger than that.
+        """
         if ref is ABSENT or ref == ABSENT:
             return 0
         allocation = self._allocation.get(ref.storage)
@@ -63,9 +68,13 @@ class TensorTable:
             allocation = self.allocate(ref.storage)
         key = (ref.id, allocation, ref.offset, ref.shape, ref.dtype)
         number = self._numbers.get(key)
+        if number is None and unlisted and (ref.shape == () or ref.size_bytes > self._bytes.get(allocation, 2**63)):
+            allocation = self.allocate(ref.storage)
+            key = (ref.id, allocation, ref.offset, ref.shape, ref.dtype)
         if number is None:
             number = self._numbers[key] = len(self._numbers) + 1
             self.tensors[number] = DraftTensor(number, ref.shape, ref.dtype, ref.size_bytes, allocation)
+            self._bytes[allocation] = max(ref.size_bytes, self._bytes.get(allocation, 0))
         return number
 
     def allocate(self, storage: int) -> int:
@@ -100,7 +109,7 @@ def _walk(root: Node, table: TensorTable, top: TopCall) -> None:
 
     def enter(node: Node) -> None:
         table.clock += 1
-        slots = tuple(None if ref is None else table.resolve(ref) for ref in _slots(node))
+        slots = tuple(None if ref is None else table.resolve(ref, unlisted=True) for ref in _slots(node))
         stack.append((node, 0, slots, table.clock))
 
     enter(root)

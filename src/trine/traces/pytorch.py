@@ -69,10 +69,9 @@ def _accumulated(top: TopCall) -> tuple[int, int] | None:
     incoming = next((slot for call in top.calls if call.node.name == _ACCUMULATE for slot in call.inputs if slot), None)
     if incoming is None:
         return None
-    written = [call.outputs[0] for call in top.calls if call.node.name.endswith("_") and call.outputs]
-    others = [
-        call.outputs[0] for call in top.calls if call_kind(call.node.name) in ("detach", "clone") and call.outputs
-    ]
+    made = [call for call in top.calls if call.outputs]
+    written = [call.outputs[0] for call in made if call.node.name.endswith("_")]
+    others = [call.outputs[0] for call in made if call_kind(call.node.name) in ("detach", "clone")]
     return incoming, next((slot for slot in (*written, *others) if slot), incoming)
 
 

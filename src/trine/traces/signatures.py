@@ -58,9 +58,8 @@ WEIGHT_POSITIONS: dict[str, tuple[int, ...]] = {
 }
 BUFFER_POSITIONS: dict[str, tuple[int, ...]] = dict.fromkeys(BATCH_NORMS, (3, 4))
 DATA_POSITIONS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(
-        (*CONVOLUTIONS, *BATCH_NORMS, *NORMS, *POOLS, *RECURRENT, "linear", "dropout", "native_dropout"), (0,)
-    ),
+    **dict.fromkeys((*CONVOLUTIONS, *BATCH_NORMS, *NORMS, *POOLS, *RECURRENT), (0,)),
+    **dict.fromkeys(("linear", "dropout", "native_dropout"), (0,)),
     **dict.fromkeys(("mm", "bmm", "matmul"), (0, 1)),
     **dict.fromkeys(("addmm", "baddbmm", "embedding"), (1,)),
     **dict.fromkeys(LOSSES, (0, 1)),

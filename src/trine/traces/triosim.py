@@ -46,17 +46,7 @@ def read_triosim(folder: Path) -> Draft:
     storages = _allocations(rows, tensors)
     used = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
     kept = {i: _with_storage(tensors[i], storages[i]) for i in used}
-    calls = tuple(
-        Call(
-            call_kind(op.name),
-            _present(op.inputs, kept),
-            _present(op.outputs, kept),
-            op.phase,
-            index,
-            in_place=op.name.endswith("_"),
-        )
-        for index, op in enumerate(rows)
-    )
+    calls = tuple(_call(op, index, kept) for index, op in enumerate(rows))
     return Draft(
         name=folder.name,
         source=str(folder),
@@ -69,6 +59,11 @@ def read_triosim(folder: Path) -> Draft:
                  "the GPU's name", "kernels of each operator"),
         assumptions=("dtypes follow from bytes per element: 4 float32, 2 float16, 8 int64, 1 uint8",),
     )  # fmt: skip
+
+
+def _call(op: DraftOperator, index: int, tensors: dict[int, DraftTensor]) -> Call:
+    inputs, outputs = _present(op.inputs, tensors), _present(op.outputs, tensors)
+    return Call(call_kind(op.name), inputs, outputs, op.phase, index, in_place=op.name.endswith("_"))
 
 
 def _present(ids: tuple[int, ...], tensors: dict[int, DraftTensor]) -> tuple[int | None, ...]:

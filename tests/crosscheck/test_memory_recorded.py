@@ -1,0 +1,51 @@
+"""Does the memory model come close to what PyTorch's allocator recorded?"""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import trine
+
+RAW = Path(__file__).parent.parent / "data" / "vgg13-raw-b512"
+
+
+def recorded_bytes() -> list[tuple[int, int]]:
+    """(bytes of the change, bytes in use after it) of every allocation on the GPU, in order of time."""
+    path = next((RAW / "profiler").iterdir())
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    memory = [e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 1]
+    memory.sort(key=lambda e: e["ts"])
+    return [(e["args"]["Bytes"], e["args"]["Total Allocated"]) for e in memory]
+
+
+def peak_without_workspaces(changes: list[tuple[int, int]]) -> int:
+    """The peak, leaving out what is given back by the very next change: the workspaces of convolutions."""
+    peak = 0
+    for (size, total), (following, _) in zip(changes, changes[1:], strict=False):
+        if size > 0 and following != -size:
+            peak = max(peak, total)
+    return peak
+
+
+def test_vgg13_at_batch_512_peaks_where_the_allocator_did():
+    changes = recorded_bytes()
+    peak = trine.simulate(str(RAW)).memory_peak_bytes
+    without = peak_without_workspaces(changes)
+    print(f"modelled {peak / 2**30:.2f} GiB; recorded {without / 2**30:.2f} GiB without workspaces")
+    assert peak == pytest.approx(without, rel=0.03)
+    assert peak == pytest.approx(max(total for _, total in changes), rel=0.06)
+
+
+def test_the_other_batch_predicts_it_too():
+    without = peak_without_workspaces(recorded_bytes())
+    peak = trine.simulate("vgg13-h100-b128", trine.Plan(batch=512)).memory_peak_bytes
+    assert peak == pytest.approx(without, rel=0.03)
+
+
+def test_the_launching_thread_explains_the_recorded_span():
+    """From the first kernel to the end of the last the profiler saw 347.021 ms; the kernels alone are 346.366 ms."""
+    with_launches = trine.simulate(str(RAW), cpu=True)
+    assert with_launches.step_time_ps == pytest.approx(347.021e9, rel=0.001)
+    assert trine.simulate(str(RAW), cpu=False).step_time_ps < with_launches.step_time_ps
