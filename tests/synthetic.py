@@ -43,9 +43,14 @@ class Chain:
             down = self._tensor((batch, width), "activation", (0,))
             grad = self._tensor(self.tensors[weights[i]].shape, "gradient")
             op = self._operator(
-                "autograd::engine::evaluate_function: AddmmBackward0", "backward",
-                [upstream, activations[i], weights[i]], [down, grad], backward_ps[i], f"linear.{i + 1}", forward_id=i + 1,
-            )  # fmt: skip
+                "autograd::engine::evaluate_function: AddmmBackward0",
+                "backward",
+                [upstream, activations[i], weights[i]],
+                [down, grad],
+                backward_ps[i],
+                f"linear.{i + 1}",
+                forward_id=i + 1,
+            )
             gradients[i] = (grad, op)
             upstream = down
         if optimizer_ps:

@@ -133,4 +133,6 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 def format_rate(flop_per_s: float) -> str:
     """Floating-point operations per second for people: ``"989 TFLOP/s"``."""
-    return _scaled(flop_per_s, ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1, "FLOP/s")))
+    return _scaled(
+        flop_per_s, ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1, "FLOP/s"))
+    )

@@ -86,12 +86,19 @@ def test_coarse_clocks_weigh_less() -> None:
     assert fit_law(samples, resolution_ps=10**6).ps_per_byte == pytest.approx(0.5, rel=2e-3)
 
 
+def test_what_is_far_above_its_law_scales() -> None:
+    """Of 9 ms above a law of 1 ms, a quarter of a millisecond may be the algorithm's, the rest is the operator's."""
+    before, after = Work(0, 10**9), Work(0, 4 * 10**9)
+    expected = 4 * (10 * 10**9 - 25 * 10**7) + 2 * 25 * 10**7
+    assert anchored(Law(0.0, 1.0, 0.0), before, 10 * 10**9, after) == expected
+
+
 @pytest.mark.parametrize(
     ("law", "recorded", "expected"),
     [
         (Law(0.0, 1.0, 0.0), 1000, 4000),  # on its law: proportional
         (Law(0.0, 1.0, 0.0), 500, 2000),  # faster than its law: stays as efficient
-        (Law(0.0, 1.0, 0.0), 1400, 4000 + 400 * 2),  # slower: the excess grows with the root
+        (Law(0.0, 1.0, 0.0), 1400, 4000 + 400 * 2),  # slower by less than 30 us: that grows with the root
         (Law(0.0, 0.5, 500.0), 1000, 2500),  # the fixed part stays
         (Law(0.0, 0.0, 0.0), 1000, 1000),  # no law: as recorded
     ],

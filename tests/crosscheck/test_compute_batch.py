@@ -53,3 +53,12 @@ def test_two_traces_interpolate_between_them(traces) -> None:  # type: ignore[no
     assert sum(d.ps for d in found) == pytest.approx(346_366_000_000, rel=0.001)
     middle = [model.duration(op, Split(320)) for op in traces[128].operators]
     assert {d.evidence for d in middle} <= {"interpolated", "measured"}
+
+
+@pytest.mark.parametrize(("source", "target"), [(128, 512), (512, 128)])
+def test_another_models_trace_does_no_harm(traces, source: int, target: int) -> None:  # type: ignore[no-untyped-def]
+    from trine.compute import calibrate
+
+    model = make_compute("auto", traces[source], calibration=calibrate([load("resnet50-h100-b128")]))
+    predicted = sum(model.duration(op, Split(target)).ps for op in traces[source].operators)
+    assert predicted == pytest.approx(sum(op.gpu_time_ps for op in traces[target].operators), rel=0.03)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def recorded_bytes() -> list[tuple[int, int]]:
 def peak_without_workspaces(changes: list[tuple[int, int]]) -> int:
     """The peak, leaving out what is given back by the very next change: the workspaces of convolutions."""
     peak = 0
-    for (size, total), (following, _) in zip(changes, changes[1:], strict=False):
+    for (size, total), (following, _) in pairwise(changes):
         if size > 0 and following != -size:
             peak = max(peak, total)
     return peak

@@ -1,4 +1,4 @@
-"""Is what a run records unchanged? Golden files hold records, never text. Rewrite: python tests/golden/test_golden_records.py"""
+"""Is what a run records unchanged? Golden files hold records, never text; running this file rewrites them."""
 
 from pathlib import Path
 

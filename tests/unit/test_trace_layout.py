@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trine.traces.layout import batch_dims, broadcast, head, plain, reshape, seeded, shape_of
-from trine.traces.rules import RULES, Site, default
+from trine.traces.rules import RULES
+from trine.traces.site import Site, default
 
 
 def dims_after(shape: tuple[int, ...], dim: int, batch: int, *shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -110,3 +110,13 @@ def test_reading_needs_no_heavy_module() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_documented_example_is_a_trace(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "formats" / "trace.md").read_text()
+    example = text.split("```json\n")[1].split("```")[0]
+    (tmp_path / "a.trine.json").write_text(example)
+    workload = load(tmp_path / "a.trine.json")
+    assert [workload.tensors[i].shape for i in workload.operators[0].inputs] == [(8, 4), (6, 4)]
+    save(workload, tmp_path / "b.trine.json")
+    assert (tmp_path / "b.trine.json").read_text() == example

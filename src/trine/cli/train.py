@@ -90,7 +90,7 @@ def train(
     write_json(result.to_json(), json)
     if perfetto is not None:
         result.to_perfetto(perfetto)
-        say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev")
+        say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")
     if parquet is not None:
         result.to_parquet(parquet)
         say(f"records written to {parquet}")

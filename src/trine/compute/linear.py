@@ -5,12 +5,15 @@ Li et al. ("Path forward beyond simulators: fast and accurate GPU execution time
 sizes. Here each kind of operator, forward, backward or optimizer, has a law (FLOPs, bytes, intercept; law.py), and an
 operator's prediction starts from its own recorded time, so that at the recorded size it is exactly that.
 
-With m0 and m the law at the recorded and at the new size, and r = recorded - m0 the operator's excess over its law:
+With m0 and m the law at the recorded and at the new size, x = m / m0, and r = recorded - m0 the operator's excess over
+its law:
 
-- r <= 0: recorded x m / m0. It is more efficient than its kind, and stays so.
-- r > 0: m + r sqrt(m / m0). Part of the excess scales with the work (a shape that suits the GPU badly), part of it does
-  not (a fixed cost, or an algorithm that the library need not choose at another size); which part is unknown, and the
-  geometric mean of "all of it scales" and "none does" is what is left.
+- r <= 0: recorded x. It is more efficient than its kind, and stays so.
+- r > 0: (recorded - e) x + e sqrt(x), with e = min(r, max(m0 / 4, 30 us)). An operator can be above its law because of
+  what it is (a shape that suits the GPU badly), which scales; or because of what happened at this size (a fixed cost,
+  an algorithm that the library need not choose at another), which does not. Fixed costs are tens of microseconds and
+  algorithms differ by tens of percent: so much of the excess, e, may be of the second sort, and for it the geometric
+  mean of "scales" and "does not" is taken.
 
 Both are at most proportional to the law, increase with the work, and never gain efficiency by making it smaller.
 """
@@ -25,12 +28,16 @@ from trine.compute.calibration import Calibration, measured_times, signatures, t
 from trine.compute.cost import Work
 from trine.compute.fit import Laws, fit_laws
 from trine.compute.kinds import kind_of
-from trine.compute.law import Law, Sample
+from trine.compute.law import FIXED_SPREAD_PS, Law, Sample
 from trine.compute.report import FitReport, report
 from trine.compute.resize import Split
 from trine.compute.sizing import Sizing
 from trine.errors import InputError
 from trine.model.workload import OPTIMIZER, Operator, Workload
+
+# How much of its law's time an operator can lose to the choice of algorithm: 12 % and 31 % were seen
+# (docs/background/operator-time.md, with what other shares would give).
+_ALGORITHM_SHARE = 0.25
 
 
 def anchored(law: Law, before: Work, recorded_ps: int, after: Work) -> int:
@@ -38,8 +45,9 @@ def anchored(law: Law, before: Work, recorded_ps: int, after: Work) -> int:
     m0, m = law.time_ps(before), law.time_ps(after)
     if m0 <= 0.0:
         return recorded_ps
-    excess = recorded_ps - m0
-    time = m + excess * math.sqrt(m / m0) if excess > 0.0 else recorded_ps * (m / m0)
+    ratio = m / m0
+    excess = min(max(recorded_ps - m0, 0.0), max(_ALGORITHM_SHARE * m0, FIXED_SPREAD_PS))
+    time = (recorded_ps - excess) * ratio + excess * math.sqrt(ratio)
     # The doubles' own rounding error must not be rounded up to a picosecond.
     return math.ceil(time * (1.0 - 2.0**-50))
 

@@ -8,8 +8,9 @@ from trine.model.workload import BACKWARD, OPTIMIZER
 from trine.traces.draft import Call, Draft
 from trine.traces.layout import Layout, batch_dims, has_batch, plain, reshape, seeded, shape_of
 from trine.traces.roles import Roles
-from trine.traces.rules import RULES, Site, default
+from trine.traces.rules import RULES
 from trine.traces.signatures import MAKERS
+from trine.traces.site import Site, default
 
 _FILLED = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full"})
 _FIXED = frozenset({"weight", "buffer", "gradient", "optimizer_state"})

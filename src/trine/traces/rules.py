@@ -6,23 +6,8 @@ get :func:`default`, which goes by shapes alone. Signatures are those of PyTorch
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
-
-from trine.traces.layout import (
-    Dimension,
-    Layout,
-    Shape,
-    broadcast,
-    has_batch,
-    head,
-    permute,
-    plain,
-    reshape,
-    seeded,
-    shape_of,
-)
+from trine.traces import rules_shape
+from trine.traces.layout import broadcast, has_batch, head, plain, shape_of
 from trine.traces.signatures import (
     ATTENTION,
     BATCH_NORMS,
@@ -35,50 +20,7 @@ from trine.traces.signatures import (
     REDUCTIONS,
     VIEWS,
 )
-
-
-class Site(NamedTuple):
-    """One call: layouts of its tensor inputs by position (None: absent), shapes of its outputs, other arguments."""
-
-    inputs: tuple[Layout | None, ...]
-    outputs: tuple[Shape | None, ...]
-    values: Mapping[str, object]
-    batch: int = 1
-
-    def present(self) -> list[Layout]:
-        return [layout for layout in self.inputs if layout is not None]
-
-    def integer(self, name: str) -> int | None:
-        value = self.values.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-Result = list[Layout | None]
-Rule = Callable[[Site], Result]
-
-
-def default(site: Site) -> Result:
-    """By shapes: the same shape, else a reshape, else element by element, else equal leading dimensions."""
-    return [None if shape is None else _by_shape(site.present(), shape) for shape in site.outputs]
-
-
-def _by_shape(inputs: list[Layout], shape: Shape) -> Layout:
-    same = [layout for layout in inputs if shape_of(layout) == shape]
-    if same:
-        return next((layout for layout in same if any(map(has_batch, layout))), same[0])
-    for layout in inputs:
-        reshaped = reshape(layout, shape) if len(shape) > 1 or len(layout) > 1 else None
-        if reshaped is not None:
-            return reshaped
-    marked = [layout for layout in inputs if any(map(has_batch, layout))]
-    if not marked:
-        return plain(shape)
-    if len(marked[0]) == len(shape):
-        return head(marked[0], len(shape), shape)
-    if len(shape) > max(len(layout) for layout in inputs):
-        return broadcast(inputs, shape)
-    # A lone leading dimension says nothing: per-channel statistics of C = batch channels look like it.
-    return head(marked[0], len(shape), shape) if len(shape) > 1 else plain(shape)
+from trine.traces.site import Result, Rule, Site, default
 
 
 def _convolution(site: Site) -> Result:
@@ -126,16 +68,6 @@ def _norm(site: Site) -> Result:
     return [None if s is None or data is None else head(data, len(s), s) for s in site.outputs]
 
 
-def _index_select(site: Site) -> Result:
-    """(self, index): dimension ``dim`` becomes the index's."""
-    dim, shape = site.integer("dim"), site.outputs[0]
-    if len(site.inputs) < 2 or (data := site.inputs[0]) is None or (index := site.inputs[1]) is None or dim is None:
-        return [None]
-    place = dim % len(data) if data else 0
-    layout = (*data[:place], *index, *data[place + 1 :])
-    return [layout if shape == shape_of(layout) else None]
-
-
 def _attention(site: Site) -> Result:
     query = site.inputs[0]
     return [None if s is None or query is None else head(query, len(s) - (1 if i == 0 else 0), s)
@@ -166,101 +98,6 @@ def _weights_only(site: Site) -> Result:
     return [None if shape is None else plain(shape) for shape in site.outputs]
 
 
-def _reduction(site: Site) -> Result:
-    """Remove the reduced dimensions. Without their numbers, only those that become 1 are known."""
-    data, shape = site.inputs[0], site.outputs[0]
-    if data is None or shape is None:
-        return [None]
-    if not shape:
-        return [()] * len(site.outputs)
-    if len(shape) == len(data):
-        layout = head(data, len(shape), shape)
-    else:
-        given = site.values.get("dim")
-        dims = [given] if isinstance(given, int) else list(given) if isinstance(given, tuple | list) else []
-        reduced = {d % len(data) for d in dims if isinstance(d, int)}
-        kept = tuple(dimension for i, dimension in enumerate(data) if i not in reduced)
-        layout = kept if reduced and shape_of(kept) == shape else plain(shape)
-    return [layout if s == shape else None for s in site.outputs]
-
-
-def _concatenate(site: Site) -> Result:
-    """Along ``dim`` the factors stay if every part has the batch there; the other dimensions are those of the parts."""
-    present, shape = site.present(), site.outputs[0]
-    parts = [layout for layout in present if shape is not None and len(layout) == len(shape)]
-    if not parts or shape is None:
-        return [None]
-    result: list[Dimension] = []
-    for i, size in enumerate(shape):
-        of_parts = [layout[i] for layout in parts]
-        marked = next((d for d in of_parts if has_batch(d)), None)
-        if marked is None:
-            result.append(((size, False),))
-        elif math.prod(s for s, _ in marked) == size:
-            result.append(marked)
-        else:
-            batch = math.prod(s for s, is_batch in marked if is_batch)
-            whole = size % batch == 0
-            result.append(((size // batch, False), (batch, True)) if whole else ((size, True),))
-    return [tuple(result)]
-
-
-def _stack(site: Site) -> Result:
-    present, shape = site.present(), site.outputs[0]
-    dim = site.integer("dim")
-    if not present or shape is None or dim is None:
-        return [None]
-    place = dim % len(shape)
-    return [(*present[0][:place], ((shape[place], False),), *present[0][place:])]
-
-
-def _transpose(site: Site) -> Result:
-    data, shape = site.inputs[0], site.outputs[0]
-    if data is None or shape is None or len(data) != len(shape):
-        return [None]
-    first, second = site.integer("dim0"), site.integer("dim1")
-    if first is None or second is None:  # aten::t
-        first, second = 0, len(data) - 1
-    order = list(range(len(data)))
-    if order:
-        order[first], order[second] = order[second], order[first]
-    return [permute(data, order)]
-
-
-def _permute(site: Site) -> Result:
-    data, dims = site.inputs[0], site.values.get("dims")
-    if data is None or not isinstance(dims, tuple | list) or len(dims) != len(data):
-        return [None]
-    return [permute(data, [d for d in dims if isinstance(d, int)])]
-
-
-def _select(site: Site) -> Result:
-    """Drop ``dim``; every output of unbind drops the same."""
-    data, dim = site.inputs[0], site.integer("dim")
-    if data is None or dim is None or not data:
-        return [None] * len(site.outputs)
-    place = dim % len(data)
-    return [(*data[:place], *data[place + 1 :])] * len(site.outputs)
-
-
-def _expand(site: Site) -> Result:
-    """A first dimension that becomes as large as the batch is the batch: (1, 1, E) -> (B, 1, E)."""
-    data, shape = site.inputs[0], site.outputs[0]
-    if data is None or shape is None:
-        return [None]
-    layout = broadcast([data], shape)
-    grown = len(shape) > len(data) or (len(data) > 0 and shape_of(data[:1]) == (1,))
-    if shape and grown and shape[0] == site.batch > 1 and not any(map(has_batch, data)):
-        return [seeded(shape, 0, site.batch)]
-    return [layout]
-
-
-def _copy(site: Site) -> Result:
-    """(self, src) -> self, which now holds src."""
-    source, shape = site.inputs[1] if len(site.inputs) > 1 else None, site.outputs[0]
-    return [None if source is None or shape is None else broadcast([source], shape)]
-
-
 def _recurrent(site: Site) -> Result:
     """(input, state, ...) -> output like the input but for its features, states (layers, batch, features)."""
     data = site.inputs[0]
@@ -277,17 +114,6 @@ def _recurrent(site: Site) -> Result:
     return result
 
 
-def _view(site: Site) -> Result:
-    data = site.inputs[0]
-    return [None if s is None or data is None else reshape(data, s) for s in site.outputs]
-
-
-def _part(site: Site) -> Result:
-    """Slices: dimensions that keep their size keep the batch."""
-    data = site.inputs[0]
-    return [None if s is None or data is None or len(s) != len(data) else head(data, len(s), s) for s in site.outputs]
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(MATMULS, _matmul),
@@ -297,12 +123,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys((f"{name}_backward" for name in ATTENTION), _attention_backward),
     **dict.fromkeys(POOLS, _pool),
     **dict.fromkeys(LOSSES, _loss),
-    **dict.fromkeys(REDUCTIONS, _reduction),
-    **dict.fromkeys(VIEWS, _view),
-    **dict.fromkeys(("slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split"), _part),
-    **dict.fromkeys(("select", "unbind"), _select),
-    **dict.fromkeys(("transpose", "t", "swapaxes"), _transpose),
-    **dict.fromkeys(("cat", "concat", "concatenate"), _concatenate),
+    **dict.fromkeys(REDUCTIONS, rules_shape.reduction),
+    **dict.fromkeys(VIEWS, rules_shape.view),
+    **dict.fromkeys(("slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split"), rules_shape.part),
+    **dict.fromkeys(("select", "unbind"), rules_shape.select),
+    **dict.fromkeys(("transpose", "t", "swapaxes"), rules_shape.transpose),
+    **dict.fromkeys(("cat", "concat", "concatenate"), rules_shape.concatenate),
     **dict.fromkeys(("embedding_dense_backward", "embedding_backward", "Embedding'"), _weights_only),
     **dict.fromkeys(
         ("cudnn_batch_norm_backward", "native_batch_norm_backward", "miopen_batch_norm_backward",
@@ -314,9 +140,9 @@ RULES: dict[str, Rule] = {
     "linear": _linear,
     "embedding": _embedding,
     **dict.fromkeys(RECURRENT, _recurrent),
-    "expand": _expand,
-    "copy": _copy,
-    "permute": _permute,
-    "index_select": _index_select,
-    "stack": _stack,
+    "expand": rules_shape.expand,
+    "copy": rules_shape.copy,
+    "permute": rules_shape.permute_dims,
+    "index_select": rules_shape.index_select,
+    "stack": rules_shape.stack,
 }  # fmt: skip
