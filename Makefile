@@ -21,8 +21,8 @@ demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundle
 
 test: check  ## everything that CI runs
 	$(BIN)/python -m pytest -n 2
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m kernel_small
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -m kernel_small
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/closed_form/test_engine_closed_form.py tests/unit/test_engine_run.py
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 tests/oracle/test_engine_twin.py tests/closed_form/test_engine_closed_form.py
 
 check: $(VENV)/.installed-test  ## style, types, layers, public names
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trine.errors import InputError, PlanError
-from trine.model.workload import Workload
+from trine.model.workload import FORWARD, Workload
 from trine.parallel.plan import Plan
 
 if TYPE_CHECKING:
@@ -284,9 +284,24 @@ def _warnings(workload: Workload, machine: Cluster | None, gpu: str | None, has_
                 f"operator times are those of the trace's {workload.gpu}, but the cluster's GPUs are {of_machine}: "
                 f"--gpu {of_machine} predicts for them"
             )
+    if has_host and (copies := _host_copies(workload)):
+        found.append(
+            f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
+            "too: --inputs none counts it once"
+        )
     if machine is not None and not has_host:
         found.append("the cluster has no host memory, so copying the inputs to the GPUs is left out")
     return found
+
+
+def _host_copies(workload: Workload) -> int:
+    """Operators of the forward phase that do nothing but move the data inputs."""
+    return sum(
+        op.phase == FORWARD
+        and op.name in ("aten::to", "aten::_to_copy", "aten::copy_")
+        and any(workload.tensors[t].role == "input" for t in op.inputs)
+        for op in workload.operators
+    )
 
 
 def _simulator(wall_s: float, events: int, ranks: int) -> Simulator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -37,6 +37,8 @@ READERS: Registry[Reader] = Registry(
 )
 
 _PRESETS = Path(__file__).parent.parent / "presets" / "traces"
+#: The GPU of the bundled traces: TrioSim's raw pair of the same set of recordings names it (SOURCE.md beside each).
+_BUNDLED_GPU = "NVIDIA H100 80GB HBM3"
 
 
 def bundled() -> tuple[str, ...]:
@@ -74,9 +76,20 @@ def load(
         raise TraceError("give a path, the name of a bundled trace, or kineto and execution_trace")
     place = Path(path)
     if not place.exists() and str(path) in bundled():
-        place = _PRESETS / str(path)
+        return _load_bundled(str(path), batch)
     if not place.exists():
         raise TraceError(f"there is no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
+    return _read(place, batch)
+
+
+def _load_bundled(name: str, batch: int | None) -> Workload:
+    """A packaged sample, with what its files do not hold but its origin says."""
+    workload = _read(_PRESETS / name, batch)
+    missing = tuple(text for text in workload.missing if text != "the GPU's name")
+    return replace(workload, source=f"bundled:{name}", gpu=_BUNDLED_GPU, missing=missing)
+
+
+def _read(place: Path, batch: int | None) -> Workload:
     readers = [READERS.get(name) for name in READERS.names()]
     for reader in readers:
         files_found = reader.find(place)
