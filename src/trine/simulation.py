@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trine.errors import InputError, PlanError
 from trine.model.workload import FORWARD, Workload
 from trine.parallel.plan import Plan
+from trine.units import format_bytes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -85,7 +86,7 @@ def simulate(
     graph, memory = instantiate(job, placement_of(machine, plan.num_ranks))
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     capacity, capacity_of = _capacity(workload, machine, target)
-    return Result(
+    result = Result(
         graph=graph,
         records=records,
         memory=memory,
@@ -96,6 +97,20 @@ def simulate(
         not_modelled=NOT_MODELLED,
         simulator=_simulator(time.perf_counter() - began, records.num_events, plan.num_ranks),
     )
+    return _with_memory_verdict(result, capacity, capacity_of)
+
+
+def _with_memory_verdict(result: Result, capacity: int | None, gpu: str) -> Result:
+    """Warn when a rank needs more memory than its GPU has."""
+    if not capacity or (result.memory_peak_bytes or 0) <= capacity:
+        return result
+    over = [rank for rank, peak in enumerate(result.memory_peaks) if peak.total_bytes > capacity]
+    worst = max(over, key=lambda rank: result.memory_peaks[rank].total_bytes)
+    text = (
+        f"out of memory: {len(over)} of {len(result.memory_peaks)} ranks do not fit; rank {worst} needs "
+        f"{format_bytes(result.memory_peaks[worst].total_bytes)} of the {format_bytes(capacity)} of a {gpu}"
+    )
+    return replace(result, warnings=(text, *result.warnings))
 
 
 def _workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None) -> Workload:

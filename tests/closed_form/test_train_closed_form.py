@@ -149,3 +149,10 @@ def test_inputs_are_copied_at_the_start_of_a_step_or_during_the_one_before(input
     compute = 94_038 * 10**6
     assert result.step_ends_ps[0] == compute + copy * first
     assert result.step_time_ps == compute + copy * steady
+
+
+def test_a_job_that_does_not_fit_says_so_first():
+    result = trine.simulate(VGG13, Plan(batch=2048))
+    assert result.memory_verdict(0) == "does not fit"
+    assert result.warnings[0].startswith("out of memory: 1 of 1 ranks do not fit")
+    assert trine.simulate(VGG13).warnings == ()

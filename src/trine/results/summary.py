@@ -40,6 +40,8 @@ def _head(result: Result) -> list[str]:
     lines = [f"step time  {format_time(result.step_time_ps)}"]
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
+    for sentence in result.warnings:
+        lines += _wrapped("warning", sentence)
     return [*lines, *_wrapped("plan", facts)]
 
 
@@ -133,8 +135,6 @@ def _notes(result: Result) -> list[str]:
         lines += _wrapped(item.kind, f"{item.what}{share}{detail}", 2)
     for sentence in result.not_modelled:
         lines += _wrapped("not modelled", sentence)
-    for sentence in result.warnings:
-        lines += _wrapped("warning", sentence)
     run = result.simulator
     ranks = f"{run.ranks_simulated} of {len(result.graph.rank_names)} ranks"
     return [
