@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,17 @@ def test_bundled_names() -> None:
 
 def test_every_way_to_name_a_csv_pair_is_the_same() -> None:
     folder = PRESETS / "vgg13-h100-b128"
-    expected = load("vgg13-h100-b128")
-    assert load(folder) == load(folder / "trace.csv") == load(folder / "tensor.csv") == load(str(folder)) == expected
+    expected = load(folder)
+    assert load(folder / "trace.csv") == load(folder / "tensor.csv") == load(str(folder)) == expected
     assert expected.name == "vgg13-h100-b128"
     assert expected.format == "triosim"
+
+
+def test_a_bundled_trace_knows_its_gpu_and_is_the_same_otherwise() -> None:
+    bundle, files = load("vgg13-h100-b128"), load(PRESETS / "vgg13-h100-b128")
+    assert (bundle.gpu, bundle.source) == ("NVIDIA H100 80GB HBM3", "bundled:vgg13-h100-b128")
+    assert set(files.missing) - set(bundle.missing) == {"the GPU's name"}
+    assert replace(bundle, gpu=None, source=files.source, missing=files.missing) == files
 
 
 def test_the_tracers_folders_are_followed() -> None:
