@@ -35,7 +35,7 @@ def simulate(
     workload: Workload | str | os.PathLike[str],
     plan: Plan | None = None,
     *,
-    cluster: Cluster | str | None = None,
+    cluster: Cluster | str | os.PathLike[str] | None = None,
     compute: str = "auto",
     gpu: str | None = None,
     trace_gpu: str | None = None,
@@ -128,11 +128,11 @@ def _workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None
     return replace(workload, gpu=name)
 
 
-def _machine(cluster: Cluster | str | None, plan: Plan) -> Cluster | None:
-    if isinstance(cluster, str):
+def _machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cluster | None:
+    if isinstance(cluster, str | os.PathLike):
         from trine.cluster import load_cluster
 
-        cluster = load_cluster(cluster)
+        cluster = load_cluster(os.fspath(cluster))
     if cluster is None:
         if plan.num_ranks > 1:
             raise InputError(

@@ -7,7 +7,7 @@ from synthetic import MS, Chain
 
 from trine.errors import PlanError
 from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, Peer
-from trine.parallel.buckets import fill_buckets
+from trine.parallel.buckets import Gradient, fill_buckets
 from trine.parallel.grid import RankGrid
 from trine.parallel.plan import Plan, micro_batches
 from trine.parallel.schedules import gpipe, one_f_one_b
@@ -38,14 +38,20 @@ def test_a_micro_batch_larger_than_the_batch_is_refused():
 
 
 def test_a_bucket_closes_when_it_has_reached_its_cap_and_no_gradient_is_split():
-    gradients = [(0, 30, 10), (1, 5, 11), (2, 94, 12), (3, 1, 12), (4, 200, 13), (5, 7, 14)]
-    buckets = fill_buckets(gradients, 20, 100)
-    assert [(b.parameters, b.size_bytes, b.ready_after) for b in buckets] == [
+    sizes = [(0, 30, 10), (1, 5, 11), (2, 94, 12), (3, 1, 12), (4, 200, 13), (5, 7, 14)]
+    buckets = fill_buckets([Gradient(w, size, "float32", op) for w, size, op in sizes], 20, 100)
+    assert [(b.weights, b.size_bytes, b.ready_after) for b in buckets] == [
         ((0,), 30, 10),
         ((1, 2, 3), 100, 12),
         ((4,), 200, 13),
         ((5,), 7, 14),
     ]
+
+
+def test_buckets_hold_one_dtype_each_and_come_in_the_order_in_which_they_are_ready():
+    dtypes = ["float16", "float32", "float16", "float32", "float16"]
+    buckets = fill_buckets([Gradient(i, 10, dtype, i) for i, dtype in enumerate(dtypes)], 20, 20)
+    assert [(b.weights, b.size_bytes) for b in buckets] == [((0, 2), 20), ((1, 3), 20), ((4,), 10)]
 
 
 def test_one_f_one_b_holds_no_more_micro_batches_than_stages_are_left():

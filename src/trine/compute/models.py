@@ -15,8 +15,11 @@ from trine.compute.transfer import Transfer
 from trine.errors import InputError, PlanError, nearest
 from trine.model.device import GpuSpec
 from trine.model.workload import Operator, Workload
+from trine.plugins import Registry
 
 MEASURED, INTERPOLATED, MODELLED, ASSUMED = "measured", "interpolated", "modelled", "assumed"
+#: Where a duration may come from.
+EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, ASSUMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,34 @@ class Linear:
         return Duration(self._transfer.time_ps(operator, work, ps, self._times.fixed_ps(operator)), ASSUMED)
 
 
+#: workload, scaling to another GPU or None, fits on more traces or None -> model. Raises InputError for what it has no
+#: use for.
+ComputeMaker = Callable[[Workload, Transfer | None, Calibration | None], ComputeModel]
+
+
+def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
+    """The recorded time where sizes are the trace's, and the linear model elsewhere."""
+    return Linear(workload, transfer, calibration, name="auto")
+
+
+def make_recorded(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
+    """The recorded time only; raises InputError for a calibration."""
+    if calibration is not None:
+        raise InputError("the model 'recorded' uses no calibration; use 'auto' or 'linear'", field="compute")
+    return Recorded(workload, transfer)
+
+
+COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
+    "compute model",
+    "trine.compute",
+    {
+        "auto": "trine.compute.models:make_auto",
+        "linear": "trine.compute.models:Linear",
+        "recorded": "trine.compute.models:make_recorded",
+    },
+)
+
+
 def make_compute(
     name: str,
     workload: Workload,
@@ -130,24 +161,17 @@ def make_compute(
     source: GpuSpec | None = None,
     calibration: Calibration | None = None,
 ) -> ComputeModel:
-    """Make the compute model ``name`` ('recorded', 'linear' or 'auto') for ``workload``.
+    """Make the compute model ``name`` ('recorded', 'linear', 'auto' or a plug-in's) for ``workload``.
 
     ``target``: predict for this GPU instead of the trace's own, ``source``. ``calibration``: more traces to fit on.
     'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere. Raises InputError for an unknown
     name, for a target without a source, and for a calibration that would not be used.
     """
-    makers: dict[str, Callable[[], ComputeModel]] = {
-        "auto": lambda: Linear(workload, transfer, calibration, name="auto"),
-        "linear": lambda: Linear(workload, transfer, calibration),
-        "recorded": lambda: Recorded(workload, transfer),
-    }
-    if name not in makers:
-        raise InputError(f"unknown compute model {name!r}{nearest(name, makers)}", field="compute")
-    if name == "recorded" and calibration is not None:
-        raise InputError("the model 'recorded' uses no calibration; use 'auto' or 'linear'", field="compute")
+    if name not in COMPUTE_MODELS.names():
+        raise InputError(f"unknown compute model {name!r}{nearest(name, COMPUTE_MODELS.names())}", field="compute")
     transfer = None
     if target is not None:
         if source is None:
             raise InputError("the GPU that the trace was recorded on must be known to predict for another", field="gpu")
         transfer = Transfer(source, target, workload) if source.name != target.name else None
-    return makers[name]()
+    return COMPUTE_MODELS.get(name)(workload, transfer, calibration)

@@ -8,7 +8,7 @@ from trine.engine.deadlock import deadlock
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.model.taskgraph import Records, TaskGraph
-from trine.network.models import NetworkModel, network_model
+from trine.network.models import NetworkModel, is_compiled, network_model
 
 #: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
@@ -28,7 +28,8 @@ def run(
 
     Parameters
     ----------
-    network: ``fair``, ``equal``, or a NetworkModel of your own, which needs ``engine="reference"``.
+    network: ``fair``, ``equal``, the name of a plug-in's model, or a NetworkModel of your own; the last two are plain
+        Python and need ``engine="reference"``.
     engine: ``compiled``, or ``reference``, its plain-Python twin; both give the same picoseconds.
     progress: called a few times a second with (tasks ended, tasks in all, now in ps).
     on_compile: called once before kernels are compiled, which happens on the first run of an installation only.
@@ -43,8 +44,11 @@ def run(
     if engine == "reference":
         from trine.engine.reference import simulate
     else:
-        if not isinstance(network, str):
-            raise InputError(f"{model.name!r} is plain Python and runs with engine='reference' only", field="network")
+        if not is_compiled(network):
+            name = network if isinstance(network, str) else model.name
+            raise InputError(
+                f"{name!r} is not built in: it is plain Python and runs with engine='reference' only", field="network"
+            )
         from trine.engine.compiled import simulate
     records = simulate(graph, model, progress, on_compile)
     if graph.num_tasks and records.end_ps.min() < 0:

@@ -1,8 +1,8 @@
 """Rank programs: what one rank does, with symbolic references to other ranks. Frozen data without logic.
 
 All ranks that play the same role (the same pipeline stage, say) share one program. A reference to another rank is
-relative (the next stage) or by position on an axis, never by number: that is what folding needs, because a program is
-then the same object for every rank that behaves alike.
+by its position on an axis of the rank grid (stage 3, all other coordinates mine), never by number: that is what folding
+needs, because a program is then the same object for every rank that behaves alike.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class HostCopy:
 class Collective:
     """Take part in a collective of the group along ``axis``; all members name it by the same ``key``.
 
-    ``size_bytes`` is the payload as nccl-tests counts it, ``root`` the position of the root in the group (or -1).
+    ``size_bytes`` is the payload as nccl-tests counts it, ``root`` the position of the root in the group (or -1),
+    ``algorithm`` the name of the schedule to use (None: the default of the kind).
     Collectives of one axis run in the order of the program, one after the other.
     """
 
@@ -84,6 +85,7 @@ class Collective:
     key: tuple[int | str, ...]
     size_bytes: int
     root: int
+    algorithm: str | None
     after: tuple[int, ...]
     label: Label
 

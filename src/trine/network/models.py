@@ -5,10 +5,11 @@ The compiled forms of the built-in models are ``_fair.py`` and ``_equal.py``; th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from trine.errors import InputError, nearest
+from trine.plugins import Registry
 
 
 @runtime_checkable
@@ -71,18 +72,29 @@ class EqualSplit:
         return [min(float(capacity[link]) / count[link] for link in route) for route in routes]
 
 
-BUILT_IN: dict[str, type[NetworkModel]] = {"fair": FairSharing, "equal": EqualSplit}
+#: The models that have a compiled form too, see ``_dispatch.py``.
+BUILT_IN = {"fair": "trine.network.models:FairSharing", "equal": "trine.network.models:EqualSplit"}
+
+#: Another package adds a model as an entry point: a class, or a function without arguments that makes one.
+NETWORK_MODELS: Registry[Callable[[], NetworkModel]] = Registry("network model", "trine.network", BUILT_IN)
 
 
 def network_model(network: str | NetworkModel) -> NetworkModel:
     """Return the model called ``network``, or ``network`` itself if it is one; else raise InputError."""
     if isinstance(network, str):
-        if network not in BUILT_IN:
-            raise InputError(f"unknown network model {network!r}{nearest(network, BUILT_IN)}", field="network")
-        return BUILT_IN[network]()
-    if not isinstance(network, NetworkModel):
+        if network not in NETWORK_MODELS.names():
+            raise InputError(
+                f"unknown network model {network!r}{nearest(network, NETWORK_MODELS.names())}", field="network"
+            )
+        network = NETWORK_MODELS.get(network)()
+    if isinstance(network, type) or not isinstance(network, NetworkModel):
         raise InputError(f"a network model has a name and a method rates, {network!r} has not", field="network")
     return network
+
+
+def is_compiled(network: str | NetworkModel) -> bool:
+    """Whether the compiled engine has this model: a built-in one, given by its name."""
+    return isinstance(network, str) and network in BUILT_IN
 
 
 def _count(routes: Sequence[Sequence[int]]) -> dict[int, int]:

@@ -7,28 +7,50 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """Parameters whose gradients are reduced together; it is ready after operator ``ready_after``."""
+class Gradient:
+    """A gradient of ``size_bytes`` that is ready after backward operator ``ready_after``."""
 
-    parameters: tuple[int, ...]
+    weight: int
+    size_bytes: int
+    dtype: str
+    ready_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Weights whose gradients are reduced together; it is ready after operator ``ready_after``."""
+
+    weights: tuple[int, ...]
     size_bytes: int
     ready_after: int
 
 
-def fill_buckets(gradients: Sequence[tuple[int, int, int]], first_cap: int, cap: int) -> tuple[Bucket, ...]:
-    """Put gradients, given as (parameter, bytes, operator) in the order in which they become ready, into buckets.
+def fill_buckets(gradients: Sequence[Gradient], first_cap: int, cap: int) -> tuple[Bucket, ...]:
+    """Put gradients, in the order in which they become ready, into buckets of one dtype each.
 
-    A bucket closes when it has reached its cap in bytes: ``first_cap`` for the first, ``cap`` for the others. A
-    gradient is never split. This is the steady state of PyTorch's DDP, which rebuilds its buckets in the order of
-    arrival after the first step (Li et al., PyTorch Distributed, VLDB 2020, section 4.2).
+    A bucket closes when it has reached its cap in bytes: ``first_cap`` for the first of a dtype, ``cap`` for the
+    others. A gradient is never split. This is the steady state of PyTorch's DDP, which rebuilds its buckets in the
+    order of arrival after the first step (Li et al., PyTorch Distributed, VLDB 2020, section 4.2). Buckets are returned
+    in the order in which they become ready.
     """
-    buckets: list[Bucket] = []
-    members: list[int] = []
-    filled = 0
-    for i, (parameter, size_bytes, operator) in enumerate(gradients):
-        members.append(parameter)
-        filled += size_bytes
-        if filled >= (cap if buckets else first_cap) or i == len(gradients) - 1:
-            buckets.append(Bucket(tuple(members), filled, operator))
-            members, filled = [], 0
-    return tuple(buckets)
+    order = {gradient.weight: i for i, gradient in enumerate(gradients)}
+    closed: list[tuple[int, Bucket]] = []
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        members: list[Gradient] = []
+        current = first_cap
+        for gradient in gradients:
+            if gradient.dtype != dtype:
+                continue
+            members.append(gradient)
+            if sum(member.size_bytes for member in members) >= current:
+                closed.append(_close(members, order))
+                members, current = [], cap
+        if members:
+            closed.append(_close(members, order))
+    return tuple(bucket for _, bucket in sorted(closed, key=lambda item: item[0]))
+
+
+def _close(members: Sequence[Gradient], order: dict[int, int]) -> tuple[int, Bucket]:
+    size = sum(member.size_bytes for member in members)
+    weights = tuple(member.weight for member in members)
+    return order[members[-1].weight], Bucket(weights, size, members[-1].ready_after)

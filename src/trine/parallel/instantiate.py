@@ -179,6 +179,8 @@ class _Assembly:
             for task, send in self.templates[program].sends:
                 target = self.grid.resolve(rank, send.peer)
                 number = int(self.base[rank]) + task
+                if (rank, target, send.tag) in sent:
+                    raise PlanError(f"rank {rank} sends message {send.tag} to rank {target} twice")
                 sent[rank, target, send.tag] = number
                 self.peer[number] = target
                 self.route[number] = self.placement.between_ranks(rank, target)
@@ -186,30 +188,48 @@ class _Assembly:
                 number = int(self.base[rank]) + task
                 self.peer[number] = rank
                 self.route[number] = self.placement.from_host(rank)
-        pairs: list[tuple[int, int]] = []
+        self.edges.append(self._received(sent))
+
+    def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> tuple[Index, Index]:
+        """Edges from each receive to its send. Raises PlanError for a message without a sender or receiver."""
+        tasks, predecessors = [], []
         for rank, program in enumerate(self.job.program_of):
             for task, receive in self.templates[program].receives:
                 source = self.grid.resolve(rank, receive.peer)
-                pairs.append((int(self.base[rank]) + task, sent.pop((source, rank, receive.tag))))
+                if (source, rank, receive.tag) not in sent:
+                    raise PlanError(f"rank {rank} waits for message {receive.tag}, which rank {source} never sends")
+                tasks.append(int(self.base[rank]) + task)
+                predecessors.append(sent.pop((source, rank, receive.tag)))
         if sent:
-            raise PlanError(f"nobody receives message {next(iter(sent))}")
-        if pairs:
-            tasks, predecessors = np.array(pairs, dtype=np.int64).T
-            self.edges.append((tasks, predecessors))
+            source, target, tag = next(iter(sent))
+            raise PlanError(f"rank {source} sends message {tag}, which rank {target} never receives")
+        return np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64)
 
     # -- transfers of the collectives ----------------------------------------------------------------------------
 
     def all_collectives(self) -> None:
+        """The transfers of every collective, group by group."""
         for axis, size in self.job.axes:
             if size > 1:
                 for group in self.grid.groups(axis):
-                    leader = self.templates[self.job.program_of[group[0]]]
-                    for key, (_, step) in leader.collectives.items():
-                        if step.axis == axis:
-                            self._collective(group, key, step)
+                    for key, step in self._agreed(group, axis).items():
+                        self._collective(group, key, step)
+
+    def _agreed(self, group: tuple[int, ...], axis: str) -> dict[tuple[int | str, ...], Collective]:
+        """The collectives of a group, in order. Raises PlanError unless all members name the same ones alike."""
+        lists = []
+        for rank in group:
+            steps = self.templates[self.job.program_of[rank]].collectives
+            lists.append({key: step for key, (_, step) in steps.items() if step.axis == axis})
+        wanted = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in lists[0].items()]
+        for rank, steps_of_rank in zip(group[1:], lists[1:], strict=True):
+            found = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in steps_of_rank.items()]
+            if found != wanted:
+                raise PlanError(f"ranks {group[0]} and {rank} disagree on the collectives of axis {axis}")
+        return lists[0]
 
     def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
-        schedule = make_schedule(step.kind, len(group), step.size_bytes, root=step.root)
+        schedule = make_schedule(step.kind, len(group), step.size_bytes, step.algorithm, step.root)
         transfers = expand(schedule)
         number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
         self.collectives.append(
@@ -248,10 +268,7 @@ class _Assembly:
         self.num_tasks += count
 
     def _entry(self, rank: int, key: tuple[int | str, ...]) -> int:
-        template = self.templates[self.job.program_of[rank]]
-        if key not in template.collectives:
-            raise PlanError(f"rank {rank} does not take part in collective {key}")
-        return int(self.base[rank]) + template.collectives[key][0]
+        return int(self.base[rank]) + self.templates[self.job.program_of[rank]].collectives[key][0]
 
     def _routes(self, source: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         pairs = source.astype(np.int64) * len(self.sizes) + target

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD
+from typing import Protocol
 
+from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD
+from trine.plugins import Registry
+
+#: (phase, micro-batch), in order; phase is PHASE_FORWARD or PHASE_BACKWARD of :mod:`trine.model.program`.
 Passes = list[tuple[int, int]]
 
 
+class PipelineSchedule(Protocol):
+    """The passes of one stage, in order: each micro-batch once forward and, if ``backward``, once backward after it."""
+
+    def __call__(self, stage: int, num_stages: int, num_microbatches: int, *, backward: bool = True) -> Passes: ...
+
+
 def gpipe(stage: int, num_stages: int, num_microbatches: int, *, backward: bool = True) -> Passes:
-    """All forward passes, then all backward passes (Huang et al., GPipe, 2019, Figure 2)."""
+    """All forward passes, then all backward passes in the same order of micro-batches.
+
+    Source: Huang et al., GPipe, 2019, Figure 2c; there backward runs in reverse order, in PyTorch's ScheduleGPipe and
+    here it does not. The time of equal micro-batches is the same.
+    """
     del stage, num_stages
     passes = [(PHASE_FORWARD, m) for m in range(num_microbatches)]
     return passes + [(PHASE_BACKWARD, m) for m in range(num_microbatches)] if backward else passes
@@ -29,4 +43,8 @@ def one_f_one_b(stage: int, num_stages: int, num_microbatches: int, *, backward:
     return passes + [(PHASE_BACKWARD, m) for m in range(num_microbatches - warmup, num_microbatches)]
 
 
-SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}
+SCHEDULES: Registry[PipelineSchedule] = Registry(
+    "pipeline schedule",
+    "trine.schedules",
+    {"gpipe": "trine.parallel.schedules:gpipe", "1f1b": "trine.parallel.schedules:one_f_one_b"},
+)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from trine.errors import PlanError, nearest
-from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
+from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,9 @@ class Crossing:
     """A forward tensor made in stage ``source`` and needed in the later stage ``target``.
 
     ``tensor`` is its id where it is sent, ``producer`` and ``consumer`` the operators on either side. When training,
-    its gradient travels back.
+    its gradient travels back: after ``gradient_after``, the last backward operator of a reader in the target stage, and
+    before ``gradient_before``, the producer's first (-1: the end, or beginning, of the pass).
+    ``guessed``: the trace does not link the two operators, so the output of the one before the cut is taken.
     """
 
     source: int
@@ -24,6 +29,9 @@ class Crossing:
     producer: int
     consumer: int
     has_gradient: bool
+    gradient_after: int = -1
+    gradient_before: int = -1
+    guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +105,38 @@ def _balanced_starts(
     n = len(forward)
     prefix = [0, *accumulate(_linked_time(workload, forward, duration_ps))]
     crossing = _bytes_across(workload, forward)
-    # best[i]: least bottleneck of the first i operators in the stages so far
-    best = list(prefix)
-    for _ in range(1, num_stages):
-        best = [
-            min((max(best[j], prefix[i] - prefix[j]) for j in range(i)), default=prefix[-1] + 1) for i in range(n + 1)
-        ]
-    limit = best[n]
-    cost: list[dict[int, tuple[int, int]]] = [{0: (0, -1)}]
+    limit = _least_bottleneck(prefix, num_stages)
+    # cost[k][i]: bytes across cuts, then sum of squares of stage times, then the last cut, of the first i operators
+    # in k stages none of which is slower than the bottleneck
+    cost: list[dict[int, tuple[int, int, int]]] = [{0: (0, 0, -1)}]
     for _ in range(num_stages):
-        row: dict[int, tuple[int, int]] = {}
+        row: dict[int, tuple[int, int, int]] = {}
         for i in range(1, n + 1):
             options = [
-                (bytes_sent + (crossing[j] if j else 0), j)
-                for j, (bytes_sent, _) in cost[-1].items()
-                if j < i and prefix[i] - prefix[j] <= limit
+                (sent + (crossing[j] if j else 0), squares + (prefix[i] - prefix[j]) ** 2, j)
+                for j in range(bisect_left(prefix, prefix[i] - limit), i)
+                if j in cost[-1]
+                for sent, squares, _ in (cost[-1][j],)
             ]
             if options:
                 row[i] = min(options)
         cost.append(row)
     starts, i = [], n
     for row in reversed(cost[1:]):
-        i = row[i][1]
+        i = row[i][2]
         starts.append(i)
     return starts[::-1]
+
+
+def _least_bottleneck(prefix: Sequence[int], num_stages: int) -> int:
+    """The shortest time that the slowest of ``num_stages`` consecutive stages can have, from prefix sums."""
+    total = np.array(prefix, dtype=np.int64)
+    stage = total[:, None] - total[None, :]  # [end, begin]
+    stage[np.triu_indices(len(total), k=1)] = total[-1] + 1
+    best = total
+    for _ in range(1, num_stages):
+        best = np.maximum(best[None, :], stage).min(axis=1)
+    return int(best[-1])
 
 
 def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:
@@ -133,7 +149,7 @@ def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:
             tensor = workload.tensors[tensor_id]
             if tensor.role == "activation":
                 first.setdefault(tensor.storage, i)
-                size[tensor.storage] = tensor.size_bytes
+                size[tensor.storage] = max(size.get(tensor.storage, 0), tensor.size_bytes)
         for tensor_id in op.inputs:
             storage = workload.tensors[tensor_id].storage
             if storage in first:
@@ -148,33 +164,91 @@ def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:
 def _crossings(
     workload: Workload, forward: Sequence[Operator], stage_of: Mapping[int, int], starts: Sequence[int]
 ) -> tuple[Crossing, ...]:
-    """Which tensors go from stage to stage: each to every stage that reads it, once."""
-    writer: dict[int, tuple[int, int]] = {}
-    found: dict[tuple[int, int, int], Crossing] = {}
+    """Which tensors go from stage to stage: each to every stage that reads it, once.
+
+    Raises PlanError where a stage begins with operators that nothing before the cut feeds, as far as the trace says.
+    """
+    tensors = workload.tensors
+    backward = backward_of(workload)
+    writer: dict[int, tuple[int, int]] = {}  # storage -> operator that wrote it last, and its largest view
+    readers: dict[tuple[int, int, int, int], list[Operator]] = {}  # source, target, producer, tensor
     for op in forward:
         stage = stage_of[op.id]
-        for tensor_id in op.inputs:
-            tensor = workload.tensors[tensor_id]
-            if tensor.storage in writer and tensor.role == "activation":
-                producer, produced = writer[tensor.storage]
-                source = stage_of[producer]
-                if source != stage:
-                    key = (source, stage, tensor.storage)
-                    floating = "float" in tensor.dtype or tensor.dtype == "bfloat16"
-                    found.setdefault(key, Crossing(source, stage, produced, producer, op.id, floating))
+        crossed = {tensors[t].storage: None for t in op.inputs if tensors[t].role == "activation"}
+        for storage in crossed:
+            if storage in writer and stage_of[writer[storage][0]] != stage:
+                producer, largest = writer[storage]
+                readers.setdefault((stage_of[producer], stage, producer, largest), []).append(op)
         for tensor_id in op.outputs:
-            tensor = workload.tensors[tensor_id]
+            tensor = tensors[tensor_id]
             if tensor.role == "activation" and tensor.size_bytes:
-                writer[tensor.storage] = (op.id, tensor_id)
+                known = writer[tensor.storage][1] if tensor.storage in writer else tensor_id
+                writer[tensor.storage] = (op.id, max(tensor_id, known, key=lambda t: tensors[t].size_bytes))
+    order = {op.id: i for i, op in enumerate(workload.operators)}
+    found = [_crossing(workload, backward, order, key, ops) for key, ops in readers.items()]
     for target, first in enumerate(starts[1:], start=1):
-        if not any(c.target == target for c in found.values()):  # the trace lost the link (a view it does not list)
-            before = forward[first - 1]
-            outputs = [t for t in before.outputs if workload.tensors[t].role == "activation"]
-            if outputs:
-                found[(target - 1, target, -target)] = Crossing(
-                    target - 1, target, outputs[0], before.id, forward[first].id, True
-                )
-    return tuple(sorted(found.values(), key=lambda c: (c.source, c.target, c.producer, c.tensor)))
+        if not any(crossing.target == target for crossing in found):
+            found.append(_guess(workload, forward[first - 1], forward[first], target))
+    return tuple(sorted(found, key=lambda c: (c.source, c.target, order[c.producer], c.tensor)))
+
+
+def _crossing(
+    workload: Workload,
+    backward: Mapping[int, Sequence[Operator]],
+    order: Mapping[int, int],
+    key: tuple[int, int, int, int],
+    readers: Sequence[Operator],
+) -> Crossing:
+    """The crossing of one storage to the readers of one stage."""
+    source, target, producer, tensor_id = key
+    linked = [op.id for reader in readers for op in backward.get(reader.id, ())]
+    before = backward.get(producer, ())
+    return Crossing(
+        source=source,
+        target=target,
+        tensor=tensor_id,
+        producer=producer,
+        consumer=readers[0].id,
+        has_gradient=any(needs_gradient(workload, workload.tensors[tensor_id], op, backward) for op in readers),
+        gradient_after=max(linked, key=order.__getitem__, default=-1),
+        gradient_before=before[0].id if before else -1,
+    )
+
+
+def _guess(workload: Workload, before: Operator, after: Operator, target: int) -> Crossing:
+    outputs = [t for t in before.outputs if workload.tensors[t].role == "activation" and workload.tensors[t].size_bytes]
+    if not outputs:
+        raise PlanError(
+            f"the trace does not say which tensor goes from {before.layer!r} to {after.layer!r}, so the pipeline "
+            "cannot be cut there: name other cuts, or record a trace with tensor shapes"
+        )
+    return Crossing(target - 1, target, outputs[0], before.id, after.id, True, guessed=True)
+
+
+def backward_of(workload: Workload) -> dict[int, list[Operator]]:
+    """Forward operator id -> its backward operators, in order."""
+    found: dict[int, list[Operator]] = {}
+    for op in workload.operators:
+        if op.phase == BACKWARD and op.forward_id is not None:
+            found.setdefault(op.forward_id, []).append(op)
+    return found
+
+
+def needs_gradient(
+    workload: Workload, tensor: Tensor, reader: Operator, backward: Mapping[int, Sequence[Operator]] | None = None
+) -> bool:
+    """Whether the backward operator of ``reader`` computes the gradient of the activation ``tensor``.
+
+    The trace says so by an output of the tensor's size, and denies it by an absent output, as of a first convolution;
+    where it says neither, a floating-point activation is taken to need its gradient.
+    """
+    if tensor.role != "activation" or "float" not in tensor.dtype:
+        return False
+    linked = (backward if backward is not None else backward_of(workload)).get(reader.id, ())
+    outputs = [workload.tensors[t] for op in linked for t in op.outputs]
+    if any(out.role == "activation" and out.size_bytes == tensor.size_bytes for out in outputs):
+        return True
+    return not any(out.size_bytes == 0 for out in outputs)
 
 
 def optimizer_operators(workload: Workload) -> tuple[Operator, ...]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from trine.compute import kind_of
 from trine.model.workload import FORWARD, Operator, Workload
+from trine.parallel.stages import needs_gradient
 
-#: Kinds whose work is divided when the tensor that they read is divided along features or heads.
-DIVISIBLE_KINDS = frozenset({"elementwise", "softmax", "attention", "matmul", "copy", "view"})
+#: Kinds whose work is divided when the tensor that they read is divided along features or heads ...
+DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})
+#: ... and kinds for which that holds along heads only: they work across features.
+PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
 SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding"}
 
 
@@ -28,8 +31,10 @@ class TensorSplit:
     backward: bool
 
 
-def split_operators(workload: Workload, style: str) -> dict[int, TensorSplit]:
+def split_operators(workload: Workload, style: str) -> tuple[dict[int, TensorSplit], frozenset[int]]:
     """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
+
+    The second result names the storages of which each rank holds its part only.
 
     ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
     leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
@@ -37,14 +42,16 @@ def split_operators(workload: Workload, style: str) -> dict[int, TensorSplit]:
     """
     gathered: set[int] = set()
     while True:
-        splits, unmet = _attempt(workload, style, gathered)
+        splits, divided, unmet = _attempt(workload, style, gathered)
         if not unmet:
-            return splits
+            return splits, divided
         gathered |= unmet
 
 
-def _attempt(workload: Workload, style: str, gathered: set[int]) -> tuple[dict[int, TensorSplit], set[int]]:
-    """One pass; the second result names column operators whose divided output met an operator that needs all of it."""
+def _attempt(
+    workload: Workload, style: str, gathered: set[int]
+) -> tuple[dict[int, TensorSplit], frozenset[int], set[int]]:
+    """One pass; the last result names column operators whose divided output met an operator that needs all of it."""
     divided: dict[int, int] = {}  # storage -> the column operator that divided it
     splits: dict[int, TensorSplit] = {}
     unmet: set[int] = set()
@@ -64,25 +71,39 @@ def _attempt(workload: Workload, style: str, gathered: set[int]) -> tuple[dict[i
                 divided.pop(workload.tensors[tensor].storage, None)
             if splits[op.id].mode == "column" and not splits[op.id].forward:
                 divided.update({workload.tensors[t].storage: op.id for t in op.outputs})
-        elif origins and kind in DIVISIBLE_KINDS and _all_divided(workload, op, divided):
+        elif origins and _is_divisible(workload, op, kind) and _all_divided(workload, op, divided):
             splits[op.id] = TensorSplit("shared", "", False)
             divided.update({workload.tensors[t].storage: origins[0] for t in op.outputs})
         else:
             unmet.update(origins)
     unmet.update(divided[s] for s in sorted(divided) if s in _last_outputs(workload))
-    return splits, unmet - gathered
+    return splits, frozenset(divided), unmet - gathered
 
 
 def _first_split(workload: Workload, op: Operator, mode: str, style: str, gathered: set[int]) -> TensorSplit:
     if mode == "embedding":
         return TensorSplit("embedding", "all_reduce", False)
-    needs_gradient = any(workload.tensors[t].role == "activation" for t in op.inputs if workload.tensors[t].size_bytes)
+    backward = any(needs_gradient(workload, workload.tensors[t], op) for t in op.inputs)
     open_ended = style == "megatron" and kind_of(op) == "linear" and op.id not in gathered
-    return TensorSplit("column", "" if open_ended else "all_gather", needs_gradient)
+    return TensorSplit("column", "" if open_ended else "all_gather", backward)
 
 
 def _weight_of(workload: Workload, op: Operator) -> int | None:
     return next((t for t in op.inputs if workload.tensors[t].role == "weight"), None)
+
+
+def _is_divisible(workload: Workload, op: Operator, kind: str) -> bool:
+    """Whether an operator without weights can work on its rank's part of the features or heads alone."""
+    if kind not in PER_HEAD_KINDS:
+        return kind in DIVISIBLE_KINDS
+    for tensor_id in op.inputs:
+        tensor = workload.tensors[tensor_id]
+        if tensor.role != "activation" or not tensor.batch_dims:
+            continue
+        folded = len(tensor.shape) == 3 and tensor.shape[tensor.batch_dims[0]] > workload.batch  # (batch x heads, ...)
+        if len(tensor.shape) < 4 and not folded:
+            return False
+    return True
 
 
 def _all_divided(workload: Workload, op: Operator, divided: Mapping[int, int]) -> bool:
@@ -104,10 +125,10 @@ def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit],
         split = splits.get(op.id)
         if split is None or split.mode == "shared":
             continue
-        for position, tensor_id in enumerate(t for t in op.inputs if workload.tensors[t].role == "weight"):
+        for tensor_id in op.inputs:
             weight = storage_of.get(workload.tensors[tensor_id].storage)
-            if weight is None or (split.mode == "row" and position > 0):  # the bias of a row split is whole
-                continue
+            if weight is None or (split.mode == "row" and len(workload.tensors[weight].shape) < 2):
+                continue  # the bias of a row split is whole
             tensor = workload.tensors[weight]
             local[weight] = -(-tensor.size_bytes // ways)
     return local

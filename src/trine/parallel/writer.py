@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from trine.model.program import Compute, Label, MemoryChange, RankProgram, Step
+from trine.model.program import Collective, Compute, Label, MemoryChange, RankProgram, Step
+from trine.model.workload import Operator
+from trine.parallel.context import JobContext
+
+COMPUTE_STREAM, LAUNCH_STREAM = "compute", "cpu"
 
 
 class ProgramWriter:
     """Collects the steps of one rank program, in program order."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
         self.steps: list[Step] = []
         self.memory: list[MemoryChange] = []
         self._waits: list[int] = []
@@ -24,11 +29,22 @@ class ProgramWriter:
         """Make the next operator on the compute stream wait for step ``index``."""
         self._waits.append(index)
 
-    def compute(self, duration_ps: int, label: Label) -> int:
-        """Append an operator on the compute stream, after everything that was waited for."""
-        self._last_compute = self.add(Compute("compute", duration_ps, tuple(self._waits), label))
+    def operator(self, op: Operator, duration_ps: int, label: Label) -> int:
+        """Append an operator on the compute stream, after everything that was waited for and after its launch."""
+        launch_ps = self.context.launch_ps.get(op.id, 0)
+        if launch_ps:
+            self.wait(self.add(Compute(LAUNCH_STREAM, launch_ps, (), label)))
+        self._last_compute = self.add(Compute(COMPUTE_STREAM, duration_ps, tuple(self._waits), label))
         self._waits.clear()
         return self._last_compute
+
+    def collective(
+        self, kind: str, axis: str, key: tuple[int | str, ...], size_bytes: int, after: tuple[int, ...], label: Label,
+        root: int = -1,
+    ) -> int:  # fmt: skip
+        """Append a collective by the algorithm that the plan names for its kind."""
+        algorithm = self.context.algorithm(kind)
+        return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label))
 
     def last_compute(self) -> tuple[int, ...]:
         """The latest operator on the compute stream, if any."""
@@ -47,4 +63,5 @@ class ProgramWriter:
         return self._end_of_step
 
     def finish(self, name: str, resident_bytes: tuple[int, ...]) -> RankProgram:
+        """The program."""
         return RankProgram(name=name, steps=tuple(self.steps), memory=tuple(self.memory), resident_bytes=resident_bytes)
