@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trine.errors import InputError, PlanError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine import Progress
     from trine.model.device import GpuSpec
+    from trine.network.models import NetworkModel
     from trine.parallel.build import BuildReport
     from trine.parallel.instantiate import Placement
     from trine.results import Evidence, Result, Simulator
@@ -28,6 +30,7 @@ NOT_MODELLED = (
     "library workspaces, allocator fragmentation and the CUDA context in memory",
     "data loading on the host before the copy, checkpoints, logging",
     "run-to-run variation: every rank takes the same time for the same work",
+    "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead",
 )
 
 
@@ -39,7 +42,7 @@ def simulate(
     compute: str = "auto",
     gpu: str | None = None,
     trace_gpu: str | None = None,
-    network: str = "fair",
+    network: str | NetworkModel = "fair",
     cpu: bool | None = None,
     launch_cost_ps: int | None = None,
     calibration: Calibration | None = None,
@@ -58,9 +61,10 @@ def simulate(
     compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded`` or ``linear``.
     gpu: predict for this GPU instead of the one that the trace was recorded on.
     trace_gpu: the GPU that the trace was recorded on, where the trace does not say.
-    network: ``fair`` (max-min) or ``equal`` (TrioSim's per-link equal split).
+    network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), or a model of your own, which needs
+        ``engine="reference"``.
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
-    launch_cost_ps: CPU time per launch where the trace has none.
+    launch_cost_ps: CPU time of every launch, in place of what the trace says.
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
     progress, on_compile: callbacks, see :func:`trine.engine.run`.
@@ -77,55 +81,104 @@ def simulate(
 
     began = time.perf_counter()
     workload = _workload(workload, trace_gpu)
-    plan = plan if plan is not None else Plan()
-    machine = _machine(cluster, plan)
-    model, target = _compute(workload, compute, gpu, calibration)
-    launch = _launch(workload, cpu, launch_cost_ps)
-    has_host = machine is not None and machine.host_of(machine.gpus[0]) is not None
-    job, report = build_job(workload, plan, model, launch=launch, has_host=has_host)
-    graph, memory = instantiate(job, placement_of(machine, plan.num_ranks))
+    setup = _Setup(
+        workload=workload,
+        plan=plan if plan is not None else Plan(),
+        machine=_machine(cluster, plan if plan is not None else Plan()),
+        compute=compute,
+        model=_compute(workload, compute, gpu, calibration),
+        launch=_launch(workload, cpu, launch_cost_ps),
+        network=network if isinstance(network, str) else network.name,
+        gpu=None if gpu is None else _gpu(gpu),
+    )
+    job, report = build_job(workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host)
+    graph, memory = instantiate(job, placement_of(setup.machine, setup.plan.num_ranks))
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
-    capacity, capacity_of = _capacity(workload, machine, target)
+    sentences = (*warnings, *report.warnings, *setup.model.notes, *_warnings(setup))
+    capacity = tuple(spec.memory_bytes if spec is not None else 0 for spec in setup.rank_gpus)
     result = Result(
         graph=graph,
         records=records,
         memory=memory,
-        memory_capacity_bytes=(capacity,) * plan.num_ranks if capacity else (),
-        plan=_facts(workload, plan, machine, report, compute, network, launch is not None, gpu, capacity_of),
-        evidence=_evidence(workload, plan, machine, report, launch, target),
-        warnings=tuple(dict.fromkeys((*warnings, *report.warnings, *_warnings(workload, machine, gpu, has_host)))),
+        memory_capacity_bytes=capacity if any(capacity) else (),
+        plan=_facts(setup, report),
+        evidence=_evidence(setup, report),
+        warnings=tuple(dict.fromkeys(sentences)),
         not_modelled=NOT_MODELLED,
-        simulator=_simulator(time.perf_counter() - began, records.num_events, plan.num_ranks),
+        simulator=_simulator(time.perf_counter() - began, records.num_events, setup.plan.num_ranks),
     )
-    return _with_memory_verdict(result, capacity, capacity_of)
+    return _with_memory_verdict(result)
 
 
-def _with_memory_verdict(result: Result, capacity: int | None, gpu: str) -> Result:
+@dataclass(frozen=True, kw_only=True)
+class _Setup:
+    """What was asked for, resolved."""
+
+    workload: Workload
+    plan: Plan
+    machine: Cluster | None
+    compute: str
+    model: ComputeModel
+    launch: LaunchCosts | None
+    network: str
+    gpu: GpuSpec | None
+
+    @property
+    def has_host(self) -> bool:
+        """Whether the cluster has host memory that inputs can be copied from."""
+        return self.machine is not None and self.machine.host_of(self.machine.gpus[0]) is not None
+
+    @cached_property
+    def rank_gpus(self) -> tuple[GpuSpec | None, ...]:
+        """The GPU of each rank: the one asked for, the cluster's, or the trace's; None where nobody says."""
+        if self.gpu is not None:
+            return (self.gpu,) * self.plan.num_ranks
+        devices = [] if self.machine is None else self.machine.gpus[: self.plan.num_ranks]
+        names = [self.machine.devices[device].gpu for device in devices] if self.machine is not None else [None]
+        known = {name: _known_gpu(name or self.workload.gpu) for name in dict.fromkeys(names)}
+        return tuple(known[name] for name in names)
+
+
+def _gpu(name: str) -> GpuSpec:
+    from trine.cluster import load_gpu
+
+    return load_gpu(name)
+
+
+def _known_gpu(name: str | None) -> GpuSpec | None:
+    """The preset of this name; None for a GPU without one."""
+    try:
+        return None if name is None else _gpu(name)
+    except InputError:
+        return None
+
+
+def _with_memory_verdict(result: Result) -> Result:
     """Warn when a rank needs more memory than its GPU has."""
-    if not capacity or (result.memory_peak_bytes or 0) <= capacity:
+    over = [rank for rank, _ in enumerate(result.memory_peaks) if result.memory_verdict(rank) == "does not fit"]
+    if not over:
         return result
-    over = [rank for rank, peak in enumerate(result.memory_peaks) if peak.total_bytes > capacity]
     worst = max(over, key=lambda rank: result.memory_peaks[rank].total_bytes)
     text = (
         f"out of memory: {len(over)} of {len(result.memory_peaks)} ranks do not fit; rank {worst} needs "
-        f"{format_bytes(result.memory_peaks[worst].total_bytes)} of the {format_bytes(capacity)} of a {gpu}"
+        f"{format_bytes(result.memory_peaks[worst].total_bytes)}, its GPU has "
+        f"{format_bytes(result.memory_capacity_bytes[worst])}"
     )
     return replace(result, warnings=(text, *result.warnings))
 
 
 def _workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None) -> Workload:
+    """Load the trace, and put in the name of its GPU where the user knows better than the trace."""
     if not isinstance(workload, Workload):
         from trine.traces import load
 
         workload = load(workload)
     if trace_gpu is None:
         return workload
-    from trine.cluster import load_gpu
-
-    name = load_gpu(trace_gpu).name
-    if workload.gpu is not None and load_gpu(workload.gpu).name != name:
+    spec, said = _gpu(trace_gpu), _known_gpu(workload.gpu)
+    if said is not None and said.name != spec.name:
         raise InputError(f"the trace says that it was recorded on {workload.gpu!r}, which contradicts {trace_gpu!r}")
-    return replace(workload, gpu=name)
+    return replace(workload, gpu=spec.name)
 
 
 def _machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cluster | None:
@@ -147,35 +200,39 @@ def _machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cl
     return cluster
 
 
-def _compute(
-    workload: Workload, name: str, gpu: str | None, calibration: Calibration | None
-) -> tuple[ComputeModel, GpuSpec | None]:
+def _compute(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
     from trine.compute import make_compute
 
     if gpu is None:
-        return make_compute(name, workload, target=None, source=None, calibration=calibration), None
-    from trine.cluster import load_gpu
-
+        return make_compute(name, workload, target=None, source=None, calibration=calibration)
     if workload.gpu is None:
         raise InputError(
             f"the trace {workload.name!r} does not say on which GPU it was recorded, so its times cannot be moved to "
             f"{gpu!r}: --trace-gpu NAME says it"
         )
-    target = load_gpu(gpu)
-    return make_compute(name, workload, target=target, source=load_gpu(workload.gpu), calibration=calibration), target
+    source = _known_gpu(workload.gpu)
+    if source is None:
+        raise InputError(
+            f"trine has no data sheet of the trace's GPU {workload.gpu!r}, so its times cannot be moved to {gpu!r}: "
+            "--trace-gpu NAME takes a known one in its place"
+        )
+    return make_compute(name, workload, target=_gpu(gpu), source=source, calibration=calibration)
 
 
 def _launch(workload: Workload, cpu: bool | None, cost_ps: int | None) -> LaunchCosts | None:
-    has_side = any(op.launch_start_ps is not None for op in workload.operators)
-    if cpu is None:
-        cpu = has_side or cost_ps is not None
-    if not cpu:
+    """Launch costs of each operator; a given cost replaces what the trace says."""
+    from trine.compute import LaunchCosts, launch_costs
+    from trine.units import format_time
+
+    if cpu is False:
         if cost_ps is not None:
             raise InputError("a launch cost was given, but CPU launches are turned off")
         return None
-    from trine.compute import launch_costs
-
-    return launch_costs(workload) if cost_ps is None else launch_costs(workload, default_ps=cost_ps)
+    if cost_ps is not None:
+        note = f"{format_time(cost_ps)} per operator was given for launches"
+        return LaunchCosts((cost_ps,) * len(workload.operators), "assumed", (note,))
+    has_side = any(op.launch_start_ps is not None for op in workload.operators)
+    return launch_costs(workload) if cpu or has_side else None
 
 
 def placement_of(machine: Cluster | None, num_ranks: int) -> Placement:
@@ -195,38 +252,17 @@ def placement_of(machine: Cluster | None, num_ranks: int) -> Placement:
     )
 
 
-def _device_gpu(machine: Cluster | None) -> str | None:
-    return machine.devices[machine.gpus[0]].gpu if machine is not None else None
-
-
-def _capacity(workload: Workload, machine: Cluster | None, target: GpuSpec | None) -> tuple[int | None, str]:
-    """Memory of the GPU that runs the job, and its name: the one asked for, the cluster's, or the trace's."""
-    if target is not None:
-        return target.memory_bytes, target.name
-    from trine.cluster import load_gpu
-
-    name = _device_gpu(machine) or workload.gpu
-    if name is None:
-        return None, ""
-    try:
-        spec = load_gpu(name)
-    except InputError:
-        return None, name
-    return spec.memory_bytes, spec.name
-
-
-def _facts(
-    workload: Workload, plan: Plan, machine: Cluster | None, report: BuildReport, compute: str, network: str,
-    cpu: bool, gpu: str | None, capacity_of: str,
-) -> Mapping[str, object]:  # fmt: skip
+def _facts(setup: _Setup, report: BuildReport) -> Mapping[str, object]:
+    workload, plan, machine = setup.workload, setup.plan, setup.machine
     pipeline, tensor = plan.pp > 1, plan.tp > 1
+    gpus = dict.fromkeys(spec.name if spec is not None else workload.gpu for spec in setup.rank_gpus)
     return {
         "workload": workload.name,
         "source": workload.source,
         "is_training": workload.is_training,
         "trace_gpu": workload.gpu,
         "trace_batch": workload.batch,
-        "gpu": capacity_of or gpu or workload.gpu,
+        "gpu": ", ".join(name for name in gpus if name) or None,
         "batch": report.batch,
         "global_batch": report.batch * plan.dp,
         "num_ranks": plan.num_ranks,
@@ -241,71 +277,72 @@ def _facts(
         "tp_style": plan.tp_style if tensor else None,
         "num_split_operators": report.num_split_operators if tensor else None,
         "input_copy": plan.input_copy if machine is not None else None,
+        "algorithms": dict(plan.algorithms),
         "num_steps": plan.num_steps,
         "cluster": machine.name if machine is not None else None,
         "cluster_fingerprint": machine.fingerprint if machine is not None else None,
-        "compute": compute,
-        "network": network if machine is not None else None,
-        "cpu_launch": cpu,
+        "compute": setup.compute,
+        "network": setup.network if machine is not None else None,
+        "cpu_launch": setup.launch is not None,
     }
 
 
-def _evidence(
-    workload: Workload, plan: Plan, machine: Cluster | None, report: BuildReport, launch: LaunchCosts | None,
-    target: GpuSpec | None,
-) -> tuple[Evidence, ...]:  # fmt: skip
+def _evidence(setup: _Setup, report: BuildReport) -> tuple[Evidence, ...]:
     from trine.results import Evidence
 
     total = sum(report.evidence_ps.values()) or 1
     rows = [
-        Evidence("operator time", kind, _operator_detail(kind, workload, target), report.evidence_ps[kind] / total)
+        Evidence("operator time", kind, _operator_detail(kind, setup), report.evidence_ps[kind] / total)
         for kind in ("measured", "interpolated", "modelled", "assumed")
         if report.evidence_ps.get(kind)
     ]
-    if launch is not None:
-        rows.append(Evidence("CPU launch", launch.evidence, "; ".join(launch.notes)))
-    if machine is not None:
-        sources = "; ".join(f"{name}: {text}" for name, text in machine.sources.items())
-        rows.append(Evidence(f"links of {machine.name}", machine.evidence, sources))
-        if plan.num_ranks > 1:
+    if setup.launch is not None:
+        rows.append(Evidence("CPU launch", setup.launch.evidence, "; ".join(setup.launch.notes)))
+    if setup.machine is not None:
+        sources = "; ".join(f"{name}: {text}" for name, text in setup.machine.sources.items())
+        rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
+        if setup.plan.num_ranks > 1:
             detail = "flows share links; ring schedules on one channel; no protocol overhead"
             rows.append(Evidence("communication time", "modelled", detail))
-    rows.extend(Evidence("trace", "assumed", text) for text in workload.assumptions)
+    rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
 
 
-def _operator_detail(kind: str, workload: Workload, target: GpuSpec | None) -> str:
+def _operator_detail(kind: str, setup: _Setup) -> str:
+    workload = setup.workload
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
+    target = setup.gpu.name if setup.gpu is not None else "another size"
     return {
         "measured": recorded,
         "interpolated": f"between operators {recorded} and in other traces",
         "modelled": f"linear model of time on FLOPs and bytes, fitted on operators {recorded}",
-        "assumed": f"{recorded}, moved to {target.name if target is not None else 'another size'} by data-sheet ratios",
+        "assumed": f"{recorded}, moved to {target} by data-sheet ratios",
     }[kind]
 
 
-def _warnings(workload: Workload, machine: Cluster | None, gpu: str | None, has_host: bool) -> list[str]:
+def _warnings(setup: _Setup) -> list[str]:
     found = []
-    of_machine = _device_gpu(machine)
-    if of_machine and workload.gpu and gpu is None:
-        from trine.cluster import load_gpu
-
-        try:
-            same = load_gpu(of_machine).name == load_gpu(workload.gpu).name
-        except InputError:
-            same = of_machine == workload.gpu
-        if not same:
+    workload, machine = setup.workload, setup.machine
+    if machine is not None:
+        used = [machine.devices[device].gpu for device in machine.gpus[: setup.plan.num_ranks]]
+        here = {spec.name: None for name in used if (spec := _known_gpu(name)) is not None}
+        if len(here) > 1:
+            found.append(f"the cluster mixes {', '.join(here)}: every rank is given the operator times of one GPU")
+        timed = setup.gpu if setup.gpu is not None else _known_gpu(workload.gpu)
+        if timed is not None and here and timed.name not in here:
+            other = next(iter(here))
+            whose = "asked for" if setup.gpu is not None else "of the trace"
             found.append(
-                f"operator times are those of the trace's {workload.gpu}, but the cluster's GPUs are {of_machine}: "
-                f"--gpu {of_machine} predicts for them"
+                f"operator times are those of the {timed.name} {whose}, but the cluster's GPUs are {other}: "
+                f"--gpu {other} predicts for them"
             )
-    if has_host and (copies := _host_copies(workload)):
+        if not setup.has_host:
+            found.append("the cluster has no host memory, so copying the inputs to the GPUs is left out")
+    if setup.has_host and setup.plan.input_copy != "none" and (copies := _host_copies(workload)):
         found.append(
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
             "too: --inputs none counts it once"
         )
-    if machine is not None and not has_host:
-        found.append("the cluster has no host memory, so copying the inputs to the GPUs is left out")
     return found
 
 

@@ -27,9 +27,10 @@ def run(
 
     machine = load_cluster(cluster)
     tasks = load_graph(graph, machine)
-    progress = ProgressLine()
-    records = trine.engine.run(tasks, network=network, engine=engine, progress=progress, on_compile=progress.compiling)
-    progress.close()
+    with ProgressLine() as progress:
+        records = trine.engine.run(
+            tasks, network=network, engine=engine, progress=progress, on_compile=progress.compiling
+        )
     end = int(records.end_ps.max(initial=0))
     last = int(records.end_ps.argmax()) if tasks.num_tasks else -1
     show(f"{tasks.num_tasks} tasks end after {format_time(end)} ({end} ps)", json)

@@ -1,9 +1,12 @@
-"""From the options of ``trine train`` to a plan and a machine, or what contradicts what."""
+"""From the options of ``trine train`` to a plan and a machine, or what contradicts what.
+
+Every option that is given must matter: one that cannot is refused with the reason.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from trine.errors import InputError, PlanError, nearest
 
@@ -14,68 +17,134 @@ if TYPE_CHECKING:
 PARALLEL = ("dp", "ddp", "tp", "pp")
 
 
-def with_ways(
-    plan: Plan, gpus: int | None, parallel: str | None, dp: int | None, tp: int | None, pp: int | None
-) -> Plan:
-    """Put ways on the axes of ``plan``.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutOptions:
+    """The options that make a plan, as given: None where one was not."""
 
-    ``parallel`` puts all ``gpus`` on one axis (``dp``: DataParallel); ``dp``, ``tp``, ``pp`` give the ways of each, and
-    their product must be ``gpus`` where that is given too. Raises PlanError for what contradicts itself.
-    """
-    given = {name: ways for name, ways in (("dp", dp), ("tp", tp), ("pp", pp)) if ways is not None}
-    for name, number in (("gpus", gpus), *given.items()):
+    gpus: int | None = None
+    parallel: str | None = None
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    batch: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    schedule: str | None = None
+    cuts: str | None = None
+    bucket: str | None = None
+    tp_style: str | None = None
+    inputs: str | None = None
+    algorithm: str | None = None
+    steps: int = 1
+
+
+def plan_from(options: LayoutOptions) -> Plan:
+    """The plan that the options describe. Raises PlanError for what contradicts itself or cannot matter."""
+    from trine.parallel.plan import Plan
+    from trine.units import parse_bytes
+
+    ways = _ways(options)
+    _refuse_unused(options)
+    fields: dict[str, Any] = {
+        "batch": _replica_batch(options, ways.get("dp", 1)),
+        "micro_batch": options.micro_batch,
+        "num_steps": options.steps,
+    }
+    if options.schedule is not None:
+        fields["schedule"] = options.schedule.lower()
+    if options.tp_style is not None:
+        fields["tp_style"] = options.tp_style.lower()
+    if options.inputs is not None:
+        fields["input_copy"] = options.inputs.lower()
+    if options.cuts is not None:
+        fields["cuts"] = tuple(_names(options.cuts, "--cuts"))
+    if options.bucket is not None:
+        cap = parse_bytes(options.bucket, "--bucket")
+        if cap < 1:
+            raise PlanError(f"--bucket must be positive, got {options.bucket!r}")
+        fields["first_bucket_bytes"] = fields["bucket_bytes"] = cap
+    if options.algorithm is not None:
+        fields["algorithms"] = _algorithms(options.algorithm)
+    return Plan(**ways, **fields)
+
+
+def _ways(options: LayoutOptions) -> dict[str, Any]:
+    """Ways on each axis, and the kind of data parallelism."""
+    given = {name: ways for name in ("dp", "tp", "pp") if (ways := getattr(options, name)) is not None}
+    for name, number in (("gpus", options.gpus), *given.items()):
         if number is not None and number < 1:
             raise PlanError(f"--{name} must be at least 1, got {number}")
-    if parallel is not None:
-        return _on_one_axis(plan, gpus, parallel, given)
-    if not given:
-        if gpus not in (None, 1):
-            raise PlanError(f"{gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
-        return plan
-    plan = replace(plan, dp=dp or 1, tp=tp or 1, pp=pp or 1)
-    if gpus is not None and gpus != plan.num_ranks:
-        raise PlanError(
-            f"--dp {plan.dp} x --tp {plan.tp} x --pp {plan.pp} = {plan.num_ranks} GPUs contradicts --gpus {gpus}"
-        )
-    return plan
+    if options.parallel is not None:
+        return _on_one_axis(options, given)
+    product = given.get("dp", 1) * given.get("tp", 1) * given.get("pp", 1)
+    if not given and options.gpus not in (None, 1):
+        raise PlanError(f"{options.gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
+    if options.gpus is not None and options.gpus != product:
+        shown = " x ".join(f"--{name} {ways}" for name, ways in given.items())
+        raise PlanError(f"{shown} = {product} GPUs contradicts --gpus {options.gpus}")
+    return dict(given)
 
 
-def _on_one_axis(plan: Plan, gpus: int | None, parallel: str, given: dict[str, int]) -> Plan:
+def _on_one_axis(options: LayoutOptions, given: dict[str, int]) -> dict[str, Any]:
+    parallel = (options.parallel or "").lower()
     if parallel not in PARALLEL:
         raise PlanError(
             f"--parallel must be one of {', '.join(PARALLEL)}; got {parallel!r}{nearest(parallel, PARALLEL)}"
         )
     if given:
         raise PlanError(f"--parallel {parallel} puts all GPUs on one axis, so --{next(iter(given))} contradicts it")
-    if gpus is None:
+    if options.gpus is None:
         raise PlanError(f"--parallel {parallel} needs --gpus N")
     if parallel in ("dp", "ddp"):
-        return replace(plan, dp=gpus, data=parallel)
-    return replace(plan, tp=gpus) if parallel == "tp" else replace(plan, pp=gpus)
+        return {"dp": options.gpus, "data": parallel}
+    return {parallel: options.gpus}
 
 
-def with_sizes(plan: Plan, batch: int | None, global_batch: int | None, bucket: str | None, cuts: str | None) -> Plan:
-    """Put the batch of one replica, the bucket cap and the cuts into ``plan``."""
-    if batch is not None and global_batch is not None:
+def _refuse_unused(options: LayoutOptions) -> None:
+    """Refuse options of an axis that the layout does not name."""
+    parallel = (options.parallel or "").lower()
+    if options.bucket is not None and options.dp is None and parallel != "ddp":
+        raise PlanError("--bucket is about DDP's gradients, and the layout has none: --parallel ddp or --dp N")
+    for name, axis in (("schedule", "pp"), ("cuts", "pp"), ("tp_style", "tp")):
+        if getattr(options, name) is not None and getattr(options, axis) is None and parallel != axis:
+            option = "--" + name.replace("_", "-")
+            raise PlanError(
+                f"{option} is about {axis}, which the layout does not name: --parallel {axis} or --{axis} N"
+            )
+
+
+def _replica_batch(options: LayoutOptions, replicas: int) -> int | None:
+    if options.global_batch is None:
+        return options.batch
+    if options.batch is not None:
         raise PlanError("--batch (one replica) and --global-batch (all replicas) contradict each other: give one")
-    if global_batch is not None:
-        if global_batch % plan.dp:
-            raise PlanError(f"--global-batch {global_batch} does not divide into {plan.dp} equal replicas")
-        batch = global_batch // plan.dp
-    if bucket is not None:
-        from trine.units import parse_bytes
-
-        cap = parse_bytes(bucket, "--bucket")
-        plan = replace(plan, first_bucket_bytes=cap, bucket_bytes=cap)
-    names = tuple(name.strip() for name in cuts.split(",")) if cuts else ()
-    if names and plan.pp == 1:
-        raise PlanError("--cuts needs a pipeline: --pp P or --parallel pp")
-    return replace(plan, batch=batch, cuts=names)
+    if options.global_batch < 1 or options.global_batch % replicas:
+        raise PlanError(f"--global-batch {options.global_batch} does not divide into {replicas} equal replicas")
+    return options.global_batch // replicas
 
 
-def machine_for(
-    plan: Plan, cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None, gpu: str | None
-) -> tuple[Cluster | str | None, list[str]]:
+def _names(text: str, option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise PlanError(f"{option} holds an empty name: {text!r}")
+    return names
+
+
+def _algorithms(text: str) -> tuple[tuple[str, str], ...]:
+    """``all_reduce=ring,broadcast=ring`` as pairs."""
+    pairs = []
+    for item in _names(text, "--algorithm"):
+        kind, _, name = item.partition("=")
+        if not kind or not name:
+            raise PlanError(f"--algorithm takes COLLECTIVE=NAME, such as all_reduce=ring; got {item!r}")
+        pairs.append((kind.strip(), name.strip()))
+    return tuple(pairs)
+
+
+def machine_from(
+    num_ranks: int, cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None,
+    gpu: str | None,
+) -> tuple[Cluster | str | None, list[str]]:  # fmt: skip
     """The cluster that the options describe, with sentences about what was assumed."""
     if topology is None:
         for name, value in (("--bandwidth", bandwidth), ("--latency", latency)):
@@ -89,4 +158,11 @@ def machine_for(
     from trine.cluster import build_topology
 
     warnings = [] if latency is not None else ["--latency was not given: links have none"]
-    return build_topology(topology, bandwidth, latency if latency is not None else 0, plan.num_ranks, gpu), warnings
+    return build_topology(topology, bandwidth, latency if latency is not None else 0, num_ranks, gpu), warnings
+
+
+def refuse_without_machine(machine: object, **options: str | None) -> None:
+    """Refuse options about links when there is no machine that has any."""
+    for name, value in options.items():
+        if machine is None and value is not None:
+            raise InputError(f"--{name} is about the machine, and none was described: --cluster or --topology")

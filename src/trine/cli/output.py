@@ -96,7 +96,9 @@ class ProgressLine:
         """Say why the first run takes long."""
         say("compiling kernels (first run on this machine only, about 10 to 20 s) ...")
 
-    def close(self) -> None:
-        """End the line."""
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         if self._shown:
             print(file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from trine.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from trine.traces import Difference, TraceDescription
+    from trine.traces.inspect import Total
 
 
 def description_text(trace: TraceDescription, top: int = 12) -> str:
@@ -54,6 +55,6 @@ def difference_text(difference: Difference) -> str:
     return f"{where}: {difference.what}: {difference.first} against {difference.second}"
 
 
-def _row(name: str, total: object) -> str:
-    share = f"{100 * total.share:5.1f} %"  # type: ignore[attr-defined]
-    return f"{name[:34]:34} {total.count:9} {format_time(total.gpu_time_ps):>11} {share:>7}"  # type: ignore[attr-defined]
+def _row(name: str, total: Total) -> str:
+    share = f"{100 * total.share:5.1f} %"
+    return f"{name[:34]:34} {total.count:9} {format_time(total.gpu_time_ps):>11} {share:>7}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+
+if TYPE_CHECKING:
+    from trine.results import Result
 
 Text = str | None
 Number = int | None
@@ -28,11 +31,11 @@ def train(
     global_batch: Annotated[Number, typer.Option(help="Samples of all replicas together.")] = None,
     micro_batch: Annotated[Number, typer.Option(help="Samples of one micro-batch.")] = None,
     schedule: Annotated[
-        str, typer.Option(metavar="gpipe|1f1b", help="Order of micro-batches in the pipeline.")
-    ] = "gpipe",
+        Text, typer.Option(metavar="gpipe|1f1b", help="Order of micro-batches in the pipeline [gpipe].")
+    ] = None,
     cuts: Annotated[Text, typer.Option(help="Layers that begin later stages, e.g. conv2d.5,linear.1.")] = None,
     bucket: Annotated[Text, typer.Option(help="Cap of every DDP bucket, e.g. 25MiB.")] = None,
-    tp_style: Annotated[str, typer.Option(metavar="column|megatron", help="How linears are split.")] = "column",
+    tp_style: Annotated[Text, typer.Option(metavar="column|megatron", help="How linears are split [column].")] = None,
     cluster: Annotated[Text, typer.Option(help="Preset name or cluster file.", rich_help_panel="Machine")] = None,
     topology: Annotated[
         Text,
@@ -46,10 +49,15 @@ def train(
         str, typer.Option(metavar="auto|recorded|linear", help="Where operator times come from.")
     ] = "auto",
     calibration: Annotated[Text, typer.Option(help="File written by trine calibrate.")] = None,
-    network: Annotated[str, typer.Option(metavar="fair|equal", help="How flows share links.")] = "fair",
+    network: Annotated[Text, typer.Option(metavar="fair|equal", help="How flows share links [fair].")] = None,
+    algorithm: Annotated[Text, typer.Option(help="Algorithms of collectives, e.g. all_reduce=ring.")] = None,
     cpu: Annotated[bool | None, typer.Option("--cpu/--no-cpu", help="Wait for the launching CPU thread.")] = None,
-    launch_cost: Annotated[Text, typer.Option(help='CPU time of a launch where the trace has none: "5 us".')] = None,
-    inputs: Annotated[str, typer.Option(metavar="step|prefetch|none", help="When inputs are copied.")] = "step",
+    launch_cost: Annotated[
+        Text, typer.Option(help='CPU time of every launch, in place of the trace\'s: "5 us".')
+    ] = None,
+    inputs: Annotated[
+        Text, typer.Option(metavar="step|prefetch|none", help="When inputs are copied from the host [step].")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Training steps; the steady state is the last one's time.")] = 1,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
@@ -57,37 +65,44 @@ def train(
     timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
     """Say how long a training step of WORKLOAD takes on N GPUs, and why."""
-    from trine.cli.layout import machine_for, with_sizes, with_ways
+    from trine.cli.layout import LayoutOptions, machine_from, plan_from, refuse_without_machine
     from trine.compute import Calibration
-    from trine.parallel.plan import Plan
     from trine.simulation import simulate
     from trine.traces import load
     from trine.units import parse_time
 
-    base = Plan(
-        micro_batch=micro_batch, schedule=schedule.lower(), tp_style=tp_style, input_copy=inputs, num_steps=steps
-    )
-    plan = with_sizes(with_ways(base, gpus, parallel, dp, tp, pp), batch, global_batch, bucket, cuts)
-    machine, warnings = machine_for(plan, cluster, topology, bandwidth, latency, gpu)
-    progress = ProgressLine()
-    result = simulate(
-        load(workload),
-        plan,
-        cluster=machine,
-        compute=compute,
-        gpu=gpu,
-        trace_gpu=trace_gpu,
-        network=network,
-        cpu=cpu,
-        launch_cost_ps=None if launch_cost is None else parse_time(launch_cost, "--launch-cost"),
-        calibration=None if calibration is None else Calibration.load(calibration),
-        progress=progress,
-        on_compile=progress.compiling,
-        warnings=tuple(warnings),
-    )
-    progress.close()
+    plan = plan_from(
+        LayoutOptions(
+            gpus=gpus, parallel=parallel, dp=dp, tp=tp, pp=pp, batch=batch, global_batch=global_batch,
+            micro_batch=micro_batch, schedule=schedule, cuts=cuts, bucket=bucket, tp_style=tp_style, inputs=inputs,
+            algorithm=algorithm, steps=steps,
+        )
+    )  # fmt: skip
+    machine, warnings = machine_from(plan.num_ranks, cluster, topology, bandwidth, latency, gpu)
+    refuse_without_machine(machine, network=network, inputs=inputs, algorithm=algorithm)
+    with ProgressLine() as progress:
+        result = simulate(
+            load(workload),
+            plan,
+            cluster=machine,
+            compute=compute,
+            gpu=gpu,
+            trace_gpu=trace_gpu,
+            network=network or "fair",
+            cpu=cpu,
+            launch_cost_ps=None if launch_cost is None else parse_time(launch_cost, "--launch-cost"),
+            calibration=None if calibration is None else Calibration.load(calibration),
+            progress=progress,
+            on_compile=progress.compiling,
+            warnings=tuple(warnings),
+        )
     show(result.summary(), json)
     write_json(result.to_json(), json)
+    _write_files(result, perfetto, parquet, timeline)
+
+
+def _write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:
+    """Write what was asked for, and say where."""
     if perfetto is not None:
         result.to_perfetto(perfetto)
         say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")

@@ -1,0 +1,219 @@
+"""The check of network models."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from numbers import Real
+
+import numpy as np
+
+from trine.engine.reference import Reference
+from trine.errors import TrineError
+from trine.model.builder import TaskGraphBuilder
+from trine.model.taskgraph import TRANSFER, Records, TaskGraph
+from trine.network.models import NetworkModel
+from trine.testing.require import require
+
+#: Relative error that sums of rates may have.
+TOLERANCE = 1e-9
+PLATFORMS = 8
+
+#: (now in ps, tasks in flight, their rates) after each change of the flows
+History = list[tuple[int, tuple[int, ...], tuple[float, ...]]]
+
+
+def check_network_model(model: NetworkModel | Callable[[], NetworkModel], *, work_conserving: bool = False) -> None:
+    """Check a network model, or what makes one, in the reference engine on random but reproducible platforms.
+
+    Of every set of flows that comes up: one rate a flow, finite and not negative; no link over its capacity; a flow of
+    rate 0 crosses a link that is full; the same answer to the same question; and, bit for bit, the same rates when
+    flows and links are numbered otherwise. Of each run: every transfer ends, its rates sum up to its bytes, nothing
+    happens before what it waits for, and more bytes never end earlier nor change what was before.
+
+    ``work_conserving``: require that every flow crosses a full link, so that no bandwidth is left that a flow could
+    use. Max-min fairness does; TrioSim's equal split does not.
+    """
+    made: object = model() if callable(model) else model
+    if not (isinstance(made, NetworkModel) and isinstance(made.name, str) and made.name):
+        raise AssertionError(f"a network model has a name and a method rates, {made!r} has not")
+    for seed in range(PLATFORMS):
+        graph = _platform(random.Random(seed))
+        where = f"network model {made.name!r}, random platform {seed}"
+        records, history = _simulated(graph, made, work_conserving, where)
+        _require_lawful_run(graph, records, history, where)
+        again, history_again = _simulated(graph, made, work_conserving, where)
+        require(
+            history == history_again and np.array_equal(records.end_ps, again.end_ps),
+            f"{where}: a second run differs from the first",
+        )
+        for task in np.flatnonzero((graph.kind == TRANSFER) & (graph.size_bytes > 0))[:3].tolist():
+            size_bytes = graph.size_bytes.copy()
+            size_bytes[task] *= 2
+            grown = _simulated(replace(graph, size_bytes=size_bytes), made, work_conserving, where)
+            _require_monotone(task, int(records.end_ps[task]), history, grown, where)
+
+
+class _Watch:
+    """Passes a model's rates on, checks them, and notes them with the time of the run that asks."""
+
+    def __init__(self, model: NetworkModel, work_conserving: bool, where: str) -> None:
+        self.name = model.name
+        self.history: History = []
+        self.reference: Reference | None = None
+        self._model, self._work_conserving, self._where = model, work_conserving, where
+        self._random = random.Random(0)
+
+    def rates(self, routes: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[float]:
+        rates = _rates(self._model, routes, capacity, self._where)
+        _require_fitting(routes, capacity, rates, self._work_conserving, self._where)
+        require(
+            _rates(self._model, routes, capacity, self._where) == rates,
+            f"{self._where}: other rates when asked again about routes {list(routes)}: rates must depend on the "
+            "arguments only",
+        )
+        _require_invariant(self._model, routes, capacity, rates, self._random, self._where)
+        if self.reference is not None:
+            self.history.append((self.reference.now, tuple(sorted(self.reference.flows)), tuple(rates)))
+        return rates
+
+
+def _platform(rng: random.Random) -> TaskGraph:
+    """Transfers over few links, so that they meet; now and then an empty one, one without links, or a link twice."""
+    num_links = rng.randint(1, 6)
+    capacity = [rng.choice((333_333, 10**6, 7 * 10**8, 10**9, 10**9 + 7, 65 * 10**9)) for _ in range(num_links)]
+    builder = TaskGraphBuilder(capacity, [rng.choice((0, 0, 1_000, 10**6)) for _ in range(num_links)])
+    for task in range(30):
+        after = rng.sample(range(task), min(task, rng.choice((0, 0, 1, 2))))
+        if rng.random() < 0.15:
+            builder.compute(rng.randrange(3), "main", rng.choice((0, 1, 10**6, 3 * 10**9)), after)
+            continue
+        route = rng.sample(range(num_links), min(num_links, rng.choice((0, 1, 1, 2, 2, 3))))
+        if route and rng.random() < 0.1:
+            route.append(route[0])
+        builder.transfer(0, 1, route, rng.choice((0, 1, 1000, 1001, 10**6, 123_456_789)), after)
+    return builder.build()
+
+
+def _simulated(graph: TaskGraph, model: NetworkModel, work_conserving: bool, where: str) -> tuple[Records, History]:
+    """Run ``graph`` on the reference engine."""
+    watch = _Watch(model, work_conserving, where)
+    watch.reference = Reference(graph, watch)
+    try:
+        watch.reference.run()
+    except TrineError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    return watch.reference.records(), watch.history
+
+
+def _rates(model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], where: str) -> list[float]:
+    """The model's answer, of the right form."""
+    given_routes, given_capacity = [tuple(route) for route in routes], list(capacity)
+    answer = list(model.rates(given_routes, given_capacity))
+    require(
+        given_routes == [tuple(route) for route in routes] and given_capacity == list(capacity),
+        f"{where}: rates() must not change its arguments",
+    )
+    require(len(answer) == len(routes), f"{where}: {len(answer)} rates for {len(routes)} flows, routes {list(routes)}")
+    for route, rate in zip(routes, answer, strict=True):
+        require(
+            _is_rate(rate),
+            f"{where}: the rate of a flow over links {list(route)} is {rate!r}; it must be finite and not negative",
+        )
+    return [float(rate) for rate in answer]
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0
+
+
+def _require_fitting(
+    routes: Sequence[Sequence[int]],
+    capacity: Sequence[int],
+    rates: Sequence[float],
+    work_conserving: bool,
+    where: str,
+) -> None:
+    """No link carries more than it can, and nobody waits beside a free one."""
+    used: dict[int, list[float]] = {}
+    for route, rate in zip(routes, rates, strict=True):
+        for link in route:
+            used.setdefault(link, []).append(rate)
+    carried = {link: math.fsum(shares) for link, shares in used.items()}
+    for link, total in carried.items():
+        require(
+            total <= capacity[link] * (1 + TOLERANCE),
+            f"{where}: link {link} of {capacity[link]} bytes/s is over its capacity with {total} bytes/s, "
+            f"routes {list(routes)}, rates {list(rates)}",
+        )
+    for route, rate in zip(routes, rates, strict=True):
+        is_full = any(carried[link] >= capacity[link] * (1 - TOLERANCE) for link in route)
+        require(
+            is_full or (rate > 0 and not work_conserving),
+            f"{where}: a flow over links {list(route)} is held at {rate} bytes/s although no link on its way is full, "
+            f"routes {list(routes)}, rates {list(rates)}",
+        )
+
+
+def _require_invariant(
+    model: NetworkModel,
+    routes: Sequence[Sequence[int]],
+    capacity: Sequence[int],
+    rates: Sequence[float],
+    rng: random.Random,
+    where: str,
+) -> None:
+    """The numbers of flows and links do not matter."""
+    order = rng.sample(range(len(routes)), len(routes))
+    new_link = rng.sample(range(len(capacity)), len(capacity))
+    other_capacity = [0] * len(capacity)
+    for link, new in enumerate(new_link):
+        other_capacity[new] = capacity[link]
+    other_routes = [[new_link[link] for link in routes[flow]] for flow in order]
+    others = _rates(model, other_routes, other_capacity, where)
+    for flow, other in zip(order, others, strict=True):
+        require(
+            other == rates[flow],
+            f"{where}: a flow over links {list(routes[flow])} gets {rates[flow]!r} bytes/s, but {other!r} when flows "
+            "and links are numbered otherwise (sums of floats depend on their order: math.fsum does not)",
+        )
+
+
+def _require_lawful_run(graph: TaskGraph, records: Records, history: History, where: str) -> None:
+    """Everything ends, after what it waits for, and the rates in between carry just the bytes."""
+    moved = np.zeros(graph.num_tasks)
+    rates_before: dict[int, float] = {}
+    since = 0
+    for now, tasks, rates in [*history, (int(records.end_ps.max()), (), ())]:
+        for task, rate in rates_before.items():
+            moved[task] += rate * (now - since) / 1e12
+        rates_before, since = dict(zip(tasks, rates, strict=True)), now
+    lasting = {task: rate for _, tasks, rates in history for task, rate in zip(tasks, rates, strict=True)}
+    for task in range(graph.num_tasks):
+        require(records.end_ps[task] >= 0, f"{where}: task {task} never ends: its flow was given no rate for ever")
+        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
+        require(
+            records.start_ps[task] >= records.end_ps[before].max(initial=0),
+            f"{where}: task {task} starts before what it waits for has ended",
+        )
+        if task in lasting:
+            size, slack = int(graph.size_bytes[task]), 2e-12 * lasting[task]  # times are rounded up to a picosecond
+            require(
+                abs(moved[task] - size) <= slack + TOLERANCE * size,
+                f"{where}: the rates of transfer {task} carry {moved[task]} of its {size} bytes",
+            )
+
+
+def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Records, History], where: str) -> None:
+    """Twice the bytes of ``task`` end no earlier, and until it would have ended nobody can tell."""
+    records, other = grown
+    require(
+        records.end_ps[task] >= end_ps,
+        f"{where}: transfer {task} ends at {end_ps} ps, but with twice the bytes at {records.end_ps[task]} ps",
+    )
+    require(
+        [state for state in history if state[0] < end_ps] == [state for state in other if state[0] < end_ps],
+        f"{where}: what happens before transfer {task} ends depends on how many bytes it still has",
+    )

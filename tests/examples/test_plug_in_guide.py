@@ -1,0 +1,36 @@
+"""Do the examples of the plug-in guide run as they stand, and does it name what there is?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trine import testing
+from trine.collectives.registry import ALGORITHMS
+from trine.compute.models import COMPUTE_MODELS
+from trine.network.models import NETWORK_MODELS
+from trine.parallel.schedules import SCHEDULES
+from trine.traces import READERS
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "plug-ins.md").read_text()
+BLOCKS = re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(("title", "code"), BLOCKS, ids=[title for title, _ in BLOCKS])
+def test_block_runs(title, code):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_kind_has_its_block_and_its_row():
+    assert len(BLOCKS) == GUIDE.count("```python\n") == len(testing.__all__) == 5
+    for check in testing.__all__:
+        assert sum(check in code for _, code in BLOCKS) == 1, check
+    for registry in (NETWORK_MODELS, ALGORITHMS, COMPUTE_MODELS, READERS, SCHEDULES):
+        assert f"| `{registry.group}` |" in GUIDE
