@@ -128,7 +128,7 @@ def test_a_cut_that_the_trace_does_not_link_is_warned_about_or_refused():
     assert any("does not link the stages at linear.2" in text for text in report.warnings)
     first = next(op for op in workload.operators if op.layer == "linear.1" and op.phase == "forward")
     operators = tuple(replace(op, outputs=()) if op is first else op for op in operators)
-    with pytest.raises(PlanError, match="which tensor goes from 'linear.1' to 'linear.2'"):
+    with pytest.raises(PlanError, match=r"which tensor goes from 'linear\.1' to 'linear\.2'"):
         context(replace(workload, operators=operators), Plan(pp=2, cuts=("linear.2",)))
 
 
