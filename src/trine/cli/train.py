@@ -67,6 +67,7 @@ def train(
     """Say how long a training step of WORKLOAD takes on N GPUs, and why."""
     from trine.cli.layout import LayoutOptions, machine_from, plan_from, refuse_without_machine
     from trine.compute import Calibration
+    from trine.network.models import is_compiled
     from trine.simulation import simulate
     from trine.traces import load
     from trine.units import parse_time
@@ -89,6 +90,7 @@ def train(
             gpu=gpu,
             trace_gpu=trace_gpu,
             network=network or "fair",
+            engine="compiled" if is_compiled(network or "fair") else "reference",
             cpu=cpu,
             launch_cost_ps=None if launch_cost is None else parse_time(launch_cost, "--launch-cost"),
             calibration=None if calibration is None else Calibration.load(calibration),

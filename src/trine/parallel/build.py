@@ -62,6 +62,7 @@ class StageBuilder:
         self.writer = ProgramWriter(context)
         self.memory = StageMemory(context, stage, self.forward, self.backward, self.writer)
         self.reductions: list[int] = []
+        self.last_pass = (PHASE_BACKWARD, -1)
         self.copies: dict[int, int] = {}
         self.next_copies: dict[int, int] = {}
 
@@ -95,6 +96,7 @@ class StageBuilder:
         context, plan = self.context, self.context.plan
         schedule = SCHEDULES.get(plan.schedule)
         passes = schedule(self.stage, plan.pp, len(context.micro_batches), backward=context.workload.is_training)
+        self.last_pass = passes[-1]
         for step in range(plan.num_steps):
             self._begin_step(step)
             for phase, microbatch in passes:
@@ -158,21 +160,21 @@ class StageBuilder:
             lambda c: c.gradient_after if c.gradient_after in here else last,
             (c for c in gradients if c.target == self.stage),
         )
-        reduces = microbatch == len(self.context.micro_batches) - 1
+        reduces = (PHASE_BACKWARD, microbatch) == self.last_pass  # gradients are complete then
         for op in self.backward:
             for crossing in arriving.get(op.id, ()):
                 self._receive(crossing, PHASE_BACKWARD, microbatch, step)
             self._run(op, microbatch, step)
             if reduces:
-                self._reduce_ready_buckets(op, step)
+                self._reduce_ready_buckets(op, microbatch, step)
             for crossing in leaving.get(op.id, ()):
                 self._send(crossing, PHASE_BACKWARD, microbatch, step)
         self.memory.end_backward(microbatch)
 
-    def _reduce_ready_buckets(self, op: Operator, step: int) -> None:
+    def _reduce_ready_buckets(self, op: Operator, microbatch: int, step: int) -> None:
         for number, bucket in enumerate(self.buckets):
             if bucket.ready_after == op.id:
-                label = self.context.label(op, self.stage, len(self.context.micro_batches) - 1, step)
+                label = self.context.label(op, self.stage, microbatch, step)
                 key, after = ("bucket", self.stage, number, step), self.writer.last_compute()
                 self.reductions.append(self.writer.collective("all_reduce", "dp", key, bucket.size_bytes, after, label))
 

@@ -15,9 +15,8 @@ MAX_STAGES, MAX_MICROBATCHES = 6, 9
 def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, int, int], int] | None = None) -> None:
     """Check a pipeline schedule with 1 to 6 stages and 1 to 9 micro-batches, with and without a backward pass.
 
-    Every stage runs each micro-batch once each way, backward after forward, the last micro-batch backward last (its
-    backward pass is where gradients are reduced); the same each time. All stages together end: no stage waits for ever
-    for what another sends. ``in_flight`` gives, for (stage, num_stages, num_microbatches), the most micro-batches whose
+    Every stage runs each micro-batch once each way, backward after forward; the same each time. All stages together end:
+    no stage waits for ever for what another sends. ``in_flight`` gives, for (stage, num_stages, num_microbatches), the most micro-batches whose
     activations the schedule promises to hold at a time; without it that is not bounded.
     """
     for num_stages in range(1, MAX_STAGES + 1):
@@ -57,11 +56,6 @@ def _require_passes(order: Passes, num_microbatches: int, backward: bool, where:
             position[PHASE_FORWARD, m] < position[PHASE_BACKWARD, m],
             f"{where}: the {_pass_name(PHASE_BACKWARD, m)} comes before the forward pass",
         )
-    last = PHASE_BACKWARD, num_microbatches - 1
-    require(
-        order[-1] == last,
-        f"{where}: the {_pass_name(*last)} must come last: it reduces the gradients",
-    )
 
 
 def _require_in_flight(order: Passes, promised: int, where: str) -> None:
