@@ -29,7 +29,7 @@ import torch
 
 from trine import Plan, Workload, simulate
 from trine.compute import Split, make_compute
-from trine.traces.capture import capture_function
+from trine.traces.tracer import capture_function
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from trine.parallel.plan import Plan
     from trine.results import Result
     from trine.simulation import simulate
-    from trine.traces.capture import capture
     from trine.traces.load import load
     from trine.traces.native import save
+    from trine.traces.tracer import capture
 
 __all__ = [
     "Calibration",

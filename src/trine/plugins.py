@@ -4,16 +4,21 @@ A registry is made once, at module level, by the package whose plug-ins it names
 
     READERS = Registry("trace reader", "trine.traces", {"triosim": "trine.traces.triosim:TRIOSIM"})
 
-Built-in and entry-point implementations are given as ``"module:attribute"`` and imported when first asked for.
+Built-in and entry-point implementations are given as ``"module:attribute"`` and imported when first asked for. The
+entry points of the installed packages are read when a name is asked for that is neither built in nor registered, or
+when all names are: a run that uses no plug-in does not look for any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module, metadata
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from trine.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -24,34 +29,83 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, group: str, builtin: Mapping[str, str]) -> None:
         self.kind = kind
         self.group = group
-        self._targets: dict[str, str] = dict(builtin)
+        self.built_in = tuple(builtin)
+        self._targets = dict(builtin)
+        self._registered: list[str] = []
+        self._points: dict[str, EntryPoint] | None = None
         self._loaded: dict[str, T] = {}
-        self._entry_points_read = False
 
     def register(self, name: str, implementation: T) -> None:
         """Add ``implementation`` as ``name``. Raises InputError if the name is taken."""
-        if name in self._targets or name in self._loaded:
+        if name in self._targets or name in self._registered or name in (self._points or ()):
             raise InputError(f"a {self.kind} named {name!r} exists already")
+        self._registered.append(name)
         self._loaded[name] = implementation
 
     def names(self) -> tuple[str, ...]:
-        """Every known name, in the order of the class's docstring."""
-        self._read_entry_points()
-        return tuple(dict.fromkeys((*self._targets, *self._loaded)))
+        """Every known name, in the order of the class's docstring. Raises InputError if two have the same."""
+        return (*self.built_in, *self._registered, *self._entry_points())
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is an implementation called ``name``."""
+        return name in self._targets or name in self._registered or name in self._entry_points()
 
     def get(self, name: str) -> T:
-        """Return the implementation called ``name``. Raises InputError, listing the known names, if there is none."""
-        self._read_entry_points()
+        """Return the implementation called ``name``.
+
+        Raises InputError, listing the known names, if there is none; and naming package and cause, if another package
+        offers it but it cannot be imported.
+        """
         if name not in self._loaded:
-            if name not in self._targets:
+            if name in self._targets:
+                module, _, attribute = self._targets[name].partition(":")
+                self._loaded[name] = getattr(import_module(module), attribute)
+            elif name in self._entry_points():
+                self._loaded[name] = self._load(self._entry_points()[name])
+            else:
                 raise InputError(f"unknown {self.kind} {name!r}{nearest(name, self.names())}")
-            module, _, attribute = self._targets[name].partition(":")
-            self._loaded[name] = getattr(import_module(module), attribute)
         return self._loaded[name]
 
-    def _read_entry_points(self) -> None:
-        if self._entry_points_read:
-            return
-        self._entry_points_read = True
-        for point in sorted(metadata.entry_points(group=self.group), key=lambda point: point.name):
-            self._targets.setdefault(point.name, point.value)
+    def each(self) -> Iterator[T]:
+        """Every implementation in the order of the names, each imported, and entry points read, when its turn comes."""
+        for name in (*self.built_in, *self._registered):
+            yield self.get(name)
+        for name in self._entry_points():
+            yield self.get(name)
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        """Entry points of the group, sorted by name."""
+        if self._points is None:
+            from importlib import metadata
+
+            points: dict[str, EntryPoint] = {}
+            for point in sorted(metadata.entry_points(group=self.group), key=lambda p: (p.name, _package(p), p.value)):
+                other = points.setdefault(point.name, point)
+                if point.name in self._targets:
+                    first = "trine itself"
+                elif point.name in self._registered:
+                    first = "this program, at run time,"
+                elif (_package(other), other.value) != (_package(point), point.value):
+                    first = f"the package {_package(other)!r}"
+                else:
+                    continue
+                raise InputError(
+                    f"{first} and the package {_package(point)!r} both offer a {self.kind} named {point.name!r}: "
+                    "one of them has to go"
+                )
+            self._points = points
+        return self._points
+
+    def _load(self, point: EntryPoint) -> T:
+        try:
+            implementation: T = point.load()
+        except Exception as error:  # whatever the other package's code does when it is imported
+            raise InputError(
+                f"the {self.kind} {point.name!r} of the package {_package(point)!r} cannot be loaded from "
+                f"{point.value!r}: {type(error).__name__}: {error}"
+            ) from error
+        return implementation
+
+
+def _package(point: EntryPoint) -> str:
+    return "unknown" if point.dist is None else point.dist.name

@@ -32,6 +32,7 @@ NOT_MODELLED = (
     "run-to-run variation: every rank takes the same time for the same work",
     "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead",
 )
+NO_HOST = "copying the inputs from host memory (no host is described)"
 
 
 def simulate(
@@ -104,7 +105,7 @@ def simulate(
         plan=_facts(setup, report),
         evidence=_evidence(setup, report),
         warnings=tuple(dict.fromkeys(sentences)),
-        not_modelled=NOT_MODELLED,
+        not_modelled=(*NOT_MODELLED, *(() if setup.has_host else (NO_HOST,))),
         simulator=_simulator(time.perf_counter() - began, records.num_events, setup.plan.num_ranks),
     )
     return _with_memory_verdict(result)
@@ -336,8 +337,6 @@ def _warnings(setup: _Setup) -> list[str]:
                 f"operator times are those of the {timed.name} {whose}, but the cluster's GPUs are {other}: "
                 f"--gpu {other} predicts for them"
             )
-        if not setup.has_host:
-            found.append("the cluster has no host memory, so copying the inputs to the GPUs is left out")
     if setup.has_host and setup.plan.input_copy != "none" and (copies := _host_copies(workload)):
         found.append(
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "

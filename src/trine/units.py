@@ -31,7 +31,7 @@ _BANDWIDTH = {
 }
 _RATE = {f"{p}{name}": Fraction(f) for p, f in _DECIMAL.items() for name in ("FLOP/s", "FLOPS", "flop/s", "flops")}
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*")
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*", re.ASCII)
 
 
 def _parse(value: object, units: dict[str, Fraction], what: str, example: str, base: bool) -> Fraction:
@@ -50,7 +50,7 @@ def _parse(value: object, units: dict[str, Fraction], what: str, example: str, b
     number = Fraction(match[1].replace("_", ""))
     unit = match[2]
     if unit == "":
-        if number == 0 or base:
+        if number == 0:
             return number
         raise UnitError(f"{what} needs a unit, such as {example!r}; got {value!r}")
     if unit not in units:
@@ -70,7 +70,7 @@ def _whole(number: Fraction, what: str, *, up: bool) -> int:
 def parse_time(value: object, what: str = "a time", *, base: bool = False) -> int:
     """Parse ``"1.5 us"`` into picoseconds, rounded up; ``base=True`` also takes bare numbers, in seconds."""
     number = _parse(value, _TIME, what, "1 us", base)
-    if base and (not isinstance(value, str) or _is_bare(value)):
+    if base and not isinstance(value, str):
         number *= PS_PER_S
     return _whole(number, what, up=True)
 
@@ -97,11 +97,6 @@ def parse_rate(value: object, what: str = "a compute rate") -> int:
     if rate <= 0:
         raise UnitError(f"{what} must be positive, got {value!r}")
     return rate
-
-
-def _is_bare(text: str) -> bool:
-    match = _QUANTITY.fullmatch(text)
-    return match is not None and match[2] == ""
 
 
 def transfer_ps(num_bytes: int, bytes_per_s: int) -> int:

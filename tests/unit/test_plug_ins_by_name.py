@@ -34,7 +34,6 @@ def recorded_anew(workload, transfer, calibration):
 ENTRY_POINTS = """
 [trine.network]
 half = outside:Half
-fair = outside:Half
 
 [trine.compute]
 anew = outside:recorded_anew
@@ -46,7 +45,7 @@ from trine.compute import make_compute
 from trine.network.models import NETWORK_MODELS, network_model
 
 assert NETWORK_MODELS.names() == ("fair", "equal", "half")
-assert type(network_model("fair")).__module__ == "trine.network.models"  # built-in names cannot be taken
+assert type(network_model("fair")).__module__ == "trine.network.models"
 builder = trine.TaskGraphBuilder([10**9], [0])
 builder.transfer(0, 1, [0], 10**9)
 records = trine.run(builder.build(), network="half", engine="reference")

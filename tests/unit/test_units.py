@@ -31,7 +31,7 @@ def test_times_become_picoseconds_rounded_up(text: object, ps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "ps"), [(1, 10**12), (1e-6, 10**6), ("0.5", 5 * 10**11), ("1 us", 10**6), (1.1e-12, 2), (0.1, 10**11)]
+    ("value", "ps"), [(1, 10**12), (1e-6, 10**6), (0.5, 5 * 10**11), ("1 us", 10**6), (1.1e-12, 2), (0.1, 10**11)]
 )
 def test_bare_times_are_seconds_where_allowed(value: object, ps: int) -> None:
     assert units.parse_time(value, base=True) == ps

@@ -26,9 +26,10 @@ def load_gpu(name: str) -> GpuSpec:
     wanted = _plain(name)
     if wanted in known_gpus():
         return _read(wanted)
-    by_alias = _aliases()
-    if wanted in by_alias:
-        return _read(by_alias[wanted])
+    for preset in known_gpus():  # only the file that has the name in it needs to be parsed
+        if wanted in _text(preset) and wanted in map(_plain, _read(preset).aliases):
+            return _read(preset)
+    by_alias = [_plain(alias) for preset in known_gpus() for alias in _read(preset).aliases]
     raise SpecError(f"unknown GPU {name!r}{nearest(wanted, (*known_gpus(), *by_alias))}")
 
 
@@ -37,9 +38,8 @@ def _plain(name: str) -> str:
 
 
 @cache
-def _aliases() -> dict[str, str]:
-    """Lower-case alias -> preset."""
-    return {_plain(alias): name for name in known_gpus() for alias in _read(name).aliases}
+def _text(name: str) -> str:
+    return _plain((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 @cache

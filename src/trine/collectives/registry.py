@@ -57,12 +57,11 @@ def make_schedule(kind: str, num_ranks: int, size_bytes: int, algorithm: str | N
     ------
     InputError: unknown kind or algorithm, or a number out of range.
     """
-    algorithms = known_algorithms(kind)
-    if not algorithms:
-        raise InputError(f"unknown collective {kind!r}{nearest(kind, known_kinds())}")
-    name = algorithms[0] if algorithm is None else algorithm
-    if name not in algorithms:
-        raise InputError(f"{kind} has no algorithm {name!r}{nearest(name, algorithms)}")
+    name = _default(kind) if algorithm is None else f"{kind}/{algorithm}"
+    if name not in ALGORITHMS:
+        if not known_algorithms(kind):
+            raise InputError(f"unknown collective {kind!r}{nearest(kind, known_kinds())}")
+        raise InputError(f"{kind} has no algorithm {algorithm!r}{nearest(str(algorithm), known_algorithms(kind))}")
     if num_ranks < 1:
         raise InputError(f"a collective needs at least one rank, got {num_ranks}")
     if size_bytes < 0:
@@ -71,4 +70,10 @@ def make_schedule(kind: str, num_ranks: int, size_bytes: int, algorithm: str | N
         raise InputError(f"{kind} needs a root from 0 to {num_ranks - 1}, got {root}")
     if kind not in ROOTED and root != -1:
         raise InputError(f"{kind} has no root, got {root}")
-    return ALGORITHMS.get(f"{kind}/{name}")(num_ranks, size_bytes, root)
+    return ALGORITHMS.get(name)(num_ranks, size_bytes, root)
+
+
+def _default(kind: str) -> str:
+    """Name of the first algorithm of ``kind``, and if it has none, a name that is not known."""
+    own = (name for name in ALGORITHMS.built_in if name.startswith(f"{kind}/"))
+    return next(own, None) or f"{kind}/{next(iter(known_algorithms(kind)), '')}"

@@ -78,12 +78,13 @@ def _gradients(sizes: Resized, flops: int, y: Tensor, x: Tensor, weight: Tensor)
 def _wants(sizes: Resized, tensor: Tensor) -> bool:
     """Whether the gradient of ``tensor`` is computed.
 
-    A convolution's outputs say it. Other operators list theirs incompletely: data that the step is given has none.
+    An output of its shape says so. Where there is none, a convolution lists its outputs completely; others do not, and
+    then only data that the step is given has no gradient.
     """
-    if tensor.role == "input":
-        return False
+    if any(t.shape == tensor.shape and t.size_bytes for t in sizes.outputs):
+        return True
     is_conv = kind_of(sizes.operator).startswith("conv")
-    return not is_conv or not sizes.outputs or any(t.shape == tensor.shape for t in sizes.outputs)
+    return tensor.role != "input" and not (is_conv and sizes.outputs)
 
 
 def linear(sizes: Resized) -> Cost:

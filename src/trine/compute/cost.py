@@ -8,6 +8,7 @@ never set its time, and torch.utils.flop_counter counts them as zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trine.compute.contractions import CONTRACTIONS, Cost, elements, is_gradient, moved
@@ -66,7 +67,14 @@ def _moving(sizes: Resized, family: str) -> Cost:
     written = sizes.outputs
     if not written and _base_name(sizes.operator).endswith("_"):
         written = sizes.inputs[:1]
+    if family == "other" and any(tensor.batch_dims for tensor in (*sizes.inputs, *written)):
+        return flops, _scaling(sizes.inputs) + _scaling(written)
     return flops, moved(sizes.inputs) + moved(written)
+
+
+def _scaling(tensors: Sequence[Tensor]) -> int:
+    """Bytes of the tensors that have the batch: an unknown operator's work grows with its data, not its weights."""
+    return moved([tensor for tensor in tensors if tensor.batch_dims])
 
 
 def _embedding(sizes: Resized) -> Cost:

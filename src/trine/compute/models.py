@@ -167,7 +167,7 @@ def make_compute(
     'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere. Raises InputError for an unknown
     name, for a target without a source, and for a calibration that would not be used.
     """
-    if name not in COMPUTE_MODELS.names():
+    if name not in COMPUTE_MODELS:
         raise InputError(f"unknown compute model {name!r}{nearest(name, COMPUTE_MODELS.names())}", field="compute")
     transfer = None
     if target is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trine._jit import without_collector
 from trine.engine.deadlock import deadlock
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
@@ -43,14 +44,18 @@ def run(
     validate(graph)
     if engine == "reference":
         from trine.engine.reference import simulate
+
+        records = simulate(graph, model, progress, on_compile)
     else:
         if not is_compiled(network):
             name = network if isinstance(network, str) else model.name
             raise InputError(
                 f"{name!r} is not built in: it is plain Python and runs with engine='reference' only", field="network"
             )
-        from trine.engine.compiled import simulate
-    records = simulate(graph, model, progress, on_compile)
+        with without_collector():
+            from trine.engine.compiled import simulate
+
+            records = simulate(graph, model, progress, on_compile)
     if graph.num_tasks and records.end_ps.min() < 0:
         raise deadlock(graph, records.end_ps, records.ready_ps)
     return records

@@ -82,7 +82,7 @@ NETWORK_MODELS: Registry[Callable[[], NetworkModel]] = Registry("network model",
 def network_model(network: str | NetworkModel) -> NetworkModel:
     """Return the model called ``network``, or ``network`` itself if it is one; else raise InputError."""
     if isinstance(network, str):
-        if network not in NETWORK_MODELS.names():
+        if network not in NETWORK_MODELS:
             raise InputError(
                 f"unknown network model {network!r}{nearest(network, NETWORK_MODELS.names())}", field="network"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from trine.errors import PlanError
 from trine.model.program import (
     PHASE_BACKWARD,
     PHASE_FORWARD,
@@ -31,6 +32,10 @@ from trine.parallel.writer import ProgramWriter
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
+
+
+#: Operators that one rank may run; a program of this size takes some ten seconds to write.
+MAX_STEPS = 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,8 +80,13 @@ class StageBuilder:
         if plan.dp == 1:
             return ()
         order = {op.id: i for i, op in enumerate(self.backward)}
+        # Gradients of one operator are ready in the order in which the trace made them (their ids grow), as autograd
+        # accumulates a linear's bias before its weight; without ids, in the order of registration.
+        made = {p.weight: p.gradient for p in context.workload.parameters if p.gradient is not None}
         ready = sorted(
-            (order[w.gradient_operator], i) for i, w in enumerate(self.weights) if w.gradient_operator is not None
+            (order[w.gradient_operator], made.get(w.weight, 0), i)
+            for i, w in enumerate(self.weights)
+            if w.gradient_operator is not None
         )
         gradients = [
             Gradient(
@@ -85,7 +95,7 @@ class StageBuilder:
                 dtype=context.workload.tensors[self.weights[i].weight].dtype,
                 ready_after=self.backward[position].id,
             )
-            for position, i in ready
+            for position, _, i in ready
         ]
         return fill_buckets(gradients, plan.first_bucket_bytes, plan.bucket_bytes)
 
@@ -276,6 +286,12 @@ def build_job(
     Raises PlanError when the layout, the batch or the cuts cannot run.
     """
     context = JobContext(workload, plan, compute, launch)
+    steps = len(workload.operators) * len(context.micro_batches) * plan.num_steps
+    if steps > MAX_STEPS:
+        raise PlanError(
+            f"{plan.num_steps} steps of {len(context.micro_batches)} micro-batches of {len(workload.operators)} operators "
+            f"are more than {MAX_STEPS:,} on one rank: take fewer steps or larger micro-batches"
+        )
     if plan.data == "dp" and plan.dp > 1:
         programs: tuple[RankProgram, ...] = build_data_parallel(context, has_host)
         program_of: tuple[int, ...] = (0, *([1] * (plan.dp - 1)))

@@ -20,6 +20,8 @@ from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, CollectiveLabel, Labe
 from trine.parallel.grid import RankGrid
 
 Index = npt.NDArray[np.int64]
+#: More tasks than this (about 10 GB) are refused before anything of their size is built.
+MAX_TASKS = 50_000_000
 LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 
@@ -360,10 +362,28 @@ class _Assembly:
 def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents]:
     """Turn the programs of ``job`` into one task graph on the devices of ``placement``.
 
-    Raises PlanError when a message has no receiver, or a member of a group does not take part in its collective.
+    Raises PlanError when a message has no receiver, a member of a group does not take part in its collective, or the
+    graph would have more than MAX_TASKS tasks.
     """
+    _check_size(job)
     assembly = _Assembly(job, placement)
     assembly.ranks()
     assembly.messages()
     assembly.all_collectives()
     return assembly.graph(), assembly.memory()
+
+
+def _check_size(job: Job) -> None:
+    """Refuse a job whose graph would not fit into memory, from the sizes of its programs and rings."""
+    sizes = dict(job.axes)
+    per_program = []
+    for program in job.programs:
+        # A ring all-reduce of n ranks is 2 (n - 1) transfers a rank; no algorithm here has many more.
+        rings = sum(2 * (sizes[step.axis] - 1) for step in program.steps if isinstance(step, Collective))
+        per_program.append(len(program.steps) + rings)
+    total = sum(per_program[program] for program in job.program_of)
+    if total > MAX_TASKS:
+        raise PlanError(
+            f"the job has about {total:,} tasks on {len(job.program_of)} ranks, more than the {MAX_TASKS:,} that fit into "
+            "memory: take fewer GPUs, steps or micro-batches"
+        )

@@ -9,6 +9,8 @@ from trine.errors import PlanError, nearest
 from trine.parallel.schedules import SCHEDULES
 
 MIB = 2**20
+#: Larger batches are taken for a mistake; they would not fit any GPU.
+MAX_BATCH = 10**9
 DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("column", "megatron")
 INPUT_COPIES = ("step", "prefetch", "none")
@@ -59,6 +61,8 @@ class Plan:
         for name in ("batch", "micro_batch"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
+        if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
+            raise PlanError(f"a batch is at most {MAX_BATCH} samples")
         _require_one_of("data", self.data, DATA_MODES)
         _require_one_of("schedule", self.schedule, SCHEDULES.names())
         _require_one_of("tp_style", self.tp_style, TP_STYLES)

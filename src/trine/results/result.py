@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trine.errors import InputError, nearest
 from trine.model.memory import MemoryEvents
 from trine.model.taskgraph import Int64, Records, TaskGraph
-from trine.results import activity, document, export, metrics, perfetto, summary, traffic, waits
+from trine.results import activity, document, metrics, summary, traffic, waits
 from trine.results import memory as memory_use
 from trine.results.records import RecordTable, record_table
 from trine.units import PS_PER_S
@@ -244,20 +244,30 @@ class Result:
 
     def to_npz(self, path: str | Path) -> None:
         """Write the record table as a compressed numpy archive."""
+        from trine.results import export
+
         export.to_npz(self, path)
 
     def to_csv(self, directory: str | Path) -> None:
         """Write the record table and the tables of metrics as CSV files."""
+        from trine.results import export
+
         export.to_csv(self, directory)
 
     def to_parquet(self, directory: str | Path) -> None:
         """Write the same tables as Parquet files; raises MissingExtraError without pyarrow."""
+        from trine.results import export
+
         export.to_parquet(self, directory)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the record table as a data frame; raises MissingExtraError without pandas."""
+        from trine.results import export
+
         return export.to_pandas(self)
 
     def to_perfetto(self, path: str | Path) -> None:
         """Write a timeline that opens in https://ui.perfetto.dev, compressed if the path ends in ``.gz``."""
+        from trine.results import perfetto
+
         perfetto.write(self.graph, self.record_table, self.memory_timeline, Path(path))

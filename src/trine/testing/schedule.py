@@ -15,9 +15,9 @@ MAX_STAGES, MAX_MICROBATCHES = 6, 9
 def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, int, int], int] | None = None) -> None:
     """Check a pipeline schedule with 1 to 6 stages and 1 to 9 micro-batches, with and without a backward pass.
 
-    Every stage runs each micro-batch once each way, backward after forward; the same each time. All stages together end:
-    no stage waits for ever for what another sends. ``in_flight`` gives, for (stage, num_stages, num_microbatches), the most micro-batches whose
-    activations the schedule promises to hold at a time; without it that is not bounded.
+    Every stage runs each micro-batch once each way, backward after forward, the same each time. All stages together
+    end: no stage waits for ever for what another sends. ``in_flight`` gives, for (stage, num_stages, num_microbatches),
+    the most micro-batches whose activations the schedule promises to hold at a time; without it that is not bounded.
     """
     for num_stages in range(1, MAX_STAGES + 1):
         for num_microbatches in range(1, MAX_MICROBATCHES + 1):

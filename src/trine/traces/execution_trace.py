@@ -90,6 +90,10 @@ def read_execution_trace(path: Path) -> list[Node]:
     nodes = [by_id[id_number] for id_number in sorted(by_id)]
     for node in nodes:
         if node.parent == node.id:
+            if node is not nodes[0]:
+                raise TraceError(
+                    "is its own parent, as only the first node may be: a cycle", file=path, field=f"node {node.id}"
+                )
             continue
         parent = by_id.get(node.parent)
         if parent is None:

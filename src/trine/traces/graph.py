@@ -58,17 +58,19 @@ def _layers(draft: Draft, links: tuple[int | None, ...]) -> list[str]:
     A backward operator without one (the sum of two gradients) belongs to the layer of the backward operator before it.
     """
     counts: dict[str, int] = {}
-    layers: list[str] = []
+
+    def new_layer(name: str) -> str:
+        kind = call_kind(name)
+        counts[kind] = counts.get(kind, 0) + 1
+        return f"{kind}.{counts[kind]}"
+
+    layers = ["optimizer" if op.phase == OPTIMIZER else "" for op in draft.operators]
+    for index, op in enumerate(draft.operators):
+        if op.phase == FORWARD:
+            layers[index] = new_layer(op.name)
     before = ""
-    for op, link in zip(draft.operators, links, strict=True):
-        if op.phase == OPTIMIZER:
-            layer = "optimizer"
-        elif op.phase == BACKWARD and (link is not None or before):
-            layer = before = layers[link] if link is not None else before
-        else:
-            kind = call_kind(op.name)
-            counts[kind] = counts.get(kind, 0) + 1
-            layer = f"{kind}.{counts[kind]}"
-            before = "" if op.phase == FORWARD else layer
-        layers.append(layer)
+    for index, (op, link) in enumerate(zip(draft.operators, links, strict=True)):
+        if op.phase == BACKWARD:
+            before = layers[link] if link is not None else before or new_layer(op.name)
+            layers[index] = before
     return layers

@@ -39,12 +39,16 @@ def forward_links(draft: Draft) -> tuple[int | None, ...]:
     """For each operator the index of the operator whose gradient it computes, None where there is none.
 
     Among the forward operators of the right kind that no backward operator of this kind has taken, the one that shares
-    most storages wins (its weight, its saved output), and among equals the latest: backward runs in reverse order.
+    most storages wins (its weight, its saved output), and among equals the latest: backward runs in reverse order. A
+    backward operator whose name fits no forward operator at all goes to the one that it shares a storage with.
     """
     operators = draft.operators
     kinds = [call_kind(op.name) for op in operators]
     storages = [frozenset(draft.tensors[i].storage for i in (*op.inputs, *op.outputs)) for op in operators]
-    forward = [i for i, op in enumerate(operators) if op.phase == FORWARD]
+    forward: dict[str, list[int]] = {}
+    for i, op in enumerate(operators):
+        if op.phase == FORWARD:
+            forward.setdefault(kinds[i], []).append(i)
     taken: dict[str, set[int]] = {}
     links: list[int | None] = []
     for index, op in enumerate(operators):
@@ -52,8 +56,12 @@ def forward_links(draft: Draft) -> tuple[int | None, ...]:
         if link is None and op.phase == BACKWARD and kinds[index].endswith("'"):
             stem = kinds[index][:-1]
             used = taken.setdefault(stem, set())
-            fitting = [i for i in forward if i not in used and _matches(stem, kinds[i])]
-            link = max(fitting, key=lambda i: (len(storages[i] & storages[index]), i), default=None)
+            fitting = [i for kind, those in forward.items() if _matches(stem, kind) for i in those if i not in used]
+            if not fitting and not any(_matches(stem, kind) for kind in forward):
+                anywhere = sorted(i for those in forward.values() for i in those if i not in used)
+                fitting = [i for i in anywhere if storages[i] & storages[index]]
+            shared = [(len(storages[i] & storages[index]), i) for i in fitting]
+            link = max(shared)[1] if shared else None
             if link is not None:
                 used.add(link)
         links.append(link)

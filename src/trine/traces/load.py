@@ -90,10 +90,9 @@ def _load_bundled(name: str, batch: int | None) -> Workload:
 
 
 def _read(place: Path, batch: int | None) -> Workload:
-    readers = [READERS.get(name) for name in READERS.names()]
-    for reader in readers:
+    for reader in READERS.each():
         files_found = reader.find(place)
         if files_found is not None:
             return reader.read(files_found, batch)
-    sought = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in readers)
+    sought = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
     raise TraceError(f"is no trace that trine knows. It looks for: {sought}", file=place)

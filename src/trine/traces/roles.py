@@ -84,7 +84,7 @@ def _sources(draft: Draft) -> dict[int, int]:
         group.append(call)
         if call.inner:
             continue
-        created = _created(draft, group) - made - sources.keys()
+        created = {s for s in _created(draft, group) if s not in made and s not in sources}
         from_nothing = call.kind in DATA_MAKERS and not any(i is not None for i in call.inputs)
         for member in group:
             for i in member.inputs:
@@ -95,7 +95,7 @@ def _sources(draft: Draft) -> dict[int, int]:
         for i in call.outputs if from_nothing else ():
             if i is not None and draft.tensors[i].storage in created:
                 sources[draft.tensors[i].storage] = i
-        made |= created - sources.keys()
+        made.update(s for s in created if s not in sources)
         group = []
     return sources
 
@@ -153,9 +153,10 @@ def _data(draft: Draft, sources: dict[int, int], roles: Roles) -> None:
 
 
 def _leftovers(draft: Draft, sources: dict[int, int], roles: Roles, batch: int | None) -> None:
-    """A source that no signature explains is data if its first dimension is the batch, else a buffer."""
+    """A source that no signature explains is data if its first dimension is the batch, else a buffer or a constant."""
     size = batch or (draft.tensors[roles.data[0]].shape[0] if roles.data else None)
     forward = _storages(draft, (FORWARD,))
+    written = {draft.tensors[i].storage for call in draft.calls for i in call.outputs if i is not None}
     for storage, tensor in sources.items():
         shape = draft.tensors[tensor].shape
         if storage in roles.of_storage or storage not in forward:
@@ -165,8 +166,8 @@ def _leftovers(draft: Draft, sources: dict[int, int], roles: Roles, batch: int |
             roles.of_storage[storage] = "input"
             roles.data.append(tensor)
             roles.guessed.append(tensor)
-        else:
-            roles.of_storage[storage] = "buffer"
+        elif shape or storage in written:
+            roles.of_storage[storage] = "buffer"  # else a constant: the 1 of num_batches_tracked += 1
 
 
 def find_batch(draft: Draft, roles: Roles, batch: int | None) -> tuple[int, dict[int, int], tuple[str, ...]]:

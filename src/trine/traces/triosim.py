@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from io import StringIO
+from operator import itemgetter
 from pathlib import Path
 
 from trine.errors import TraceError
@@ -21,9 +23,10 @@ from trine.traces.load import Reader
 from trine.traces.names import call_kind
 from trine.units import MAX_INT64, PS_PER_US
 
+#: The columns that are read; Operator_cudatime, gpuid and tpflag are not.
 TRACE_COLUMNS = (
-    "OperatorID", "OperatorName", "Operator_input", "Operator_output", "Operator_cudatime",
-    "Operator_cudatimenooverlap", "InputSize", "OutputSize", "gpuid", "stage", "tpflag",
+    "OperatorID", "OperatorName", "Operator_input", "Operator_output", "Operator_cudatimenooverlap", "InputSize",
+    "OutputSize", "stage",
 )  # fmt: skip
 TENSOR_COLUMNS = (
     "Index", "TensorID", "TensorShape", "TensorNumElement", "TensorEachByte", "TensorType", "TensorStorgeid", "gpuid",
@@ -33,7 +36,10 @@ TENSOR_COLUMNS = (
 MAX_CELL = 8 * 2**20
 _DTYPES = {0: "none", 1: "uint8", 2: "float16", 4: "float32", 8: "int64"}
 _INTEGER = re.compile(r"-?\d+")
-_HINTS = {"running_mean": "buffer", "running_var": "buffer", "target": "input"}
+_HINTS = {
+    "running_mean": "buffer", "running_var": "buffer", "target": "input", "weight": "weight", "bias": "weight",
+    "bias=None": "weight",
+}  # fmt: skip
 
 
 def read_triosim(folder: Path) -> Draft:
@@ -74,7 +80,7 @@ def _with_storage(tensor: DraftTensor, storage: int) -> DraftTensor:
     return DraftTensor(tensor.id, tensor.shape, tensor.dtype, tensor.size_bytes, storage, tensor.hint)
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield ``(file:line, cells in the order of columns)``; extra columns are ignored, missing ones are an error."""
     text = read_text(path)
     if "\0" in text:
@@ -86,12 +92,13 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]
         absent = [column for column in columns if column not in header]
         if absent:
             raise TraceError(f"lacks the column {', '.join(absent)}; it needs {', '.join(columns)}", file=f"{path}:1")
-        places = [header.index(column) for column in columns]
+        pick = itemgetter(*(header.index(column) for column in columns))
+        name = str(path)
         for cells in reader:
-            where = f"{path}:{reader.line_num}"
+            where = f"{name}:{reader.line_num}"
             if len(cells) != len(header):
                 raise TraceError(f"has {len(cells)} cells, the header {len(header)}: is it cut off?", file=where)
-            yield where, [cells[place] for place in places]
+            yield where, pick(cells)
     except csv.Error as error:
         raise TraceError(f"is not CSV: {error}", file=f"{path}:{reader.line_num}") from None
     finally:
@@ -100,12 +107,27 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]
 
 def _integer(text: str, what: str, where: str) -> int:
     text = text.strip()
+    if text.isdecimal() and text.isascii() and len(text) < 19:  # nearly always; below 2^63
+        return int(text)
     if len(text) > MAX_DIGITS or not _INTEGER.fullmatch(text):
         raise TraceError(f"must be a whole number, got {short(text)}", file=where, field=what)
     number = int(text)
     if not 0 <= number <= MAX_INT64:
         raise TraceError(f"must be between 0 and 2^63-1, got {number}", file=where, field=what)
     return number
+
+
+def _microseconds(text: str, what: str, where: str) -> int:
+    """Picoseconds of a time in whole or decimal microseconds, rounded up."""
+    whole, _, decimals = text.strip().partition(".")
+    if len(text) > MAX_DIGITS or not (decimals or "0").isdecimal() or not decimals.isascii():
+        raise TraceError(f"must be a time in microseconds, got {short(text)}", file=where, field=what)
+    digits = 6  # of a picosecond
+    ps = _integer(whole, what, where) * PS_PER_US + int(decimals[:digits].ljust(digits, "0"))
+    ps += bool(decimals[digits:].strip("0"))
+    if ps > MAX_INT64:
+        raise TraceError("is too long", file=where, field=what)
+    return ps
 
 
 def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ...]:
@@ -115,17 +137,18 @@ def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ..
     body = text[1:-1].strip()
     if not body:
         return ()
-    parts = [part.strip() for part in body.split(separator)]
-    if all(part.isdecimal() and part.isascii() and len(part) < 19 for part in parts):  # nearly always; below 2^63
-        return tuple(map(int, parts))
-    return tuple(_integer(part, what, where) for part in parts)
+    parts = body.split(separator)
+    if body.isascii() and body.replace(separator, "").replace(" ", "").isdecimal() and max(map(len, parts)) < 19:
+        with suppress(ValueError):  # nearly always; below 2^63. What is wrong with an odd one is said below
+            return tuple(map(int, parts))
+    return tuple([_integer(part, what, where) for part in parts])
 
 
 def _read_tensors(path: Path) -> dict[int, DraftTensor]:
     tensors: dict[int, DraftTensor] = {}
     read: set[tuple[str, ...]] = set()
     for where, cells in _rows(path, TENSOR_COLUMNS):
-        if (content := tuple(cells[1:7])) in read:  # most tensors are listed at each use
+        if (content := cells[1:7]) in read:  # most tensors are listed at each use
             continue
         read.add(content)
         _, id_, shape_, count_, each_, type_, storage_, _ = cells
@@ -165,7 +188,7 @@ def _product(shape: tuple[int, ...]) -> int:
 def _read_operators(path: Path, tensors: dict[int, DraftTensor], tensor_file: Path) -> Iterator[DraftOperator]:
     seen: dict[int, str] = {}
     for where, cells in _rows(path, TRACE_COLUMNS):
-        id_, name, inputs_, outputs_, _, time_, in_sizes, out_sizes, _, stage, _ = cells
+        id_, name, inputs_, outputs_, time_, in_sizes, out_sizes, stage = cells
         id_number = _integer(id_, "OperatorID", where)
         if id_number in seen:
             raise TraceError(f"{id_number} was used before, at {seen[id_number]}", file=where, field="OperatorID")
@@ -178,9 +201,7 @@ def _read_operators(path: Path, tensors: dict[int, DraftTensor], tensor_file: Pa
         outputs = _integers(outputs_, ";", "Operator_output", where)
         for column, ids, sizes in (("InputSize", inputs, in_sizes), ("OutputSize", outputs, out_sizes)):
             _check_sizes(column, ids, _integers(sizes, ";", column, where), tensors, where, tensor_file)
-        time = _integer(time_, "Operator_cudatimenooverlap", where) * PS_PER_US
-        if time > MAX_INT64:
-            raise TraceError("is too long", file=where, field="Operator_cudatimenooverlap")
+        time = _microseconds(time_, "Operator_cudatimenooverlap", where)
         yield DraftOperator(id_number, name.strip(), stage, inputs, outputs, time)
 
 
