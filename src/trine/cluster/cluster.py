@@ -139,7 +139,7 @@ class Cluster:
 
     def host_of(self, gpu: int) -> int | None:
         """Index of the host memory nearest to a GPU (as routes are measured), None if it reaches none."""
-        return self._routes.nearest_of(gpu, self._hosts)
+        return self._routes.nearest_of(gpu, self._hosts) if self._hosts else None
 
     @cached_property
     def _hosts(self) -> tuple[int, ...]:

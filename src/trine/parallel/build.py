@@ -289,8 +289,8 @@ def build_job(
     steps = len(workload.operators) * len(context.micro_batches) * plan.num_steps
     if steps > MAX_STEPS:
         raise PlanError(
-            f"{plan.num_steps} steps of {len(context.micro_batches)} micro-batches of {len(workload.operators)} operators "
-            f"are more than {MAX_STEPS:,} on one rank: take fewer steps or larger micro-batches"
+            f"{plan.num_steps} steps of {len(context.micro_batches)} micro-batches of {len(workload.operators)} "
+            f"operators are more than {MAX_STEPS:,} on one rank: take fewer steps or larger micro-batches"
         )
     if plan.data == "dp" and plan.dp > 1:
         programs: tuple[RankProgram, ...] = build_data_parallel(context, has_host)

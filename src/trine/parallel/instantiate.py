@@ -384,6 +384,6 @@ def _check_size(job: Job) -> None:
     total = sum(per_program[program] for program in job.program_of)
     if total > MAX_TASKS:
         raise PlanError(
-            f"the job has about {total:,} tasks on {len(job.program_of)} ranks, more than the {MAX_TASKS:,} that fit into "
-            "memory: take fewer GPUs, steps or micro-batches"
+            f"the job has about {total:,} tasks on {len(job.program_of)} ranks, more than the {MAX_TASKS:,} that fit "
+            "into memory: take fewer GPUs, steps or micro-batches"
         )

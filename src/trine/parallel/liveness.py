@@ -63,12 +63,11 @@ class StageMemory:
         backward_of = {op.forward_id: op.id for op in operators if op.phase == BACKWARD and op.forward_id is not None}
         last: dict[int, int] = {}
         for op in operators:
-            users = [op.id]
-            if op.id in backward_of and kind_of(op) in SAVES_INPUT:
-                users.append(backward_of[op.id])
-            for storage in self._storages([op.inputs, op.outputs]):
-                saved = users if storage in self._storages([op.inputs]) else users[:1]
-                last[storage] = max(*saved, last.get(storage, op.id), key=order.__getitem__)
+            keeps = op.id in backward_of and kind_of(op) in SAVES_INPUT
+            read = self._storages([op.inputs])
+            for storage in read | self._storages([op.outputs]):
+                user = backward_of[op.id] if keeps and storage in read else op.id
+                last[storage] = max(user, last.get(storage, op.id), key=order.__getitem__)
         return last
 
     def _saved_for_backward(self, forward: Sequence[Operator], backward: Sequence[Operator]) -> dict[int, list[int]]:
@@ -194,25 +193,22 @@ class StageMemory:
             t.storage: t.size_bytes for t in self._tensors.values() if t.role == "buffer" and t.storage in self._used
         }
         read = self._storages(op.inputs for op in optimizer)
+        made_afresh: dict[int, bool] = {}  # written before it is read: a temporary of the optimizer
+        for op in optimizer:
+            for storage in self._storages([op.inputs]):
+                made_afresh.setdefault(storage, False)
+            for storage in self._storages([op.outputs]):
+                made_afresh.setdefault(storage, True)
         state = {
             t.storage: t.size_bytes
             for t in self._tensors.values()
-            if t.role == "optimizer_state" and t.storage in read and not self._is_temporary(t.storage, optimizer)
+            if t.role == "optimizer_state" and t.storage in read and not made_afresh.get(t.storage, False)
         }
         sizes = dict.fromkeys(MEMORY_CATEGORIES, 0)
         sizes["weights"] = sum(context.local_bytes[w.weight] for w in weights) + sum(buffers.values())
         sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
         sizes["buckets"] = trained if has_buckets else 0
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)
-
-    def _is_temporary(self, storage: int, optimizer: Sequence[Operator]) -> bool:
-        """Whether the optimizer makes this storage afresh: it is written before it is read."""
-        for op in optimizer:
-            if storage in self._storages([op.inputs]):
-                return False
-            if storage in self._storages([op.outputs]):
-                return True
-        return False
 
     def _allocate(self, key: Key, step: int, size: int, category: int) -> None:
         self._live[key] = (size, category)

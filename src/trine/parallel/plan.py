@@ -64,7 +64,8 @@ class Plan:
         if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
             raise PlanError(f"a batch is at most {MAX_BATCH} samples")
         _require_one_of("data", self.data, DATA_MODES)
-        _require_one_of("schedule", self.schedule, SCHEDULES.names())
+        if self.schedule not in SCHEDULES:
+            _require_one_of("schedule", self.schedule, SCHEDULES.names())
         _require_one_of("tp_style", self.tp_style, TP_STYLES)
         _require_one_of("input_copy", self.input_copy, INPUT_COPIES)
         if self.data == "dp":

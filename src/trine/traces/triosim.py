@@ -35,7 +35,7 @@ TENSOR_COLUMNS = (
 #: Longest cell; the lists of an optimizer over 10 000 parameters take about 400 kB.
 MAX_CELL = 8 * 2**20
 _DTYPES = {0: "none", 1: "uint8", 2: "float16", 4: "float32", 8: "int64"}
-_INTEGER = re.compile(r"-?\d+")
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
 _HINTS = {
     "running_mean": "buffer", "running_var": "buffer", "target": "input", "weight": "weight", "bias": "weight",
     "bias=None": "weight",
