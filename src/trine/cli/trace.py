@@ -59,7 +59,9 @@ def convert(
 @reports_errors
 def capture(
     function: Annotated[str, typer.Argument(help="package.module:function or path/to/file.py:function.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder to write the trace to.")],
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Folder to write the trace to [trace-FUNCTION].")
+    ] = None,
     device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where the step runs.")] = "auto",
     warmup: Annotated[int, typer.Option(help="Steps before anything is measured.")] = 3,
     steps: Annotated[int, typer.Option(help="Steps timed without the profiler.")] = 5,
@@ -73,8 +75,10 @@ def capture(
     from trine.traces import capture_function, describe, load, load_function
 
     target = load_function(function)
+    folder = output if output is not None else f"trace-{function.rpartition(':')[2]}"
     say(f"capturing {function}: {warmup} warm-up, {steps} timed and 2 recorded steps ...")
-    capture_function(target, output, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
-    description = describe(load(output))
+    capture_function(target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
+    description = describe(load(folder))
+    say(f"trace written to {folder}")
     show(description_text(description), json)
     write_json(asdict(description), json)

@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 def description_text(trace: TraceDescription, top: int = 12) -> str:
     """What is in a trace, what is missing, and what was assumed in its place."""
+    on_cpu = trace.format == "pytorch" and not trace.kernels
+    clock = "CPU time" if on_cpu else "GPU time"
+    device = "a CPU" if on_cpu else trace.gpu or "a GPU that the trace does not name"
     lines = [
-        f"{trace.name}: a {'training' if trace.is_training else 'inference'} step at batch {trace.batch} on "
-        f"{trace.gpu or 'a GPU that the trace does not name'}",
+        f"{trace.name}: a {'training' if trace.is_training else 'inference'} step at batch {trace.batch} on {device}",
         f"read from {trace.source} ({trace.format})",
-        f"{trace.num_operators} operators, {format_time(trace.gpu_time_ps)} of GPU time, {trace.kernels} kernels, "
+        f"{trace.num_operators} operators, {format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, "
         f"{trace.launches} CPU launches",
     ]
     if trace.unprofiled_step_ps is not None:
         lines.append(f"a step without the profiler took {format_time(trace.unprofiled_step_ps)}")
-    lines += ["", f"{'phase':34} {'operators':>9} {'GPU time':>11} {'share':>7}"]
+    lines += ["", f"{'phase':34} {'operators':>9} {clock:>11} {'share':>7}"]
     lines += [_row(total.name, total) for total in trace.phases]
-    lines += ["", f"{'operator':34} {'count':>9} {'GPU time':>11} {'share':>7}"]
+    lines += ["", f"{'operator':34} {'count':>9} {clock:>11} {'share':>7}"]
     lines += [
         _row(total.name.removeprefix("autograd::engine::evaluate_function: "), total) for total in trace.operators[:top]
     ]
