@@ -23,6 +23,7 @@ import numpy as np
 from trine.engine.run import run
 from trine.model.builder import csr, no_labels
 from trine.model.taskgraph import COMPUTE, TRANSFER, TaskGraph
+from trine.units import parse_bandwidth
 
 COMPUTES, BUCKETS = 1000, 25
 START_UP = """
@@ -38,7 +39,7 @@ print(time.perf_counter() - start)
 """
 
 
-def data_parallel(ranks: int, *, bucket_bytes: int = 25 << 20, bytes_per_s: int = 20 * 10**9) -> TaskGraph:
+def data_parallel(ranks: int, *, bucket_bytes: int = 25 << 20, bytes_per_s: int) -> TaskGraph:
     """A ring of ``ranks`` with 2 (ranks - 1) steps a bucket; task numbers: rank by rank, computes before transfers."""
     steps = 2 * (ranks - 1)
     chunk = -(-bucket_bytes // ranks)
@@ -98,8 +99,8 @@ def start_up() -> tuple[float, float]:
     return cold, warm
 
 
-def measure(ranks: int, network: str, engine: str) -> None:
-    graph = data_parallel(ranks)
+def measure(ranks: int, network: str, engine: str, bytes_per_s: int) -> None:
+    graph = data_parallel(ranks, bytes_per_s=bytes_per_s)
     wall, cpu = [], []
     for _ in range(3 if engine == "compiled" else 1):
         wall_0, cpu_0 = time.perf_counter(), time.thread_time()
@@ -118,14 +119,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=256)
     parser.add_argument("--reference", action="store_true", help="also the plain-Python twin, on 8 ranks")
+    parser.add_argument("--bandwidth", default="20 GB/s", help="of each link; less means more contention")
     options = parser.parse_args()
+    bytes_per_s = parse_bandwidth(options.bandwidth)
     cold, warm = start_up()
     print(f"kernels: {cold:.2f} s compiled for the first time, {warm:.2f} s loaded by a later process")
     for ranks in sorted({8, 64, options.ranks}):
         for network in ("fair", "equal"):
-            measure(ranks, network, "compiled")
+            measure(ranks, network, "compiled", bytes_per_s)
     if options.reference:
-        measure(8, "fair", "reference")
+        measure(8, "fair", "reference", bytes_per_s)
 
 
 if __name__ == "__main__":
