@@ -156,3 +156,16 @@ def test_a_job_that_does_not_fit_says_so_first():
     assert result.memory_verdict(0) == "does not fit"
     assert result.warnings[0].startswith("out of memory: 1 of 1 ranks do not fit")
     assert trine.simulate(VGG13).warnings == ()
+
+
+def test_messages_between_stages_are_listed_with_the_collectives():
+    """Two stages, four micro-batches of 32 samples: each sends one activation forward, one gradient comes back."""
+    cluster = build_topology("full", "100 GB/s", "1 us", 2)
+    plan = Plan(pp=2, micro_batch=32, cuts=("max_pool2d.1",))
+    answer = trine.simulate(VGG13, plan, cluster=cluster).to_json()
+    activation = 32 * 64 * 224 * 224 * 4
+    assert [(c["kind"], c["bytes"], c["count"], c["group_size"]) for c in answer["collectives"]] == [
+        ("send_recv", activation, 8, 2)
+    ]
+    hidden = trine.simulate(VGG13, Plan(dp=2), cluster=cluster).to_json()["collectives"]
+    assert {c["kind"] for c in hidden} == {"all_reduce"}

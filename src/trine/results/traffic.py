@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Int64, Records, TaskGraph
-from trine.results.activity import Mask, Window
+from trine.results.activity import INPUT_COPY_PHASE, Mask, Window
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
 
@@ -43,14 +43,47 @@ class LinkUse:
 
 
 def collective_uses(graph: TaskGraph, records: Records, window: Window) -> tuple[CollectiveUse, ...]:
-    """Return the collectives of the window's step, those that take most time first."""
+    """Return the collectives of the window's step, those that take most time first.
+
+    Messages between two ranks that belong to no collective (between pipeline stages, DataParallel's outputs and their
+    gradients) are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not.
+    """
     durations = _durations(graph, records)
     groups: dict[tuple[str, int, int], list[int]] = {}
     for index, label in enumerate(graph.collectives):
         if window.step == 0 or label.step == window.step:
             groups.setdefault((label.kind, label.size_bytes, len(label.ranks)), []).append(index)
-    uses = [_use(graph, members, durations) for members in groups.values()]
+    uses = [_use(graph, members, durations) for members in groups.values()] + _messages(graph, records, window)
     return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, -use.size_bytes, use.group_size)))
+
+
+def _messages(graph: TaskGraph, records: Records, window: Window) -> list[CollectiveUse]:
+    """Messages outside of collectives, by size."""
+    labels = graph.labels
+    chosen = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
+    chosen &= (graph.rank != graph.peer) & (labels.phase != INPUT_COPY_PHASE)
+    if window.step:
+        chosen &= labels.step == window.step
+    found = np.flatnonzero(chosen)
+    uses = []
+    for size in np.unique(graph.size_bytes[found]).tolist():
+        members = found[graph.size_bytes[found] == size]
+        ends = np.concatenate((graph.rank[members], graph.peer[members])).astype(np.int64)
+        durations = np.tile(records.end_ps[members] - records.start_ps[members], 2)
+        ranks = len(graph.rank_names)
+        uses.append(
+            CollectiveUse(
+                kind="send_recv",
+                size_bytes=size,
+                group_size=2,
+                count=int(np.bincount(ends, minlength=ranks).max()),
+                total=len(members),
+                time_ps=int(sum_by_group(ends, durations, ranks).max()),
+                axes=(),
+                algorithms=("direct",),
+            )
+        )
+    return uses
 
 
 def link_uses(graph: TaskGraph, tasks: Mask, step_ps: int) -> tuple[LinkUse, ...]:
