@@ -43,9 +43,7 @@ def test_one_bucket_on_a_ring_is_the_ring_formula(ranks, bandwidth):
     chunk = -(-GRADIENTS[VGG13] // ranks)
     expected = 2 * (ranks - 1) * (transfer_ps(chunk, cluster.links[0].bytes_per_s) + 10**6)
     assert round(result.communication_s * 1e12) == expected
-    last_gradient = 94_038 * 10**6 - 3_568 * 10**6  # all but the optimizer
     assert result.step_time_ps == 94_038 * 10**6 + expected
-    assert last_gradient < result.step_time_ps
     assert [(c["kind"], c["bytes"], c["count"], c["group_size"]) for c in result.to_json()["collectives"]] == [
         ("all_reduce", GRADIENTS[VGG13], 1, ranks)
     ]

@@ -9,7 +9,6 @@ from synthetic import MS, Chain, Proportional
 import trine
 from trine.cluster import build_topology
 from trine.engine import run
-from trine.model.taskgraph import TRANSFER
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
@@ -36,15 +35,12 @@ def chains(draw):
 def test_ddp_lies_between_the_longer_part_and_the_sum(chain, ranks, topology, gigabytes):
     plan = Plan(dp=ranks, first_bucket_bytes=1 << 16, bucket_bytes=1 << 22)
     cluster = build_topology(topology, f"{gigabytes} GB/s", "1 us", ranks)
-    graph, records = end_of(chain, plan, cluster)
+    _, records = end_of(chain, plan, cluster)
     compute = sum(op.gpu_time_ps for op in chain.operators)
-    mine = (graph.kind == TRANSFER) & ((graph.rank == 0) | (graph.peer == 0))
-    alone = Plan(dp=ranks, first_bucket_bytes=1 << 16, bucket_bytes=1 << 22)
     assert compute <= records.end_ps.max()
     still = Chain([0] * len(chain.parameters), [0] * len(chain.parameters), [p.size_bytes for p in chain.parameters])
-    _, communication = end_of(still, alone, cluster)
+    _, communication = end_of(still, plan, cluster)
     assert communication.end_ps.max() <= records.end_ps.max() <= compute + communication.end_ps.max()
-    assert mine.any()
 
 
 @settings(max_examples=25, deadline=None)

@@ -335,6 +335,8 @@ def job(*programs):
             ),
             "disagree on the collectives",
         ),
+        (([Collective("all_reduce", "dp", ("c",), 8, -1, None, (), Label())] * 2, []), r"\('c',\) twice"),
+        (([Collective("all_reduce", "ep", ("c",), 8, -1, None, (), Label())], []), "on ep, which is no axis"),
         (([HostCopy(1, (), Label())], []), "no host memory"),
     ],
 )
@@ -361,3 +363,10 @@ def test_gradients_are_reduced_in_the_last_backward_pass_of_the_order(monkeypatc
     graph, _ = graph_of(Chain([MS] * 2, [MS] * 2).workload(), Plan(dp=2, micro_batch=2))
     reduced = graph.labels.microbatch[graph.labels.collective >= 0]
     assert set(reduced.tolist()) == {0}
+
+
+def test_a_collective_of_one_rank_ends_when_the_rank_enters_it():
+    alone = Collective("all_reduce", "dp", ("c",), 8, -1, None, (0,), Label())
+    steps = [Compute("compute", MS, (), Label()), alone, Compute("compute", MS, (1,), Label())]
+    graph, _ = instantiate(job(steps), placement_of(RING, 1))
+    assert trine.run(graph).end_ps.tolist() == [MS, MS, MS, 2 * MS]

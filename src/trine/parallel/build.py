@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -270,7 +270,7 @@ class StageBuilder:
             self.memory.received_gradient(crossing, received, microbatch)
 
 
-def _by(key, crossings) -> dict[int, list[Crossing]]:  # type: ignore[no-untyped-def]
+def _by(key: Callable[[Crossing], int], crossings: Iterable[Crossing]) -> dict[int, list[Crossing]]:
     """Group crossings by an operator id."""
     groups: dict[int, list[Crossing]] = {}
     for crossing in crossings:

@@ -122,6 +122,10 @@ def _template(program: RankProgram, streams: dict[str, int]) -> _Template:
                 tasks.append(task)
                 predecessors.append(previous_on_axis[step.axis])
             previous_on_axis[step.axis] = int(last[i])
+            tasks.append(int(last[i]))  # it cannot end before this rank has entered
+            predecessors.append(task)
+            if step.key in template.collectives:
+                raise PlanError(f"program {program.name!r} names collective {step.key} twice")
             template.collectives[step.key] = (task, step)
     template.edges = (np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64))
     return template
@@ -219,16 +223,21 @@ class _Assembly:
 
     def _agreed(self, group: tuple[int, ...], axis: str) -> dict[tuple[int | str, ...], Collective]:
         """The collectives of a group, in order. Raises PlanError unless all members name the same ones alike."""
-        lists = []
-        for rank in group:
-            steps = self.templates[self.job.program_of[rank]].collectives
-            lists.append({key: step for key, (_, step) in steps.items() if step.axis == axis})
-        wanted = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in lists[0].items()]
-        for rank, steps_of_rank in zip(group[1:], lists[1:], strict=True):
-            found = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in steps_of_rank.items()]
-            if found != wanted:
+        first = self._collectives_of(group[0], axis)
+        wanted = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in first.items()]
+        checked = {self.job.program_of[group[0]]}
+        for rank in group[1:]:
+            if self.job.program_of[rank] in checked:  # ranks of one program agree
+                continue
+            checked.add(self.job.program_of[rank])
+            steps = self._collectives_of(rank, axis)
+            if [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in steps.items()] != wanted:
                 raise PlanError(f"ranks {group[0]} and {rank} disagree on the collectives of axis {axis}")
-        return lists[0]
+        return first
+
+    def _collectives_of(self, rank: int, axis: str) -> dict[tuple[int | str, ...], Collective]:
+        steps = self.templates[self.job.program_of[rank]].collectives
+        return {key: step for key, (_, step) in steps.items() if step.axis == axis}
 
     def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
         schedule = make_schedule(step.kind, len(group), step.size_bytes, step.algorithm, step.root)
@@ -266,7 +275,6 @@ class _Assembly:
         self.edges.append((own[transfers.entry_dst], entered[transfers.dst[transfers.entry_dst]]))
         completes = np.repeat(entered + 1, np.diff(transfers.completion_ptr))
         self.edges.append((completes, transfers.completion_idx.astype(np.int64) + first))
-        self.edges.append((entered + 1, entered))
         self.num_tasks += count
 
     def _entry(self, rank: int, key: tuple[int | str, ...]) -> int:
@@ -374,10 +382,15 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
 
 
 def _check_size(job: Job) -> None:
-    """Refuse a job whose graph would not fit into memory, from the sizes of its programs and rings."""
+    """Refuse collectives on unknown axes, and a job whose graph would not fit into memory, before building anything."""
     sizes = dict(job.axes)
     per_program = []
     for program in job.programs:
+        unknown = {s.axis: None for s in program.steps if isinstance(s, Collective) and s.axis not in sizes}
+        if unknown:
+            raise PlanError(
+                f"program {program.name!r} has collectives on {', '.join(unknown)}, which is no axis of the grid"
+            )
         # A ring all-reduce of n ranks is 2 (n - 1) transfers a rank; no algorithm here has many more.
         rings = sum(2 * (sizes[step.axis] - 1) for step in program.steps if isinstance(step, Collective))
         per_program.append(len(program.steps) + rings)

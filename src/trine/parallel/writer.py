@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from trine.model.program import Collective, Compute, Label, MemoryChange, RankProgram, Step
+from trine.model.program import (
+    COMPUTE_STREAM,
+    LAUNCH_STREAM,
+    Collective,
+    Compute,
+    Label,
+    MemoryChange,
+    RankProgram,
+    Step,
+)
 from trine.model.workload import Operator
 from trine.parallel.context import JobContext
-
-COMPUTE_STREAM, LAUNCH_STREAM = "compute", "cpu"
 
 
 class ProgramWriter:

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.model.program import LAUNCH_STREAM, PHASE_INPUT
 from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Records, TaskGraph
 
 PHASE_NAMES = ("forward", "backward", "optimizer", "input copy")
-INPUT_COPY_PHASE = 3
-LAUNCH_STREAM_PREFIX = "cpu"
 
 Mask = npt.NDArray[np.bool_]
 
@@ -65,7 +64,7 @@ def in_step(graph: TaskGraph, window: Window) -> Mask:
 
 def launches(graph: TaskGraph) -> Mask:
     """Return which tasks are launches by a CPU thread: bool[tasks]."""
-    is_cpu = np.array([name.startswith(LAUNCH_STREAM_PREFIX) for name in graph.stream_names] + [False])
+    is_cpu = np.array([name.startswith(LAUNCH_STREAM) for name in graph.stream_names] + [False])
     mask: Mask = (graph.kind == COMPUTE) & is_cpu[graph.stream]
     return mask
 
@@ -74,7 +73,7 @@ def input_copies(graph: TaskGraph) -> Mask:
     """Return which tasks copy inputs from the host: bool[tasks]."""
     labels = graph.labels
     with_host = (graph.rank < 0) | (graph.peer < 0)
-    of_phase = (labels.phase == INPUT_COPY_PHASE) & (labels.collective < 0)
+    of_phase = (labels.phase == PHASE_INPUT) & (labels.collective < 0)
     mask: Mask = (graph.kind == TRANSFER) & (with_host | of_phase)
     return mask
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trine.model.program import PHASE_INPUT
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Int64, Records, TaskGraph
-from trine.results.activity import INPUT_COPY_PHASE, Mask, Window
+from trine.results.activity import Mask, Window
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
 
@@ -61,7 +62,7 @@ def _messages(graph: TaskGraph, records: Records, window: Window) -> list[Collec
     """Messages outside of collectives, by size."""
     labels = graph.labels
     chosen = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
-    chosen &= (graph.rank != graph.peer) & (labels.phase != INPUT_COPY_PHASE)
+    chosen &= (graph.rank != graph.peer) & (labels.phase != PHASE_INPUT)
     if window.step:
         chosen &= labels.step == window.step
     found = np.flatnonzero(chosen)

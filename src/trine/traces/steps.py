@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trine.errors import TraceError
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER
 from trine.traces.kineto import CpuOp, Kineto
 from trine.traces.names import AUTOGRAD
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -34,16 +37,28 @@ class Row:
 
 def outermost(ops: list[CpuOp]) -> list[int | None]:
     """For each call the outermost call around it (or itself) that is no annotation; None for an outer annotation."""
-    found: dict[int, int | None] = {}
+
+    def value(index: int, above: int | None) -> int | None:
+        return above if above is not None or ops[index].annotation else index
+
+    return _from_parents(ops, None, value)
+
+
+def _from_parents(ops: list[CpuOp], root: T, value: Callable[[int, T], T]) -> list[T]:
+    """``value(index, value of its parent)`` of each call, ``root`` standing for the parent of an outermost one.
+
+    Calls are in no order, so each is reached by climbing to the first ancestor that is known.
+    """
+    found: dict[int, T] = {}
     for start in range(len(ops)):
         path: list[int] = []
         index: int | None = start
         while index is not None and index not in found:
             path.append(index)
             index = ops[index].parent
-        above = None if index is None else found[index]
+        above = root if index is None else found[index]
         for inner in reversed(path):
-            above = found[inner] = above if above is not None or ops[inner].annotation else inner
+            above = found[inner] = value(inner, above)
     return [found[index] for index in range(len(ops))]
 
 
@@ -133,15 +148,8 @@ def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
 
 def _inside_optimizer(ops: list[CpuOp]) -> list[bool]:
     """For each call whether an annotation around it names an optimizer's step."""
-    found: dict[int, bool] = {}
-    for start in range(len(ops)):
-        path: list[int] = []
-        index: int | None = start
-        while index is not None and index not in found:
-            path.append(index)
-            index = ops[index].parent
-        inside = index is not None and found[index]
-        for inner in reversed(path):
-            inside = inside or (ops[inner].annotation and ops[inner].name.startswith("Optimizer.step"))
-            found[inner] = inside
-    return [found[index] for index in range(len(ops))]
+
+    def value(index: int, above: bool) -> bool:
+        return above or (ops[index].annotation and ops[index].name.startswith("Optimizer.step"))
+
+    return _from_parents(ops, False, value)
