@@ -15,6 +15,9 @@ from trine.errors import SpecError, nearest
 
 GPU, HOST, SWITCH, NIC = "gpu", "host", "switch", "nic"
 KINDS = (GPU, HOST, SWITCH, NIC)
+SCALE_UP, HOST_LINK, SCALE_OUT = "scale-up", "host", "scale-out"
+#: What a link is for: between the GPUs of a node or rack, to host memory and NICs (PCIe), or between nodes.
+LINK_CLASSES = (SCALE_UP, HOST_LINK, SCALE_OUT)
 #: How far a cluster's numbers can be trusted; see docs/formats/cluster.md.
 EVIDENCE = ("measured", "interpolated", "modelled", "assumed")
 
@@ -24,7 +27,8 @@ class Device:
     """Something that links connect. ``gpu`` names a GPU model that :func:`trine.cluster.load_gpu` knows.
 
     ``kind``: ``gpu``, ``host`` (host memory), ``switch`` or ``nic``. ``node`` is the host that it belongs to.
-    ``forwards``: whether routes may pass through it.
+    ``forwards``: whether routes may pass through it. ``reduces``: a switch that adds up and multicasts what passes
+    through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to.
     """
 
     name: str
@@ -32,17 +36,27 @@ class Device:
     gpu: str | None = None
     node: str | None = None
     forwards: bool = False
+    reduces: bool = False
+    rail: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """One direction of a wire, from device index ``source`` to device index ``target``."""
+    """One direction of a wire, from device index ``source`` to device index ``target``.
+
+    ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` what the data sheet says (None: not known).
+    ``latency_ps`` is that of the wire and what it ends in, without software. ``link_class``: one of LINK_CLASSES.
+    ``medium``: its entry in the link catalogue (``nvlink4``, ``pcie5``, ``ib-ndr``), None where it is just numbers.
+    """
 
     name: str
     source: int
     target: int
     bytes_per_s: int
     latency_ps: int
+    link_class: str = SCALE_UP
+    medium: str | None = None
+    peak_bytes_per_s: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

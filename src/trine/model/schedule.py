@@ -24,6 +24,7 @@ class Sends:
     step: int32, collective step; a send may use what arrived in earlier steps. peer: int32, position of the receiver.
     chunk: int32, index of the chunk of the buffer. reduce: bool, whether the receiver adds (else it overwrites).
     channel: int32; sends of one rank on one channel go one after the other, channels are independent.
+    count: int32, how many consecutive chunks from ``chunk`` on; None: one each.
     """
 
     step: Int32
@@ -31,6 +32,7 @@ class Sends:
     chunk: Int32
     reduce: Bool
     channel: Int32
+    count: Int32 | None = None
 
 
 #: position in the group, number of ranks, number of chunks, root -> the sends of that rank
@@ -44,7 +46,8 @@ class Schedule:
     ``size_bytes`` is the payload as nccl-tests counts it; chunks are equal, so the last one may be padded.
     ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``. ``shift_symmetric`` states that the
     sends of position p are those of position 0 with p added to peer and chunk, modulo ``num_ranks``. ``kind`` says what
-    the schedule claims to do, which :mod:`trine.collectives.checker` proves.
+    the schedule claims to do, which :mod:`trine.collectives.checker` proves. ``num_agents``: switches that add up and
+    multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_agents - 1``.
     """
 
     kind: str
@@ -56,6 +59,7 @@ class Schedule:
     sends_of: SendsOf
     root: int = 0
     shift_symmetric: bool = False
+    num_agents: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -1,0 +1,76 @@
+"""One collective as asked for and as answered. Frozen data without logic but units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AUTO = "auto"
+#: How kernels are launched: one process a GPU (torchrun, mpirun), one process for all GPUs, or a CUDA/HIP graph.
+LAUNCHES = ("process-per-gpu", "single-process", "graph")
+#: ``none``: the bare schedule on the links, without what a library costs.
+PROTOCOLS = ("ll", "ll128", "simple", "none")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveOptions:
+    """How a collective is run. ``auto`` leaves the choice to the library as it would choose.
+
+    ``library``: ``nccl``, ``rccl`` or ``auto`` (by the GPUs). ``algorithm``: ``ring``, ``tree``, ``nvls``, ... .
+    ``protocol``: one of PROTOCOLS. ``min_channels``, ``max_channels``: as NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS.
+    ``launch``: one of LAUNCHES. ``nvls``: False forbids in-network reduction (NCCL_NVLS_ENABLE=0), True demands that
+    the cluster has it, None lets the library choose.
+    """
+
+    library: str = AUTO
+    algorithm: str = AUTO
+    protocol: str = AUTO
+    min_channels: int | None = None
+    max_channels: int | None = None
+    launch: str = "process-per-gpu"
+    nvls: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of a collective's time: ``name`` (``launch``, ``latency``, ``bandwidth``, ...), and why it is so long."""
+
+    name: str
+    time_ps: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveTime:
+    """The time of one collective of one size; parts add up to ``time_ps``.
+
+    ``size_bytes``: as asked for; ``sent_bytes``: as nccl-tests rounds it to whole elements a rank. ``low_ps`` and
+    ``high_ps``: the band in which 80 % of measurements are expected. ``channels``: 0 where the notion does not apply.
+    ``bus_factor``: busbw / algbw as nccl-tests defines it. ``evidence``: measured, interpolated, modelled or assumed.
+    ``limit``: the link or resource that bounds it at this size. ``notes``: what was not modelled, one a line.
+    """
+
+    op: str
+    size_bytes: int
+    sent_bytes: int
+    num_ranks: int
+    time_ps: int
+    low_ps: int
+    high_ps: int
+    algorithm: str
+    protocol: str
+    channels: int
+    bus_factor: float
+    evidence: str
+    limit: str
+    parts: tuple[Part, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def algbw_bytes_per_s(self) -> float:
+        """Bytes sent / time, as nccl-tests' algbw."""
+        return self.sent_bytes * 1e12 / self.time_ps if self.time_ps else 0.0
+
+    @property
+    def busbw_bytes_per_s(self) -> float:
+        """As nccl-tests' busbw."""
+        return self.algbw_bytes_per_s * self.bus_factor
