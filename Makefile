@@ -34,6 +34,7 @@ check: $(VENV)/.installed-test  ## style, types, layers, public names
 bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel
 	$(BIN)/python benchmarks/bench_train.py
 	$(BIN)/python benchmarks/bench_engine.py
+	$(BIN)/python benchmarks/bench_collective.py
 	$(BIN)/python benchmarks/batch_prediction.py
 
 examples: $(VENV)/.installed-test  ## run every example; writes its figures beside it

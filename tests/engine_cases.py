@@ -47,13 +47,13 @@ def graphs(draw: st.DrawFn, max_tasks: int = 40) -> TaskGraph:
     return random_graph(rng, draw(st.integers(1, max_tasks)), draw(st.integers(1, 6)))
 
 
-def renumbered(graph: TaskGraph, rng: np.random.Generator) -> tuple[TaskGraph, np.ndarray]:
+def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = True) -> tuple[TaskGraph, np.ndarray]:
     """The same graph with other task, link and route numbers, and the new number of each task.
 
-    Tasks of one stream keep their order, which has a meaning.
+    Tasks of one stream keep their order, which has a meaning; with ``tasks_too=False`` all tasks do.
     """
     n = graph.num_tasks
-    order = rng.permutation(n)  # order[new] = old
+    order = rng.permutation(n) if tasks_too else np.arange(n)  # order[new] = old
     for stream in range(len(graph.stream_names)):
         at = np.flatnonzero((graph.kind[order] == COMPUTE) & (graph.stream[order] == stream))
         order[at] = np.sort(order[at])
@@ -86,6 +86,7 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator) -> tuple[TaskGraph, n
         route_links=route_links,
         route_latency_ps=graph.route_latency_ps[route_order],
         link_bytes_per_s=graph.link_bytes_per_s[link_order],
+        link_latency_ps=graph.link_latency_ps[link_order],
         link_names=tuple(graph.link_names[i] for i in link_order),
     )
     return other, new

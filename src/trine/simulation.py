@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine import Progress
     from trine.model.device import GpuSpec
-    from trine.network.models import NetworkModel
+    from trine.network.models import Network
     from trine.parallel.build import BuildReport
     from trine.parallel.instantiate import Placement
     from trine.results import Evidence, Result, Simulator
@@ -43,7 +43,7 @@ def simulate(
     compute: str = "auto",
     gpu: str | None = None,
     trace_gpu: str | None = None,
-    network: str | NetworkModel = "fair",
+    network: str | Network = "fair",
     cpu: bool | None = None,
     launch_cost_ps: int | None = None,
     calibration: Calibration | None = None,
@@ -62,8 +62,8 @@ def simulate(
     compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded`` or ``linear``.
     gpu: predict for this GPU instead of the one that the trace was recorded on.
     trace_gpu: the GPU that the trace was recorded on, where the trace does not say.
-    network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), or a model of your own, which needs
-        ``engine="reference"``.
+    network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
+        serves whole messages in turn), or a model of your own, which needs ``engine="reference"``.
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
     launch_cost_ps: CPU time of every launch, in place of what the trace says.
     calibration: fits over several traces, from :func:`trine.calibrate`.
@@ -303,7 +303,8 @@ def _evidence(setup: _Setup, report: BuildReport) -> tuple[Evidence, ...]:
         sources = "; ".join(f"{name}: {text}" for name, text in setup.machine.sources.items())
         rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
         if setup.plan.num_ranks > 1:
-            detail = "flows share links; ring schedules on one channel; no protocol overhead"
+            sharing = "whole messages queue for links" if setup.network == "fifo" else "flows share links"
+            detail = f"{sharing}; ring schedules on one channel; no protocol overhead"
             rows.append(Evidence("communication time", "modelled", detail))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)

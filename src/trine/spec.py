@@ -201,7 +201,9 @@ def parse_json(text: str, file: object) -> object:
 
 def dump_yaml(data: Mapping[str, object]) -> str:
     """YAML text of plain data, in the order given, one list entry a line where it fits."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    return yaml.dump(
+        data, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
+    )
 
 
 def fingerprint(data: Mapping[str, object]) -> str:

@@ -14,7 +14,7 @@ from trine.engine import compiled
 from trine.engine.run import run
 from trine.model.builder import TaskGraphBuilder
 
-NETWORKS = ("fair", "equal")
+NETWORKS = ("fair", "equal", "fifo")
 
 
 def assert_same(graph, network):
@@ -41,11 +41,12 @@ def test_contended_graphs(seed, network):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_growing_arrays_and_pausing_change_nothing(seed, monkeypatch):
+@pytest.mark.parametrize("network", NETWORKS)
+def test_growing_arrays_and_pausing_change_nothing(seed, network, monkeypatch):
     monkeypatch.setattr(compiled, "FIRST_SLOTS", 1)
     monkeypatch.setattr(compiled, "FIRST_HEAP", 2)
     monkeypatch.setattr(compiled, "BUDGET", 1)
-    assert_same(random_graph(np.random.default_rng(seed), 300, 8, window=50), "fair")
+    assert_same(random_graph(np.random.default_rng(seed), 300, 8, window=50), network)
 
 
 def test_a_long_flow_beside_many_short_ones_leaves_no_growing_heap(monkeypatch):

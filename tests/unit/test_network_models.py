@@ -25,7 +25,11 @@ def test_rates(routes, capacity, fair, equal):
 
 
 def test_names():
-    assert {name: network_model(name).name for name in BUILT_IN} == {"fair": "fair", "equal": "equal"}
+    assert {name: network_model(name).name for name in BUILT_IN} == {
+        "fair": "fair",
+        "equal": "equal",
+        "fifo": "fifo",
+    }
     model = FairSharing()
     assert network_model(model) is model
     with pytest.raises(InputError, match="did you mean 'equal'"):

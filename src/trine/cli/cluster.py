@@ -2,68 +2,246 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trine.cli.output import reports_errors, show, write_json
+from trine.cli.machine import MachineOptions, group_machine
+from trine.cli.output import reports_errors, say, show, write_json
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True)
+
+Text = str | None
+Number = int | None
+_PART = "Part, fabric, faults"
+_INLINE = "Inline"
+#: Clusters with more GPUs are shown without the table of pairs.
+MAX_PAIRS = 16
 
 
 @app.command("list")
 @reports_errors
-def list_clusters(json: Annotated[str | None, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
+def list_clusters(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
     """List the cluster presets."""
     from trine.cluster import known_clusters, load_cluster
 
     rows = []
     for name in known_clusters():
         machine = load_cluster(name)
-        rows.append({"name": name, "gpus": len(machine.gpus), "links": len(machine.links), "notes": machine.notes})
+        fabric = f"{machine.fabric.kind} {machine.fabric.link}" if machine.fabric else None
+        rows.append(
+            {
+                "name": name, "gpus": len(machine.gpus), "links": len(machine.links), "library": machine.library,
+                "fabric": fabric, "evidence": machine.evidence, "notes": machine.notes,
+            }
+        )  # fmt: skip
+        what = machine.notes.split(": ", 1)[-1].split(". ")[0]
+        show(f"{name:18} {len(machine.gpus):3} GPUs  {fabric or '-':22} {_short(what, 90)}", json)
+    write_json({"clusters": rows}, json)
+
+
+@app.command("links")
+@reports_errors
+def list_links(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
+    """List the link catalogue: what one lane of each kind of link carries in one direction."""
+    from trine.cluster.links import load_links
+    from trine.units import format_bandwidth, format_time
+
+    show(f"{'name':17} {'class':10} {'reached':>10} {'data sheet':>11} {'latency':>8}  lanes  bandwidth is", json)
+    for kind in load_links().values():
         show(
-            f"{name:20} {len(machine.gpus):4} GPUs  {machine.notes.strip().splitlines()[0] if machine.notes else ''}",
+            f"{kind.name:17} {kind.link_class:10} {format_bandwidth(kind.bytes_per_s):>10} "
+            f"{format_bandwidth(kind.peak_bytes_per_s):>11} {format_time(kind.latency_ps):>8} {kind.lanes:6}  "
+            f"{kind.evidence['bandwidth']}",
             json,
         )
-    write_json({"clusters": rows}, json)
+    rows = [
+        {
+            "name": kind.name, "class": kind.link_class, "bytes_per_s": kind.bytes_per_s,
+            "peak_bytes_per_s": kind.peak_bytes_per_s, "latency_ps": kind.latency_ps, "hop_ps": kind.hop_ps,
+            "lanes": kind.lanes, "evidence": dict(kind.evidence), "sources": dict(kind.sources),
+        }
+        for kind in load_links().values()
+    ]  # fmt: skip
+    write_json({"links": rows}, json)
+
+
+@app.command("topologies")
+@reports_errors
+def list_topologies(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
+    """List what --topology and 'topology: {kind: ...}' take."""
+    from trine.cluster import known_topologies
+
+    for text in known_topologies():
+        show(text, json)
+    write_json({"topologies": list(known_topologies())}, json)
 
 
 @app.command("show")
 @reports_errors
 def show_cluster(
-    cluster: Annotated[str, typer.Argument(help="Preset name or cluster file.")],
-    json: Annotated[str | None, typer.Option(help="Write JSON; - for stdout.")] = None,
+    cluster: Annotated[Text, typer.Argument(help="Preset name or cluster file.")] = None,
+    gpus: Annotated[Number, typer.Option(help="So many GPUs, nodes filled in order.", rich_help_panel=_PART)] = None,
+    nodes: Annotated[Number, typer.Option(help="So many nodes.", rich_help_panel=_PART)] = None,
+    fabric: Annotated[
+        Text, typer.Option(metavar="KIND[:OVER][@LINK]", help="What joins the nodes.", rich_help_panel=_PART)
+    ] = None,
+    slow_link: Annotated[
+        list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_PART)
+    ] = None,
+    link_down: Annotated[
+        list[str] | None, typer.Option(metavar="LINK", help="Leave a link out.", rich_help_panel=_PART)
+    ] = None,
+    routing: Annotated[Text, typer.Option(help="How routes are chosen.", rich_help_panel=_PART)] = None,
+    topology: Annotated[Text, typer.Option(help="A cluster in a word, such as torus:4x4.", rich_help_panel=_INLINE)] = None,
+    bandwidth: Annotated[Text, typer.Option(help="Of each link of --topology.", rich_help_panel=_INLINE)] = None,
+    latency: Annotated[Text, typer.Option(help="Of each link of --topology.", rich_help_panel=_INLINE)] = None,
+    gpu: Annotated[Text, typer.Option(help="GPU model of --topology.", rich_help_panel=_INLINE)] = None,
+    links: Annotated[bool, typer.Option("--links", help="Every device and every link.")] = False,
+    yaml: Annotated[Text, typer.Option(help="Write it as a cluster file.")] = None,
+    json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None,
 ) -> None:
-    """Show the devices and links of a cluster, and where its numbers come from."""
-    from trine.cluster import load_cluster
+    """Show what a cluster consists of, what it carries, and where its numbers come from."""
+    if gpu is not None and topology is None:
+        raise InputError("--gpu names the GPU model of --topology, which was not given")
+    machine, warnings = group_machine(
+        MachineOptions(
+            cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
+            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth,
+            latency=latency, gpu=gpu,
+        )
+    )  # fmt: skip
+    for warning in warnings:
+        say(f"note: {warning}")
+    for line in _summary(machine):
+        show(line, json)
+    for line in _everything(machine) if links else ():
+        show(line, json)
+    for what, source in machine.sources.items():
+        show(f"source of {what}: {source}", json)
+    if json is not None:
+        write_json(_document(machine), json)
+    if yaml is not None:
+        _write(machine, yaml)
+
+
+def _write(machine: Cluster, target: str) -> None:
+    try:
+        Path(target).write_text(machine.to_yaml(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", file=target) from None
+    say(f"written to {target}")
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _counted(names: list[str]) -> str:
+    """``8 x h100-sxm, 8 x nic``."""
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def _summary(machine: Cluster) -> list[str]:
+    from trine.cluster.capacity import bisection_bytes_per_s
+    from trine.units import format_bandwidth
+
+    hosts = {machine.devices[gpu].node for gpu in machine.gpus}
+    lines = [f"{machine.name}: {len(machine.gpus)} GPUs on {len(hosts)} node{'s' if len(hosts) > 1 else ''}"]
+    if machine.notes:
+        lines.append(machine.notes.strip())
+    devices = [device.gpu or device.kind if device.kind == "gpu" else device.kind for device in machine.devices]
+    lines.append(f"devices: {_counted(devices)}")
+    usual = f"; usually joined by {machine.fabric.kind} of {machine.fabric.link}" if machine.fabric else ""
+    lines.append(f"library {machine.library or 'not said'}, routing {machine.routing}{usual}")
+    lines.append(f"numbers are {machine.evidence}")
+    lines += _kinds(machine)
+    bisection = bisection_bytes_per_s(machine)
+    if bisection is not None:
+        lines.append(f"first half of the GPUs to the second: {format_bandwidth(bisection)}")
+    return lines + _pairs(machine)
+
+
+def _kinds(machine: Cluster) -> list[str]:
+    from trine.cluster.capacity import link_kinds
     from trine.units import format_bandwidth, format_time
 
-    machine = load_cluster(cluster)
-    show(f"{machine.name}: {len(machine.gpus)} GPUs, {len(machine.links)} links; numbers are {machine.evidence}", json)
-    if machine.notes:
-        show(machine.notes.strip(), json)
-    for device in machine.devices:
-        show(f"  {device.kind:7} {device.name}{f' ({device.gpu})' if device.gpu else ''}", json)
+    lines = [f"  {'links':17} {'class':10} {'between':17} {'count':>6} {'each way':>11} {'data sheet':>11} {'latency':>8}"]
+    for kind in link_kinds(machine):
+        peak = "-" if kind.peak_bytes_per_s is None else format_bandwidth(kind.peak_bytes_per_s)
+        lines.append(
+            f"  {kind.medium or 'given':17} {kind.link_class:10} {kind.joins:17} {kind.count:6} "
+            f"{format_bandwidth(kind.bytes_per_s):>11} {peak:>11} {format_time(kind.latency_ps):>8}"
+        )
+    return lines
+
+
+def _pairs(machine: Cluster) -> list[str]:
+    """From each GPU (row) to each other: GB/s of the narrowest link / latency in us, if there are not too many."""
+    gpus = machine.gpus
+    if not 1 < len(gpus) <= MAX_PAIRS:
+        return []
+    cells = [[_cell(machine, a, b) if a != b else "-" for b in gpus] for a in gpus]
+    width = max(len(cell) for row in cells for cell in row)
+    lines = ["GPU to GPU, GB/s of the narrowest link / us of the links' latencies:"]
+    lines.append("       " + " ".join(f"{i:>{width}}" for i in range(len(gpus))))
+    return lines + [f"  {i:4} " + " ".join(f"{cell:>{width}}" for cell in row) for i, row in enumerate(cells)]
+
+
+def _cell(machine: Cluster, a: int, b: int) -> str:
+    from trine.cluster.capacity import route_bytes_per_s
+
+    latency_ps = max(machine.route_latency_ps(route) for route, _ in machine.paths(a, b))
+    return f"{route_bytes_per_s(machine, a, b) / 1e9:.4g}/{latency_ps / 1e6:.3g}"
+
+
+def _everything(machine: Cluster) -> list[str]:
+    from trine.units import format_bandwidth, format_time
+
+    lines = [f"  {d.kind:7} {d.name}{f' ({d.gpu})' if d.gpu else ''}" for d in machine.devices]
     for link in machine.links:
-        show(f"  {link.name:34} {format_bandwidth(link.bytes_per_s):>12}  {format_time(link.latency_ps):>10}", json)
-    for what, source in machine.sources.items():
-        show(f"  source of {what}: {source}", json)
-    write_json(
-        {
-            "name": machine.name,
-            "evidence": machine.evidence,
-            "devices": [{"name": d.name, "kind": d.kind, "gpu": d.gpu, "node": d.node} for d in machine.devices],
-            "links": [
-                {
-                    "name": link.name,
-                    "from": machine.devices[link.source].name,
-                    "to": machine.devices[link.target].name,
-                    "bytes_per_s": link.bytes_per_s,
-                    "latency_ps": link.latency_ps,
-                }
-                for link in machine.links
-            ],
-            "sources": dict(machine.sources),
-        },
-        json,
-    )
+        lines.append(f"  {link.name:34} {format_bandwidth(link.bytes_per_s):>12}  {format_time(link.latency_ps):>10}")
+    return lines
+
+
+def _document(machine: Cluster) -> dict[str, Any]:
+    from trine.cluster.capacity import bisection_bytes_per_s, link_kinds
+
+    return {
+        "name": machine.name,
+        "evidence": machine.evidence,
+        "library": machine.library,
+        "routing": machine.routing,
+        "fingerprint": machine.fingerprint,
+        "bisection_bytes_per_s": bisection_bytes_per_s(machine),
+        "devices": [
+            {
+                "name": d.name, "kind": d.kind, "gpu": d.gpu, "node": d.node, "forwards": d.forwards,
+                "reduces": d.reduces, "rail": d.rail,
+            }
+            for d in machine.devices
+        ],
+        "links": [
+            {
+                "name": link.name, "from": machine.devices[link.source].name, "to": machine.devices[link.target].name,
+                "bytes_per_s": link.bytes_per_s, "peak_bytes_per_s": link.peak_bytes_per_s,
+                "latency_ps": link.latency_ps, "class": link.link_class, "medium": link.medium,
+            }
+            for link in machine.links
+        ],
+        "kinds_of_links": [
+            {
+                "medium": kind.medium, "class": kind.link_class, "joins": kind.joins, "count": kind.count,
+                "bytes_per_s": kind.bytes_per_s, "peak_bytes_per_s": kind.peak_bytes_per_s,
+                "latency_ps": kind.latency_ps,
+            }
+            for kind in link_kinds(machine)
+        ],
+        "notes": machine.notes,
+        "sources": dict(machine.sources),
+    }  # fmt: skip

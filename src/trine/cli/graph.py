@@ -13,7 +13,7 @@ from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
 def run(
     graph: Annotated[str, typer.Argument(help="Task graph, JSON (docs/formats/graph.md).")],
     cluster: Annotated[str, typer.Option(help="Preset name or cluster file.")],
-    network: Annotated[str, typer.Option(metavar="fair|equal", help="How flows share links.")] = "fair",
+    network: Annotated[str, typer.Option(metavar="fair|equal|fifo", help="How flows share links.")] = "fair",
     engine: Annotated[
         str, typer.Option(metavar="compiled|reference", help="The engine, or its Python twin.")
     ] = "compiled",

@@ -1,4 +1,4 @@
-"""From the options of ``trine train`` to a plan and a machine, or what contradicts what.
+"""From the options of ``trine train`` to a plan, or what contradicts what.
 
 Every option that is given must matter: one that cannot is refused with the reason.
 """
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from trine.errors import InputError, PlanError, nearest
 
 if TYPE_CHECKING:
-    from trine.cluster import Cluster
     from trine.parallel.plan import Plan
 
 PARALLEL = ("dp", "ddp", "tp", "pp")
@@ -139,26 +138,6 @@ def _algorithms(text: str) -> tuple[tuple[str, str], ...]:
             raise PlanError(f"--algorithm takes COLLECTIVE=NAME, such as all_reduce=ring; got {item!r}")
         pairs.append((kind.strip(), name.strip()))
     return tuple(pairs)
-
-
-def machine_from(
-    num_ranks: int, cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None,
-    gpu: str | None,
-) -> tuple[Cluster | str | None, list[str]]:  # fmt: skip
-    """The cluster that the options describe, with sentences about what was assumed."""
-    if topology is None:
-        for name, value in (("--bandwidth", bandwidth), ("--latency", latency)):
-            if value is not None:
-                raise InputError(f"{name} describes the links of --topology, which was not given")
-        return cluster, []
-    if cluster is not None:
-        raise InputError("--cluster and --topology both describe the machine: give one")
-    if bandwidth is None:
-        raise InputError(f'--topology {topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
-    from trine.cluster import build_topology
-
-    warnings = [] if latency is not None else ["--latency was not given: links have none"]
-    return build_topology(topology, bandwidth, latency if latency is not None else 0, num_ranks, gpu), warnings
 
 
 def refuse_without_machine(machine: object, **options: str | None) -> None:

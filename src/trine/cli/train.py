@@ -37,9 +37,34 @@ def train(
     bucket: Annotated[Text, typer.Option(help="Cap of every DDP bucket, e.g. 25MiB.")] = None,
     tp_style: Annotated[Text, typer.Option(metavar="column|megatron", help="How linears are split [column].")] = None,
     cluster: Annotated[Text, typer.Option(help="Preset name or cluster file.", rich_help_panel="Machine")] = None,
+    nodes: Annotated[Number, typer.Option(help="So many nodes of --cluster.", rich_help_panel="Machine")] = None,
+    fabric: Annotated[
+        Text,
+        typer.Option(
+            metavar="switch|rail|fat-tree[:OVER]|...[@LINK]",
+            help="What joins --nodes.",
+            rich_help_panel="Machine",
+        ),
+    ] = None,
+    slow_link: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LINK:FACTOR", help="Slow a link: gpu0->nvswitch:0.5.", rich_help_panel="Machine"),
+    ] = None,
+    link_down: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LINK", help="Leave a link out: gpu0-nvswitch.", rich_help_panel="Machine"),
+    ] = None,
+    routing: Annotated[
+        Text,
+        typer.Option(
+            metavar="shortest|d-mod-k|ecmp-hash|rail|dimension-order",
+            help="How routes are chosen.",
+            rich_help_panel="Machine",
+        ),
+    ] = None,
     topology: Annotated[
         Text,
-        typer.Option(metavar="ring|switch|full|mesh:RxC|torus:RxC|tree", help="Describe the cluster inline."),
+        typer.Option(metavar="ring|switch|full|mesh:RxC|torus:RxC|tree|...", help="Describe the cluster inline."),
     ] = None,
     bandwidth: Annotated[Text, typer.Option(help='Of each link and direction of --topology: "65 GB/s".')] = None,
     latency: Annotated[Text, typer.Option(help='Of each link of --topology: "1 us".')] = None,
@@ -49,7 +74,7 @@ def train(
         str, typer.Option(metavar="auto|recorded|linear", help="Where operator times come from.")
     ] = "auto",
     calibration: Annotated[Text, typer.Option(help="File written by trine calibrate.")] = None,
-    network: Annotated[Text, typer.Option(metavar="fair|equal", help="How flows share links [fair].")] = None,
+    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo", help="How flows share links [fair].")] = None,
     algorithm: Annotated[Text, typer.Option(help="Algorithms of collectives, e.g. all_reduce=ring.")] = None,
     cpu: Annotated[bool | None, typer.Option("--cpu/--no-cpu", help="Wait for the launching CPU thread.")] = None,
     launch_cost: Annotated[
@@ -65,7 +90,8 @@ def train(
     timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
     """Say how long a training step of WORKLOAD takes on N GPUs, and why."""
-    from trine.cli.layout import LayoutOptions, machine_from, plan_from, refuse_without_machine
+    from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
+    from trine.cli.machine import MachineOptions, job_machine
     from trine.compute import Calibration
     from trine.network.models import is_compiled
     from trine.simulation import simulate
@@ -79,7 +105,14 @@ def train(
             algorithm=algorithm, steps=steps,
         )
     )  # fmt: skip
-    machine, warnings = machine_from(plan.num_ranks, cluster, topology, bandwidth, latency, gpu)
+    machine, warnings = job_machine(
+        plan.num_ranks,
+        MachineOptions(
+            cluster=cluster, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
+            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth,
+            latency=latency, gpu=gpu,
+        ),
+    )  # fmt: skip
     refuse_without_machine(machine, network=network, inputs=inputs, algorithm=algorithm)
     with ProgressLine() as progress:
         result = simulate(

@@ -1,18 +1,23 @@
 """Clusters: devices, links, routes, topologies, presets."""
 
-from trine.cluster.cluster import Cluster, Device, Link
+from trine.cluster.cluster import Cluster, Device, Fabric, Link
 from trine.cluster.gpus import known_gpus, load_gpu
+from trine.cluster.links import LinkType, known_links, link_named
 from trine.cluster.presets import known_clusters, load_cluster
 from trine.cluster.topologies import build_topology, known_topologies
 
 __all__ = [
     "Cluster",
     "Device",
+    "Fabric",
     "Link",
+    "LinkType",
     "build_topology",
     "known_clusters",
     "known_gpus",
+    "known_links",
     "known_topologies",
+    "link_named",
     "load_cluster",
     "load_gpu",
 ]

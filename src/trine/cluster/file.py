@@ -1,23 +1,29 @@
-"""Cluster files: read, checked, and written (docs/formats/cluster.md)."""
+"""Cluster files: read and checked (docs/formats/cluster.md). :mod:`trine.cluster.written` writes them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trine.cluster.cluster import GPU, NIC, SWITCH, Cluster, Device, make_links
+from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Cluster, Device, Fabric, Wire, make_links
 from trine.cluster.gpus import load_gpu
+from trine.cluster.links import LinkType, link_named
 from trine.cluster.topologies import add_host, build_topology
+from trine.cluster.written import exact_bandwidth, exact_time, to_mapping
 from trine.errors import InputError, SpecError, nearest
-from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from trine.cluster.schema import ClusterFile, LinkSpec, TopologySpec
+    from trine.cluster.schema import ClusterFile, FabricSpec, LinkSpec, NodeSpec, TopologySpec
+
+__all__ = ["exact_bandwidth", "exact_time", "read_cluster", "to_mapping"]
 
 #: More links than this in one file are taken for a mistake.
 MAX_LINKS = 1 << 22
+_RANGE = re.compile(r"(.*?)(\d{1,6})\.\.(\d{1,6})")
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
@@ -27,30 +33,54 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
     ------
     SpecError: names file, field, value and the nearest valid name.
     """
+    return _read(path, inside=False)
+
+
+def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
+    """``inside``: the file is a node of another one, and may not itself hold nodes."""
     from trine.cluster.schema import ClusterFile
     from trine.spec import read_spec
 
     file = os.fspath(path)
     spec = read_spec(path, ClusterFile)
     try:
-        built = _from_lists(spec, file) if spec.topology is None else _from_topology(spec, spec.topology, file)
-        return Cluster(
-            name=spec.name or Path(file).stem,
-            devices=built.devices,
-            links=built.links,
-            evidence=spec.evidence,
-            sources=spec.sources,
-            notes=spec.notes,
-        )
+        return _named(spec, _build(spec, file, inside), file)
     except InputError as error:
         if error.file:
             raise
         raise SpecError(str(error), file=file) from None
 
 
+def _build(spec: ClusterFile, file: str, inside: bool) -> Cluster:
+    if spec.node is not None or spec.nodes is not None:
+        if inside:
+            raise SpecError("a node of another cluster may not itself hold nodes", file=file, field="nodes")
+        return _from_nodes(spec, file)
+    if spec.topology is not None:
+        return _from_topology(spec, spec.topology, file)
+    return _from_lists(spec, file)
+
+
+def _named(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
+    """What was built, with what the file says of the whole."""
+    joined = spec.node is not None or spec.nodes is not None
+    usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
+    return replace(
+        built,
+        name=spec.name or Path(file).stem,
+        evidence=spec.evidence or (built.evidence if joined else "assumed"),
+        sources={**(built.sources if joined else {}), **spec.sources},
+        notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
+        library=spec.library or built.library,
+        routing=spec.routing or built.routing,
+        grid=built.grid if spec.grid is None else tuple(spec.grid),
+        fabric=usual,
+    )
+
+
 def _from_lists(spec: ClusterFile, file: str) -> Cluster:
     if spec.devices is None:
-        raise SpecError("a cluster needs 'devices' (with 'links') or 'topology'", file=file)
+        raise SpecError("a cluster needs 'devices' (with 'links'), 'topology', or 'node'", file=file)
     if spec.host is not None:
         raise SpecError("goes with 'topology'; list hosts among the devices", file=file, field="host")
     devices = _devices(spec, file)
@@ -58,9 +88,9 @@ def _from_lists(spec: ClusterFile, file: str) -> Cluster:
     for position, device in enumerate(devices):
         if index.setdefault(device.name, position) != position:
             raise SpecError(f"the name {device.name!r} is given twice", file=file, field="devices")
-    wires: list[tuple[int, int, int, int]] = []
+    wires: list[Wire] = []
     for number, link in enumerate(spec.links or []):
-        _add_wires(link, index, wires, file, f"links[{number}]")
+        _add_wires(link, index, devices, wires, file, f"links[{number}]")
     return Cluster(name="", devices=devices, links=make_links(devices, wires))
 
 
@@ -71,30 +101,150 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
             if entry.kind != GPU:
                 raise SpecError(f"a {entry.kind} has no GPU model", file=file, field=f"devices[{number}].gpu")
             _check_gpu(entry.gpu, file, f"devices[{number}].gpu")
-        names = [entry.name] if entry.count is None else [f"{entry.name}{i}" for i in range(entry.count)]
+        if entry.per_node is not None and (entry.node is None or entry.count is None):
+            raise SpecError("goes with 'node' and 'count'", file=file, field=f"devices[{number}].per_node")
+        if entry.reduces and entry.kind != SWITCH:
+            raise SpecError(f"a {entry.kind} reduces nothing", file=file, field=f"devices[{number}].reduces")
         forwards = entry.kind in (SWITCH, NIC) if entry.forwards is None else entry.forwards
-        devices.extend(
-            Device(name=name, kind=entry.kind, gpu=entry.gpu, node=entry.node, forwards=forwards) for name in names
-        )
+        for i in range(entry.count or 1):
+            devices.append(
+                Device(
+                    name=entry.name if entry.count is None else f"{entry.name}{i}",
+                    kind=entry.kind,
+                    gpu=entry.gpu,
+                    node=f"{entry.node}{i // entry.per_node}" if entry.per_node else entry.node,
+                    forwards=forwards,
+                    reduces=entry.reduces,
+                    rail=None if entry.rail is None else entry.rail + i,
+                )
+            )
     return tuple(devices)
 
 
 def _add_wires(
-    link: LinkSpec, index: Mapping[str, int], wires: list[tuple[int, int, int, int]], file: str, field: str
+    link: LinkSpec, index: Mapping[str, int], devices: tuple[Device, ...], wires: list[Wire], file: str, field: str
 ) -> None:
-    for end, names in (("from", link.source), ("to", link.target)):
-        for name in names:
-            if name not in index:
-                raise SpecError(f"unknown device {name!r}{nearest(name, index)}", file=file, field=f"{field}.{end}")
-    if len(wires) + 2 * len(link.source) * len(link.target) > MAX_LINKS:
+    sources = _indices(link.source, index, file, f"{field}.from")
+    targets = _indices(link.target, index, file, f"{field}.to")
+    if len(wires) + 2 * len(sources) * (1 if link.pairs else len(targets)) > MAX_LINKS:
         raise SpecError(f"more than {MAX_LINKS} links", file=file, field=field)
-    for source in link.source:
-        for target in link.target:
-            if source == target:
-                raise SpecError(f"joins {source!r} to itself", file=file, field=field)
-            wires.append((index[source], index[target], link.bandwidth, link.latency))
-            if link.duplex:
-                wires.append((index[target], index[source], link.bandwidth, link.latency))
+    ends = _pairs(sources, targets, file, field) if link.pairs else [(a, b) for a in sources for b in targets]
+    if link.name is not None and (len(ends) > 1 or link.duplex):
+        raise SpecError("a name belongs to one link in one direction", file=file, field=f"{field}.name")
+    numbers = _numbers(link, file, field)
+    for source, target in ends:
+        if source == target:
+            raise SpecError(f"joins {devices[source].name!r} to itself", file=file, field=field)
+        link_class = link.link_class or (numbers.link_class if link.link else _class(devices[source], devices[target]))
+        wire = numbers._replace(source=source, target=target, link_class=link_class, name=link.name)
+        wires.append(wire)
+        if link.duplex:
+            wires.append(wire.back())
+
+
+def _pairs(sources: list[int], targets: list[int], file: str, field: str) -> list[tuple[int, int]]:
+    """The first with the first, and so on; consecutive ones of the longer list share one of the shorter."""
+    longer, shorter = max(len(sources), len(targets)), min(len(sources), len(targets))
+    if longer % shorter:
+        hint = f"pairs {len(sources)} devices with {len(targets)}, which do not divide evenly"
+        raise SpecError(hint, file=file, field=field)
+    return [(sources[i * len(sources) // longer], targets[i * len(targets) // longer]) for i in range(longer)]
+
+
+def _class(source: Device, target: Device) -> str:
+    """The class of a link of bare numbers."""
+    return HOST_LINK if HOST in (source.kind, target.kind) else SCALE_UP
+
+
+def _indices(names: list[str], index: Mapping[str, int], file: str, field: str) -> list[int]:
+    """Device indices of names; ``gpu0..7`` stands for gpu0 to gpu7 where no device has that very name."""
+    return [index[name] for text in names for name in _spelt_out(text, index, file, field)]
+
+
+def _spelt_out(text: str, index: Mapping[str, int], file: str, field: str) -> Iterator[str]:
+    match = None if text in index else _RANGE.fullmatch(text)
+    names = [text] if match is None else [f"{match[1]}{i}" for i in range(int(match[2]), int(match[3]) + 1)]
+    if not names:
+        raise SpecError(f"the range {text!r} is empty", file=file, field=field)
+    for name in names:
+        if name not in index:
+            raise SpecError(f"unknown device {name!r}{nearest(name, index)}", file=file, field=field)
+        yield name
+
+
+def _numbers(link: LinkSpec, file: str, field: str) -> Wire:
+    """The numbers of a link: its own, else those of the catalogue; the ends are not set."""
+    if link.link is None:
+        for name in ("bandwidth", "latency"):
+            if getattr(link, name) is None:
+                hint = f"is missing (or name a kind of link: 'link: {'nvlink4' if name == 'bandwidth' else 'pcie5'}')"
+                raise SpecError(hint, file=file, field=f"{field}.{name}")
+        if link.lanes is not None:
+            raise SpecError("goes with 'link'", file=file, field=f"{field}.lanes")
+        return Wire(0, 0, link.bandwidth or 0, link.latency or 0, peak_bytes_per_s=link.peak)
+    kind = _kind(link.link, file, f"{field}.link")
+    if link.bandwidth is not None and link.lanes is not None:
+        raise SpecError("has no effect beside 'bandwidth'", file=file, field=f"{field}.lanes")
+    lanes = link.lanes or 1
+    peak = kind.peak_bytes_per_s * lanes if link.bandwidth is None else None
+    return Wire(
+        0, 0,
+        link.bandwidth or kind.bytes_per_s * lanes,
+        kind.latency_ps if link.latency is None else link.latency,
+        kind.link_class,
+        kind.name,
+        link.peak or peak,
+    )  # fmt: skip
+
+
+def _kind(name: str, file: str, field: str) -> LinkType:
+    try:
+        return link_named(name)
+    except SpecError as error:
+        raise SpecError(str(error), file=file, field=field) from None
+
+
+def _fabric(spec: FabricSpec, file: str) -> Fabric:
+    _kind(spec.link, file, "fabric.link")
+    return Fabric(
+        kind=spec.kind,
+        link=spec.link,
+        lanes=spec.lanes,
+        oversubscription=spec.oversubscription,
+        radix=spec.radix,
+        reduces=spec.reduces,
+    )
+
+
+def _from_nodes(spec: ClusterFile, file: str) -> Cluster:
+    from trine.cluster.join import join_nodes
+
+    for name in ("devices", "links", "topology", "host", "grid"):
+        if getattr(spec, name) is not None:
+            raise SpecError("goes not with 'node' or 'nodes'", file=file, field=name)
+    if spec.node is not None and spec.nodes is not None:
+        raise SpecError("give 'node' or 'nodes', not both", file=file, field="node")
+    entries = [spec.node] if spec.node is not None else spec.nodes or []
+    nodes: list[Cluster] = []
+    for number, entry in enumerate(entries):
+        field = "node" if spec.node is not None else f"nodes[{number}]"
+        nodes.extend([_node(entry, file, field)] * entry.count)
+    fabric = nodes[0].fabric if spec.fabric is None else _fabric(spec.fabric, file)
+    return join_nodes(nodes, fabric, name=spec.name or Path(file).stem)
+
+
+def _node(entry: NodeSpec, file: str, field: str) -> Cluster:
+    from trine.cluster.presets import known_clusters, preset_path
+    from trine.cluster.select import first_gpus
+
+    if (entry.preset is None) == (entry.file is None):
+        raise SpecError("give 'preset' or 'file'", file=file, field=field)
+    if entry.preset is not None and entry.preset not in known_clusters():
+        hint = f"unknown preset {entry.preset!r}{nearest(entry.preset, known_clusters())}"
+        raise SpecError(hint, file=file, field=f"{field}.preset")
+    path = preset_path(entry.preset) if entry.preset is not None else Path(file).parent / str(entry.file)
+    node = _read(path, inside=True)
+    return node if entry.gpus is None else first_gpus(node, entry.gpus)
 
 
 def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Cluster:
@@ -104,25 +254,46 @@ def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Clus
     if topology.gpu is not None:
         _check_gpu(topology.gpu, file, "topology.gpu")
     text, gpus = _topology_text(topology, file)
-    cluster = build_topology(text, topology.bandwidth, topology.latency, gpus, topology.gpu)
+    cluster = build_topology(text, *_topology_numbers(topology, file), gpus, topology.gpu, medium=topology.link)
     if spec.host is None:
         return cluster
     return add_host(cluster, spec.host.bandwidth, spec.host.latency, spec.host.gpus_per_link)
 
 
+def _topology_numbers(topology: TopologySpec, file: str) -> tuple[int, int]:
+    if topology.link is not None:
+        kind = _kind(topology.link, file, "topology.link")
+        if topology.bandwidth is not None and topology.lanes is not None:
+            raise SpecError("has no effect beside 'bandwidth'", file=file, field="topology.lanes")
+        latency = kind.latency_ps if topology.latency is None else topology.latency
+        return topology.bandwidth or kind.bytes_per_s * (topology.lanes or 1), latency
+    for name in ("bandwidth", "latency"):
+        if getattr(topology, name) is None:
+            raise SpecError("is missing", file=file, field=f"topology.{name}")
+    if topology.lanes is not None:
+        raise SpecError("goes with 'link'", file=file, field="topology.lanes")
+    return topology.bandwidth or 0, topology.latency or 0
+
+
 def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:
     """The argument of build_topology and the number of GPUs; fields that the kind does not use are refused."""
-    uses = {"mesh": ("rows", "cols"), "torus": ("rows", "cols"), "tree": ("arity",)}.get(topology.kind, ())
+    uses = {"mesh": ("rows", "cols"), "torus": ("rows", "cols"), "wafer": ("rows", "cols"), "tree": ("arity",)}
     for name in ("rows", "cols", "arity"):
-        if name not in uses and getattr(topology, name) is not None:
+        if name not in uses.get(topology.kind, ()) and getattr(topology, name) is not None:
             raise SpecError(f"a {topology.kind} has no {name}", file=file, field=f"topology.{name}")
-    if topology.kind in ("mesh", "torus"):
+    if topology.kind in ("mesh", "torus", "wafer"):
         if topology.rows is None or topology.cols is None:
-            raise SpecError(f"a {topology.kind} needs 'rows' and 'cols'", file=file, field="topology")
+            hint = f"a {topology.kind} needs 'rows' and 'cols', or 'kind: {topology.kind}:4x4x4'"
+            raise SpecError(hint, file=file, field="topology")
         gpus = topology.rows * topology.cols if topology.gpus is None else topology.gpus
         return f"{topology.kind}:{topology.rows}x{topology.cols}", gpus
     if topology.gpus is None:
-        raise SpecError("is missing", file=file, field="topology.gpus")
+        from trine.cluster.topologies import implied_gpus
+
+        implied = implied_gpus(topology.kind)
+        if implied is None:
+            raise SpecError("is missing", file=file, field="topology.gpus")
+        return topology.kind, implied
     return topology.kind if topology.arity is None else f"{topology.kind}:{topology.arity}", topology.gpus
 
 
@@ -131,60 +302,3 @@ def _check_gpu(name: str, file: str, field: str) -> None:
         load_gpu(name)
     except SpecError as error:
         raise SpecError(str(error), file=file, field=field) from None
-
-
-def to_mapping(cluster: Cluster) -> dict[str, object]:
-    """The cluster as a cluster file holds it, in the full form."""
-    data: dict[str, object] = {"name": cluster.name, "evidence": cluster.evidence}
-    if cluster.notes:
-        data["notes"] = cluster.notes
-    if cluster.sources:
-        data["sources"] = dict(cluster.sources)
-    data["devices"] = [_device_mapping(device) for device in cluster.devices]
-    data["links"] = _link_mappings(cluster)
-    return data
-
-
-def _device_mapping(device: Device) -> dict[str, object]:
-    optional = {"gpu": device.gpu, "node": device.node}
-    given = {name: value for name, value in optional.items() if value is not None}
-    return {"name": device.name, "kind": device.kind, **given, "forwards": device.forwards}
-
-
-def _link_mappings(cluster: Cluster) -> list[dict[str, object]]:
-    """Links in order; one followed by its reverse with the same numbers becomes one duplex entry."""
-    entries = []
-    links, position = cluster.links, 0
-    while position < len(links):
-        link = links[position]
-        entry: dict[str, object] = {
-            "from": cluster.devices[link.source].name,
-            "to": cluster.devices[link.target].name,
-            "bandwidth": exact_bandwidth(link.bytes_per_s),
-            "latency": exact_time(link.latency_ps),
-        }
-        position += 1
-        reverse = (link.target, link.source, link.bytes_per_s, link.latency_ps)
-        if position < len(links):
-            after = links[position]
-            if (after.source, after.target, after.bytes_per_s, after.latency_ps) == reverse:
-                entry["duplex"] = True
-                position += 1
-        entries.append(entry)
-    return entries
-
-
-def exact_bandwidth(bytes_per_s: int) -> str:
-    """``"50 GB/s"``: the largest unit in which the number is whole."""
-    for factor, unit in ((10**12, "TB/s"), (10**9, "GB/s"), (10**6, "MB/s"), (10**3, "kB/s")):
-        if bytes_per_s % factor == 0:
-            return f"{bytes_per_s // factor} {unit}"
-    return f"{bytes_per_s} B/s"
-
-
-def exact_time(ps: int) -> str:
-    """``"1500 ns"``: the largest unit in which the number is whole."""
-    for factor, unit in ((PS_PER_S, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns")):
-        if ps % factor == 0:
-            return f"{ps // factor} {unit}" if ps else "0 s"
-    return f"{ps} ps"

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from trine.cluster.link_schema import LinkClass
 from trine.spec import Bandwidth, Duration, Spec
 
 
@@ -34,36 +35,73 @@ Names = Annotated[list[Name], BeforeValidator(_names), Field(min_length=1)]
 
 
 class DeviceSpec(Spec):
-    """One device, or ``count`` alike named ``name0``, ``name1``, ..."""
+    """One device, or ``count`` alike named ``name0``, ``name1``, ...; then ``rail`` is that of the first.
+
+    With ``per_node`` so many of them belong to ``node0``, the next to ``node1``, where ``node`` is ``node``.
+    """
 
     name: Name
     kind: Literal["gpu", "host", "switch", "nic"] = "gpu"
     gpu: str | None = None
     node: Name | None = None
+    per_node: int | None = Field(default=None, ge=1, le=1 << 20)
     forwards: bool | None = None
+    reduces: bool = False
+    rail: int | None = Field(default=None, ge=0, le=1 << 20)
     count: int | None = Field(default=None, ge=1, le=1 << 20)
 
 
 class LinkSpec(Spec):
-    """Links from each of ``from`` to each of ``to``."""
+    """Links from each of ``from`` to each of ``to``.
+
+    With ``pairs`` from the first to the first, and so on; the longer list is dealt out evenly over the shorter one.
+    """
 
     source: Names = Field(alias="from")
     target: Names = Field(alias="to")
-    bandwidth: Bandwidth
-    latency: Duration
+    link: str | None = None
+    lanes: int | None = Field(default=None, ge=1, le=1 << 10)
+    bandwidth: Bandwidth | None = None
+    latency: Duration | None = None
+    peak: Bandwidth | None = None
+    link_class: LinkClass | None = Field(default=None, alias="class")
+    name: Name | None = None
+    pairs: bool = False
     duplex: bool = False
 
 
-class TopologySpec(Spec):
-    """The arguments of :func:`trine.cluster.build_topology`."""
+class FabricSpec(Spec):
+    """What joins nodes: the fields of :class:`trine.cluster.Fabric`."""
 
-    kind: Literal["ring", "switch", "full", "mesh", "torus", "tree"]
+    kind: Literal["switch", "rail", "fat-tree", "clos", "dragonfly", "none"]
+    link: str
+    lanes: int = Field(default=1, ge=1, le=1 << 10)
+    oversubscription: float = Field(default=1.0, ge=1, le=1000, strict=False)
+    radix: int = Field(default=64, ge=4, le=1 << 12)
+    reduces: bool = False
+
+
+class NodeSpec(Spec):
+    """``count`` copies of a preset or of the cluster file ``file``, each with its first ``gpus`` GPUs."""
+
+    preset: str | None = None
+    file: str | None = None
+    count: int = Field(default=1, ge=1, le=1 << 17)
+    gpus: int | None = Field(default=None, ge=1, le=1 << 20)
+
+
+class TopologySpec(Spec):
+    """The arguments of :func:`trine.cluster.build_topology`; ``kind`` is its text, sizes and all if they are there."""
+
+    kind: str
     gpus: int | None = Field(default=None, ge=1, le=1 << 20)
     rows: int | None = Field(default=None, ge=1, le=1 << 20)
     cols: int | None = Field(default=None, ge=1, le=1 << 20)
     arity: int | None = Field(default=None, ge=2, le=1 << 20)
-    bandwidth: Bandwidth
-    latency: Duration
+    link: str | None = None
+    lanes: int | None = Field(default=None, ge=1, le=1 << 10)
+    bandwidth: Bandwidth | None = None
+    latency: Duration | None = None
     gpu: str | None = None
 
 
@@ -76,13 +114,22 @@ class HostSpec(Spec):
 
 
 class ClusterFile(Spec):
-    """A whole cluster file: either ``devices`` with ``links``, or ``topology`` with ``host``."""
+    """A whole cluster file: ``devices`` with ``links``, or ``topology`` with ``host``, or ``node`` or ``nodes``.
+
+    ``fabric`` joins the nodes; without nodes it is what usually joins copies of this one.
+    """
 
     name: str | None = None
     devices: list[Annotated[DeviceSpec, BeforeValidator(_device)]] | None = None
     links: list[LinkSpec] | None = None
     topology: TopologySpec | None = None
     host: HostSpec | None = None
-    evidence: Literal["measured", "interpolated", "modelled", "assumed"] = "assumed"
+    node: NodeSpec | None = None
+    nodes: list[NodeSpec] | None = Field(default=None, min_length=1, max_length=1 << 17)
+    fabric: FabricSpec | None = None
+    library: Literal["nccl", "rccl"] | None = None
+    routing: str | None = None
+    grid: list[Annotated[int, Field(ge=1, le=1 << 20)]] | None = Field(default=None, min_length=1, max_length=8)
+    evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""

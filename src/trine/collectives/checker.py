@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -9,36 +10,56 @@ import numpy.typing as npt
 
 from trine.collectives.expand import expand
 from trine.errors import InputError, nearest
-from trine.model.schedule import ExpandedSchedule, Schedule
+from trine.model.schedule import ExpandedSchedule, Schedule, Sends
 
-#: [ranks, chunks, ranks]: how often the data of each rank is in each chunk of each rank
-State = npt.NDArray[np.int64]
+#: [positions, chunks, ranks]: how often the data of each rank is in each chunk of each rank or switch. Where nothing is
+#: added up, a chunk has one origin, and the last dimension has one entry: how often that data is there.
+State = npt.NDArray[np.int32]
 
+ADDING = ("all_reduce", "reduce_scatter", "reduce", "barrier")
 KINDS = (
     "all_reduce",
     "reduce_scatter",
     "all_gather",
     "broadcast",
     "reduce",
+    "all_to_all",
+    "all_to_all_v",
     "gather",
     "scatter",
     "send_recv",
+    "barrier",
 )
+#: Kinds in which each rank has a part of the chunks, and those in which it has a block for each other rank.
+PARTED = ("reduce_scatter", "all_gather", "gather", "scatter")
+BLOCKED = ("all_to_all", "all_to_all_v")
 
 
 def check_schedule(schedule: Schedule, orders: int = 3) -> None:
     """Prove that every rank ends with the right data, in several orders that the dependencies allow.
 
-    A transfer reads its chunk when it starts and writes it when it ends; ``orders`` - 1 random but reproducible orders
-    are run besides the first come, first served one, with many transfers under way at once.
+    A transfer reads its chunks when it starts and writes them when it ends; ``orders`` - 1 random but reproducible
+    orders are run besides the first come, first served one, with many transfers under way at once. A schedule that is
+    ``staged`` reads what had arrived in earlier steps, and no more. A barrier is proven if every rank has heard, by
+    itself or through others, of every other.
 
     Raises
     ------
-    InputError: the kind is unknown, transfers wait for each other in a circle, or a rank ends with other data.
+    InputError: the kind is unknown, the chunks do not fit it, transfers wait for each other in a circle, a rank ends
+        with other data, or a schedule is not as symmetric as it says.
     """
     if schedule.kind not in KINDS:
         raise InputError(f"cannot check a {schedule.kind!r}{nearest(schedule.kind, KINDS)}")
-    expanded = expand(schedule)
+    _check_chunks(schedule)
+    # The claim of symmetry is checked below; the proof does not rest on it.
+    expanded = expand(dataclasses.replace(schedule, shift_symmetric=False))
+    check_expanded(schedule, expanded, orders)
+    if schedule.shift_symmetric:
+        _check_symmetry(schedule)
+
+
+def check_expanded(schedule: Schedule, expanded: ExpandedSchedule, orders: int = 3) -> None:
+    """Prove that the transfers ``expanded`` do what ``schedule`` says; as :func:`check_schedule`, which calls it."""
     for seed in range(orders):
         _check_final(schedule, _run(schedule, expanded, random.Random(seed) if seed else None))
 
@@ -47,80 +68,197 @@ def _title(schedule: Schedule) -> str:
     return f"{schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks"
 
 
-def _initial(schedule: Schedule) -> State:
-    """What each rank holds on entry: everything, its own chunk, or (all but the root) nothing."""
+def _check_chunks(schedule: Schedule) -> None:
+    """The number of chunks fits the kind."""
     ranks, chunks = schedule.num_ranks, schedule.num_chunks
-    state = np.zeros((ranks, chunks, ranks), dtype=np.int64)
-    if schedule.kind in ("all_reduce", "reduce_scatter", "reduce"):
+    if schedule.kind in PARTED and chunks % ranks:
+        raise InputError(f"{_title(schedule)}: {chunks} chunks cannot be shared out equally")
+    if schedule.kind in BLOCKED and chunks != ranks * ranks:
+        raise InputError(f"{_title(schedule)}: {chunks} chunks, not one for each pair of ranks")
+    if schedule.kind == "barrier" and chunks != 1:
+        raise InputError(f"{_title(schedule)}: {chunks} chunks, a barrier has one")
+
+
+def _check_symmetry(schedule: Schedule) -> None:
+    """The sends of every position are those of position 0, shifted."""
+    shape = schedule.num_ranks, schedule.num_chunks, schedule.root
+    if schedule.num_agents or schedule.num_chunks % schedule.num_ranks:
+        raise InputError(f"{_title(schedule)}: says that it is shift_symmetric, but its chunks or switches cannot be")
+    first = schedule.sends_of(0, *shape)
+    for position in range(1, schedule.num_ranks):
+        if not equal_sends(schedule.sends_of(position, *shape), shifted_sends(schedule, first, position)):
+            raise InputError(
+                f"{_title(schedule)}: says that it is shift_symmetric, but the sends of rank {position} are not those "
+                "of rank 0 shifted"
+            )
+
+
+def shifted_sends(schedule: Schedule, first: Sends, position: int) -> Sends:
+    """What ``position`` sends if the schedule is ``shift_symmetric`` and position 0 sends ``first``."""
+    part = schedule.num_chunks // schedule.num_ranks
+    return dataclasses.replace(
+        first,
+        peer=(first.peer + position) % schedule.num_ranks,
+        chunk=(first.chunk + position * part) % schedule.num_chunks,
+    )
+
+
+def equal_sends(one: Sends, other: Sends) -> bool:
+    """Whether two ranks, or two answers about one rank, send the same."""
+    columns = ((getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(Sends))
+    return all((a is None) == (b is None) and (a is None or np.array_equal(a, b)) for a, b in columns)
+
+
+# -- running it --------------------------------------------------------------------------------------------------------
+
+
+def _initial(schedule: Schedule) -> State:
+    """What each rank holds on entry: everything, its own part, or (all but the root) nothing; switches hold nothing."""
+    ranks, chunks = schedule.num_ranks, schedule.num_chunks
+    origins = ranks if schedule.kind in ADDING else 1
+    state = np.zeros((ranks + schedule.num_agents, chunks, origins), dtype=np.int32)
+    if schedule.kind in ADDING:
         for rank in range(ranks):
             state[rank, :, rank] = 1
-    elif schedule.kind in ("all_gather", "gather"):
+    elif schedule.kind in ("all_gather", "gather", *BLOCKED):
         for rank in range(ranks):
-            state[rank, rank, rank] = 1
+            state[rank, _part(schedule, rank)] = 1
     else:
-        state[schedule.root, :, schedule.root] = 1
+        state[schedule.root] = 1
     return state
+
+
+def _part(schedule: Schedule, rank: int) -> slice:
+    """The chunks that are one rank's own."""
+    each = schedule.num_chunks // schedule.num_ranks
+    return slice(rank * each, (rank + 1) * each)
+
+
+class _Memory:
+    """The chunks of all positions; a transfer is a list of (chunks, whether the receiver adds them)."""
+
+    def __init__(self, schedule: Schedule, expanded: ExpandedSchedule) -> None:
+        self.schedule, self.expanded = schedule, expanded
+        self.state = _initial(schedule)
+        self.contents = [self._contents(transfer) for transfer in range(expanded.num_transfers)]
+        self.arrived: dict[int, list[tuple[int, npt.NDArray[np.int64], bool, State]]] = {}
+
+    def _contents(self, transfer: int) -> list[tuple[npt.NDArray[np.int64], bool]]:
+        pieces, num_chunks = self.expanded.pieces, self.schedule.num_chunks
+        if pieces is None:
+            return [(np.array([self.expanded.chunk[transfer]], dtype=np.int64), bool(self.expanded.reduce[transfer]))]
+        rows = range(int(pieces.ptr[transfer]), int(pieces.ptr[transfer + 1]))
+        chunks = [(pieces.chunk[i] + np.arange(pieces.count[i], dtype=np.int64)) % num_chunks for i in rows]
+        adds = pieces.reduce[rows.start : rows.stop]
+        groups = [(np.concatenate([c for c, a in zip(chunks, adds, strict=True) if a == add]), add)
+                  for add in (False, True) if (adds == add).any()]  # fmt: skip
+        for chosen, _ in groups:
+            if len(np.unique(chosen)) != len(chosen):
+                raise InputError(f"{_title(self.schedule)}: transfer {transfer} carries a chunk twice")
+        return groups
+
+    def read(self, transfer: int) -> list[State]:
+        """The data of a transfer that starts now."""
+        source = int(self.expanded.src[transfer])
+        state = self.state[source]
+        if self.schedule.staged:
+            state = self._seen(source, int(self.expanded.step[transfer]))
+        return [state[chunks].copy() for chunks, _ in self.contents[transfer]]
+
+    def write(self, transfer: int, data: list[State]) -> None:
+        """Put the data of a transfer that ends now where it belongs."""
+        target, step = int(self.expanded.dst[transfer]), int(self.expanded.step[transfer])
+        for (chunks, add), values in zip(self.contents[transfer], data, strict=True):
+            if self.schedule.staged:
+                self.arrived.setdefault(target, []).append((step, chunks, add, values))
+            else:
+                self.state[target, chunks] = self.state[target, chunks] + values if add else values
+
+    def _seen(self, position: int, step: int | None) -> State:
+        """The chunks of ``position`` after what arrived in steps before ``step`` (None: all)."""
+        state = self.state[position].copy()
+        for at, chunks, add, values in sorted(self.arrived.get(position, []), key=lambda one: one[0]):
+            if step is None or at < step:
+                state[chunks] = state[chunks] + values if add else values
+        return state
+
+    def final(self) -> State:
+        if not self.schedule.staged:
+            return self.state
+        return np.stack([self._seen(position, None) for position in range(len(self.state))])
 
 
 def _run(schedule: Schedule, expanded: ExpandedSchedule, order: random.Random | None) -> State:
     """Start and end transfers, each when its predecessors have ended; ``order`` None takes them first come, first."""
-    state = _initial(schedule)
-    ptr, idx = expanded.predecessor_ptr, expanded.predecessor_idx
-    waiting = np.diff(ptr)
-    followers: list[list[int]] = [[] for _ in range(expanded.num_transfers)]
-    for transfer in range(expanded.num_transfers):
-        for before in idx[ptr[transfer] : ptr[transfer + 1]]:
-            followers[before].append(transfer)
-    under_way: list[tuple[int, npt.NDArray[np.int64]]] = []
-
-    def start(transfer: int) -> None:
-        under_way.append((transfer, state[expanded.src[transfer], expanded.chunk[transfer]].copy()))
-
-    for transfer in np.flatnonzero(waiting == 0).tolist():
-        start(transfer)
+    memory = _Memory(schedule, expanded)
+    waiting = np.diff(expanded.predecessor_ptr)
+    followers_ptr, followers = _followers(expanded)
+    under_way: list[tuple[int, list[State]]] = [
+        (transfer, memory.read(transfer)) for transfer in np.flatnonzero(waiting == 0).tolist()
+    ]
     ended = 0
     while under_way:
-        ending, data = under_way.pop(0 if order is None else order.randrange(len(under_way)))
+        which = 0 if order is None else order.randrange(len(under_way))
+        under_way[0], under_way[which] = under_way[which], under_way[0]
+        ending, data = under_way.pop(0)
         ended += 1
-        target = state[expanded.dst[ending], expanded.chunk[ending]]
-        target[:] = target + data if expanded.reduce[ending] else data
-        for follower in followers[ending]:
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                start(follower)
+        memory.write(ending, data)
+        mine = followers[followers_ptr[ending] : followers_ptr[ending + 1]]
+        waiting[mine] -= 1
+        under_way += [(follower, memory.read(follower)) for follower in mine[waiting[mine] == 0].tolist()]
     if ended < expanded.num_transfers:
         raise InputError(f"{_title(schedule)}: {expanded.num_transfers - ended} transfers wait for each other")
-    return state
+    return memory.final()
+
+
+def _followers(expanded: ExpandedSchedule) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The dependencies the other way round, CSR: which transfers wait for each."""
+    m = expanded.num_transfers
+    waiters = np.repeat(np.arange(m), np.diff(expanded.predecessor_ptr))
+    order = np.argsort(expanded.predecessor_idx, kind="stable")
+    counts = np.bincount(expanded.predecessor_idx, minlength=m)
+    return np.concatenate(([0], np.cumsum(counts))), waiters[order]
+
+
+# -- judging it --------------------------------------------------------------------------------------------------------
 
 
 def _check_final(schedule: Schedule, state: State) -> None:
     """Compare the chunks that each rank must have with what they should hold, each contribution exactly once."""
-    everyone = np.ones(schedule.num_ranks, dtype=np.int64)
-    one = np.eye(schedule.num_ranks, dtype=np.int64)
     for rank in range(schedule.num_ranks):
         for chunk in _owned(schedule, rank):
-            if schedule.kind in ("all_reduce", "reduce_scatter", "reduce"):
-                wanted = everyone
-            elif schedule.kind in ("all_gather", "gather"):
-                wanted = one[chunk]
+            found = state[rank, chunk]
+            if schedule.kind == "barrier":
+                wrong = not (found > 0).all()
             else:
-                wanted = one[schedule.root]
-            if (state[rank, chunk] != wanted).any():
+                wrong = bool((found != 1).any())
+            if wrong and (schedule.chunk_sizes is None or schedule.chunk_sizes[chunk]):
                 raise InputError(
                     f"{_title(schedule)}: chunk {chunk} of rank {rank} ends with the data of ranks "
-                    f"{_contents(state[rank, chunk])}, not {_contents(wanted)}"
+                    f"{_names(schedule, chunk, found)}, not {_names(schedule, chunk, np.ones_like(found))}"
                 )
 
 
-def _contents(counts: npt.NDArray[np.int64]) -> str:
-    present = [f"{rank}" if counts[rank] == 1 else f"{rank} x {counts[rank]}" for rank in np.flatnonzero(counts)]
-    return ", ".join(present) or "none"
+def _names(schedule: Schedule, chunk: int, counts: State) -> str:
+    """The ranks whose data is in a chunk."""
+    if len(counts) == 1:
+        each = schedule.num_chunks // schedule.num_ranks if schedule.kind in (*PARTED, *BLOCKED) else 0
+        origin = schedule.root if schedule.kind == "scatter" or not each else chunk // each
+        ranks = {origin: int(counts[0])}
+    else:
+        ranks = {int(rank): int(counts[rank]) for rank in np.flatnonzero(counts)}
+    return ", ".join(f"{rank}" if count == 1 else f"{rank} x {count}" for rank, count in ranks.items() if count) or (
+        "none"
+    )
 
 
 def _owned(schedule: Schedule, rank: int) -> range:
     """The chunks that must be right on ``rank`` at the end."""
+    if schedule.kind in BLOCKED:
+        return range(rank, schedule.num_chunks, schedule.num_ranks)
     if schedule.kind in ("reduce_scatter", "scatter"):
-        return range(rank, rank + 1)
+        part = _part(schedule, rank)
+        return range(part.start, part.stop)
     if schedule.kind in ("reduce", "gather") and rank != schedule.root:
         return range(0)
     return range(schedule.num_chunks)

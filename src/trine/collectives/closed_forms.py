@@ -1,46 +1,280 @@
 """How long a collective takes on an uncontended network, in whole picoseconds.
 
-Every pair of ranks that exchanges data has a path of its own with ``latency_ps`` and ``bytes_per_s``; all ranks enter
-at the same time. The simulated schedules give exactly these times.
+Every pair of ranks that exchanges data has a path of its own with ``latency_ps`` and ``bytes_per_s``; for switches that
+reduce, every rank has one to the switch in each direction. All ranks enter at the same time. The simulated schedules give
+exactly these times. The formulas do not look at the sends of a schedule, only at its sizes and parameters.
+
+A time is that of *rounds* which follow each other on the critical path: (how many, bytes), each costing one latency and
+the time of its bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
+from typing import TypeAlias
+
+from trine.collectives.halving import core_size
+from trine.collectives.hierarchical import LevelSends
+from trine.collectives.innetwork import sharp_levels
+from trine.collectives.sends import log2_ceil
+from trine.collectives.tree import binary_tree, two_trees
 from trine.errors import InputError, nearest
 from trine.model.schedule import Schedule
 from trine.units import transfer_ps
 
+Rounds: TypeAlias = tuple[tuple[int, int], ...]
+#: bytes of a message -> ps until it has arrived
+MessageTime: TypeAlias = Callable[[int], int]
 
-def num_rounds(schedule: Schedule) -> int:
-    """Rounds that follow each other: each costs one latency and the time of one chunk.
 
-    Ring all-reduce 2(N - 1), reduce-scatter and all-gather N - 1; a chain of N ranks with m chunks N - 2 + m (the first
-    chunk needs N - 1 rounds to arrive, each other chunk follows one round later); direct collectives 1.
+def uncontended_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> int:
+    """Time from the common entry to the end on the last rank, in ps.
 
     Raises
     ------
     InputError: the schedule's kind and algorithm have no closed form.
     """
-    if schedule.num_ranks == 1:
-        return 0
-    hops = schedule.num_ranks - 1
-    rounds = {
-        ("all_reduce", "ring"): 2 * hops,
-        ("reduce_scatter", "ring"): hops,
-        ("all_gather", "ring"): hops,
-        ("broadcast", "ring"): hops - 1 + schedule.num_chunks,
-        ("reduce", "ring"): hops - 1 + schedule.num_chunks,
-        ("gather", "direct"): 1,
-        ("scatter", "direct"): 1,
-        ("send_recv", "direct"): 1,
-    }
+    rounds = critical_rounds(schedule, bytes_per_s, latency_ps)
+    return sum(count * (latency_ps + transfer_ps(size, bytes_per_s)) for count, size in rounds)
+
+
+def critical_rounds(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> Rounds:
+    """(how many rounds, bytes of each) along the critical path; neighbours differ in bytes.
+
+    Bandwidth and latency matter only where paths of different kinds compete: halving-doubling of reduce_scatter and
+    all_gather with a number of ranks that is no power of two.
+
+    Raises
+    ------
+    InputError: the schedule's kind and algorithm have no closed form.
+    """
     name = (schedule.kind, schedule.algorithm)
-    if name not in rounds:
+    if name not in _FORMS:
         text = " ".join(name)
-        raise InputError(f"no closed form for {text!r}{nearest(text, (' '.join(key) for key in rounds))}")
-    return rounds[name]
+        raise InputError(f"no closed form for {text!r}{nearest(text, (' '.join(key) for key in _FORMS))}")
+    if schedule.num_ranks == 1:
+        return ()
+    rounds = _FORMS[name](schedule, lambda size: latency_ps + transfer_ps(size, bytes_per_s))
+    merged = ((sum(count for count, _ in group), size) for size, group in groupby(rounds, key=lambda one: one[1]))
+    return tuple((count, size) for count, size in merged if count)
 
 
-def uncontended_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> int:
-    """Time from the common entry to the end on the last rank: rounds x (ceil(chunk / bandwidth) + latency)."""
-    return num_rounds(schedule) * (transfer_ps(schedule.chunk_bytes, bytes_per_s) + latency_ps)
+def has_closed_form(schedule: Schedule) -> bool:
+    """Whether :func:`uncontended_ps` knows the schedule's kind and algorithm."""
+    return (schedule.kind, schedule.algorithm) in _FORMS
+
+
+def _parameter(schedule: Schedule, name: str) -> int:
+    value = dict(schedule.parameters)[name]
+    assert isinstance(value, int)
+    return value
+
+
+# -- rings, chains and trees -------------------------------------------------------------------------------------------
+
+
+def _ring(schedule: Schedule, time: MessageTime) -> Rounds:
+    """N - 1 rounds, all-reduce twice; half of the channels (of two ranks all) share the link to a neighbour."""
+    channels = _parameter(schedule, "channels")
+    sharing = channels if schedule.num_ranks == 2 else -(-channels // 2)
+    hops = schedule.num_ranks - 1
+    return ((2 * hops if schedule.kind == "all_reduce" else hops, sharing * schedule.chunk_bytes),)
+
+
+def _chain(schedule: Schedule, time: MessageTime) -> Rounds:
+    """The first chunk needs N - 1 rounds to arrive, each other one follows a round later."""
+    return ((schedule.num_ranks - 2 + schedule.num_chunks, schedule.chunk_bytes),)
+
+
+def _tree(schedule: Schedule, time: MessageTime) -> Rounds:
+    """As a chain as long as the way of the first chunk: up, down, or up and down."""
+    height = binary_tree(schedule.num_ranks).height
+    stages = 2 * height if schedule.kind == "all_reduce" else height
+    return ((stages - 1 + schedule.num_chunks, schedule.chunk_bytes),)
+
+
+def _double_tree(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Both trees have the same height, and no link in common."""
+    height = two_trees(schedule.num_ranks)[0].height
+    return ((2 * height - 1 + _parameter(schedule, "chunks"), schedule.chunk_bytes),)
+
+
+# -- rounds with growing or shrinking messages -------------------------------------------------------------------------
+
+
+def _halving_doubling(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Halving and doubling among P ranks, the whole buffer before and after where there are more."""
+    core = core_size(schedule.num_ranks)
+    halves = [(1, (core >> k) * schedule.chunk_bytes) for k in range(1, core.bit_length())]
+    whole = [(1, core * schedule.chunk_bytes)] if schedule.num_ranks > core else []
+    return tuple([*whole, *halves, *reversed(halves), *whole])
+
+
+def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Reduce-scatter or all-gather: the slowest rank, followed through the exchanges of the P ranks of the core.
+
+    Powers of two take log2 N rounds with 1, 2, ..., N/2 parts. Otherwise ranks beyond the core make messages unequal,
+    and whoever exchanges data goes on when both have.
+    """
+    num_ranks, part = schedule.num_ranks, schedule.chunk_bytes
+    gather = schedule.kind == "all_gather"
+    core = core_size(num_ranks)
+    extra = num_ranks - core
+
+    def carried(rank: int, width: int) -> int:
+        """Bytes of the parts of the ``width`` core ranks around ``rank``, and of those that hang on them."""
+        first = rank // width * width
+        return (width + max(0, min(first + width, extra) - first)) * part
+
+    def later(path: tuple[int, Rounds], size: int) -> tuple[int, Rounds]:
+        return path[0] + time(size), (*path[1], (1, size))
+
+    widths = [1 << k for k in range(core.bit_length() - 1)]
+    before, after = (part, (num_ranks - 1) * part) if gather else (num_ranks * part, part)
+    start: tuple[int, Rounds] = (0, ())
+    ready = [later(start, before) if rank < extra else start for rank in range(core)]
+    for width in widths if gather else reversed(widths):
+        sent = [later(ready[rank], carried(rank if gather else rank ^ width, width)) for rank in range(core)]
+        ready = [max(sent[rank], sent[rank ^ width]) for rank in range(core)]
+    return max([*ready, *(later(ready[rank], after) for rank in range(extra))])[1]
+
+
+def _bruck_gather(schedule: Schedule, time: MessageTime) -> Rounds:
+    """1, 2, 4, ... parts, in the last round those that are lacking."""
+    n = schedule.num_ranks
+    return tuple((1, min(1 << k, n - (1 << k)) * schedule.chunk_bytes) for k in range(log2_ceil(n)))
+
+
+def _bruck_blocks(schedule: Schedule, time: MessageTime) -> Rounds:
+    """In round k the blocks whose way has bit k: about half of them."""
+    n = schedule.num_ranks
+    blocks = (sum(way >> k & 1 for way in range(n)) for k in range(log2_ceil(n)))
+    return tuple((1, number * schedule.chunk_bytes) for number in blocks)
+
+
+def _pat(schedule: Schedule, time: MessageTime) -> Rounds:
+    """At distance d the parts whose last hop has that distance: d, 3d, 5d, ... below N."""
+    n = schedule.num_ranks
+    distances = [1 << k for k in range(log2_ceil(n))]
+    rounds = [(1, -(-(n - d) // (2 * d)) * schedule.chunk_bytes) for d in distances]
+    return tuple(reversed(rounds) if schedule.kind == "all_gather" else rounds)
+
+
+# -- direct ------------------------------------------------------------------------------------------------------------
+
+
+def _direct(schedule: Schedule, time: MessageTime) -> Rounds:
+    return ((1, schedule.chunk_bytes),)
+
+
+def _two_shots(schedule: Schedule, time: MessageTime) -> Rounds:
+    return ((2, schedule.chunk_bytes),)
+
+
+def _blocks(schedule: Schedule, time: MessageTime) -> Rounds:
+    """The largest block between two ranks; nothing if there is none."""
+    n, sizes = schedule.num_ranks, schedule.chunk_sizes or ()
+    largest = max(size for i, size in enumerate(sizes) if i // n != i % n)
+    return ((1, largest),) if largest else ()
+
+
+def _dissemination(schedule: Schedule, time: MessageTime) -> Rounds:
+    return ((log2_ceil(schedule.num_ranks), schedule.chunk_bytes),)
+
+
+# -- levels and switches -----------------------------------------------------------------------------------------------
+
+
+def _levels(schedule: Schedule, time: MessageTime) -> Rounds:
+    """One level after the other; a chunk of the inner levels is several chunks of the whole."""
+    assert isinstance(schedule.sends_of, LevelSends)
+    groups = schedule.num_ranks // schedule.sends_of.group_size
+    each = schedule.num_chunks // schedule.sends_of.group_size if schedule.kind == "all_reduce" else groups
+    rounds: list[tuple[int, int]] = []
+    for one, inner in schedule.sends_of.phases:
+        if one.num_ranks > 1:
+            sized = replace(one, chunk_bytes=schedule.chunk_bytes * (each if inner else 1))
+            rounds += _FORMS[one.kind, one.algorithm](sized, time)
+    return tuple(rounds)
+
+
+def _level_blocks(schedule: Schedule, time: MessageTime) -> Rounds:
+    """A message to each member of the group with a block for every group, then one to each peer."""
+    shape = dict(schedule.parameters)["shape"]
+    assert isinstance(shape, tuple)
+    groups, size = shape
+    inner = [(1, groups * schedule.chunk_bytes)] if size > 1 else []
+    outer = [(1, size * schedule.chunk_bytes)] if groups > 1 else []
+    return (*inner, *outer)
+
+
+def _nvls_one_way(schedule: Schedule, time: MessageTime) -> Rounds:
+    """A chunk takes one round between the switch and all of a rank's shards, a shard one before or after."""
+    chunk = schedule.num_ranks * schedule.chunk_bytes
+    return ((1, schedule.chunk_bytes), (_parameter(schedule, "chunks"), chunk))
+
+
+def _nvls_all_reduce(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Four rounds a chunk: read, sum handed out, written, handed to all; the next chunk follows a round later.
+
+    In one round a link carries the chunk that is read (or handed to all) and the shard of another one.
+    """
+    chunks, shard = _parameter(schedule, "chunks"), schedule.chunk_bytes
+    chunk = schedule.num_ranks * shard
+    rounds = []
+    for r in range(chunks + 3):
+        up = chunk * (r < chunks) + shard * (2 <= r < chunks + 2)
+        down = shard * (1 <= r < chunks + 1) + chunk * (r >= 3)
+        rounds.append((1, max(up, down)))
+    return tuple(rounds)
+
+
+def _sharp(schedule: Schedule, time: MessageTime) -> Rounds:
+    radix = dict(schedule.parameters)["radix"]
+    assert radix is None or isinstance(radix, int)
+    stages = 2 * sharp_levels(schedule.num_ranks, radix)
+    return ((stages - 1 + schedule.num_chunks, schedule.chunk_bytes),)
+
+
+_FORMS: dict[tuple[str, str], Callable[[Schedule, MessageTime], Rounds]] = {
+    ("all_reduce", "ring"): _ring,
+    ("all_reduce", "tree"): _tree,
+    ("all_reduce", "double-binary-tree"): _double_tree,
+    ("all_reduce", "halving-doubling"): _halving_doubling,
+    ("all_reduce", "direct"): _two_shots,
+    ("all_reduce", "one-shot"): _direct,
+    ("all_reduce", "hierarchical"): _levels,
+    ("all_reduce", "torus"): _levels,
+    ("all_reduce", "nvls"): _nvls_all_reduce,
+    ("all_reduce", "sharp"): _sharp,
+    ("reduce_scatter", "ring"): _ring,
+    ("reduce_scatter", "halving-doubling"): _halving_parts,
+    ("reduce_scatter", "direct"): _direct,
+    ("reduce_scatter", "pat"): _pat,
+    ("reduce_scatter", "hierarchical"): _levels,
+    ("reduce_scatter", "torus"): _levels,
+    ("reduce_scatter", "nvls"): _nvls_one_way,
+    ("all_gather", "ring"): _ring,
+    ("all_gather", "halving-doubling"): _halving_parts,
+    ("all_gather", "direct"): _direct,
+    ("all_gather", "bruck"): _bruck_gather,
+    ("all_gather", "pat"): _pat,
+    ("all_gather", "hierarchical"): _levels,
+    ("all_gather", "torus"): _levels,
+    ("all_gather", "nvls"): _nvls_one_way,
+    ("broadcast", "ring"): _chain,
+    ("broadcast", "tree"): _tree,
+    ("broadcast", "direct"): _direct,
+    ("reduce", "ring"): _chain,
+    ("reduce", "tree"): _tree,
+    ("all_to_all", "direct"): _direct,
+    ("all_to_all", "bruck"): _bruck_blocks,
+    ("all_to_all", "hierarchical"): _level_blocks,
+    ("all_to_all_v", "direct"): _blocks,
+    ("gather", "direct"): _direct,
+    ("scatter", "direct"): _direct,
+    ("send_recv", "direct"): _direct,
+    ("barrier", "dissemination"): _dissemination,
+}

@@ -2,24 +2,30 @@
 
 A send waits for
 
-- the receives of its chunk at the sender, in earlier steps, since the sender last sent that chunk on this channel,
+- the receives of its chunks at the sender, in earlier steps, since the sender last sent them on this channel,
 - the sender's previous send on its channel,
 - where nothing else shows that they have: its sender and its receiver to have entered the collective (a rendezvous, as
-  GPU collectives need both kernels to run).
+  GPU collectives need both kernels to run). Switches that reduce have nothing to enter.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from trine.collectives.dependencies import check_edges, csr, previous_of_same, received_before
 from trine.errors import InputError
-from trine.model.schedule import ExpandedSchedule, Schedule, SendsOf
+from trine.model.schedule import ExpandedSchedule, Pieces, Schedule, Sends
 
 Index = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+#: Structures of up to this many ranks are kept for 16 schedules, larger ones (100 MB for 1024 ranks) for 2.
+MANY_RANKS = 256
 
 
 def expand(schedule: Schedule) -> ExpandedSchedule:
@@ -27,116 +33,275 @@ def expand(schedule: Schedule) -> ExpandedSchedule:
 
     Raises
     ------
-    InputError: the schedule sends to a rank, or a chunk, that does not exist, or from a rank to itself.
+    InputError: the schedule sends to a rank, or a chunk, that does not exist, or from a rank to itself; a switch sends
+        what it never received; or there are more dependencies than fit into memory.
     """
-    structure = _structure(schedule.sends_of, schedule.num_ranks, schedule.num_chunks, schedule.root)
-    sizes = np.full(structure.num_transfers, schedule.chunk_bytes, dtype=np.int64)
-    return dataclasses.replace(structure, size_bytes=sizes)
+    # What differs between sizes is left out, so that the cache finds the structure again.
+    key = dataclasses.replace(schedule, chunk_bytes=0, size_bytes=0, chunk_sizes=None, parameters=())
+    structure = (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(key)
+    return dataclasses.replace(structure, size_bytes=_transfer_bytes(schedule, structure))
 
 
 @lru_cache(maxsize=16)
-def _structure(sends_of: SendsOf, num_ranks: int, num_chunks: int, root: int) -> ExpandedSchedule:
+def _kept(schedule: Schedule) -> ExpandedSchedule:
+    return _structure(schedule)
+
+
+@lru_cache(maxsize=2)
+def _kept_large(schedule: Schedule) -> ExpandedSchedule:
+    return _structure(schedule)
+
+
+def _structure(schedule: Schedule) -> ExpandedSchedule:
     """Everything but the sizes, which are left at zero."""
-    ranks = [sends_of(position, num_ranks, num_chunks, root) for position in range(num_ranks)]
-    src = np.repeat(np.arange(num_ranks, dtype=np.int32), [len(sends.step) for sends in ranks])
+    if schedule.shift_symmetric and not schedule.num_agents and schedule.num_chunks % schedule.num_ranks == 0:
+        return _shifted(schedule)
+    return _general(schedule)
+
+
+def _transfer_bytes(schedule: Schedule, structure: ExpandedSchedule) -> Index:
+    """int64[transfers]: the sum of the sizes of the chunks that each carries."""
+    pieces, num_chunks = structure.pieces, schedule.num_chunks
+    if schedule.chunk_sizes is None:
+        if pieces is None:
+            return np.full(structure.num_transfers, schedule.chunk_bytes, dtype=np.int64)
+        of_piece = pieces.count * np.int64(schedule.chunk_bytes)
+    else:
+        if len(schedule.chunk_sizes) != num_chunks:
+            raise InputError(f"the schedule has {num_chunks} chunks, but {len(schedule.chunk_sizes)} sizes of chunks")
+        sizes = np.array(schedule.chunk_sizes, dtype=np.int64)
+        if pieces is None:
+            return sizes[structure.chunk]
+        until = np.concatenate(([0], np.cumsum(np.concatenate((sizes, sizes)))))
+        of_piece = until[pieces.chunk + pieces.count] - until[pieces.chunk]
+    totals = np.concatenate(([0], np.cumsum(of_piece)))
+    return np.diff(totals[pieces.ptr])
+
+
+# -- the sends of positions as columns ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Columns:
+    """Transfers of some positions. ``units``: (transfer, chunk) for each chunk that one carries."""
+
+    src: Int32
+    dst: Int32
+    step: Int32
+    chunk: Int32
+    channel: Int32
+    reduce: Bool
+    unit_transfer: Index
+    unit_chunk: Index
+    pieces: Pieces | None
+
+
+def _columns(schedule: Schedule, positions: range) -> _Columns:
+    """Join the sends of ``positions``, checked."""
+    sends = [
+        schedule.sends_of(position, schedule.num_ranks, schedule.num_chunks, schedule.root) for position in positions
+    ]
+    src = np.repeat(np.array(positions, dtype=np.int32), [len(one.step) for one in sends])
     dst, step, chunk, channel = (
-        np.concatenate([getattr(sends, name) for sends in ranks]) for name in ("peer", "step", "chunk", "channel")
+        np.concatenate([getattr(one, name) for one in sends]).astype(np.int32, copy=False)
+        for name in ("peer", "step", "chunk", "channel")
     )
-    _check_range("rank", dst, num_ranks)
-    _check_range("chunk", chunk, num_chunks)
+    reduce = np.concatenate([one.reduce for one in sends])
+    _check_range("rank", dst, schedule.num_ranks + schedule.num_agents)
+    _check_range("chunk", chunk, schedule.num_chunks)
     if (src == dst).any():
         raise InputError("in this schedule a rank sends to itself")
-    before = _previous_of_same(src, channel)
-    users, received = _received_before(src, dst, step, chunk, channel)
-    has_before = np.flatnonzero(before >= 0)
-    waits_for_data = np.zeros(len(src), dtype=np.bool_)
-    waits_for_data[users] = True
-    ptr, idx = _csr(np.concatenate([users, has_before]), np.concatenate([received, before[has_before]]), len(src))
-    on_pair = _previous_of_same(src, channel, dst)
-    completion_ptr, completion_idx = _completion(src, dst, on_pair, num_ranks)
-    return ExpandedSchedule(
-        src=src,
-        dst=dst,
-        step=step,
-        chunk=chunk,
-        size_bytes=np.zeros(len(src), dtype=np.int64),
-        reduce=np.concatenate([sends.reduce for sends in ranks]),
-        # A sender that waits for data, or for its previous send, has entered: those waited for its entry.
-        entry_src=(before < 0) & ~waits_for_data,
-        entry_dst=on_pair < 0,
-        predecessor_ptr=ptr,
-        predecessor_idx=idx,
-        completion_ptr=completion_ptr,
-        completion_idx=completion_idx,
+    rows = np.arange(len(src), dtype=np.int64)
+    if all(one.count is None and one.message is None for one in sends):
+        return _Columns(
+            src=src, dst=dst, step=step, chunk=chunk, channel=channel, reduce=reduce,
+            unit_transfer=rows, unit_chunk=chunk.astype(np.int64), pieces=None,
+        )  # fmt: skip
+    count = np.concatenate([np.ones_like(one.chunk) if one.count is None else one.count for one in sends])
+    if len(count) and (count.min() < 1 or count.max() > schedule.num_chunks):
+        raise InputError(f"in this schedule a send carries fewer than 1 or more than {schedule.num_chunks} chunks")
+    first = _first_of_message(sends, src, dst, step, channel)
+    transfer = np.cumsum(first) - 1
+    starts = np.flatnonzero(first)
+    unit_row = np.repeat(rows, count)
+    offset = np.arange(len(unit_row)) - np.repeat(np.cumsum(count) - count, count)
+    ptr = np.append(starts, len(src)).astype(np.int64)
+    return _Columns(
+        src=src[starts],
+        dst=dst[starts],
+        step=step[starts],
+        chunk=chunk[starts],
+        channel=channel[starts],
+        reduce=np.logical_or.reduceat(reduce, starts) if len(starts) else reduce,
+        unit_transfer=transfer[unit_row],
+        unit_chunk=(chunk[unit_row] + offset) % schedule.num_chunks,
+        pieces=Pieces(ptr=ptr, chunk=chunk, count=count.astype(np.int32), reduce=reduce),
     )
 
 
-def _check_range(name: str, values: npt.NDArray[np.int32], limit: int) -> None:
+def _first_of_message(sends: list[Sends], src: Int32, dst: Int32, step: Int32, channel: Int32) -> Bool:
+    """bool[rows]: whether a row is the first of its transfer."""
+    message = np.concatenate([np.arange(len(one.step)) if one.message is None else one.message for one in sends])
+    same = np.zeros(len(src), dtype=np.bool_)
+    same[1:] = (src[1:] == src[:-1]) & (message[1:] == message[:-1])
+    for name, column in (("receiver", dst), ("step", step), ("channel", channel)):
+        if (same[1:] & (column[1:] != column[:-1])).any():
+            raise InputError(f"in this schedule the parts of one message have more than one {name}")
+    return ~same
+
+
+def _check_range(name: str, values: Int32, limit: int) -> None:
     if len(values) and (values.min() < 0 or values.max() >= limit):
         raise InputError(f"in this schedule a send names a {name} outside 0 to {limit - 1}")
 
 
-def _key(*columns: npt.NDArray[np.int32]) -> Index:
-    """One int64 a row that orders rows as the columns do, the first column first."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    return key
+# -- what they wait for ------------------------------------------------------------------------------------------------
 
 
-def _previous_of_same(*columns: npt.NDArray[np.int32]) -> Index:
-    """For each row the last row before it with the same columns, or -1."""
-    key = _key(*columns)
-    order = np.argsort(key, kind="stable")
-    previous = np.full(len(key), -1, dtype=np.int64)
-    same = key[order[1:]] == key[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
-    return previous
+def _general(schedule: Schedule) -> ExpandedSchedule:
+    """The structure from the sends of every position."""
+    num_ranks = schedule.num_ranks
+    one = _columns(schedule, range(num_ranks + schedule.num_agents))
+    m = len(one.src)
+    before = previous_of_same(one.src, one.channel)
+    users, received = _received(one, schedule.num_chunks)
+    has_before = np.flatnonzero(before >= 0)
+    waits = before >= 0
+    waits[users] = True
+    if not waits[one.src >= num_ranks].all():
+        raise InputError("in this schedule a switch sends what it never received")
+    ptr, idx = csr(np.concatenate([users, has_before]), np.concatenate([received, before[has_before]]), m, m)
+    on_pair = previous_of_same(one.src, one.channel, one.dst)
+    ends = _last_of_pairs(on_pair)
+    ranks, transfers = np.concatenate([one.src[ends], one.dst[ends]]), np.concatenate([ends, ends])
+    of_rank = ranks < num_ranks
+    completion_ptr, completion_idx = csr(ranks[of_rank].astype(np.int64), transfers[of_rank], num_ranks, m)
+    return ExpandedSchedule(
+        src=one.src,
+        dst=one.dst,
+        step=one.step,
+        chunk=one.chunk,
+        size_bytes=np.zeros(m, dtype=np.int64),
+        reduce=one.reduce,
+        # A sender that waits for data, or for its previous send, has entered: those waited for its entry.
+        entry_src=~waits,
+        entry_dst=(on_pair < 0) & (one.dst < num_ranks),
+        predecessor_ptr=ptr,
+        predecessor_idx=idx,
+        completion_ptr=completion_ptr,
+        completion_idx=completion_idx,
+        pieces=one.pieces,
+        num_agents=schedule.num_agents,
+    )
 
 
-def _received_before(
-    src: npt.NDArray[np.int32],
-    dst: npt.NDArray[np.int32],
-    step: npt.NDArray[np.int32],
-    chunk: npt.NDArray[np.int32],
-    channel: npt.NDArray[np.int32],
-) -> tuple[Index, Index]:
-    """Pairs (transfer, transfer that brought its chunk to its sender in an earlier step).
-
-    Receives that an earlier send of the same chunk on the same channel has waited for are left out.
-    """
-    num_steps = int(step.max(initial=0)) + 1
-    num_chunks = int(chunk.max(initial=0)) + 1
-    arrival = (dst.astype(np.int64) * num_chunks + chunk) * num_steps + step
-    order = np.argsort(arrival, kind="stable")
-    arrival = arrival[order]
-    slot = (src.astype(np.int64) * num_chunks + chunk) * num_steps
-    earlier = _previous_of_same(src, channel, chunk)
-    since = np.where(earlier >= 0, step[earlier], 0)
-    low = np.searchsorted(arrival, slot + since)
-    count = np.searchsorted(arrival, slot + step) - low
-    users = np.repeat(np.arange(len(src), dtype=np.int64), count)
-    offset = np.arange(len(users)) - np.repeat(np.cumsum(count) - count, count)
-    return users, order[np.repeat(low, count) + offset]
+def _received(one: _Columns, num_chunks: int) -> tuple[Index, Index]:
+    """Pairs (transfer, transfer that brought one of its chunks to its sender in an earlier step)."""
+    src, dst, step, channel = (column[one.unit_transfer] for column in (one.src, one.dst, one.step, one.channel))
+    earlier = previous_of_same(src, channel, one.unit_chunk)
+    users, received = received_before(
+        src * np.int64(num_chunks) + one.unit_chunk, step, earlier, dst * np.int64(num_chunks) + one.unit_chunk, step
+    )
+    return one.unit_transfer[users], one.unit_transfer[received]
 
 
-def _csr(rows: Index, columns: Index, num_rows: int) -> tuple[Index, npt.NDArray[np.int32]]:
-    """Compressed rows of the pairs (row, column), each row's columns ascending and without repeats."""
-    order = np.lexsort((columns, rows))
-    rows, columns = rows[order], columns[order]
-    if len(rows):
-        keep = np.append(True, (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1]))
-        rows, columns = rows[keep], columns[keep]
-    ptr = np.zeros(num_rows + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=num_rows), out=ptr[1:])
-    return ptr, columns.astype(np.int32)
-
-
-def _completion(
-    src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32], on_pair: Index, num_ranks: int
-) -> tuple[Index, npt.NDArray[np.int32]]:
-    """For each rank its last sends and receives; ``on_pair`` is the one before on the same channel to the same peer."""
-    last = np.ones(len(src), dtype=np.bool_)
+def _last_of_pairs(on_pair: Index) -> Index:
+    """Transfers that no other follows on the same channel to the same peer."""
+    last = np.ones(len(on_pair), dtype=np.bool_)
     last[on_pair[on_pair >= 0]] = False
-    ends = np.flatnonzero(last)
-    return _csr(np.concatenate([src[ends], dst[ends]]).astype(np.int64), np.concatenate([ends, ends]), num_ranks)
+    return np.flatnonzero(last)
+
+
+# -- schedules in which every rank does the same -----------------------------------------------------------------------
+
+
+def _shifted(schedule: Schedule) -> ExpandedSchedule:
+    """The structure from the sends of position 0, repeated for every other position.
+
+    A transfer is (sender, its number among the sender's); what a transfer of position p waits for is that of position 0
+    with p added to the sender.
+    """
+    num_ranks, part = schedule.num_ranks, schedule.num_chunks // schedule.num_ranks
+    one = _columns(schedule, range(1))
+    k = len(one.src)
+    sender = -one.dst.astype(np.int64) % num_ranks  # whose transfer of this number arrives at position 0
+    before = previous_of_same(one.channel)
+    users, senders, received = _received_at_0(one, sender, part, schedule.num_chunks)
+    has_before = np.flatnonzero(before >= 0)
+    waits = before >= 0
+    waits[users] = True
+    on_pair = previous_of_same(one.channel, one.dst)
+    ends = _last_of_pairs(on_pair)
+    zeros = np.zeros_like(has_before)
+    ptr, idx = _repeated(
+        np.concatenate([users, has_before]),
+        np.concatenate([senders, zeros]),
+        np.concatenate([received, before[has_before]]),
+        (k, num_ranks),
+    )
+    completed = np.concatenate([np.zeros_like(ends), sender[ends]]), np.concatenate([ends, ends])
+    completion_ptr, completion_idx = _repeated(np.zeros(2 * len(ends), np.int64), *completed, (1, num_ranks), k)
+    shift = np.arange(num_ranks, dtype=np.int32)[:, None]
+
+    def everywhere(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return np.tile(column, num_ranks)
+
+    return ExpandedSchedule(
+        src=np.repeat(shift.ravel(), k),
+        dst=((one.dst + shift) % num_ranks).astype(np.int32).ravel(),
+        step=everywhere(one.step).astype(np.int32, copy=False),
+        chunk=((one.chunk + shift * part) % schedule.num_chunks).astype(np.int32).ravel(),
+        size_bytes=np.zeros(k * num_ranks, dtype=np.int64),
+        reduce=everywhere(one.reduce).astype(np.bool_, copy=False),
+        entry_src=everywhere(~waits).astype(np.bool_, copy=False),
+        entry_dst=everywhere(on_pair < 0).astype(np.bool_, copy=False),
+        predecessor_ptr=ptr,
+        predecessor_idx=idx,
+        completion_ptr=completion_ptr,
+        completion_idx=completion_idx,
+        pieces=None if one.pieces is None else _shifted_pieces(one.pieces, num_ranks, schedule.num_chunks),
+    )
+
+
+def _received_at_0(one: _Columns, sender: Index, part: int, num_chunks: int) -> tuple[Index, Index, Index]:
+    """(transfer of position 0, sender and number of the transfer that brought one of its chunks), for every such."""
+    step, channel = one.step[one.unit_transfer], one.channel[one.unit_transfer]
+    earlier = previous_of_same(channel, one.unit_chunk)
+    arriving = (one.unit_chunk + sender[one.unit_transfer] * part) % num_chunks
+    users, received = received_before(one.unit_chunk, step, earlier, arriving, step)
+    number = one.unit_transfer[received]
+    return one.unit_transfer[users], sender[number], number
+
+
+def _repeated(
+    rows: Index, senders: Index, numbers: Index, shape: tuple[int, int], sends: int | None = None
+) -> tuple[Index, Int32]:
+    """CSR of position 0's pairs (row, (sender, number)), repeated with every position added to the sender.
+
+    ``shape``: rows a position, and positions. ``sends``: transfers a position, if that is not the number of rows.
+    """
+    num_rows, num_ranks = shape
+    k = num_rows if sends is None else sends
+    own_ptr, own = csr(rows, senders * k + numbers, num_rows, max(1, k) * num_ranks)
+    check_edges(len(own) * num_ranks)
+    counts = np.tile(np.diff(own_ptr), num_ranks)
+    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    if not len(own):
+        return ptr, own
+    total = np.int64(k) * num_ranks
+    shifted = own.astype(np.int64) + np.arange(num_ranks, dtype=np.int64)[:, None] * k
+    np.subtract(shifted, total, out=shifted, where=shifted >= total)
+    return ptr, shifted.astype(np.int32).ravel()
+
+
+def _shifted_pieces(own: Pieces, num_ranks: int, num_chunks: int) -> Pieces:
+    rows = len(own.chunk)
+    shift = np.arange(num_ranks, dtype=np.int64)[:, None]
+    ptr = np.append((own.ptr[:-1] + shift * rows).ravel(), num_ranks * rows)
+    return Pieces(
+        ptr=ptr,
+        chunk=((own.chunk + shift * (num_chunks // num_ranks)) % num_chunks).astype(np.int32).ravel(),
+        count=np.tile(own.count, num_ranks),
+        reduce=np.tile(own.reduce, num_ranks),
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 
 from trine.errors import InputError, nearest
-from trine.model.schedule import Schedule
+from trine.model.schedule import Parameter, Schedule
 from trine.plugins import Registry
 
-#: number of ranks, payload in bytes, root (-1: none) -> schedule
-Algorithm = Callable[[int, int, int], Schedule]
+#: (number of ranks, payload in bytes, root or -1, keyword-only parameters of its own, all with defaults) -> schedule
+Algorithm = Callable[..., Schedule]
 
 #: The first algorithm of a collective is its default. Another package adds one as an entry point "kind/name".
 ALGORITHMS: Registry[Algorithm] = Registry(
@@ -17,18 +19,50 @@ ALGORITHMS: Registry[Algorithm] = Registry(
     "trine.collectives",
     {
         "all_reduce/ring": "trine.collectives.ring:all_reduce",
+        "all_reduce/tree": "trine.collectives.tree:all_reduce",
+        "all_reduce/double-binary-tree": "trine.collectives.tree:double_all_reduce",
+        "all_reduce/halving-doubling": "trine.collectives.halving:all_reduce",
+        "all_reduce/direct": "trine.collectives.direct:all_reduce",
+        "all_reduce/one-shot": "trine.collectives.direct:one_shot",
+        "all_reduce/hierarchical": "trine.collectives.hierarchical:all_reduce",
+        "all_reduce/torus": "trine.collectives.hierarchical:torus_all_reduce",
+        "all_reduce/nvls": "trine.collectives.innetwork:nvls_all_reduce",
+        "all_reduce/sharp": "trine.collectives.innetwork:sharp_all_reduce",
         "reduce_scatter/ring": "trine.collectives.ring:reduce_scatter",
+        "reduce_scatter/halving-doubling": "trine.collectives.halving:reduce_scatter",
+        "reduce_scatter/direct": "trine.collectives.direct:reduce_scatter",
+        "reduce_scatter/pat": "trine.collectives.bruck:pat_reduce_scatter",
+        "reduce_scatter/hierarchical": "trine.collectives.hierarchical:reduce_scatter",
+        "reduce_scatter/torus": "trine.collectives.hierarchical:torus_reduce_scatter",
+        "reduce_scatter/nvls": "trine.collectives.innetwork:nvls_reduce_scatter",
         "all_gather/ring": "trine.collectives.ring:all_gather",
+        "all_gather/halving-doubling": "trine.collectives.halving:all_gather",
+        "all_gather/direct": "trine.collectives.direct:all_gather",
+        "all_gather/bruck": "trine.collectives.bruck:all_gather",
+        "all_gather/pat": "trine.collectives.bruck:pat_all_gather",
+        "all_gather/hierarchical": "trine.collectives.hierarchical:all_gather",
+        "all_gather/torus": "trine.collectives.hierarchical:torus_all_gather",
+        "all_gather/nvls": "trine.collectives.innetwork:nvls_all_gather",
         "broadcast/ring": "trine.collectives.ring:broadcast",
+        "broadcast/tree": "trine.collectives.tree:broadcast",
+        "broadcast/direct": "trine.collectives.direct:broadcast",
         "reduce/ring": "trine.collectives.ring:reduce",
+        "reduce/tree": "trine.collectives.tree:reduce",
+        "all_to_all/direct": "trine.collectives.direct:all_to_all",
+        "all_to_all/bruck": "trine.collectives.bruck:all_to_all",
+        "all_to_all/hierarchical": "trine.collectives.hierarchical:all_to_all",
+        "all_to_all_v/direct": "trine.collectives.direct:all_to_all_v",
         "gather/direct": "trine.collectives.direct:gather",
         "scatter/direct": "trine.collectives.direct:scatter",
         "send_recv/direct": "trine.collectives.direct:send_recv",
+        "barrier/dissemination": "trine.collectives.direct:barrier",
     },
 )
 
 #: Collectives in which one rank is the root: the one that has the data, or gets it.
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "send_recv"})
+
+_SHAPE = re.compile(r"\d{1,7}(x\d{1,7})+")
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -41,7 +75,14 @@ def known_algorithms(kind: str) -> tuple[str, ...]:
     return tuple(name.partition("/")[2] for name in ALGORITHMS.names() if name.startswith(f"{kind}/"))
 
 
-def make_schedule(kind: str, num_ranks: int, size_bytes: int, algorithm: str | None = None, root: int = -1) -> Schedule:
+def make_schedule(
+    kind: str,
+    num_ranks: int,
+    size_bytes: int,
+    algorithm: str | None = None,
+    root: int = -1,
+    **parameters: object,
+) -> Schedule:
     """Make the schedule of one collective.
 
     Parameters
@@ -49,19 +90,22 @@ def make_schedule(kind: str, num_ranks: int, size_bytes: int, algorithm: str | N
     kind: one of :func:`known_kinds`.
     num_ranks: size of the group, at least 1.
     size_bytes: payload as nccl-tests counts it: all_gather and gather the output, reduce_scatter and scatter the input,
-        all others the buffer.
-    algorithm: one of :func:`known_algorithms`; None takes the first.
+        all_to_all what one rank sends, all others the buffer. all_to_all_v: the most that one rank sends.
+    algorithm: one of :func:`known_algorithms`; None takes the first. It may carry parameters: ``ring:4`` (the first of
+        its parameters), ``hierarchical:2x8``, ``hierarchical:2x8:inner=ring``.
     root: position of the root in the group, -1 for the collectives that have none.
+    parameters: the algorithm's keyword-only parameters, such as ``channels=4``.
 
     Raises
     ------
-    InputError: unknown kind or algorithm, or a number out of range.
+    InputError: unknown kind, algorithm or parameter, or a number out of range.
     """
-    name = _default(kind) if algorithm is None else f"{kind}/{algorithm}"
+    base, _, text = ("", "", "") if algorithm is None else algorithm.partition(":")
+    name = _default(kind) if algorithm is None else f"{kind}/{base}"
     if name not in ALGORITHMS:
         if not known_algorithms(kind):
             raise InputError(f"unknown collective {kind!r}{nearest(kind, known_kinds())}")
-        raise InputError(f"{kind} has no algorithm {algorithm!r}{nearest(str(algorithm), known_algorithms(kind))}")
+        raise InputError(f"{kind} has no algorithm {base!r}{nearest(base, known_algorithms(kind))}")
     if num_ranks < 1:
         raise InputError(f"a collective needs at least one rank, got {num_ranks}")
     if size_bytes < 0:
@@ -70,10 +114,41 @@ def make_schedule(kind: str, num_ranks: int, size_bytes: int, algorithm: str | N
         raise InputError(f"{kind} needs a root from 0 to {num_ranks - 1}, got {root}")
     if kind not in ROOTED and root != -1:
         raise InputError(f"{kind} has no root, got {root}")
-    return ALGORITHMS.get(name)(num_ranks, size_bytes, root)
+    make = ALGORITHMS.get(name)
+    if not text and not parameters:
+        return make(num_ranks, size_bytes, root)
+    return make(num_ranks, size_bytes, root, **_parameters(name, make, text, parameters))
 
 
 def _default(kind: str) -> str:
     """Name of the first algorithm of ``kind``, and if it has none, a name that is not known."""
     own = (name for name in ALGORITHMS.built_in if name.startswith(f"{kind}/"))
     return next(own, None) or f"{kind}/{next(iter(known_algorithms(kind)), '')}"
+
+
+def _parameters(name: str, make: Algorithm, text: str, given: dict[str, object]) -> dict[str, object]:
+    """The parameters in ``text``, such as ``2x8:inner=ring``, and those given by keyword."""
+    known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    found = dict(given)
+    for i, item in enumerate(text.split(":") if text else ()):
+        key, equals, value = item.partition("=")
+        if not equals:
+            if i >= len(known):
+                raise InputError(f"{name} takes {len(known)} parameters ({', '.join(known)}), got {text!r}")
+            key, value = known[i], item
+        if key in found:
+            raise InputError(f"{name} is given {key!r} twice")
+        found[key] = _value(value)
+    for key in found:
+        if key not in known:
+            raise InputError(f"{name} has no parameter {key!r}{nearest(key, known)}")
+    return found
+
+
+def _value(text: str) -> Parameter:
+    """A whole number, a shape such as 2x8, or a word."""
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    if _SHAPE.fullmatch(text):
+        return tuple(int(number) for number in text.split("x"))
+    return text

@@ -1,4 +1,4 @@
-"""Collectives on a ring: position p sends to p + 1 only.
+"""Collectives on a ring: position p sends to p + 1, and with more than one channel also to p - 1.
 
 All-reduce is a reduce-scatter followed by an all-gather (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms
 for clusters of workstations", JPDC 2009). Broadcast and reduce are chains along the ring through which chunks are
@@ -7,117 +7,110 @@ pipelined.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from trine.collectives.sends import cut, pipeline_chunks, positive
 from trine.model.schedule import Schedule, Sends
 
-#: A pipelined chain cuts its buffer into chunks of this size, which keeps the fill time of the pipeline short against
-#: the whole and the latency short against a chunk (10 us a chunk at 50 GB/s) ...
-CHAIN_CHUNK_BYTES = 512 * 1024
-#: ... but into no more chunks than this, so that the number of transfers stays bounded.
-MAX_CHAIN_CHUNKS = 64
 
+@dataclass(frozen=True)
+class RingSends:
+    """The sends of all_reduce, reduce_scatter or all_gather; odd channels go round the other way.
 
-def _sends(position: int, num_ranks: int, chunk: np.ndarray, reduce: np.ndarray, first_step: int = 0) -> Sends:
-    count = len(chunk)
-    return Sends(
-        step=np.arange(first_step, first_step + count, dtype=np.int32),
-        peer=np.full(count, (position + 1) % num_ranks, dtype=np.int32),
-        chunk=chunk.astype(np.int32),
-        reduce=reduce,
-        channel=np.zeros(count, dtype=np.int32),
-    )
+    A rank's part is ``channels`` chunks, one a channel. On an even channel a reduce-scatter sends part p - 1 - s in step
+    s, so that part p, complete, arrives at p in the last of N - 1 steps; an all-gather sends part p - s, first its own,
+    then what arrived in the step before; an all-reduce does one after the other in 2(N - 1) steps.
+    """
 
+    kind: str
+    channels: int
 
-def reduce_scatter_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """In step s send chunk p - 1 - s: chunk p, complete, arrives at p in the last of N - 1 steps."""
-    steps = np.arange(num_ranks - 1)
-    return _sends(position, num_ranks, (position - 1 - steps) % num_ranks, np.ones(len(steps), dtype=np.bool_))
-
-
-def all_gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """In step s send chunk p - s: first one's own, then what arrived in the step before."""
-    steps = np.arange(num_ranks - 1)
-    return _sends(position, num_ranks, (position - steps) % num_ranks, np.zeros(len(steps), dtype=np.bool_))
-
-
-def all_reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Reduce-scatter, then all-gather: 2(N - 1) steps."""
-    steps = np.arange(2 * (num_ranks - 1))
-    return _sends(position, num_ranks, (position - 1 - steps) % num_ranks, steps < num_ranks - 1)
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        hops = num_ranks - 1
+        steps = np.arange(2 * hops if self.kind == "all_reduce" else hops, dtype=np.int32)
+        behind = steps if self.kind == "all_gather" else steps + 1
+        channel = np.repeat(np.arange(self.channels, dtype=np.int32), len(steps))
+        forward = 1 - 2 * (channel % 2)
+        part = (position - forward * np.tile(behind, self.channels)) % num_ranks
+        adds = steps < hops if self.kind != "all_gather" else np.zeros(len(steps), dtype=np.bool_)
+        return Sends(
+            step=np.tile(steps, self.channels),
+            peer=((position + forward) % num_ranks).astype(np.int32),
+            chunk=(part * self.channels + channel).astype(np.int32),
+            reduce=np.tile(adds, self.channels),
+            channel=channel,
+        )
 
 
 def broadcast_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
     """The rank at distance d behind the root passes chunk k on in step d + k; the last rank sends nothing."""
     distance = (position - root) % num_ranks
-    count = num_chunks if distance < num_ranks - 1 else 0
-    return _sends(position, num_ranks, np.arange(count), np.zeros(count, dtype=np.bool_), first_step=distance)
+    return _chain_sends(position, num_ranks, num_chunks if distance < num_ranks - 1 else 0, distance, reduce=False)
 
 
 def reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
     """The chain starts behind the root and ends in it; every rank adds what it holds."""
     distance = (position - root - 1) % num_ranks
-    count = num_chunks if distance < num_ranks - 1 else 0
-    return _sends(position, num_ranks, np.arange(count), np.ones(count, dtype=np.bool_), first_step=distance)
+    return _chain_sends(position, num_ranks, num_chunks if distance < num_ranks - 1 else 0, distance, reduce=True)
 
 
-def chain_chunks(size_bytes: int) -> int:
+def _chain_sends(position: int, num_ranks: int, count: int, first_step: int, *, reduce: bool) -> Sends:
+    return Sends(
+        step=np.arange(first_step, first_step + count, dtype=np.int32),
+        peer=np.full(count, (position + 1) % num_ranks, dtype=np.int32),
+        chunk=np.arange(count, dtype=np.int32),
+        reduce=np.full(count, reduce, dtype=np.bool_),
+        channel=np.zeros(count, dtype=np.int32),
+    )
+
+
+def chain_chunks(num_ranks: int, size_bytes: int) -> int:
     """Number of chunks into which a pipelined chain cuts ``size_bytes``."""
-    return max(1, min(MAX_CHAIN_CHUNKS, -(-size_bytes // CHAIN_CHUNK_BYTES)))
+    return pipeline_chunks(size_bytes, num_ranks, num_ranks - 1)
 
 
-def _cut(kind: str, num_ranks: int, size_bytes: int) -> Schedule:
-    sends_of = {
-        "all_reduce": all_reduce_sends,
-        "reduce_scatter": reduce_scatter_sends,
-        "all_gather": all_gather_sends,
-    }[kind]
-    return Schedule(
-        kind=kind,
-        algorithm="ring",
-        num_ranks=num_ranks,
-        num_chunks=num_ranks,
-        chunk_bytes=-(-size_bytes // num_ranks),
-        size_bytes=size_bytes,
-        sends_of=sends_of,
+def _ring(kind: str, num_ranks: int, size_bytes: int, channels: int) -> Schedule:
+    positive("channels", channels)
+    return cut(
+        kind,
+        "ring",
+        num_ranks,
+        size_bytes,
+        num_ranks * channels,
+        RingSends(kind, channels),
         shift_symmetric=True,
+        parameters=(("channels", channels),),
     )
 
 
-def _chain(kind: str, num_ranks: int, size_bytes: int, root: int) -> Schedule:
-    num_chunks = chain_chunks(size_bytes)
-    return Schedule(
-        kind=kind,
-        algorithm="ring",
-        num_ranks=num_ranks,
-        num_chunks=num_chunks,
-        chunk_bytes=-(-size_bytes // num_chunks),
-        size_bytes=size_bytes,
-        sends_of=broadcast_sends if kind == "broadcast" else reduce_sends,
-        root=root,
-    )
-
-
-def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
     """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    return _cut("all_reduce", num_ranks, size_bytes)
+    return _ring("all_reduce", num_ranks, size_bytes, channels)
 
 
-def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Rank p ends with chunk p of the sum. ``size_bytes``: the input of a rank."""
-    return _cut("reduce_scatter", num_ranks, size_bytes)
+def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
+    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    return _ring("reduce_scatter", num_ranks, size_bytes, channels)
 
 
-def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Every rank ends with the chunks of all. ``size_bytes``: the output of a rank."""
-    return _cut("all_gather", num_ranks, size_bytes)
+def all_gather(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
+    """Every rank ends with the parts of all, each of ceil(size / N). ``size_bytes``: the output of a rank."""
+    return _ring("all_gather", num_ranks, size_bytes, channels)
 
 
-def broadcast(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def broadcast(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
     """Every rank ends with the root's buffer. ``size_bytes``: the buffer."""
-    return _chain("broadcast", num_ranks, size_bytes, root)
+    number = pipeline_chunks(size_bytes, num_ranks, num_ranks - 1, chunks)
+    return cut(
+        "broadcast", "ring", num_ranks, size_bytes, number, broadcast_sends, root=root, parameters=(("chunks", number),)
+    )
 
 
-def reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
     """The root ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    return _chain("reduce", num_ranks, size_bytes, root)
+    number = pipeline_chunks(size_bytes, num_ranks, num_ranks - 1, chunks)
+    return cut(
+        "reduce", "ring", num_ranks, size_bytes, number, reduce_sends, root=root, parameters=(("chunks", number),)
+    )

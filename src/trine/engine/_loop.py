@@ -6,6 +6,7 @@ import numpy as np
 
 from trine._jit import Int, inlined, kernel
 from trine.engine._heap import pop, push
+from trine.engine._serve import serve
 from trine.engine._state import (
     AMOUNT,
     COMPUTE,
@@ -16,6 +17,7 @@ from trine.engine._state import (
     GATES,
     HALVES,
     HEAP_FULL,
+    HOP,
     JOIN,
     KIND,
     LATE_TASK,
@@ -40,7 +42,7 @@ from trine.engine._state import (
     Routes,
     Tasks,
 )
-from trine.network._dispatch import assign_rates
+from trine.network._dispatch import FIRST_QUEUE, assign_rates
 from trine.network._flows import add_flow, drain_ps, find_component, remove_flow
 from trine.network._limits import MAX_PS
 from trine.network._state import (
@@ -74,7 +76,8 @@ def advance(
 
     All state is in the arguments, so that the shell may grow ``flows`` and ``heap`` and call again. A heap entry is
     (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the end of a flow, which is
-    valid if it is still the foreseen one. One turn of the loop looks at one task: one that has become ready, or one
+    valid if it is still the foreseen one. In a network with queues (``model`` from FIRST_QUEUE on) num_dirty counts the
+    messages in tasks.arrived. One turn of the loop looks at one task: one that has become ready, or one
     whose event is due; then, with neither left at this instant, at the network; then time goes on.
     """
     now = scalars[NOW]
@@ -115,7 +118,14 @@ def advance(
                     finished = task
                 else:
                     delayed = task
-                    delay_ps = routes.latency_ps[U(tasks.half[U(HALVES * task + ROUTE)])]
+                    route = np.int64(tasks.half[U(HALVES * task + ROUTE)])
+                    delay_ps = routes.latency_ps[U(route)]
+                    is_message = tasks.word[U(WORDS * task + AMOUNT)] > 0
+                    if model >= FIRST_QUEUE and is_message and routes.ptr[U(route)] < routes.ptr[U(route + 1)]:
+                        delay_ps = routes.entry_ps[U(route)]
+                        if delay_ps == 0:
+                            delayed = np.int64(-1)
+                            entering = task
         elif size > 0 and heap[U(0)] == now:
             task = heap[U(1)]
             size = pop(heap, size)
@@ -131,11 +141,15 @@ def advance(
             else:
                 entering = task
         elif num_dirty > 0:
-            if size + len(flows.free) - num_free > room:
+            if size + max(len(flows.free) - num_free, num_dirty) > room:
                 status = HEAP_FULL
                 break
-            sweep += 1
-            size, late = _share(model, links, flows, heap, size, num_dirty, sweep, now)
+            if model >= FIRST_QUEUE:
+                num_flows += num_dirty
+                size, late = serve(tasks, routes, links, heap, size, num_dirty, now)
+            else:
+                sweep += 1
+                size, late = _share(model, links, flows, heap, size, num_dirty, sweep, now)
             num_dirty = np.int64(0)
             if late >= 0:
                 scalars[LATE_TASK] = late
@@ -155,6 +169,12 @@ def advance(
             size_bytes = tasks.word[U(WORDS * entering + AMOUNT)]
             if size_bytes == 0 or first == last:
                 finished = entering
+            elif model >= FIRST_QUEUE:
+                if first + tasks.half[U(HALVES * entering + HOP)] > last:
+                    finished = entering
+                else:
+                    tasks.arrived[U(num_dirty)] = entering
+                    num_dirty += 1
             else:
                 num_flows += 1
                 num_free -= 1

@@ -27,7 +27,9 @@ WORDS, HALVES = 8, 16
 AMOUNT, READY_PS, START_PS, END_PS, FIRST_SUCCESSOR = 0, 1, 2, 3, 4
 #: ``half[HALVES * task + field]``: predecessors that must still end; of a compute task 1 for being ready + 1 for the
 #: task before it in its stream; kind; of a transfer its route; of a compute task the next one in its stream, or -1.
+#: Of a transfer that goes from link to link, HOP is 1 + the number of links that it has entered.
 WAITS, GATES, KIND, ROUTE, NEXT_IN_STREAM, NUM_SUCCESSORS = 10, 11, 12, 13, 14, 15
+HOP = GATES
 
 
 #: kind, stream, duration_ps, size_bytes, route and need of a TaskGraph.
@@ -39,18 +41,21 @@ class Tasks(NamedTuple):
 
     word, half: int64 and int32 views of the same memory. All that an event needs to know of a task is in one cache
     line and on one page (1.7 times as fast as one array a field, at 3.5 million tasks). successor_idx: int32, read
-    only. ready: int32, stack of tasks that have become ready.
+    only. ready: int32, stack of tasks that have become ready. arrived: int32, the first NUM_DIRTY have come to their
+    next link at this instant; as long as there are transfers, empty where the network has no queues.
     """
 
     word: Int64
     half: Int32
     successor_idx: Int32
     ready: Int32
+    arrived: Int32
 
 
 class Routes(NamedTuple):
-    """Links of route r: links[ptr[r]:ptr[r+1]], and the sum of their latencies. Read only."""
+    """Links of route r: links[ptr[r]:ptr[r+1]], its latency, and what of it passes before the first link. Read only."""
 
     ptr: Int64
     links: Int32
     latency_ps: Int64
+    entry_ps: Int64

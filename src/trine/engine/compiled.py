@@ -22,6 +22,7 @@ from trine.engine._state import (
     HEAP_FULL,
     LATE_TASK,
     NOW,
+    NUM_DIRTY,
     NUM_DONE,
     NUM_FLOWS,
     NUM_FREE,
@@ -36,12 +37,13 @@ from trine.engine._state import (
     Tasks,
 )
 from trine.engine.describe import describe_task
+from trine.engine.latency import entry_ps
 from trine.errors import SimulationError
 from trine.model.taskgraph import TRANSFER, Int64, Records, TaskGraph
-from trine.network._dispatch import CODES
+from trine.network._dispatch import CODES, FIRST_QUEUE
 from trine.network._limits import MAX_PS
 from trine.network._state import FIELDS, FLOW_END_PS, Flows, grown_flows, new_flows, new_links, num_slots
-from trine.network.models import NetworkModel
+from trine.network.models import Network
 
 #: Tasks that end between two looks at the clock and at Ctrl-C: some 20 ms.
 BUDGET = 1 << 16
@@ -52,21 +54,24 @@ FIRST_HEAP = 4096
 
 def simulate(
     graph: TaskGraph,
-    model: NetworkModel,
+    model: Network,
     progress: Callable[[int, int, int], None] | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> Records:
     """Run a validated ``graph``; -1 in the records of tasks that never ran. Raises SimulationError past 106 days."""
     if on_compile is not None and (is_cold(advance) or is_cold(prepare)):
         on_compile()
-    tasks, num_ready = _new_tasks(graph)
+    code = CODES[model.name]
+    num_transfers = int((graph.kind == TRANSFER).sum())
+    tasks, num_ready = _new_tasks(graph, num_transfers if code >= FIRST_QUEUE else 0)
     routes = Routes(
         ptr=_plain(graph.route_ptr, np.int64),
         links=_plain(graph.route_links, np.int32),
         latency_ps=_plain(graph.route_latency_ps, np.int64),
+        entry_ps=_plain(entry_ps(graph), np.int64),
     )
-    links = new_links(graph.link_bytes_per_s)
-    num_transfers = int((graph.kind == TRANSFER).sum())
+    latency_ps = np.zeros(0, np.int64) if graph.link_latency_ps is None else graph.link_latency_ps
+    links = new_links(graph.link_bytes_per_s, _plain(latency_ps, np.int64))
     flows = new_flows(min(num_transfers + 1, FIRST_SLOTS), int(np.diff(graph.route_ptr).max(initial=1)))
     heap = np.zeros(2 * FIRST_HEAP, np.int64)
     scalars = np.zeros(NUM_SCALARS, np.int64)
@@ -75,7 +80,7 @@ def simulate(
     reported = monotonic()
     status = -1
     while status != FINISHED:
-        status = int(advance(CODES[model.name], tasks, routes, links, flows, heap, scalars, BUDGET))
+        status = int(advance(code, tasks, routes, links, flows, heap, scalars, BUDGET))
         if status == FLOWS_FULL:
             flows = _more_flows(flows, scalars)
         elif status == HEAP_FULL:
@@ -101,8 +106,8 @@ def _plain(array: npt.NDArray[np.integer], dtype: npt.DTypeLike) -> npt.NDArray[
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 
 
-def _new_tasks(graph: TaskGraph) -> tuple[Tasks, int]:
-    """The records of all tasks, and how many are ready."""
+def _new_tasks(graph: TaskGraph, num_arrivals: int) -> tuple[Tasks, int]:
+    """The records of all tasks, with room for ``num_arrivals`` messages at one instant; and how many are ready."""
     raw = np.empty((graph.num_tasks + 1) * WORDS, np.int64)
     first = -(raw.ctypes.data // 8) % WORDS  # a record is one cache line
     word = raw[first : first + graph.num_tasks * WORDS]
@@ -111,6 +116,7 @@ def _new_tasks(graph: TaskGraph) -> tuple[Tasks, int]:
         half=word.view(np.int32),
         successor_idx=np.empty(len(graph.predecessor_idx), np.int32),
         ready=np.empty(graph.num_tasks, np.int32),
+        arrived=np.empty(num_arrivals, np.int32),
     )
     columns = (
         _plain(graph.kind, np.int8),
@@ -133,7 +139,7 @@ def _more_flows(flows: Flows, scalars: Int64) -> Flows:
 
 
 def _more_heap(heap: Int64, flows: Flows, scalars: Int64) -> Int64:
-    """Drop entries that are no longer valid, and leave room for as many again and an end of each flow.
+    """Drop entries that are no longer valid, and leave room for as many again and an end of each flow or message.
 
     A sorted array is a heap.
     """
@@ -141,7 +147,7 @@ def _more_heap(heap: Int64, flows: Flows, scalars: Int64) -> Int64:
     valid = payloads >= 0
     valid[~valid] = flows.whole[FIELDS * (-1 - payloads[~valid]) + FLOW_END_PS] == times[~valid]
     order = np.flatnonzero(valid)[np.argsort(times[valid], kind="stable")]
-    room = max(len(heap) // 2, 2 * (len(order) + num_slots(flows)))
+    room = max(len(heap) // 2, 2 * (len(order) + max(num_slots(flows), int(scalars[NUM_DIRTY]))))
     grown = np.zeros(2 * room, np.int64)
     grown[0 : 2 * len(order) : 2] = times[order]
     grown[1 : 2 * len(order) : 2] = payloads[order]

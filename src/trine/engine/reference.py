@@ -14,12 +14,13 @@ from time import monotonic
 
 import numpy as np
 
+from trine.engine.latency import entry_ps
 from trine.errors import SimulationError
 from trine.model.taskgraph import COMPUTE, JOIN, Records, TaskGraph
-from trine.network._limits import MAX_PS, MAX_WHOLE, SLACK
-from trine.network.models import NetworkModel
+from trine.network._limits import MAX_PS
+from trine.network.models import Network, NetworkModel, QueueModel, drain_ps
+from trine.units import PS_PER_S
 
-PS_PER_S = 10**12
 PROGRESS_S = 0.25
 
 
@@ -35,21 +36,9 @@ class Flow:
     end_ps: int = -1
 
 
-def drain_ps(remaining: float, rate: float) -> int:
-    """Picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1.
-
-    Exact where both are whole numbers (a flow alone on its links); else in float64, where the last few units in the
-    last place are rounding errors and must not cost a picosecond.
-    """
-    if remaining.is_integer() and rate.is_integer() and rate <= MAX_WHOLE:
-        return max(1, -(-int(remaining) * PS_PER_S // int(rate)))
-    quotient = remaining * 1e12 / rate
-    return max(1, math.ceil(quotient - quotient * SLACK)) if quotient < MAX_PS else MAX_PS + 1
-
-
 def simulate(
     graph: TaskGraph,
-    model: NetworkModel,
+    model: Network,
     progress: Callable[[int, int, int], None] | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> Records:
@@ -62,7 +51,7 @@ def simulate(
 class Reference:
     """One run of one task graph."""
 
-    def __init__(self, graph: TaskGraph, model: NetworkModel) -> None:
+    def __init__(self, graph: TaskGraph, model: Network) -> None:
         n = graph.num_tasks
         self.graph = graph
         self.model = model
@@ -88,6 +77,7 @@ class Reference:
         self.ready: list[int] = [task for task in range(n) if self.waits[task] == 0]
         self.flows: dict[int, Flow] = {}
         self.flows_changed = False
+        self.queues = _Queues(graph, model) if isinstance(model, QueueModel) else None
 
     def run(self, progress: Callable[[int, int, int], None] | None = None) -> None:
         """Let everything happen that can happen."""
@@ -100,6 +90,8 @@ class Reference:
                 continue
             if self.flows_changed:  # priority 2: the network, once an instant
                 self._share()
+            if self.queues is not None and self.queues.arrived:
+                self._serve(self.queues)
             if not self.events:
                 return
             if progress is not None and monotonic() - reported > PROGRESS_S:
@@ -128,7 +120,11 @@ class Reference:
                 self._compute(task)
         else:
             self.start_ps[task] = self.now
-            self._at(int(self.graph.route_latency_ps[self.graph.route[task]]), task)
+            route = self.graph.route[task]
+            delay_ps = int(self.graph.route_latency_ps[route])
+            if self.queues is not None and self.graph.size_bytes[task] > 0 and self.routes[route]:
+                delay_ps = self.queues.entry_ps[route]
+            self._at(delay_ps, task)
 
     def _compute(self, task: int) -> None:
         self.start_ps[task] = self.now
@@ -147,11 +143,17 @@ class Reference:
             self._enter_network(task)
 
     def _enter_network(self, task: int) -> None:
-        """The latency is over."""
+        """The latency is over: that of the route, or where messages go link by link, that before the next link."""
         route = self.routes[self.graph.route[task]]
         size = int(self.graph.size_bytes[task])
         if size == 0 or not route:
             self._end(task)
+            return
+        if self.queues is not None:
+            if self.queues.hop[task] == len(route):
+                self._end(task)
+            else:
+                self.queues.arrived.append(task)
             return
         self.num_events += 1
         self.flows[task] = Flow(task, route, float(size))
@@ -175,6 +177,7 @@ class Reference:
         """Ask the model for the rates, and foresee the end of each flow whose rate has changed."""
         self.flows_changed = False
         flows = [self.flows[task] for task in sorted(self.flows)]
+        assert isinstance(self.model, NetworkModel)
         rates = self.model.rates([flow.route for flow in flows], self.capacity)
         if len(rates) != len(flows) or not all(math.isfinite(rate) and rate >= 0 for rate in rates):
             raise SimulationError(f"network model {self.model.name!r} must return one rate >= 0 a flow")
@@ -186,12 +189,57 @@ class Reference:
             if rate > 0:
                 flow.end_ps = self._at(drain_ps(flow.remaining, flow.rate), flow.task)
 
+    def _serve(self, queues: _Queues) -> None:
+        """Let the links take the messages that have come to them at this instant."""
+        for task, begin_ps, arrival_ps in queues.serve(self.now, self.routes, self.capacity):
+            if queues.hop[task] == 0:
+                self.start_ps[task] = begin_ps - queues.entry_ps[self.graph.route[task]]
+            queues.hop[task] += 1
+            self.num_events += 1
+            self._at(arrival_ps - self.now, task)
+
     def _at(self, delay_ps: int, task: int) -> int:
         time_ps = self.now + delay_ps
         if time_ps > MAX_PS:
             raise SimulationError(f"simulated time passes {MAX_PS // PS_PER_S} s at task {task}")
         heapq.heappush(self.events, (time_ps, task))
         return time_ps
+
+
+class _Queues:
+    """The state of a network that carries messages from link to link."""
+
+    def __init__(self, graph: TaskGraph, model: QueueModel) -> None:
+        assert graph.link_latency_ps is not None
+        self.graph = graph
+        self.model = model
+        self.latency_ps = graph.link_latency_ps.tolist()
+        self.entry_ps = entry_ps(graph).tolist()
+        self.free_ps = [0] * len(self.latency_ps)
+        self.hop = [0] * graph.num_tasks
+        self.arrived: list[int] = []
+
+    def serve(self, now: int, routes: list[tuple[int, ...]], capacity: list[int]) -> list[tuple[int, int, int]]:
+        """Who of those that arrived is served from when, and comes to the next link when: (task, ps, ps)."""
+        at_link: dict[int, list[int]] = {}
+        for task in sorted(self.arrived):
+            at_link.setdefault(routes[self.graph.route[task]][self.hop[task]], []).append(task)
+        self.arrived = []
+        served = []
+        for link, tasks in at_link.items():
+            sizes = [int(self.graph.size_bytes[task]) for task in tasks]
+            free_ps = max(now, self.free_ps[link])
+            service_ps = list(self.model.service_ps(sizes, capacity[link]))
+            alone_ps = [drain_ps(float(size), float(capacity[link])) for size in sizes]
+            if len(service_ps) != len(sizes) or any(s < a for s, a in zip(service_ps, alone_ps, strict=True)):
+                raise SimulationError(
+                    f"network model {self.model.name!r} must return one time of service a message, "
+                    "no less than its bytes take"
+                )
+            for task, service, alone in zip(tasks, service_ps, alone_ps, strict=True):
+                served.append((task, free_ps + service - alone, free_ps + service + self.latency_ps[link]))
+            self.free_ps[link] = free_ps + max(service_ps)
+        return served
 
 
 def _stream_order(graph: TaskGraph) -> tuple[list[int], list[bool]]:

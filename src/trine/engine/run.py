@@ -9,7 +9,7 @@ from trine.engine.deadlock import deadlock
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.model.taskgraph import Records, TaskGraph
-from trine.network.models import NetworkModel, is_compiled, network_model
+from trine.network.models import Network, QueueModel, is_compiled, network_model
 
 #: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
@@ -20,7 +20,7 @@ ENGINES = ("compiled", "reference")
 def run(
     graph: TaskGraph,
     *,
-    network: str | NetworkModel = "fair",
+    network: str | Network = "fair",
     engine: str = "compiled",
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
@@ -29,8 +29,8 @@ def run(
 
     Parameters
     ----------
-    network: ``fair``, ``equal``, the name of a plug-in's model, or a NetworkModel of your own; the last two are plain
-        Python and need ``engine="reference"``.
+    network: ``fair``, ``equal``, ``fifo``, the name of a plug-in's model, or a NetworkModel or QueueModel of your own;
+        the last two are plain Python and need ``engine="reference"``.
     engine: ``compiled``, or ``reference``, its plain-Python twin; both give the same picoseconds.
     progress: called a few times a second with (tasks ended, tasks in all, now in ps).
     on_compile: called once before kernels are compiled, which happens on the first run of an installation only.
@@ -42,6 +42,11 @@ def run(
         raise InputError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}", field="engine")
     model = network_model(network)
     validate(graph)
+    if isinstance(model, QueueModel) and graph.link_latency_ps is None:
+        raise InputError(
+            f"the network {model.name!r} carries messages link by link: the graph must have the latency of each link",
+            field="link_latency_ps",
+        )
     if engine == "reference":
         from trine.engine.reference import simulate
 

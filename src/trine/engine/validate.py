@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.engine.describe import describe_task
+from trine.engine.latency import entry_ps
 from trine.errors import InputError
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
-from trine.network._limits import MAX_BYTES_PER_S, MAX_WHOLE
+from trine.network._limits import MAX_BYTES_PER_S, MAX_PS, MAX_WHOLE
 
 Bool = npt.NDArray[np.bool_]
 
@@ -17,6 +18,7 @@ def validate(graph: TaskGraph) -> None:
     """Check lengths, index ranges and signs of all arrays; raises InputError naming the first task at fault."""
     _check_lengths(graph)
     _check_links(graph)
+    _check_latencies(graph)
     _check_csr(graph.predecessor_ptr, graph.predecessor_idx, graph.num_tasks, "predecessor")
     _check_tasks(graph)
 
@@ -38,8 +40,6 @@ def _check_lengths(graph: TaskGraph) -> None:
 
 def _check_links(graph: TaskGraph) -> None:
     _check_csr(graph.route_ptr, graph.route_links, len(graph.link_bytes_per_s), "route")
-    if len(graph.route_latency_ps) and graph.route_latency_ps.min() < 0:
-        raise InputError(f"route {graph.route_latency_ps.argmin()} has a negative latency", field="route_latency_ps")
     wrong = (graph.link_bytes_per_s < 1) | (graph.link_bytes_per_s > MAX_BYTES_PER_S)
     if wrong.any():
         link = int(wrong.argmax())
@@ -48,6 +48,24 @@ def _check_links(graph: TaskGraph) -> None:
             f"bandwidth of {name} must be between 1 and 10**18 bytes/s, got {graph.link_bytes_per_s[link]}",
             field="link_bytes_per_s",
         )
+
+
+def _check_latencies(graph: TaskGraph) -> None:
+    if len(graph.route_latency_ps) and graph.route_latency_ps.min() < 0:
+        raise InputError(f"route {graph.route_latency_ps.argmin()} has a negative latency", field="route_latency_ps")
+    latency_ps = graph.link_latency_ps
+    if latency_ps is None:
+        return
+    if len(latency_ps) != len(graph.link_bytes_per_s):
+        message = f"has {len(latency_ps)} entries for {len(graph.link_bytes_per_s)} links"
+        raise InputError(message, field="link_latency_ps")
+    if len(latency_ps) and not 0 <= latency_ps.min() <= latency_ps.max() <= MAX_PS:
+        link = int(((latency_ps < 0) | (latency_ps > MAX_PS)).argmax())
+        raise InputError(f"link {link} has a latency of {latency_ps[link]} ps", field="link_latency_ps")
+    entry = entry_ps(graph)
+    if len(entry) and entry.min() < 0:
+        message = f"route {entry.argmin()} has {-entry.min()} ps less latency than its links"
+        raise InputError(message, field="route_latency_ps")
 
 
 def _check_csr(ptr: npt.NDArray[np.int64], idx: npt.NDArray[np.int32], size: int, what: str) -> None:

@@ -133,6 +133,7 @@ class TaskGraphBuilder:
             route_links=route_links,
             route_latency_ps=np.array(latencies, np.int64),
             link_bytes_per_s=np.array(self._bytes_per_s, np.int64),
+            link_latency_ps=np.array(self._latency_ps, np.int64),
             stream_names=tuple(name for _, name in self._streams),
             stream_ranks=tuple(rank for rank, _ in self._streams),
             rank_names=self._names_of_ranks(),

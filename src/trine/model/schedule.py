@@ -24,7 +24,9 @@ class Sends:
     step: int32, collective step; a send may use what arrived in earlier steps. peer: int32, position of the receiver.
     chunk: int32, index of the chunk of the buffer. reduce: bool, whether the receiver adds (else it overwrites).
     channel: int32; sends of one rank on one channel go one after the other, channels are independent.
-    count: int32, how many consecutive chunks from ``chunk`` on; None: one each.
+    count: int32, how many consecutive chunks from ``chunk`` on, the first following the last; None: one each.
+    message: int32; neighbouring entries with the same number travel as one transfer and have one step, peer and
+    channel; None: every entry is a transfer of its own.
     """
 
     step: Int32
@@ -33,21 +35,33 @@ class Sends:
     reduce: Bool
     channel: Int32
     count: Int32 | None = None
+    message: Int32 | None = None
 
 
-#: position in the group, number of ranks, number of chunks, root -> the sends of that rank
+#: position in the group, number of ranks, number of chunks, root -> the sends of that position
 SendsOf = Callable[[int, int, int, int], Sends]
+
+#: What a parameter of an algorithm may be: a number of channels, a shape, the name of another algorithm.
+Parameter = int | str | tuple[int, ...] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """One collective of ``num_ranks`` ranks on a buffer of ``num_chunks`` chunks of ``chunk_bytes`` each.
+    """One collective of ``num_ranks`` ranks on a buffer of ``num_chunks`` chunks.
 
-    ``size_bytes`` is the payload as nccl-tests counts it; chunks are equal, so the last one may be padded.
-    ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``. ``shift_symmetric`` states that the
-    sends of position p are those of position 0 with p added to peer and chunk, modulo ``num_ranks``. ``kind`` says what
-    the schedule claims to do, which :mod:`trine.collectives.checker` proves. ``num_agents``: switches that add up and
-    multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_agents - 1``.
+    ``size_bytes`` is the payload as nccl-tests counts it. Chunks have ``chunk_bytes`` each, so that the last one may be
+    padded; ``chunk_sizes`` gives each chunk its own size instead (all_to_all_v). What the chunks are depends on the
+    kind: in all_to_all and all_to_all_v chunk ``s * num_ranks + d`` is the block from rank s to rank d; where every rank
+    has a part of its own (reduce_scatter, all_gather, gather, scatter), rank p has the p-th part of equally many
+    consecutive chunks.
+
+    ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``; equal schedules should have equal
+    ones, since what follows from them is cached. ``shift_symmetric`` states that the sends of position p are those of
+    position 0 with p added to the peer and p parts to the chunk, both modulo their number. ``kind`` says what the
+    schedule claims to do, which :mod:`trine.collectives.checker` proves. ``num_agents``: switches that add up and
+    multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_agents - 1``. ``staged``: what
+    arrives may have to wait in scratch memory until the receiver has sent what it overwrites. ``parameters``: what the
+    algorithm was asked for besides, such as its number of channels.
     """
 
     kind: str
@@ -60,18 +74,38 @@ class Schedule:
     root: int = 0
     shift_symmetric: bool = False
     num_agents: int = 0
+    staged: bool = False
+    chunk_sizes: tuple[int, ...] | None = None
+    parameters: tuple[tuple[str, Parameter], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Pieces:
+    """What each transfer carries, where that is more than one chunk.
+
+    ptr: int64[m + 1], CSR over transfers. chunk, count: int32, consecutive chunks, the first following the last.
+    reduce: bool, whether the receiver adds them.
+    """
+
+    ptr: Int64
+    chunk: Int32
+    count: Int32
+    reduce: Bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ExpandedSchedule:
     """All transfers of a schedule, ranks in order and each rank's sends in its order.
 
-    src, dst: int32[m], positions in the group. step, chunk: int32[m]. size_bytes: int64[m]. reduce: bool[m].
+    src, dst: int32[m], positions in the group. step, chunk: int32[m]; ``chunk`` is the first one that it carries.
+    size_bytes: int64[m]. reduce: bool[m], whether the receiver adds any of it. pieces: None where each carries one
+    chunk.
     entry_src, entry_dst: bool[m]; the transfer also waits until its sender, or its receiver, has entered the
     collective.
     predecessor_ptr, predecessor_idx: CSR over transfers: the transfers that must have ended before.
     completion_ptr, completion_idx: CSR over ranks: the transfers that must have ended before the collective has ended
     on that rank. Empty for a rank that neither sends nor receives.
+    num_agents: switches that take part, as positions after those of the ranks.
     """
 
     src: Int32
@@ -86,6 +120,8 @@ class ExpandedSchedule:
     predecessor_idx: Int32
     completion_ptr: Int64
     completion_idx: Int32
+    pieces: Pieces | None = None
+    num_agents: int = 0
 
     @property
     def num_transfers(self) -> int:

@@ -63,8 +63,10 @@ class TaskGraph:
         but joins, which may need fewer (k of n).
     predecessor_ptr, predecessor_idx: CSR: predecessors of task i are idx[ptr[i]:ptr[i+1]].
     route_ptr, route_links: CSR: links of route r are links[ptr[r]:ptr[r+1]], in the order in which they are crossed.
-    route_latency_ps: int64[routes], sum of the latencies of its links.
+    route_latency_ps: int64[routes], sum of the latencies of its links, and what a message waits before it enters the
+        first of them (software).
     link_bytes_per_s: int64[links].
+    link_latency_ps: int64[links]; only networks that carry messages link by link need it, None where nobody knows.
     stream_names, rank_names, link_names: for people.
     """
 
@@ -91,6 +93,7 @@ class TaskGraph:
     layer_names: tuple[str, ...] = ()
     collectives: tuple[CollectiveLabel, ...] = ()
     task_names: tuple[str, ...] = ()
+    link_latency_ps: Int64 | None = None
 
     @property
     def num_tasks(self) -> int:
@@ -101,8 +104,9 @@ class TaskGraph:
 class Records:
     """What happened: one row a task, in the order of the task graph.
 
-    ready_ps: when its predecessors allowed it; start_ps: when its stream (compute) or network (transfer) took it;
-    end_ps. All int64[n], picoseconds from the start of the run. ``num_events`` counts the engine's events.
+    ready_ps: when its predecessors allowed it; start_ps: when its stream (compute) or network (transfer) took it: later
+    than ready_ps by what it queued for its stream or its first link; end_ps. All int64[n], picoseconds from the start
+    of the run. ``num_events`` counts the engine's events.
     """
 
     ready_ps: Int64

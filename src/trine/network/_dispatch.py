@@ -7,8 +7,11 @@ from trine.network._equal import equal_rates
 from trine.network._fair import fair_rates
 from trine.network._state import Flows, Links
 
-FAIR, EQUAL = 0, 1
-CODES = {"fair": FAIR, "equal": EQUAL}
+FAIR, EQUAL, FIFO = 0, 1, 2
+CODES = {"fair": FAIR, "equal": EQUAL, "fifo": FIFO}
+
+#: Models from this one on carry whole messages from link to link; those before give rates to flows.
+FIRST_QUEUE = FIFO
 
 
 @inlined

@@ -24,16 +24,20 @@ SINCE_PS, FLOW_END_PS, QUEUED_PS, MARK, FLOW_TASK = 3, 4, 5, 6, 7
 
 
 class Links(NamedTuple):
-    """One entry a link. Everything but ``capacity`` is modified in place by the kernels.
+    """One entry a link. Everything but ``capacity`` and ``latency_ps`` is modified in place by the kernels.
 
-    capacity: float64, bytes/s. head: int32, first edge of the list of edges that cross the link, or -1. crossings:
-    int32, number of these edges. dirty: int32, the first so many (a scalar of the loop) are links whose flows have
-    changed at this instant. is_dirty: int32. mark: int64, last sweep that has visited the link. Scratch of the models:
+    capacity: float64, bytes/s. latency_ps: int64. free_ps: int64, when the link has carried all messages that it has
+    taken; these two may be empty in networks of flows. head: int32, first edge of the list of edges that cross the
+    link, or -1. crossings: int32, number of these edges. dirty: int32, the first so many (a scalar of the loop) are
+    links whose flows have changed at this instant. is_dirty: int32. mark: int64, last sweep that has visited the link.
+    Scratch of the models:
     left: int32, edges not yet frozen; fresh: int32, edges frozen at this level; used, share: float64, bytes/s; touched:
     int32. found: int32, links of the component.
     """
 
     capacity: Float64
+    latency_ps: Int64
+    free_ps: Int64
     head: Int32
     crossings: Int32
     dirty: Int32
@@ -64,11 +68,13 @@ class Flows(NamedTuple):
     found: Int32
 
 
-def new_links(bytes_per_s: Int64) -> Links:
-    """Links without flows."""
+def new_links(bytes_per_s: Int64, latency_ps: Int64) -> Links:
+    """Links without flows or messages; ``latency_ps``: int64[links], or empty where the network has no use for it."""
     n = len(bytes_per_s)
     return Links(
         capacity=bytes_per_s.astype(np.float64),
+        latency_ps=latency_ps,
+        free_ps=np.zeros(len(latency_ps), np.int64),
         head=np.full(n, -1, np.int32),
         crossings=np.zeros(n, np.int32),
         dirty=np.zeros(n, np.int32),

@@ -1,15 +1,20 @@
-"""How flows share links, in plain Python: the readable definition, and the interface of models from outside.
+"""How transfers share links, in plain Python: the readable definition, and the interfaces of models from outside.
 
-The compiled forms of the built-in models are ``_fair.py`` and ``_equal.py``; they give bit-identical rates.
+There are two kinds. A NetworkModel gives rates to the flows in flight, which cross all links of their route at once. A
+QueueModel carries whole messages from link to link, one after the other. The compiled forms of the built-in models are
+``_fair.py``, ``_equal.py`` and ``_fifo.py``; they give bit-identical times.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from trine.errors import InputError, nearest
+from trine.network._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.plugins import Registry
+from trine.units import PS_PER_S
 
 
 @runtime_checkable
@@ -25,6 +30,37 @@ class NetworkModel(Protocol):
     name: str
 
     def rates(self, routes: Sequence[Sequence[int]], capacity: Sequence[int]) -> Sequence[float]: ...
+
+
+@runtime_checkable
+class QueueModel(Protocol):
+    """What a network model provides that carries whole messages from link to link: a name and times of service.
+
+    A message waits at each link of its route until it is its turn, is served, and comes to the next link the latency
+    of the link later. ``service_ps`` is called for the messages that come to one link at one instant, in the order of
+    their task numbers; ``sizes_bytes`` are positive. Returns how many ps after the link is free for them (it has served
+    all that came before) the last byte of each is through: whole numbers, none less than :func:`drain_ps` of its
+    bytes, and the largest no less than that of all bytes together. The result must depend on the arguments only.
+    """
+
+    name: str
+
+    def service_ps(self, sizes_bytes: Sequence[int], bytes_per_s: int) -> Sequence[int]: ...
+
+
+Network: TypeAlias = NetworkModel | QueueModel
+
+
+def drain_ps(remaining: float, rate: float) -> int:
+    """Picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1.
+
+    Exact where both are whole numbers (a flow alone on its links); else in float64, where the last few units in the
+    last place are rounding errors and must not cost a picosecond.
+    """
+    if remaining.is_integer() and rate.is_integer() and rate <= MAX_WHOLE:
+        return max(1, -(-int(remaining) * PS_PER_S // int(rate)))
+    quotient = remaining * 1e12 / rate
+    return max(1, math.ceil(quotient - quotient * SLACK)) if quotient < MAX_PS else MAX_PS + 1
 
 
 class FairSharing:
@@ -72,14 +108,35 @@ class EqualSplit:
         return [min(float(capacity[link]) / count[link] for link in route) for route in routes]
 
 
+class StoreAndForward:
+    """Each link serves whole messages first come, first served, those of one instant in the order of their tasks.
+
+    A message is received entirely before the next link can take it, as in the congestion-aware analytical network of
+    ASTRA-sim (docs/background/astra-sim.md): its bytes take time on every link of the route.
+    """
+
+    name = "fifo"
+
+    def service_ps(self, sizes_bytes: Sequence[int], bytes_per_s: int) -> list[int]:
+        ends, end = [], 0
+        for size in sizes_bytes:
+            end += drain_ps(float(size), float(bytes_per_s))
+            ends.append(end)
+        return ends
+
+
 #: The models that have a compiled form too, see ``_dispatch.py``.
-BUILT_IN = {"fair": "trine.network.models:FairSharing", "equal": "trine.network.models:EqualSplit"}
+BUILT_IN = {
+    "fair": "trine.network.models:FairSharing",
+    "equal": "trine.network.models:EqualSplit",
+    "fifo": "trine.network.models:StoreAndForward",
+}
 
 #: Another package adds a model as an entry point: a class, or a function without arguments that makes one.
-NETWORK_MODELS: Registry[Callable[[], NetworkModel]] = Registry("network model", "trine.network", BUILT_IN)
+NETWORK_MODELS: Registry[Callable[[], Network]] = Registry("network model", "trine.network", BUILT_IN)
 
 
-def network_model(network: str | NetworkModel) -> NetworkModel:
+def network_model(network: str | Network) -> Network:
     """Return the model called ``network``, or ``network`` itself if it is one; else raise InputError."""
     if isinstance(network, str):
         if network not in NETWORK_MODELS:
@@ -87,12 +144,18 @@ def network_model(network: str | NetworkModel) -> NetworkModel:
                 f"unknown network model {network!r}{nearest(network, NETWORK_MODELS.names())}", field="network"
             )
         network = NETWORK_MODELS.get(network)()
-    if isinstance(network, type) or not isinstance(network, NetworkModel):
-        raise InputError(f"a network model has a name and a method rates, {network!r} has not", field="network")
+    if isinstance(network, type) or not isinstance(network, NetworkModel | QueueModel):
+        raise InputError(
+            f"a network model has a name and a method rates or service_ps, {network!r} has not", field="network"
+        )
+    if isinstance(network, NetworkModel) and isinstance(network, QueueModel):
+        raise InputError(
+            f"the network model {network.name!r} has both rates and service_ps: only one can count", field="network"
+        )
     return network
 
 
-def is_compiled(network: str | NetworkModel) -> bool:
+def is_compiled(network: str | Network) -> bool:
     """Whether the compiled engine has this model: a built-in one, given by its name."""
     return isinstance(network, str) and network in BUILT_IN
 

@@ -317,6 +317,7 @@ class _Assembly:
             route_links=np.array([link for r in routes for link in r], dtype=np.int32),
             route_latency_ps=np.array([sum(latency[link] for link in r) for r in routes], dtype=np.int64),
             link_bytes_per_s=np.array(self.placement.link_bytes_per_s, dtype=np.int64),
+            link_latency_ps=np.array(self.placement.link_latency_ps, dtype=np.int64),
             stream_names=tuple(name for _ in self.sizes for name in self.streams),
             stream_ranks=tuple(rank for rank in range(len(self.sizes)) for _ in self.streams),
             rank_names=tuple(self.placement.device_names[d] for d in self.placement.devices),

@@ -11,10 +11,11 @@ from numbers import Real
 import numpy as np
 
 from trine.engine.reference import Reference
-from trine.errors import TrineError
+from trine.errors import InputError, TrineError
 from trine.model.builder import TaskGraphBuilder
 from trine.model.taskgraph import TRANSFER, Records, TaskGraph
-from trine.network.models import NetworkModel
+from trine.network.models import Network, NetworkModel, network_model
+from trine.testing.queues import check_queue_run
 from trine.testing.require import require
 
 #: Relative error that sums of rates may have.
@@ -25,35 +26,53 @@ PLATFORMS = 8
 History = list[tuple[int, tuple[int, ...], tuple[float, ...]]]
 
 
-def check_network_model(model: NetworkModel | Callable[[], NetworkModel], *, work_conserving: bool = False) -> None:
+def check_network_model(model: Network | Callable[[], Network], *, work_conserving: bool = False) -> None:
     """Check a network model, or what makes one, in the reference engine on random but reproducible platforms.
 
-    Of every set of flows that comes up: one rate a flow, finite and not negative; no link over its capacity; a flow of
-    rate 0 crosses a link that is full; the same answer to the same question; and, bit for bit, the same rates when
-    flows and links are numbered otherwise. Of each run: every transfer ends, its rates sum up to its bytes, nothing
-    happens before what it waits for, and more bytes never end earlier nor change what was before.
+    Of a model that gives rates: of every set of flows that comes up: one rate a flow, finite and not negative; no link
+    over its capacity; a flow of rate 0 crosses a link that is full; the same answer to the same question; and, bit for
+    bit, the same rates when flows and links are numbered otherwise. Of each run: every transfer ends, its rates sum up
+    to its bytes, nothing happens before what it waits for, and more bytes never end earlier nor change what was before.
+
+    Of a model that carries messages from link to link: one whole number of ps a message, at no time more bytes through
+    than the link can carry, the same answer to the same question, and no message through sooner with twice its bytes.
+    Of each run: every transfer takes at least what its links need, each link serves all bytes that cross it, nothing
+    happens before what it waits for, a second run is the same, and so is one with other numbers of links and routes.
 
     ``work_conserving``: require that every flow crosses a full link, so that no bandwidth is left that a flow could
-    use. Max-min fairness does; TrioSim's equal split does not.
+    use, or that a link with messages does not rest. Max-min fairness and store-and-forward do that; TrioSim's equal
+    split does not.
     """
     made: object = model() if callable(model) else model
-    if not (isinstance(made, NetworkModel) and isinstance(made.name, str) and made.name):
-        raise AssertionError(f"a network model has a name and a method rates, {made!r} has not")
+    try:
+        checked = network_model(made)  # type: ignore[arg-type]
+    except InputError as error:
+        raise AssertionError(str(error)) from error
+    if isinstance(made, str) or not (isinstance(checked.name, str) and checked.name):
+        raise AssertionError(f"a network model has a name and a method rates or service_ps, {made!r} has not")
     for seed in range(PLATFORMS):
         graph = _platform(random.Random(seed))
-        where = f"network model {made.name!r}, random platform {seed}"
-        records, history = _simulated(graph, made, work_conserving, where)
-        _require_lawful_run(graph, records, history, where)
-        again, history_again = _simulated(graph, made, work_conserving, where)
-        require(
-            history == history_again and np.array_equal(records.end_ps, again.end_ps),
-            f"{where}: a second run differs from the first",
-        )
-        for task in np.flatnonzero((graph.kind == TRANSFER) & (graph.size_bytes > 0))[:3].tolist():
-            size_bytes = graph.size_bytes.copy()
-            size_bytes[task] *= 2
-            grown = _simulated(replace(graph, size_bytes=size_bytes), made, work_conserving, where)
-            _require_monotone(task, int(records.end_ps[task]), history, grown, where)
+        where = f"network model {checked.name!r}, random platform {seed}"
+        if isinstance(checked, NetworkModel):
+            _check_rate_run(checked, graph, work_conserving, where)
+        else:
+            check_queue_run(checked, graph, work_conserving, random.Random(seed), where)
+
+
+def _check_rate_run(model: NetworkModel, graph: TaskGraph, work_conserving: bool, where: str) -> None:
+    """Run ``graph`` twice, and again with more bytes in one of its transfers."""
+    records, history = _simulated(graph, model, work_conserving, where)
+    _require_lawful_run(graph, records, history, where)
+    again, history_again = _simulated(graph, model, work_conserving, where)
+    require(
+        history == history_again and np.array_equal(records.end_ps, again.end_ps),
+        f"{where}: a second run differs from the first",
+    )
+    for task in np.flatnonzero((graph.kind == TRANSFER) & (graph.size_bytes > 0))[:3].tolist():
+        size_bytes = graph.size_bytes.copy()
+        size_bytes[task] *= 2
+        grown = _simulated(replace(graph, size_bytes=size_bytes), model, work_conserving, where)
+        _require_monotone(task, int(records.end_ps[task]), history, grown, where)
 
 
 class _Watch:

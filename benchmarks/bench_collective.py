@@ -1,0 +1,75 @@
+"""Speed of one collective simulated message by message: a ring all-reduce of 1 GiB, the whole Python call.
+
+    python benchmarks/bench_collective.py [--ranks 1024]
+
+A fresh process for each line, so that nothing is cached but the compiled kernels. ``whole``: schedule, expansion,
+routes, task graph and simulation, after the imports and after the kernels are loaded (both stated apart). CPU seconds;
+the ratios compare with ASTRA-sim's congestion-aware analytical back end: 0.5 to 0.75 million messages a CPU second, and
+start-up that grows with the square of the ranks (0.7 s at 1024, 10.4 s at 4096; docs/background/astra-sim.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+ASTRA_MESSAGES_PER_S = (0.5e6, 0.75e6)
+TARGET_S = 3.0
+ONE = """
+import resource, sys, time
+began = time.process_time()
+import trine
+from trine.collectives import expand, make_schedule
+from trine.collectives.run import run_schedule, schedule_graph
+import trine.engine.compiled
+imported = time.process_time()
+warm = trine.TaskGraphBuilder([1], [0])
+warm.transfer(0, 1, [0], 1)
+trine.run(warm.build(), network=sys.argv[2])
+loaded = time.process_time()
+ranks = int(sys.argv[1])
+cluster = trine.build_topology(sys.argv[3], "50 GB/s", "1 us", ranks)
+cluster.link_bytes_per_s, cluster.link_latency_ps
+described = time.process_time()
+schedule = make_schedule("all_reduce", ranks, 1 << 30)
+expanded = expand(schedule)
+listed = time.process_time()
+done = run_schedule(schedule, cluster, cluster.gpus, network=sys.argv[2])
+ended = time.process_time()
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(imported - began, loaded - imported, described - loaded, listed - described, ended - listed,
+      done.graph.num_tasks, done.end_ps, memory)
+"""
+
+
+def measure(ranks: int, network: str, topology: str) -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", ONE, str(ranks), network, topology], check=True, capture_output=True, text=True
+    ).stdout
+    imports, kernels, cluster, expansion, rest, messages, end_ps, memory = map(float, out.split())
+    whole = expansion + rest
+    rate = messages / whole
+    slow, fast = (rate / other for other in reversed(ASTRA_MESSAGES_PER_S))
+    print(
+        f"{ranks:5d} ranks  {topology:6s}  {network:5s}  {messages / 1e6:5.2f} M messages  whole {whole:6.2f} s CPU"
+        f" (expansion {expansion:5.2f}, graph and simulation {rest:5.2f})  {rate / 1e6:5.2f} M/s,"
+        f" {slow:4.1f} to {fast:4.1f} x ASTRA-sim  {memory:5.2f} GiB  ends at {end_ps / 1e9:.6f} ms"
+        f"  [imports {imports:.2f}, kernels {kernels:.2f}, cluster {cluster:.2f} s]"
+    )
+    if ranks == 1024 and topology == "ring":
+        print(f"      target {TARGET_S} s: {'met' if whole < TARGET_S else 'MISSED'}, {whole / TARGET_S:.2f} of it")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=1024)
+    options = parser.parse_args()
+    for ranks in sorted({64, 256, options.ranks}):
+        for topology in ("ring", "switch"):
+            for network in ("fair", "fifo"):
+                measure(ranks, network, topology)
+
+
+if __name__ == "__main__":
+    main()

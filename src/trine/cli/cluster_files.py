@@ -1,0 +1,149 @@
+"""``trine cluster import``, ``export`` and ``draw``: clusters from and to other tools' files, and as pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trine.cli.output import reports_errors, show, write_json
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+
+_SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "infragraph", ".csv": "csv", ".graphml": "graphml"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``trine cluster``."""
+    app.command("import")(import_cluster)
+    app.command("export")(export_cluster)
+    app.command("draw")(draw)
+
+
+@reports_errors
+def import_cluster(
+    file: Annotated[
+        str, typer.Argument(help="InfraGraph, nvidia-smi topo -m, NCCL or lstopo XML, CSV, node-link JSON.")
+    ],
+    format: Annotated[str | None, typer.Option(help="The file's format, where its content leaves doubt.")] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us' for links without numbers; again for others."),
+    ] = None,
+    links_from: Annotated[
+        str | None, typer.Option(help="catalogue: let the names and descriptions of links choose their entries.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU model, where the file has none.")] = None,
+    annotations: Annotated[str | None, typer.Option(help="InfraGraph annotations; 'rank' orders the GPUs.")] = None,
+    merge_switches: Annotated[
+        bool, typer.Option("--merge-switches", help="One switch of those that join the same GPUs (InfraGraph).")
+    ] = False,
+    yaml: Annotated[str | None, typer.Option(help="Write a cluster file of trine.")] = None,
+    json: Annotated[str | None, typer.Option(help="Write a summary as JSON; - for stdout.")] = None,
+) -> None:
+    """Read a cluster from another tool's file, say what was taken from where, and write a cluster file."""
+    from trine.cluster.importers import read_any
+    from trine.units import format_bandwidth, format_time
+
+    cluster = read_any(
+        file,
+        format,
+        links=_links(link or []),
+        links_from=links_from,
+        gpu=gpu,
+        annotations=annotations,
+        merge_switches=merge_switches,
+    )
+    kinds = Counter(device.kind for device in cluster.devices)
+    rows = _link_rows(cluster)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    show(
+        f"{cluster.name}: {counts}; {len(cluster.links)} links (one direction each); numbers are {cluster.evidence}",
+        json,
+    )
+    for row in rows:
+        speed, latency = format_bandwidth(row["bytes_per_s"]), format_time(row["latency_ps"])
+        show(f"  {row['count']:>7} x {row['class']:9} {row['medium'] or '-':15} {speed:>12} {latency:>10}", json)
+    for what, source in cluster.sources.items():
+        show(f"  {what}: {source}", json)
+    for note in cluster.notes.splitlines():
+        show(f"  note: {note}", json)
+    if yaml is not None:
+        _write(yaml, cluster.to_yaml())
+        show(f"written to {yaml}", json)
+    words = {"sources": dict(cluster.sources), "notes": cluster.notes}
+    write_json({"name": cluster.name, "devices": dict(kinds), "links": rows, **words}, json)
+
+
+@reports_errors
+def export_cluster(
+    cluster: Annotated[str, typer.Argument(help="Preset name or cluster file.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="File to write.")],
+    format: Annotated[
+        str | None, typer.Option(help="infragraph, yaml, csv or graphml; by default from the file's ending.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes, joined by their usual fabric.")] = None,
+    fabric: Annotated[str | None, typer.Option(help="The fabric that joins nodes.")] = None,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="InfraGraph: make links alike whose two directions differ.")
+    ] = False,
+) -> None:
+    """Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML."""
+    from trine.cluster import load_cluster
+    from trine.cluster.exporters import FORMATS, write_cluster
+    from trine.errors import InputError
+
+    chosen = format or _SUFFIXES.get(Path(output).suffix.lower())
+    if chosen is None:
+        raise InputError(f"name the format: --format {', '.join(FORMATS)}", file=output)
+    write_cluster(load_cluster(cluster, nodes=nodes, fabric=fabric), output, chosen, lossy=lossy)
+    show(f"written to {output} ({chosen})", None)
+
+
+@reports_errors
+def draw(
+    cluster: Annotated[str, typer.Argument(help="Preset name or cluster file.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")],
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes, joined by their usual fabric.")] = None,
+    fabric: Annotated[str | None, typer.Option(help="The fabric that joins nodes.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title in place of the cluster's name.")] = None,
+) -> None:
+    """Draw a cluster: its devices, and its links by class and bandwidth."""
+    from trine.cluster import load_cluster
+    from trine.cluster.draw import draw_cluster
+
+    draw_cluster(load_cluster(cluster, nodes=nodes, fabric=fabric), output, title=title)
+    show(f"written to {output}", None)
+
+
+def _links(texts: list[str]) -> dict[str, str]:
+    from trine.errors import InputError
+
+    links: dict[str, str] = {}
+    for text in texts:
+        name, equals, choice = text.partition("=")
+        if not equals or not name.strip() or not choice.strip():
+            raise InputError(f"must be NAME=ENTRY or 'NAME=50 GB/s, 1 us', got {text!r}", field="--link")
+        if name.strip() in links:
+            raise InputError(f"{name.strip()!r} is given twice", field="--link")
+        links[name.strip()] = choice.strip()
+    return links
+
+
+def _link_rows(cluster: Cluster) -> list[dict[str, Any]]:
+    """Counts of links by class, medium and numbers."""
+    counts = Counter((k.link_class, k.medium, k.bytes_per_s, k.latency_ps) for k in cluster.links)
+    names = ("class", "medium", "bytes_per_s", "latency_ps")
+    return [{**dict(zip(names, key, strict=True)), "count": count} for key, count in counts.items()]
+
+
+def _write(path: str, text: str) -> None:
+    from trine.errors import InputError
+
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", file=path) from None

@@ -1,0 +1,101 @@
+"""``trine collective``: how long one collective takes on a cluster, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+
+Text = str | None
+Number = int | None
+_MACHINE = "Machine"
+_HOW = "How it is run"
+
+
+@reports_errors
+def collective(
+    op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_gather, reduce_scatter, broadcast, ...")],
+    size: Annotated[str, typer.Option(help="64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4; powers of 1024.")],
+    cluster: Annotated[Text, typer.Option(help="Preset name or cluster file.", rich_help_panel=_MACHINE)] = None,
+    gpus: Annotated[Number, typer.Option(help="GPUs, nodes filled in order.", rich_help_panel=_MACHINE)] = None,
+    nodes: Annotated[Number, typer.Option(help="Nodes of the preset.", rich_help_panel=_MACHINE)] = None,
+    fabric: Annotated[Text, typer.Option(help="What joins the nodes: switch, rail, ...", rich_help_panel=_MACHINE)] = None,
+    slow_link: Annotated[
+        list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_MACHINE)
+    ] = None,
+    link_down: Annotated[
+        list[str] | None, typer.Option(metavar="LINK", help="Take a link out.", rich_help_panel=_MACHINE)
+    ] = None,
+    routing: Annotated[Text, typer.Option(help="How routes are chosen [shortest].", rich_help_panel=_MACHINE)] = None,
+    topology: Annotated[Text, typer.Option(help="Describe the cluster inline.", rich_help_panel=_MACHINE)] = None,
+    bandwidth: Annotated[Text, typer.Option(help='Of each link of --topology: "65 GB/s".', rich_help_panel=_MACHINE)] = None,
+    latency: Annotated[Text, typer.Option(help='Of each link of --topology: "1 us".', rich_help_panel=_MACHINE)] = None,
+    algorithm: Annotated[
+        str, typer.Option(help="auto, ring, tree, nvls, ..., or a plan (JSON, XML).", rich_help_panel=_HOW)
+    ] = "auto",
+    protocol: Annotated[
+        str, typer.Option(metavar="auto|ll|ll128|simple|none", help="none: the bare links.", rich_help_panel=_HOW)
+    ] = "auto",
+    library: Annotated[str, typer.Option(metavar="auto|nccl|rccl", rich_help_panel=_HOW)] = "auto",
+    launch: Annotated[
+        Text, typer.Option(metavar="process-per-gpu|single-process|graph", help="[process-per-gpu]", rich_help_panel=_HOW)
+    ] = None,
+    nvls: Annotated[
+        bool | None, typer.Option("--nvls/--no-nvls", help="Demand or forbid it.", rich_help_panel=_HOW)
+    ] = None,
+    min_channels: Annotated[Number, typer.Option(help="As NCCL_MIN_NCHANNELS.", rich_help_panel=_HOW)] = None,
+    max_channels: Annotated[Number, typer.Option(help="As NCCL_MAX_NCHANNELS.", rich_help_panel=_HOW)] = None,
+    network: Annotated[
+        Text,
+        typer.Option(metavar="fair|equal|fifo", help="Simulate every message on the links.", rich_help_panel=_HOW),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Where each microsecond goes; alternatives.")] = False,
+    plot: Annotated[Text, typer.Option(help="Draw the table (PNG, SVG); needs trine[plot].")] = None,
+    json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+) -> None:
+    """Say how long the collective OP takes for each size, what the library would choose, and why."""
+    from trine.cli.machine import MachineOptions, group_machine
+    from trine.collectives.ask import collective as ask
+    from trine.collectives.sizes import parse_sizes
+    from trine.model.collective import CollectiveOptions
+
+    sizes = parse_sizes(size)
+    machine, warnings = group_machine(
+        MachineOptions(
+            cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
+            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
+        )
+    )  # fmt: skip
+    options = CollectiveOptions(
+        library=library, algorithm=algorithm, protocol=protocol, min_channels=min_channels, max_channels=max_channels,
+        nvls=nvls, **({} if launch is None else {"launch": launch}),
+    )  # fmt: skip
+    with ProgressLine() as progress:
+        answer = ask(
+            alias(op), sizes, machine, options=options, network=network, explain=explain, launch_given=launch is not None,
+            progress=progress, on_compile=progress.compiling,
+        )  # fmt: skip
+    show(answer.table(), json)
+    for warning in warnings:
+        say(f"note: {warning}")
+    if explain:
+        show(answer.explain(), json)
+    write_json(answer.to_json(), json)
+    if plot is not None:
+        answer.plot(plot)
+        say(f"drawn in {plot}")
+
+
+def alias(op: str) -> str:
+    """nccl-tests' names of a collective as ours: ``alltoall``, ``all_reduce_perf``, ``allreduce``."""
+    plain = op.lower().replace("-", "_").removesuffix("_perf")
+    names = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather", "sendrecv": "send_recv",
+             "reducescatter": "reduce_scatter", "alltoallv": "all_to_all_v"}  # fmt: skip
+    return names.get(plain, plain)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(collective)

@@ -1,0 +1,59 @@
+"""``trine validate``: how far predictions are from measurements that come with trine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trine.cli.output import reports_errors, say, show, write_json
+
+app = typer.Typer(no_args_is_help=True)
+SHOWN = 25
+
+
+@app.command()
+@reports_errors
+def collectives(
+    machine: Annotated[
+        list[str] | None, typer.Option(help="Only this machine or family of machines; may be repeated.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help=f"Show all rows, not the worst {SHOWN}.")] = False,
+    report: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write the page with its pictures; needs trine[plot].")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(help="Draw all errors by size; needs trine[plot].")] = None,
+    json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+) -> None:
+    """Replay the bundled measured collectives: error by machine, collective and size, worst first."""
+    from pathlib import Path
+
+    from trine.errors import InputError
+    from trine.studies.measured import load_measurements
+    from trine.studies.report import report_json, summary_text, write_report
+    from trine.studies.validate import select, validate_collectives
+
+    if report is not None and machine:
+        raise InputError("the report is about all machines: leave out --machine", field="--report")
+    series = load_measurements()
+    found = validate_collectives(select(series, machine) if machine else series)
+    show(summary_text(found, None if every else SHOWN), json)
+    write_json(report_json(found), json)
+    if plot is not None:
+        from trine.studies.report_plot import plot_errors
+
+        plot_errors(found, Path(plot))
+        say(f"drawn in {plot}")
+    if report is not None:
+        for path in write_report(found, report):
+            say(f"wrote {path}")
+
+
+@app.callback()
+def root() -> None:
+    """How far predictions are from measurements."""
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the commands to ``parent``."""
+    parent.add_typer(app, name="validate", help="How far predictions are from measurements.")

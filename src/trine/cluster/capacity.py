@@ -1,0 +1,135 @@
+"""What a cluster can carry: bisection bandwidth, the narrowest link of each pair's route, and its links in kinds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trine.cluster.cluster import GPU, Cluster, Link
+
+#: Clusters with more links are not searched for their bisection: it takes too long.
+MAX_LINKS = 100_000
+_Flow = dict[int, dict[int, int]]
+_START, _END = -1, -2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkKind:
+    """Links alike: ``count`` directed ones between devices of the same two kinds, with the same numbers."""
+
+    medium: str | None
+    link_class: str
+    joins: str
+    count: int
+    bytes_per_s: int
+    peak_bytes_per_s: int | None
+    latency_ps: int
+
+
+def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
+    """The kinds of links of a cluster, those of a class together, the fastest first."""
+    found: dict[tuple[str | None, str, str, int, int | None, int], int] = {}
+    for link in cluster.links:
+        joins = " - ".join(sorted((cluster.devices[link.source].kind, cluster.devices[link.target].kind)))
+        key = (link.medium, link.link_class, joins, link.bytes_per_s, link.peak_bytes_per_s, link.latency_ps)
+        found[key] = found.get(key, 0) + 1
+    kinds = [
+        LinkKind(
+            medium=medium,
+            link_class=link_class,
+            joins=joins,
+            count=count,
+            bytes_per_s=bytes_per_s,
+            peak_bytes_per_s=peak,
+            latency_ps=latency_ps,
+        )
+        for (medium, link_class, joins, bytes_per_s, peak, latency_ps), count in found.items()
+    ]
+    order = {"scale-up": 0, "host": 1, "scale-out": 2}
+    return tuple(sorted(kinds, key=lambda kind: (order[kind.link_class], -kind.bytes_per_s, kind.joins)))
+
+
+def route_bytes_per_s(cluster: Cluster, source: int, target: int) -> int:
+    """Bandwidth of the narrowest link between two devices; of routes that share a message, their sum."""
+    paths = cluster.paths(source, target)
+    return sum(min(cluster.links[link].bytes_per_s for link in route) for route, _ in paths)
+
+
+def bisection_bytes_per_s(cluster: Cluster) -> int | None:
+    """What the first half of the GPUs can send to the second half at once, over any routes.
+
+    The halves are those of the order of the ranks, so this is the bisection bandwidth of machines that are built alike
+    throughout, and no less than it of others. None for a single GPU or more than :data:`MAX_LINKS` links.
+    """
+    gpus = cluster.gpus
+    if len(gpus) < 2 or len(cluster.links) > MAX_LINKS:
+        return None
+    half = len(gpus) // 2
+    return _max_flow(_capacities(cluster, dict.fromkeys(gpus[:half], _START) | dict.fromkeys(gpus[half:], _END)))
+
+
+def _capacities(cluster: Cluster, ends: Mapping[int, int]) -> _Flow:
+    """Bytes/s between devices, the GPUs of each half as one; devices that do not forward carry nothing."""
+    capacity: _Flow = {_START: {}, _END: {}}
+    for link in cluster.links:
+        if _carries(cluster, link):
+            a, b = ends.get(link.source, link.source), ends.get(link.target, link.target)
+            if a != b:
+                forward = capacity.setdefault(a, {})
+                forward[b] = forward.get(b, 0) + link.bytes_per_s
+                capacity.setdefault(b, {}).setdefault(a, 0)
+    return capacity
+
+
+def _carries(cluster: Cluster, link: Link) -> bool:
+    ends = (cluster.devices[link.source], cluster.devices[link.target])
+    return all(device.forwards or device.kind == GPU for device in ends)
+
+
+def _max_flow(capacity: _Flow) -> int:
+    """From _START to _END, by augmenting along shortest paths (Dinic); ``capacity`` is used up."""
+    total = 0
+    while (level := _levels(capacity)) is not None:
+        ways = {device: iter(targets) for device, targets in capacity.items()}
+        nexts = {device: next(way, None) for device, way in ways.items()}
+        while (path := _path(capacity, level, ways, nexts)) is not None:
+            amount = min(capacity[a][b] for a, b in path)
+            for a, b in path:
+                capacity[a][b] -= amount
+                capacity[b][a] += amount
+            total += amount
+    return total
+
+
+def _levels(capacity: _Flow) -> dict[int, int] | None:
+    """Links from _START to each device; None if _END is cut off."""
+    level = {_START: 0}
+    pending = deque([_START])
+    while pending:
+        device = pending.popleft()
+        for target, left in capacity[device].items():
+            if left and target not in level:
+                level[target] = level[device] + 1
+                pending.append(target)
+    return level if _END in level else None
+
+
+def _path(
+    capacity: _Flow, level: dict[int, int], ways: dict[int, Iterator[int]], nexts: dict[int, int | None]
+) -> list[tuple[int, int]] | None:
+    """A path of free links that goes one level further with each; None when there is no more."""
+    trail = [_START]
+    while trail[-1] != _END:
+        device = trail[-1]
+        target = nexts[device]
+        while target is not None and not (capacity[device][target] and level.get(target) == level[device] + 1):
+            target = nexts[device] = next(ways[device], None)
+        if target is not None:
+            trail.append(target)
+        elif len(trail) == 1:
+            return None
+        else:
+            trail.pop()
+            nexts[trail[-1]] = next(ways[trail[-1]], None)
+    return list(zip(trail, trail[1:], strict=False))

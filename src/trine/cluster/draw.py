@@ -1,0 +1,198 @@
+"""Pictures of clusters (extra ``plot``): what is joined to what, how fast, by which kind of link."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster, Link
+from trine.cluster.draw_layout import lay_out
+from trine.cluster.draw_picture import MORE, Line, Mark, Picture
+from trine.errors import InputError, MissingExtraError
+from trine.units import format_bandwidth, format_time
+
+#: Colours that stay apart for colour-blind readers and in grey (Okabe and Ito, 2008).
+_LINK_COLOURS = {SCALE_UP: "#0072B2", HOST_LINK: "#999999", SCALE_OUT: "#D55E00"}
+_FILLS = {GPU: "#CDE7F7", HOST: "#E8E8E8", NIC: "#FBE3C5", SWITCH: "#FFFFFF", MORE: "#FFFFFF"}
+_NAMES = {GPU: "GPU", HOST: "host (processor, memory)", NIC: "NIC", SWITCH: "switch"}
+_WIDTH, _HEIGHT = 0.96, 0.46
+_MAX_LEGEND = 8
+_INCHES = 0.62
+
+
+def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None) -> None:
+    """Draw a cluster and write it to ``path`` (PNG, SVG or PDF by its ending).
+
+    Lines are as wide as links are fast (the square root of it) and coloured by class. Of many hosts that are alike,
+    and of many switches in a row, some are drawn and the others counted.
+
+    Raises
+    ------
+    MissingExtraError: matplotlib is not installed.
+    InputError: an ending that matplotlib does not know, or a file that cannot be written.
+    """
+    figures = _matplotlib()
+    picture = lay_out(cluster)
+    left, right, bottom, top = _extent(picture)
+    wide = min(30.0, max(6.0, (right - left) * _INCHES))
+    size = wide, min(24.0, wide * (top - bottom) / (right - left) + 1.1)
+    with figures["rc_context"]({"svg.hashsalt": "trine", "font.size": 8}):
+        figure = figures["Figure"](figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xlim(left, right)
+        axes.set_ylim(bottom, top)
+        axes.set_aspect("equal")
+        axes.axis("off")
+        _draw(axes, picture, figures)
+        axes.set_title(title or _title(cluster), fontsize=10, loc="left")
+        _legend(figure, figures, cluster, picture)
+        _save(figure, path)
+
+
+def _matplotlib() -> dict[str, Any]:
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+    except ImportError:
+        raise MissingExtraError("drawing", "plot", "matplotlib") from None
+    return {
+        "rc_context": mpl.rc_context,
+        "Figure": Figure,
+        "Line2D": Line2D,
+        "Arrow": FancyArrowPatch,
+        "Box": FancyBboxPatch,
+        "Patch": Patch,
+    }
+
+
+def _title(cluster: Cluster) -> str:
+    hosts = {cluster.devices[i].node for i in cluster.gpus} - {None}
+    where = f" on {len(hosts)} hosts" if len(hosts) > 1 else ""
+    return f"{cluster.name}: {len(cluster.gpus)} GPUs{where}"
+
+
+def _extent(picture: Picture) -> tuple[float, float, float, float]:
+    xs = [mark.x for mark in picture.marks] + [edge for f in picture.frames for edge in (f.left, f.right)]
+    ys = [mark.y for mark in picture.marks] + [edge for f in picture.frames for edge in (f.bottom, f.top)]
+    return min(xs) - 0.9, max(xs) + 0.9, min(ys) - 0.7, max(ys) + 0.9
+
+
+def _draw(axes: Any, picture: Picture, figures: dict[str, Any]) -> None:
+    for frame in picture.frames:
+        width, height = frame.right - frame.left, frame.top - frame.bottom
+        style = "round,pad=0,rounding_size=0.15"
+        box = figures["Box"](
+            (frame.left, frame.bottom), width, height, boxstyle=style, fc="#F7F7F4", ec="#777777", lw=0.8, zorder=0
+        )
+        axes.add_patch(box)
+        axes.text(
+            frame.left + 0.15, frame.bottom + 0.12, frame.label, fontsize=7.5, va="bottom", color="#444444", zorder=4
+        )
+    width_of = _widths(picture)
+    for line in picture.lines:
+        _draw_line(axes, picture.marks, line, width_of(line.link), figures)
+    for a, b in picture.hints:
+        first, second = picture.marks[a], picture.marks[b]
+        axes.plot([first.x, second.x], [first.y, second.y], color="#BBBBBB", lw=0.6, ls=(0, (3, 3)), zorder=1)
+    for mark in picture.marks:
+        _draw_mark(axes, mark, figures)
+
+
+def _widths(picture: Picture) -> Callable[[Link], float]:
+    """How wide a link is drawn, in points; thinner in a class with so many that they would cover each other."""
+    fastest = max((line.link.bytes_per_s for line in picture.lines), default=1)
+    count = Counter(line.link.link_class for line in picture.lines)
+
+    def width(link: Link) -> float:
+        room = min(1.0, (40 / count[link.link_class]) ** 0.5)
+        return float(0.4 + 4.0 * room * (link.bytes_per_s / fastest) ** 0.5)
+
+    return width
+
+
+def _draw_line(axes: Any, marks: Sequence[Mark], line: Line, width: float, figures: dict[str, Any]) -> None:
+    a, b = marks[line.a], marks[line.b]
+    arrow = figures["Arrow"](
+        (a.x, a.y),
+        (b.x, b.y),
+        connectionstyle=f"arc3,rad={line.bend or _detour(marks, line)}",
+        arrowstyle="-|>" if line.one_way else "-",
+        mutation_scale=9,
+        shrinkA=0,
+        shrinkB=14 if line.one_way else 0,
+        color=_LINK_COLOURS[line.link.link_class],
+        lw=width,
+        alpha=0.85,
+        zorder=1,
+    )
+    axes.add_patch(arrow)
+    if line.count > 1:
+        middle = (a.x + b.x) / 2, (a.y + b.y) / 2
+        axes.text(*middle, f"x{line.count}", fontsize=6, ha="center", va="center", zorder=2, color="#333333")
+
+
+def _detour(marks: Sequence[Mark], line: Line) -> float:
+    """A bend for a level line that would pass through the marks between its ends."""
+    a, b = marks[line.a], marks[line.b]
+    if abs(a.y - b.y) > 0.05:
+        return 0.0
+    low, high = sorted((a.x, b.x))
+    between = any(low < m.x < high and abs(m.y - a.y) < 0.05 for m in marks)
+    return (0.28 if a.x < b.x else -0.28) if between else 0.0
+
+
+def _draw_mark(axes: Any, mark: Mark, figures: dict[str, Any]) -> None:
+    tall = _HEIGHT * (1.8 if "\n" in mark.label else 1.0)
+    style = "round,pad=0,rounding_size=0.2" if mark.kind in (SWITCH, MORE) else "round,pad=0,rounding_size=0.06"
+    corner = (mark.x - _WIDTH / 2, mark.y - tall / 2)
+    dashed = (0, (3, 2)) if mark.kind == MORE else "-"
+    box = figures["Box"](
+        corner, _WIDTH, tall, boxstyle=style, fc=_FILLS[mark.kind], ec="#333333", lw=0.8, ls=dashed, zorder=3
+    )
+    axes.add_patch(box)
+    size = 7.5 if len(mark.label) <= 7 else 5.8 if len(mark.label) <= 10 else 5.0
+    axes.text(mark.x, mark.y, mark.label, fontsize=size, ha="center", va="center", zorder=4)
+
+
+def _legend(figure: Any, figures: dict[str, Any], cluster: Cluster, picture: Picture) -> None:
+    """Kinds of devices, and each kind of link with its bandwidth in one direction and its latency."""
+    kinds = [kind for kind in _NAMES if any(mark.kind == kind for mark in picture.marks)]
+    handles = [figures["Patch"](fc=_FILLS[kind], ec="#333333", label=_NAMES[kind]) for kind in kinds]
+    found: dict[tuple[object, ...], Link] = {}
+    for line in sorted(picture.lines, key=lambda line: -line.link.bytes_per_s):
+        link = line.link
+        found.setdefault((link.link_class, link.medium, link.bytes_per_s, link.latency_ps), link)
+    width_of = _widths(picture)
+    for link in list(found.values())[:_MAX_LEGEND]:
+        label = (
+            f"{link.medium or link.link_class}: {format_bandwidth(link.bytes_per_s)}, {format_time(link.latency_ps)}"
+        )
+        colour = _LINK_COLOURS[link.link_class]
+        handles.append(figures["Line2D"]([], [], color=colour, lw=width_of(link), label=label))
+    classes = ", ".join(dict.fromkeys(link.link_class for link in found.values()))
+    notes = [*picture.notes, f"bandwidth of each direction; classes: {classes}"]
+    if len(found) > _MAX_LEGEND:
+        notes.append(f"{len(found) - _MAX_LEGEND} more kinds of links")
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=7.5,
+        title="; ".join(notes),
+        title_fontsize=7,
+    )
+
+
+def _save(figure: Any, path: str | Path) -> None:
+    try:
+        metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else None
+        figure.savefig(path, dpi=140, metadata=metadata, bbox_inches="tight", pad_inches=0.1)
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", file=path) from None
+    except ValueError as error:
+        raise InputError(str(error), file=path) from None

@@ -1,0 +1,234 @@
+"""Hosts side by side, each a frame with its NICs on top and its NVSwitch below; the fabric in rows above them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from trine.cluster.cluster import GPU, HOST, SCALE_UP, SWITCH, Cluster
+from trine.cluster.draw_picture import MAX_INSIDE, MAX_ROW, Frame, Picture
+
+_ROW = 1.25
+_STEP = 1.12
+
+
+def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
+    """Place the devices of as many hosts as fit, and the fabric around them."""
+    hosts = _hosts(cluster)
+    left, tops, waiting = 0.0, 0.0, []
+    for run, quota in _runs(cluster, hosts):
+        for name, members in run[:quota]:
+            places = _inside(cluster, members)
+            width = max(x for x, _ in places.values()) - min(x for x, _ in places.values())
+            shift = left - min(x for x, _ in places.values())
+            prefix = f"{name}." if name else ""
+            for device, (x, y) in places.items():
+                picture.add(cluster, device, x + shift, y, prefix)
+            if name:
+                picture.frames.append(_frame(cluster, name, members, places, shift))
+            tops = max(tops, *(y for _, y in places.values()))
+            left += width + 2.0
+        if len(run) > quota:
+            mark = picture.more(left + 0.5, tops / 2, f"x {len(run) - quota}\nmore")
+            waiting.append((mark, {device for _, members in run[quota:] for device in members}))
+            left += 2.6
+    _fabric(cluster, picture, tops + 1.9, waiting)
+
+
+def _hosts(cluster: Cluster) -> list[tuple[str, list[int]]]:
+    """Devices by host, in order; where no device has one, all but the switches."""
+    members: dict[str, list[int]] = {}
+    loose: list[int] = []
+    for i, device in enumerate(cluster.devices):
+        if device.node is not None:
+            members.setdefault(device.node, []).append(i)
+        elif device.kind != SWITCH:
+            loose.append(i)
+    found = list(members.items())
+    if loose:
+        step = MAX_INSIDE // 2 if len(loose) > MAX_INSIDE else len(loose)
+        found.append(("", loose[:step]))
+    return found
+
+
+def _runs(
+    cluster: Cluster, hosts: Sequence[tuple[str, list[int]]]
+) -> Iterable[tuple[list[tuple[str, list[int]]], int]]:
+    """Consecutive hosts that are alike, and how many of each run are drawn."""
+    place = {device: (n, i) for n, (_, members) in enumerate(hosts) for i, device in enumerate(members)}
+
+    def looks(entry: tuple[str, list[int]]) -> object:
+        members = entry[1]
+        inner = [
+            (place[link.source][1], place[link.target][1], link.bytes_per_s)
+            for device in members
+            for link in cluster.links_from(device)
+            if link.target in place and place[link.target][0] == place[device][0]
+        ]
+        return [replace(cluster.devices[i], name="", node=None, rail=None) for i in members], inner
+
+    runs = [list(run) for _, run in groupby(hosts, key=looks)]
+    fits = MAX_INSIDE // max(1, max(len(members) for _, members in hosts))
+    quota = max(1, fits // len(runs))
+    return [(run, len(run) if len(run) <= quota else min(quota, 2)) for run in runs]
+
+
+def _frame(
+    cluster: Cluster, name: str, members: Sequence[int], places: Mapping[int, tuple[float, float]], shift: float
+) -> Frame:
+    models = [cluster.devices[i].gpu or "GPU" for i in members if cluster.devices[i].kind == GPU]
+    counts = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
+    xs, ys = [x for x, _ in places.values()], [y for _, y in places.values()]
+    spans = [
+        abs(places[link.source][0] - places[link.target][0])
+        for i in members
+        for link in cluster.links_from(i)
+        if cluster.devices[i].kind == cluster.devices[link.target].kind == GPU and link.target in places
+    ]
+    arcs = 0.15 * max(spans, default=0.0) if min(ys) == 0 else 0.0  # level lines between GPUs bend below them
+    return Frame(
+        min(xs) + shift - 0.75, min(ys) - 0.85 - arcs, max(xs) + shift + 0.75, max(ys) + 0.5,
+        f"{name}: {counts}" if counts else name,
+    )  # fmt: skip
+
+
+def _inside(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """Places of a host's devices: scale-up switches, GPUs, PCIe switches by level, processors, NICs, from below."""
+    rows = _rows(cluster, members)
+    x: dict[int, float] = {}
+    for device in rows:
+        if cluster.devices[device].kind == GPU:
+            x[device] = len(x) * _STEP
+    by_height: dict[float, list[int]] = {}
+    for device, height in rows.items():
+        by_height.setdefault(height, []).append(device)
+    for _ in range(3):  # what is placed pulls what it is joined to; three rounds reach all levels
+        for height in sorted(by_height, key=lambda h: (abs(h), h)):
+            row = [device for device in by_height[height] if cluster.devices[device].kind != GPU]
+            _place_row(row, {d: _pull(cluster, d, x) for d in row}, x)
+    return {device: (x[device], height * _ROW) for device, height in rows.items()}
+
+
+def _rows(cluster: Cluster, members: Sequence[int]) -> dict[int, float]:
+    """The row of each device, in rows above the GPUs."""
+    inside = set(members)
+    kinds = {i: cluster.devices[i].kind for i in members}
+    scale_up = {
+        link.target
+        for i in members
+        if kinds[i] == GPU
+        for link in cluster.links_from(i)
+        if link.link_class == SCALE_UP and kinds.get(link.target) == SWITCH
+    }
+    depth = _depths(cluster, [i for i in members if kinds[i] == HOST], inside - scale_up, kinds)
+    deepest = max([depth[i] for i in members if kinds[i] == SWITCH and i in depth], default=0)
+    rows: dict[int, float] = {}
+    for i in members:
+        if kinds[i] == GPU:
+            rows[i] = 0.0
+        elif i in scale_up:
+            rows[i] = -1.0
+        elif kinds[i] == SWITCH:
+            rows[i] = 1.0 + deepest - depth.get(i, deepest)
+        elif kinds[i] == HOST:
+            rows[i] = 1.0 + deepest if deepest else 1.0
+        else:
+            rows[i] = 2.0 + deepest
+    return rows
+
+
+def _depths(cluster: Cluster, roots: Sequence[int], inside: set[int], kinds: Mapping[int, str]) -> dict[int, int]:
+    """How many links each switch is away from the nearest processor."""
+    depth = dict.fromkeys(roots, 0)
+    edge = list(roots)
+    while edge:
+        following = []
+        for device in edge:
+            for link in cluster.links_from(device):
+                if link.target in inside and link.target not in depth and kinds[link.target] == SWITCH:
+                    depth[link.target] = depth[device] + 1
+                    following.append(link.target)
+        edge = following
+    return depth
+
+
+def _pull(cluster: Cluster, device: int, x: Mapping[int, float]) -> float | None:
+    """The mean place of what a device is joined to and what is placed already, but for its like."""
+    kind = cluster.devices[device].kind
+    near = [
+        x[link.target]
+        for link in cluster.links_from(device)
+        if link.target in x and (kind == SWITCH or cluster.devices[link.target].kind != kind)
+    ]
+    return sum(near) / len(near) if near else None
+
+
+def _place_row(row: Sequence[int], wanted: Mapping[int, float | None], x: dict[int, float]) -> None:
+    """Give a row's devices places near to those wanted, one step apart at least."""
+    known = [value for value in wanted.values() if value is not None]
+    middle = sum(known) / len(known) if known else 0.0
+    want = {device: middle if value is None else value for device, value in wanted.items()}
+    order = sorted(row, key=lambda device: (want[device], device))
+    at: list[float] = []
+    for device in order:
+        at.append(want[device] if not at else max(want[device], at[-1] + _STEP))
+    shift = sum(want[device] - place for device, place in zip(order, at, strict=True)) / max(1, len(order))
+    for device, place in zip(order, at, strict=True):
+        x[device] = place + shift
+
+
+def fabric_levels(cluster: Cluster) -> dict[int, int]:
+    """Switches of no host: how many of them away from the nearest device of a host, or from the nearest GPU."""
+    outside = {i for i, d in enumerate(cluster.devices) if d.node is None and d.kind == SWITCH}
+    near = {link.target for link in cluster.links if link.source not in outside and link.target in outside}
+    level = dict.fromkeys(near, 1)
+    edge = list(near)
+    while edge:
+        following = []
+        for device in edge:
+            for link in cluster.links_from(device):
+                if link.target in outside and link.target not in level:
+                    level[link.target] = level[device] + 1
+                    following.append(link.target)
+        edge = following
+    return level
+
+
+def _fabric(cluster: Cluster, picture: Picture, bottom: float, waiting: Sequence[tuple[int, set[int]]]) -> None:
+    """Rows of switches by level above the hosts; those that GPUs of several hosts share by scale-up links below."""
+    level = fabric_levels(cluster)
+    below = {
+        link.target
+        for i in cluster.gpus
+        for link in cluster.links_from(i)
+        if link.target in level and link.link_class == SCALE_UP and cluster.devices[i].node is not None
+    }
+    x = {device: picture.marks[mark].x for device, mark in picture.of_device.items()}
+    lowest = min((mark.y for mark in picture.marks), default=0.0)
+    rows: dict[int, list[int]] = {}
+    for device, height in level.items():
+        rows.setdefault(0 if device in below else height, []).append(device)
+    for height, row in sorted(rows.items()):
+        y = lowest - 2.2 if height == 0 else bottom + (height - 1) * 1.9
+        _fabric_row(cluster, picture, row, y, x)
+    for mark, hidden in waiting:
+        for device in [d for d in level if level[d] == 1 and d in picture.of_device]:
+            if any(link.target in hidden for link in cluster.links_from(device)):
+                picture.hints.append((mark, picture.of_device[device]))
+
+
+def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x: dict[int, float]) -> None:
+    """A row of switches, first those that lead to what is drawn; those that do not fit are one mark."""
+    pulls = {device: _pull(cluster, device, x) for device in row}
+    shown = sorted(row, key=lambda device: (pulls[device] is None, device))[:MAX_ROW]
+    places = [mark.x for mark in picture.marks]
+    left, right = min(places, default=0.0), max(places, default=0.0)
+    count = len(shown) + (len(shown) < len(row))
+    gap = max(_STEP * 1.1, (right - left) / max(1, count))
+    start = (left + right) / 2 - gap * (count - 1) / 2
+    for number, device in enumerate(sorted(shown, key=lambda d: (pulls[d] is None, pulls[d] or 0.0, d))):
+        x[device] = start + gap * number
+        picture.add(cluster, device, x[device], y)
+    if len(shown) < len(row):
+        picture.more(start + gap * (count - 1), y, f"+ {len(row) - len(shown)}")

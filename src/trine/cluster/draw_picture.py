@@ -1,0 +1,73 @@
+"""What a drawing of a cluster is made of: marks, frames and lines, in units of one device's width and gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trine.cluster.cluster import Cluster, Link
+
+#: Devices drawn inside hosts, and switches drawn in one row of the fabric; the rest is said in words.
+MAX_INSIDE, MAX_ROW, MAX_SIDE, MAX_CIRCLE = 64, 14, 8, 48
+MORE = "more"
+
+
+@dataclass
+class Mark:
+    """A device at a place; ``kind`` :data:`MORE` stands for those not drawn."""
+
+    x: float
+    y: float
+    kind: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A box around a host's devices."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """Links between two marks that look alike: ``count`` parallel ones, ``bend`` how far off the straight line."""
+
+    a: int
+    b: int
+    link: Link
+    count: int = 1
+    one_way: bool = False
+    bend: float = 0.0
+
+
+@dataclass
+class Picture:
+    """All that is drawn. ``hints`` are dashed lines to what is not drawn, ``extra`` links between marks by number."""
+
+    marks: list[Mark] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    hints: list[tuple[int, int]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    of_device: dict[int, int] = field(default_factory=dict)
+    extra: list[tuple[int, int, Link]] = field(default_factory=list)
+
+    def add(self, cluster: Cluster, device: int, x: float, y: float, prefix: str = "") -> None:
+        """Draw a device; its label is its name without the host's."""
+        found = cluster.devices[device]
+        self.of_device[device] = len(self.marks)
+        self.marks.append(Mark(x, y, found.kind, short(found.name.removeprefix(prefix))))
+
+    def more(self, x: float, y: float, label: str) -> int:
+        """A mark that stands for others."""
+        self.marks.append(Mark(x, y, MORE, label))
+        return len(self.marks) - 1
+
+
+def short(name: str) -> str:
+    """A label that fits a device: the end of a long name says more than its beginning."""
+    return name if len(name) <= 12 else f"…{name[-11:]}"

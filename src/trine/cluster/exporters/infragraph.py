@@ -1,0 +1,324 @@
+"""Any cluster as an InfraGraph infrastructure that reads back equal (docs/formats/infragraph.md).
+
+Each host becomes an instance, alike hosts instances of one device; what belongs to no host becomes the instance
+``fabric``. What InfraGraph has no field for is JSON in descriptions, which other readers pass over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+import yaml
+
+from trine.cluster.cluster import GPU, HOST, NIC, SWITCH, Cluster, Device
+from trine.cluster.exporters.pairs import lost, rates_of, two_way_wires
+from trine.cluster.importers.infragraph import infragraph_cluster
+from trine.cluster.importers.infragraph_parts import MARK
+from trine.cluster.importers.wiring import Rates, Wire
+from trine.errors import SpecError
+
+_CHOICES = {GPU: "xpu", HOST: "cpu", NIC: "nic", SWITCH: "switch"}
+_NOT_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
+    """An Infrastructure as plain data.
+
+    Parameters
+    ----------
+    lossy: links whose two directions differ get the slower numbers both ways; the notes say how many.
+
+    Raises
+    ------
+    SpecError: such links without ``lossy``.
+    """
+    wires = two_way_wires(cluster, lossy=lossy)
+    missing = lost(cluster, wires) if lossy else 0
+    if missing:
+        note = f"exported with {missing} links made alike in both directions"
+        cluster = replace(cluster, notes=f"{cluster.notes}\n{note}".strip())
+    data = _Export(cluster, wires).data()
+    own = _own_file(cluster)
+    _put_order(data, own, cluster)
+    if missing == 0 and infragraph_cluster(data, cluster.name) != cluster:
+        raise SpecError(f"cluster {cluster.name!r} does not read back equal from InfraGraph; please report this")
+    return data
+
+
+def infragraph_text(cluster: Cluster, *, as_json: bool = False, lossy: bool = False) -> str:
+    """As :func:`to_infragraph`, as the text of a YAML or JSON file."""
+    data = to_infragraph(cluster, lossy=lossy)
+    if as_json:
+        return json.dumps(data, indent=1, allow_nan=False) + "\n"
+    return yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False, default_flow_style=False, width=1 << 30)
+
+
+def _mark(own: Mapping[str, object]) -> str:
+    return MARK + json.dumps({key: value for key, value in own.items() if value not in (None, False, [], {}, "")})
+
+
+@dataclass
+class _Type:
+    """A device type: components in order, how each local device is named in endpoints, and the links it uses."""
+
+    name: str
+    components: list[dict[str, Any]] = field(default_factory=list)
+    ends: list[tuple[str, int]] = field(default_factory=list)
+    edges: list[dict[str, Any]] = field(default_factory=list)
+    links: dict[Rates, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Group:
+    """The devices of one host, or those of none."""
+
+    instance: str
+    node: str | None
+    prefix: str
+    members: list[int]
+    wires: list[Wire] = field(default_factory=list)
+    type: _Type | None = None
+
+
+class _Export:
+    def __init__(self, cluster: Cluster, wires: Sequence[Wire]) -> None:
+        self.cluster = cluster
+        self.groups = _grouped(cluster.devices)
+        self.group_of = {member: group for group in self.groups for member in group.members}
+        self.local = {member: i for group in self.groups for i, member in enumerate(group.members)}
+        self.outside: list[Wire] = []
+        for wire in wires:
+            group = self.group_of[wire.a]
+            if group is self.group_of[wire.b] and group.node is not None:
+                group.wires.append(wire._replace(a=self.local[wire.a], b=self.local[wire.b]))
+            else:
+                self.outside.append(wire)
+
+    def data(self) -> dict[str, Any]:
+        types: dict[object, _Type] = {}
+        names: set[str] = set()
+        for group in self.groups:
+            key = self.signature(group)
+            if key not in types:
+                types[key] = self.make_type(group, _unique(_type_name(self.cluster, group), names))
+            group.type = types[key]
+        links: dict[Rates, str] = {}
+        edges = list(_edges(self.outside, self.instance_end, links, "instance"))
+        return {
+            "name": self.cluster.name,
+            "description": "",
+            "devices": [_type_data(kind) for kind in types.values()],
+            "links": [_link_data(name, rates) for rates, name in links.items()],
+            "instances": [
+                {
+                    "name": group.instance,
+                    "description": _mark({"prefix": group.prefix, "node": group.node}),
+                    "device": group.type.name if group.type else "",
+                    "count": 1,
+                }
+                for group in self.groups
+            ],
+            "edges": edges,
+        }
+
+    def own_name(self, group: _Group, member: int) -> str:
+        return self.cluster.devices[member].name[len(group.prefix) :]
+
+    def signature(self, group: _Group) -> object:
+        devices = [replace(self.cluster.devices[i], name=self.own_name(group, i), node=None) for i in group.members]
+        return tuple(devices), tuple(group.wires)
+
+    def make_type(self, group: _Group, name: str) -> _Type:
+        kind, names = _Type(name), set[str]()
+        for members in _alike([(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]):
+            first = self.cluster.devices[members[0][0]]
+            component = _unique(members[0][1].rstrip("0123456789") or first.kind, names)
+            rails = [self.cluster.devices[i].rail for i, _, _ in members]
+            own = {
+                "kind": first.kind,
+                "names": [local for _, local, _ in members],
+                "gpu": first.gpu,
+                "forwards": first.forwards,
+                "reduces": first.reduces,
+                "rail": None if all(rail is None for rail in rails) else rails,
+            }
+            kind.components.append(
+                {
+                    "name": component,
+                    "description": _mark(own),
+                    "count": len(members),
+                    "choice": _CHOICES[first.kind],
+                }
+            )
+            kind.ends.extend((component, number) for number in range(len(members)))
+        kind.edges = list(_edges(group.wires, lambda i: (None, *kind.ends[i]), kind.links, None))
+        return kind
+
+    def instance_end(self, member: int) -> tuple[str | None, str, int]:
+        group = self.group_of[member]
+        assert group.type is not None
+        return (f"{group.instance}[0]", *group.type.ends[self.local[member]])
+
+
+def _grouped(devices: Sequence[Device]) -> list[_Group]:
+    """Devices by host in the order in which hosts appear, those of none last."""
+    members: dict[str | None, list[int]] = {}
+    for i, device in enumerate(devices):
+        members.setdefault(device.node, []).append(i)
+    order = [node for node in members if node is not None] + ([None] if None in members else [])
+    names: set[str] = set()
+    groups = []
+    for node in order:
+        prefix = f"{node}." if node and all(devices[i].name.startswith(f"{node}.") for i in members[node]) else ""
+        groups.append(_Group(_unique(node or "fabric", names), node, prefix, members[node]))
+    return groups
+
+
+def _alike(
+    members: Iterable[tuple[int, str, Device]],
+) -> Iterator[list[tuple[int, str, Device]]]:
+    """Runs of devices that differ in their number only."""
+    run: list[tuple[int, str, Device]] = []
+    last: object = None
+    for entry in members:
+        _, name, device = entry
+        key = (name.rstrip("0123456789"), device.kind, device.gpu, device.forwards, device.reduces)
+        if run and key != last:
+            yield run
+            run = []
+        run.append(entry)
+        last = key
+    if run:
+        yield run
+
+
+def _unique(text: str, taken: set[str]) -> str:
+    """A name of the format that is not taken, near to the text."""
+    base = _NOT_NAME.sub("-", text).strip("-")[:100] or "part"
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    taken.add(name)
+    return name
+
+
+def _type_name(cluster: Cluster, group: _Group) -> str:
+    if group.node is None:
+        return "fabric"
+    return cluster.name if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", cluster.name) else "host"
+
+
+def _edges(
+    wires: Sequence[Wire], end_of: Any, links: dict[Rates, str], instance: str | None
+) -> Iterator[dict[str, Any]]:
+    """Edge entries; consecutive wires that a slice can say become one."""
+    taken = set(links.values())
+    run: list[tuple[tuple[str | None, str, int], tuple[str | None, str, int]]] = []
+    last: Rates | None = None
+    for wire in wires:
+        if wire.rates not in links:
+            links[wire.rates] = _unique(wire.rates.medium or wire.rates.link_class, taken)
+        pair = (end_of(wire.a), end_of(wire.b))
+        if run and (wire.rates != last or not _continues(run, pair)):
+            yield _edge(run, links[last], instance)  # type: ignore[index]
+            run = []
+        run.append(pair)
+        last = wire.rates
+    if run:
+        yield _edge(run, links[last], instance)  # type: ignore[index]
+
+
+def _continues(run: Sequence[tuple[Any, Any]], pair: tuple[Any, Any]) -> bool:
+    """Whether a pair goes on as the run does: each end the next of its component, or the same one throughout."""
+    steps = []
+    for side in (0, 1):
+        before, after = run[-1][side], pair[side]
+        if before[:2] != after[:2]:
+            return False
+        steps.append(after[2] - before[2])
+    if len(run) > 1:
+        return steps == [run[1][side][2] - run[0][side][2] for side in (0, 1)]
+    return steps in ([1, 1], [1, 0], [0, 1]) and run[0][0][:2] != run[0][1][:2]
+
+
+def _edge(run: Sequence[tuple[Any, Any]], link: str, instance: str | None) -> dict[str, Any]:
+    ends = []
+    for side in (0, 1):
+        owner, component, first = run[0][side]
+        last = run[-1][side][2]
+        text = f"{component}[{first}]" if first == last else f"{component}[{first}:{last + 1}]"
+        ends.append({"component": text} if instance is None else {instance: owner, "component": text})
+    one_fixed = len(run) > 1 and any(run[0][side][2] == run[-1][side][2] for side in (0, 1))
+    return {"ep1": ends[0], "ep2": ends[1], "scheme": "many2many" if one_fixed else "one2one", "link": link}
+
+
+def _type_data(kind: _Type) -> dict[str, Any]:
+    return {
+        "name": kind.name,
+        "components": kind.components,
+        "links": [_link_data(name, rates) for rates, name in kind.links.items()],
+        "edges": kind.edges,
+    }
+
+
+def _link_data(name: str, rates: Rates) -> dict[str, Any]:
+    """A link with its exact numbers: whole bytes/s and ps have at most nine and three decimals in these units."""
+    own = {"link_class": rates.link_class, "medium": rates.medium, "peak_bytes_per_s": rates.peak_bytes_per_s}
+    bandwidth = float(Decimal(rates.bytes_per_s) / 10**9)
+    latency = float(Decimal(rates.latency_ps) / 10**3)
+    return {
+        "name": name,
+        "description": _mark(own),
+        "physical": {
+            "bandwidth": {"choice": "gigabytes_per_second", "gigabytes_per_second": bandwidth},
+            "latency": {"choice": "ns", "ns": latency},
+        },
+    }
+
+
+def _own_file(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "evidence": cluster.evidence,
+        "sources": dict(cluster.sources),
+        "notes": cluster.notes,
+        "library": cluster.library,
+        "routing": cluster.routing,
+        "grid": list(cluster.grid),
+        "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
+    }
+
+
+def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> None:
+    """Add to the infrastructure's description how the order of devices and links differs from the file's."""
+    data["description"] = _mark({"evidence": cluster.evidence})
+    read = infragraph_cluster(data, cluster.name)
+    position = {device.name: i for i, device in enumerate(read.devices)}
+    order = [position[device.name] for device in cluster.devices]
+    if order == sorted(range(len(order)), key=lambda i: read.devices[i].kind != GPU):
+        own["devices"] = None if order == list(range(len(order))) else "gpus first"
+    else:
+        own["devices"] = order
+    places: dict[object, list[int]] = {}
+    for i, link in enumerate(read.links):
+        ends = read.devices[link.source].name, read.devices[link.target].name
+        places.setdefault((*ends, rates_of(link)), []).append(i)
+    links, names = [], {}
+    for number, link in enumerate(cluster.links):
+        ends = cluster.devices[link.source].name, cluster.devices[link.target].name
+        found = places.get((*ends, rates_of(link)))
+        if not found:
+            break  # exported with loss: the file's own order
+        place = found.pop(0)
+        links.append(place)
+        if read.links[place].name != link.name:
+            names[str(number)] = link.name
+    if len(links) == len(cluster.links) == len(read.links):
+        own["links"] = None if links == list(range(len(links))) else links
+        own["link_names"] = names
+    data["description"] = _mark(own)

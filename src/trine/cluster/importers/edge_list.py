@@ -1,0 +1,198 @@
+"""Clusters as a list of links in CSV: ``source,target,bandwidth,latency`` and what may follow."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from trine.cluster.cluster import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Cluster, Device
+from trine.cluster.importers.choices import parse_choice
+from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
+from trine.errors import InputError, SpecError, nearest
+from trine.spec import read_text
+from trine.units import parse_bandwidth, parse_time
+
+REQUIRED = ("source", "target", "bandwidth", "latency")
+OPTIONAL = ("class", "medium", "duplex", "source_kind", "target_kind", "source_node", "target_node")
+_YES_NO = {"true": True, "yes": True, "1": True, "": True, "false": False, "no": False, "0": False}
+#: The kind of a device whose rows do not say it, by how its name begins; others are GPUs.
+_BY_NAME = (
+    (("gpu", "xpu", "npu", "rank"), GPU),
+    (("cpu", "host", "mem", "numa", "socket"), HOST),
+    (("nic", "mlx", "hca", "eth", "ib"), NIC),
+    (("switch", "sw", "nvswitch", "nvsw", "pcie", "leaf", "spine", "core", "tor", "router", "rail"), SWITCH),
+)
+
+
+def read_edge_list(
+    path: str | os.PathLike[str],
+    *,
+    gpu: str | None = None,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+) -> Cluster:
+    """Read a CSV with a header and a row a link (docs/formats/imports.md).
+
+    Parameters
+    ----------
+    gpu: the GPU model of all GPUs.
+    links: numbers for rows without, by the row's ``medium``: a catalogue entry or ``"BANDWIDTH, LATENCY"``.
+    links_from: ``"catalogue"``: a medium of the catalogue's own supplies what a row lacks.
+
+    Raises
+    ------
+    SpecError: an unknown column, a row that cannot be read; names the line.
+    """
+    return edge_list_cluster(read_text(path), os.fspath(path), gpu, links, links_from)
+
+
+def edge_list_cluster(
+    text: str,
+    file: str,
+    gpu: str | None = None,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+) -> Cluster:
+    """As :func:`read_edge_list`, from text."""
+    from trine.cluster.importers.media import check_links_from
+
+    check_links_from(links_from)
+    if gpu is not None:
+        from trine.cluster.gpus import load_gpu
+
+        gpu = load_gpu(gpu).name
+    reader = _Reader(file, gpu, dict(links or {}), from_catalogue=links_from is not None)
+    try:
+        for line, row in _rows(text, file):
+            reader.row(row, f"{file}:{line}")
+    except csv.Error as error:
+        raise SpecError(f"not valid CSV: {error}", file=file) from None
+    unused = sorted(set(reader.links) - reader.media)
+    if unused:
+        raise SpecError(f"the file has no medium {unused[0]!r}{nearest(unused[0], reader.media)}", field="links")
+    return assemble(
+        Path(file).stem,
+        reader.draft.devices,
+        [wire._replace(rates=_classed(wire, reader.draft)) for wire in reader.draft.wires],
+        file=file,
+        sources={"links": Path(file).name, **reader.sources},
+    )
+
+
+def _rows(text: str, file: str) -> list[tuple[int, dict[str, str]]]:
+    """Line number and cells by column; the header must be there, comments (#) and empty lines may be."""
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True)
+    header: list[str] | None = None
+    rows = []
+    for cells in reader:
+        if not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#"):
+            continue
+        if header is None:
+            header = _header([cell.strip().lower() for cell in cells], f"{file}:{reader.line_num}")
+            continue
+        if len(cells) > len(header):
+            text = f"has {len(cells)} cells, the header has {len(header)}"
+            raise SpecError(text, file=f"{file}:{reader.line_num}")
+        rows.append((reader.line_num, {name: cell.strip() for name, cell in zip(header, cells, strict=False)}))
+    if header is None:
+        raise SpecError("has no header", file=file)
+    return rows
+
+
+def _header(names: list[str], where: str) -> list[str]:
+    for name in names:
+        if name not in (*REQUIRED, *OPTIONAL):
+            raise SpecError(f"unknown column {name[:80]!r}{nearest(name[:80], (*REQUIRED, *OPTIONAL))}", file=where)
+    if len(set(names)) != len(names):
+        raise SpecError("a column is given twice", file=where)
+    for name in ("source", "target"):
+        if name not in names:
+            raise SpecError(f"the header must name the column {name!r}; it may name {', '.join(OPTIONAL)}", file=where)
+    return names
+
+
+class _Reader:
+    def __init__(self, file: str, gpu: str | None, links: dict[str, str], *, from_catalogue: bool) -> None:
+        self.gpu, self.links, self.from_catalogue = gpu, links, from_catalogue
+        self.draft = Draft(file)
+        self.media: set[str] = set()
+        self.sources: dict[str, str] = {}
+
+    def row(self, row: dict[str, str], where: str) -> None:
+        try:
+            a, b = (self.device(row, end) for end in ("source", "target"))
+            if a == b:
+                raise SpecError(f"joins {row['source']!r} to itself")
+            self.draft.join(a, b, self.rates(row))
+            if not _yes(row.get("duplex", "")):
+                self.draft.wires[-1] = self.draft.wires[-1]._replace(one_way=True)
+        except InputError as error:
+            raise SpecError(str(error), file=where) from None
+
+    def device(self, row: dict[str, str], end: str) -> int:
+        name, kind, node = row.get(end, ""), row.get(f"{end}_kind", ""), row.get(f"{end}_node", "") or None
+        if not name or len(name) > 200 or not name.isprintable():
+            raise SpecError(f"{end}: a name has 1 to 200 printable characters")
+        wanted = kind_named(kind, None, f"{end}_kind") if kind else None
+        if name not in self.draft.index:
+            found = wanted or _kind_by_name(name)
+            gpu = self.gpu if found == GPU else None
+            forwards = found in (SWITCH, NIC, HOST)
+            return self.draft.add(Device(name=name, kind=found, gpu=gpu, node=node, forwards=forwards))
+        index = self.draft.index[name]
+        known = self.draft.devices[index]
+        if wanted not in (None, known.kind):
+            raise SpecError(f"{name!r} is a {wanted} here and a {known.kind} before")
+        if node not in (None, known.node):
+            raise SpecError(f"{name!r} belongs to node {node!r} here and to {known.node!r} before")
+        return index
+
+    def rates(self, row: dict[str, str]) -> Rates:
+        medium, link_class = row.get("medium", "") or None, row.get("class", "")
+        if link_class and link_class not in LINK_CLASSES:
+            raise SpecError(f"class: unknown {link_class[:80]!r}{nearest(link_class[:80], LINK_CLASSES)}")
+        bandwidth, latency = row.get("bandwidth", ""), row.get("latency", "")
+        rates = Rates(0, 0, link_class, medium)
+        if medium is not None:
+            self.media.add(medium)
+        if not bandwidth or not latency:
+            rates = self.chosen(medium, link_class)
+        return rates._replace(
+            bytes_per_s=parse_bandwidth(bandwidth) if bandwidth else rates.bytes_per_s,
+            latency_ps=parse_time(latency) if latency else rates.latency_ps,
+        )
+
+    def chosen(self, medium: str | None, link_class: str) -> Rates:
+        if medium is None or (medium not in self.links and not self.from_catalogue):
+            raise SpecError(
+                "bandwidth or latency is missing: write it, or a 'medium' with --link MEDIUM=ENTRY or "
+                "--links-from catalogue"
+            )
+        text = self.links.get(medium, medium)
+        self.sources[f"link {medium}"] = f"chosen for this import: {text}"
+        rates = parse_choice(text, f"links[{medium}]").rates(link_class)
+        return rates._replace(link_class=link_class or rates.link_class)
+
+
+def _kind_by_name(name: str) -> str:
+    """``leaf3`` is a switch; the last part of a name with dots or slashes counts: ``node0.nic1``."""
+    last = name.lower().replace("/", ".").split(".")[-1]
+    for begins, kind in _BY_NAME:
+        if last.rstrip("0123456789-_") in begins:
+            return kind
+    return GPU
+
+
+def _yes(text: str) -> bool:
+    if text.lower() not in _YES_NO:
+        raise SpecError(f"duplex: must be true or false, got {text[:80]!r}")
+    return _YES_NO[text.lower()]
+
+
+def _classed(wire: Wire, draft: Draft) -> Rates:
+    if wire.rates.link_class:
+        return wire.rates
+    return wire.rates._replace(link_class=class_between(draft.devices[wire.a], draft.devices[wire.b]))

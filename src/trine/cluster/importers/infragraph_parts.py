@@ -1,0 +1,279 @@
+"""From InfraGraph's nodes and edges to devices and wires: kinds, hosts, and the numbers of links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, TypeVar
+
+from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device
+from trine.cluster.importers.choices import LinkChoices
+from trine.cluster.importers.wiring import Rates, Wire, class_between
+from trine.errors import SpecError
+from trine.spec import Spec, check, parse_json
+from trine.units import MAX_INT64
+
+if TYPE_CHECKING:
+    from trine.cluster.importers.infragraph_expand import Expanded, Node
+    from trine.cluster.importers.infragraph_schema import InfrastructureFile, LinkFile, OwnComponent, OwnInstance
+
+#: What our own exporter writes into descriptions, which the format leaves free: JSON after this.
+MARK = "trine: "
+_LATENCY_PS = {"ms": 10**9, "us": 10**6, "ns": 10**3}
+_BYTES_PER_S = {"gigabits_per_second": Fraction(10**9, 8), "gigabytes_per_second": Fraction(10**9)}
+AnySpec = TypeVar("AnySpec", bound=Spec)
+
+
+def own_part(description: str, model: type[AnySpec], file: str) -> AnySpec | None:
+    """What our exporter put into a description, None if it is not from there."""
+    if not description.startswith(MARK):
+        return None
+    return check(model, parse_json(description[len(MARK) :], file), f"{file}: a description that begins {MARK!r}")
+
+
+def node_devices(expanded: Expanded, spec: InfrastructureFile, gpu: str | None, file: str) -> list[Device]:
+    """One device a node, in the order of the file."""
+    from trine.cluster.importers.infragraph_schema import OwnComponent, OwnInstance
+
+    if gpu is not None:
+        from trine.cluster.gpus import load_gpu
+
+        load_gpu(gpu)
+    own_instances = {entry.name: own_part(entry.description, OwnInstance, file) for entry in spec.instances}
+    own_components: dict[str, OwnComponent | None] = {}
+    surroundings = _surroundings(expanded.nodes)
+    devices = []
+    for name, node, instance in zip(expanded.names, expanded.nodes, expanded.instances, strict=True):
+        if node.description not in own_components:
+            own_components[node.description] = own_part(node.description, OwnComponent, file)
+        own = own_components[node.description]
+        if own is not None:
+            devices.append(_as_exported(node, own, own_instances[instance.rpartition(".")[0]], file))
+            continue
+        kind, forwards, below = surroundings[id(node)]
+        host = None if below is None else f"{instance}.{below}" if below else instance
+        devices.append(Device(name=name, kind=kind, gpu=gpu if kind == GPU else None, node=host, forwards=forwards))
+    return devices
+
+
+def _as_exported(node: Node, own: OwnComponent, instance: OwnInstance | None, file: str) -> Device:
+    for name, values in (("names", own.names), ("node", own.node), ("rail", own.rail)):
+        if values is not None and node.number >= len(values):
+            raise SpecError(f"component {node.path!r}: '{name}' after {MARK!r} is too short", file=file)
+    prefix, host = ("", None) if instance is None else (instance.prefix, instance.node)
+    return Device(
+        name=prefix + own.names[node.number],
+        kind=own.kind,
+        gpu=own.gpu,
+        node=host if own.node is None else own.node[node.number],
+        forwards=own.forwards,
+        reduces=own.reduces,
+        rail=None if own.rail is None else own.rail[node.number],
+    )
+
+
+def _surroundings(nodes: Sequence[Node]) -> dict[int, tuple[str, bool, str | None]]:
+    """For each distinct node: its kind, whether it forwards, and the path of its host within the instance.
+
+    The key is the node's identity: the instances of a device type share its nodes.
+    """
+    distinct = {id(node): node for node in nodes}
+    inside: dict[tuple[str, str], set[str]] = {}
+    for node in distinct.values():
+        for path, _ in node.owners:
+            inside.setdefault((node.owners[0][1], path), set()).add(node.choice)
+    found = {}
+    for key, node in distinct.items():
+        around = [(path, inside[node.owners[0][1], path]) for path, _ in node.owners]
+        found[key] = (*_kind(node.choice, around), _host_path(around))
+    return found
+
+
+def _kind(choice: str, around: list[tuple[str, set[str]]]) -> tuple[str, bool]:
+    """A device's kind and whether it forwards, by its choice and by the choices in the devices that enclose it.
+
+    Generic switches and NICs call their ASIC a ``cpu``: it is one only where there are no ports, or GPUs too.
+    """
+    outer, inner = around[0][1], around[-1][1]
+    if choice == "cpu" and "port" in inner and not inner & {"xpu", "nic"}:
+        return (NIC if "xpu" in outer else SWITCH), True
+    if choice == "memory" and "cpu" in outer:
+        return SWITCH, False  # a dead end; the host memory is what the processor gives
+    kinds = {"xpu": (GPU, False), "cpu": (HOST, True), "nic": (NIC, True), "memory": (HOST, False)}
+    return kinds.get(choice, (SWITCH, True))
+
+
+def _host_path(around: list[tuple[str, set[str]]]) -> str | None:
+    """The innermost enclosing device with both GPUs and a processor, else the instance if it has GPUs or NICs."""
+    for path, choices in reversed(around):
+        if {"xpu", "cpu"} <= choices:
+            return path
+    return "" if around[0][1] & {"xpu", "nic"} else None
+
+
+class _Numbers:
+    """What is known of one link entry: from the file, else from the user's choices."""
+
+    def __init__(self, key: tuple[str, str], link: LinkFile, choices: LinkChoices, file: str) -> None:
+        from trine.cluster.importers.infragraph_schema import OwnLink
+
+        self.key, self.link = key, link
+        self.own = own_part(link.description, OwnLink, file)
+        self.bytes_per_s, self.latency_ps = _bandwidth(link, file), _latency(link, file)
+        self.choice = None
+        if self.own is None and (self.bytes_per_s is None or self.latency_ps is None or _given(choices, key)):
+            self.choice = choices.choice(key[0], key[1], f"{link.description} {_nominal(key, self.bytes_per_s)}")
+
+    @property
+    def missing(self) -> list[str]:
+        known = self.choice is not None
+        parts = (("bandwidth", self.bytes_per_s), ("latency", self.latency_ps))
+        return [name for name, value in parts if value is None and not known]
+
+    def rates(self, a: Device, b: Device, share: int) -> Rates:
+        """Of one edge, the file's numbers first; ``share`` links of a GPU share the lanes that are usual."""
+        if self.own is not None:
+            assert self.bytes_per_s is not None
+            assert self.latency_ps is not None
+            own = self.own
+            return Rates(self.bytes_per_s, self.latency_ps, own.link_class, own.medium, own.peak_bytes_per_s)
+        link_class = class_between(a, b)
+        if "pci" in f"{self.link.name} {self.link.description}".lower() and link_class == SCALE_UP:
+            link_class = HOST_LINK
+        if self.choice is None:
+            assert self.bytes_per_s is not None
+            assert self.latency_ps is not None
+            return Rates(self.bytes_per_s, self.latency_ps, link_class)
+        shared = self.choice.entry is not None and self.choice.entry.link_class == SCALE_UP
+        between_switches = a.kind == b.kind == SWITCH
+        chosen = self.choice.rates(link_class, share if shared else 1, hop=between_switches)
+        return chosen._replace(
+            bytes_per_s=self.bytes_per_s or chosen.bytes_per_s,
+            latency_ps=chosen.latency_ps if self.latency_ps is None else self.latency_ps,
+        )
+
+
+def _given(choices: LinkChoices, key: tuple[str, str]) -> bool:
+    """Whether the user chose for this link by name."""
+    return key[1] in choices.given or f"{key[0]}.{key[1]}" in choices.given
+
+
+def _nominal(key: tuple[str, str], bytes_per_s: int | None) -> str:
+    """InfiniBand's name for the usual speeds between devices, which lets the catalogue supply the latency."""
+    speeds = {12_500_000_000: "ib-edr", 25_000_000_000: "ib-hdr", 50_000_000_000: "ib-ndr", 100_000_000_000: "ib-xdr"}
+    return "" if key[0] or bytes_per_s is None else speeds.get(bytes_per_s, "")
+
+
+def _bandwidth(link: LinkFile, file: str) -> int | None:
+    """Bytes/s in each direction; None if not given or in transfers, whose width the format does not say."""
+    given = None if link.physical is None else link.physical.bandwidth
+    if given is None or given.choice is None or given.choice == "gigatransfers_per_second":
+        return None
+    value = getattr(given, given.choice)
+    if value is None:
+        return None
+    bytes_per_s = round(Fraction(repr(value)) * _BYTES_PER_S[given.choice])
+    if not 0 < bytes_per_s <= MAX_INT64:
+        raise SpecError(f"a bandwidth must be positive, got {value!r}", file=file, field=f"link {link.name!r}")
+    return bytes_per_s
+
+
+def _latency(link: LinkFile, file: str) -> int | None:
+    given = None if link.physical is None else link.physical.latency
+    value = None if given is None or given.choice is None else getattr(given, given.choice)
+    if given is None or value is None:
+        return None
+    latency_ps = round(Fraction(repr(value)) * _LATENCY_PS[str(given.choice)])
+    if latency_ps > MAX_INT64:
+        raise SpecError(f"the latency {value!r} is too large", file=file, field=f"link {link.name!r}")
+    return latency_ps
+
+
+def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoices, file: str) -> list[Wire]:
+    """One wire an edge, with its numbers.
+
+    Raises
+    ------
+    SpecError: links without numbers, all of them, with what supplies them; a choice for a link that is not there.
+    """
+    used = dict.fromkeys(edge.link for edge in expanded.edges)
+    numbers = {key: _Numbers(key, expanded.links[key], choices, file) for key in used}
+    choices.check_all_used({name for key in expanded.links for name in (key[1], f"{key[0]}.{key[1]}")})
+    shares = _shares(expanded, devices)
+    inner = _inner_keys(expanded, numbers) if choices.from_catalogue else set()
+    _check_complete([entry for key, entry in numbers.items() if key not in inner], file)
+    memo: dict[object, Rates] = {}
+    wires = []
+    for a, b, link in expanded.edges:
+        if link in inner:
+            wires.append(Wire(a, b, Rates(0, 0, class_between(devices[a], devices[b]))))
+            continue
+        share = max(shares.get((a, link), 1), shares.get((b, link), 1))
+        first, second = devices[a], devices[b]
+        alike = (link, share, first.kind, second.kind, first.node is None, first.node == second.node)
+        if alike not in memo:
+            memo[alike] = numbers[link].rates(first, second, share)
+        wires.append(Wire(a, b, memo[alike]))
+    for key in inner:
+        choices.used[f"link {key[0]}.{key[1]}"] = "inside a switch or NIC: as fast as what it leads to, no latency"
+    return _with_inner_speeds(wires, len(devices), file) if inner else wires
+
+
+def _shares(expanded: Expanded, devices: Sequence[Device]) -> dict[tuple[int, tuple[str, str]], int]:
+    """For each GPU and link entry: how many of the GPU's edges use it."""
+    shares: dict[tuple[int, tuple[str, str]], int] = {}
+    for a, b, link in expanded.edges:
+        for end in (a, b):
+            if devices[end].kind == GPU:
+                shares[end, link] = shares.get((end, link), 0) + 1
+    return shares
+
+
+def _inner_keys(expanded: Expanded, numbers: dict[tuple[str, str], _Numbers]) -> set[tuple[str, str]]:
+    """Links without numbers of device types that hold neither GPUs nor whole NICs: those inside switches and NICs."""
+    whole = {owner for node in expanded.nodes if node.choice in ("xpu", "nic") for _, owner in node.owners}
+    return {key for key, entry in numbers.items() if entry.missing and key[0] and key[0] not in whole}
+
+
+def _with_inner_speeds(wires: list[Wire], num_devices: int, file: str) -> list[Wire]:
+    """Give each wire of 0 bytes/s the speed of the fastest one at its ends, from the outside in."""
+    fastest = [0] * num_devices
+    for wire in wires:
+        for end in (wire.a, wire.b):
+            fastest[end] = max(fastest[end], wire.rates.bytes_per_s)
+    top = max(fastest)
+    if not top:
+        raise SpecError("no link has a bandwidth", file=file)
+    open_ends = [i for i, wire in enumerate(wires) if not wire.rates.bytes_per_s]
+    while open_ends:
+        speeds = {i: max(fastest[wires[i].a], fastest[wires[i].b]) for i in open_ends}
+        if not any(speeds.values()):
+            speeds = dict.fromkeys(open_ends, top)
+        for i, speed in speeds.items():
+            if speed:
+                a, b, rates = wires[i][:3]
+                wires[i] = wires[i]._replace(rates=rates._replace(bytes_per_s=speed))
+                fastest[a], fastest[b] = max(fastest[a], speed), max(fastest[b], speed)
+        open_ends = [i for i in open_ends if not speeds[i]]
+    return wires
+
+
+def _check_complete(numbers: Sequence[_Numbers], file: str) -> None:
+    lacking = [entry for entry in numbers if entry.missing]
+    if not lacking:
+        return
+    from trine.cluster.importers.choices import guessed_entry
+
+    lines, example = [], ""
+    for entry in lacking[:20]:
+        name = ".".join(part for part in entry.key if part)
+        guess = guessed_entry(f"{entry.link.name} {entry.link.description}")
+        example = example or f"{name}={guess or 'ENTRY'}"
+        says = f" ({entry.link.description!r})" if entry.link.description else ""
+        lines.append(f"{name}{says} lacks {' and '.join(entry.missing)}")
+    more = f"; and {len(lacking) - 20} more" if len(lacking) > 20 else ""
+    raise SpecError(
+        f"{'; '.join(lines)}{more}. Give each one, as in --link {example} or --link 'NAME=50 GB/s, 1 us' "
+        "(links={...} in Python), or let names and descriptions choose: --links-from catalogue",
+        file=file,
+    )

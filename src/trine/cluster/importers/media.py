@@ -1,0 +1,156 @@
+"""Which catalogue entries a machine's own words stand for: GPU models, SM versions, PCIe speeds, processor vendors."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from trine.cluster.cluster import HOST_LINK, SCALE_UP
+from trine.cluster.importers.choices import Choice, LinkChoices
+from trine.cluster.importers.wiring import Rates
+from trine.cluster.links import LinkType, known_links, link_named
+from trine.errors import SpecError
+
+#: GPU model (its name begins so): NVLink and PCIe generation, from the vendors' data sheets.
+_BY_MODEL = (
+    ("p100", "nvlink1", "pcie3"),
+    ("v100", "nvlink2", "pcie3"),
+    ("t4", None, "pcie3"),
+    ("a100", "nvlink3", "pcie4"),
+    ("a30", "nvlink3", "pcie4"),
+    ("a40", "nvlink3", "pcie4"),
+    ("rtx3090", "nvlink3", "pcie4"),
+    ("l4", None, "pcie4"),
+    ("rtx4090", None, "pcie4"),
+    ("h100", "nvlink4", "pcie5"),
+    ("h200", "nvlink4", "pcie5"),
+    ("h20", "nvlink4", "pcie5"),
+    ("gh200", "nvlink4", "pcie5"),
+    ("b200", "nvlink5", "pcie5"),
+    ("b300", "nvlink5", "pcie6"),
+    ("gb200", "nvlink5", "pcie5"),
+    ("gb300", "nvlink5", "pcie6"),
+    ("rtx-pro-6000", None, "pcie5"),
+)
+#: Compute capability (SM version) from, to: NVLink generation. NCCL's topo.h tells them apart in the same way.
+_BY_SM = ((60, 69, "nvlink1"), (70, 79, "nvlink2"), (80, 89, "nvlink3"), (90, 99, "nvlink4"), (100, 129, "nvlink5"))
+#: AMD's graphics target: generation of Infinity Fabric links between GPUs.
+_BY_GFX = {"gfx906": "xgmi1", "gfx908": "xgmi1", "gfx90a": "xgmi2", "gfx942": "xgmi3", "gfx950": "xgmi4"}
+#: GT/s a lane: PCIe generation.
+_BY_TRANSFERS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
+#: GB/s of data a lane after encoding, by generation.
+_LANE_GBPS = {3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8, 6: 8.0}
+#: Names of kinds of link that join GPUs.
+SCALE_UP_NAMES = ("nvlink", "xgmi")
+#: NVSwitches of these generations add up and multicast (NVLink SHARP, "NVLS").
+REDUCING = ("nvlink4", "nvlink5")
+
+
+def nvlink_of_model(gpu: str) -> str | None:
+    """``"nvlink4"`` for ``"h100-sxm"``; None for a GPU without NVLink or one that is not known here."""
+    return next((nvlink for begin, nvlink, _ in _BY_MODEL if re.match(rf"{begin}(?![0-9])", gpu)), None)
+
+
+def pcie_of_model(gpu: str) -> str | None:
+    """``"pcie5"`` for ``"h100-sxm"``, None for a GPU that is not known here."""
+    return next((pcie for begin, _, pcie in _BY_MODEL if re.match(rf"{begin}(?![0-9])", gpu)), None)
+
+
+def nvlink_of_sm(sm: int) -> str | None:
+    """The NVLink generation of a compute capability, such as 90."""
+    return next((name for low, high, name in _BY_SM if low <= sm <= high), None)
+
+
+def xgmi_of_gfx(text: str) -> str | None:
+    """The Infinity Fabric generation of ``gfx942``, also written ``942``."""
+    return _BY_GFX.get(text if text.startswith("gfx") else f"gfx{text}")
+
+
+def pcie_of_speed(text: str) -> int | None:
+    """The generation of ``"16.0 GT/s PCIe"``, None where the file does not say."""
+    match = re.match(r"\s*([\d.]+)\s*GT/s", text)
+    return None if match is None else _BY_TRANSFERS.get(f"{float(match[1]):g}")
+
+
+def pcie_rates(generation: int, lanes: Fraction) -> Rates:
+    """Of a PCIe link with so many lanes: that part of the catalogue's x16; generations 1 and 2 as a part of 3."""
+    entry = link_named(f"pcie{min(max(generation, 3), 6)}")
+    return _lanes_of(entry, lanes / 16 * Fraction(2) ** min(generation - 3, 0))
+
+
+def pcie_of_bandwidth(gb_per_s: float) -> Rates:
+    """Of a PCIe link of so many GB/s of data, as the smallest generation whose x16 carries them."""
+    generation = next((g for g, lane in _LANE_GBPS.items() if gb_per_s <= 16 * lane * 1.01), 6)
+    return pcie_rates(generation, Fraction(round(1000 * gb_per_s / _LANE_GBPS[generation]), 1000))
+
+
+def socket_entry(vendor: str) -> str | None:
+    """What joins the sockets of a machine, by the processor's vendor."""
+    text = vendor.lower()
+    if "amd" in text or "hygon" in text:
+        return "infinity-fabric"
+    return "upi" if "intel" in text else None
+
+
+def check_links_from(links_from: str | None) -> None:
+    """Check ``links_from``: these formats name their media, so that the catalogue is used for them in any case."""
+    if links_from not in (None, "catalogue"):
+        raise SpecError(f"must be 'catalogue', got {links_from!r}", field="links_from")
+
+
+class Media:
+    """The numbers for the kinds of link of one machine: the user's choice first, else what the file's words imply."""
+
+    def __init__(self, choices: LinkChoices, file: object) -> None:
+        self.choices, self.file = choices, file
+        self.missing: dict[str, str] = {}
+
+    def of(self, name: str, implied: str | None, why: str, lanes: Fraction | int | None = None) -> Rates:
+        """Of a link of the kind ``name`` with so many lanes (None: those that are usual).
+
+        ``implied`` is the catalogue entry that the file's words stand for, ``why`` says which words. Without an entry
+        the kind is remembered, for :meth:`check` to report.
+        """
+        choice = self.chosen(name)
+        if choice is not None and (choice.entry is None or choice.lanes is not None):
+            return choice.rates(SCALE_UP if name in SCALE_UP_NAMES else HOST_LINK)
+        if choice is not None:
+            entry = choice.entry
+        else:
+            entry = link_named(implied) if implied in known_links() else None
+            self.choices.used[f"link {name}"] = f"catalogue entry {implied}: {why}"
+        if entry is None:
+            self.missing[name] = why
+            return Rates(1, 0, HOST_LINK)
+        return _lanes_of(entry, Fraction(entry.lanes if lanes is None else lanes))
+
+    def pcie(self, generation: int | None, lanes: Fraction) -> Rates:
+        """Of a PCIe link whose generation and lanes the file gives."""
+        choice = self.chosen("pcie")
+        if choice is not None:
+            return choice.rates(HOST_LINK)
+        if generation is None or lanes <= 0:
+            self.missing["pcie"] = "the file has a PCIe link without speed or width"
+            return Rates(1, 0, HOST_LINK)
+        self.choices.used["link pcie"] = "speed and width from the file, what is reached of it from the catalogue"
+        return pcie_rates(generation, lanes)
+
+    def chosen(self, name: str) -> Choice | None:
+        """The user's choice for ``nvlink``, ``xgmi``, ``c2c``, ``pcie`` or ``socket``."""
+        return self.choices.choice("", name) if name in self.choices.given else None
+
+    def check(self) -> None:
+        """Raise SpecError for kinds of link that nothing gave numbers, and for choices that no link needed."""
+        if self.missing:
+            lacking = "; ".join(f"{name} ({why})" for name, why in self.missing.items())
+            first = next(iter(self.missing))
+            raise SpecError(
+                f"no numbers for: {lacking}. Give each one, as in --link {first}=ENTRY or "
+                f"--link '{first}=50 GB/s, 1 us' (links={{...}} in Python)",
+                file=self.file,
+            )
+        self.choices.check_all_used(set())
+
+
+def _lanes_of(entry: LinkType, lanes: Fraction) -> Rates:
+    return Choice(text=entry.name, entry=entry, lanes=lanes).rates(entry.link_class)

@@ -1,0 +1,296 @@
+"""NCCL's and RCCL's topology XML (``NCCL_TOPO_DUMP_FILE``); docs/formats/imports.md says what is taken from it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+
+from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SWITCH, Cluster, Device
+from trine.cluster.importers.choices import LinkChoices
+from trine.cluster.importers.media import (
+    REDUCING,
+    Media,
+    check_links_from,
+    nvlink_of_sm,
+    pcie_of_speed,
+    pcie_rates,
+    socket_entry,
+    xgmi_of_gfx,
+)
+from trine.cluster.importers.wiring import Draft, Rates, assemble
+from trine.cluster.importers.xml_tree import Element, parse_xml
+from trine.errors import SpecError, nearest
+from trine.spec import read_text, show
+
+#: Elements that NCCL 2.4 to 2.29 and RCCL write; ``gin`` is what newer NCCL adds to a NIC and has no bandwidth.
+_KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "pcilink", "gin", "grp")
+#: What a target of NVLink is, by how its PCI class begins.
+_NVSWITCH, _NVLINK_CPU, _GPU_CLASSES = "0x068000", "0x068001", ("0x03", "0x12")
+
+
+def read_nccl_xml(
+    path: str | os.PathLike[str],
+    *,
+    gpu: str | None = None,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+) -> Cluster:
+    """Read a topology that NCCL or RCCL dumped.
+
+    Parameters
+    ----------
+    gpu: the GPU model; the file has none. It does not change the links.
+    links: numbers of ``nvlink`` or ``xgmi`` (a lane), ``pcie``, ``c2c`` and ``socket`` instead of those that the
+        file's SM version, speeds and processor vendor stand for.
+    links_from: as for the other readers; the catalogue is used in any case.
+
+    Raises
+    ------
+    SpecError: not such a file, an unknown element, a link to what is not there, links without numbers.
+    """
+    return nccl_xml_cluster(read_text(path), os.fspath(path), gpu, links, links_from)
+
+
+def nccl_xml_cluster(
+    text: str,
+    file: str,
+    gpu: str | None = None,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+) -> Cluster:
+    """As :func:`read_nccl_xml`, from text."""
+    check_links_from(links_from)
+    root = parse_xml(text, file)
+    if root.tag != "system":
+        raise SpecError(f"is no topology of NCCL: the root is <{root.tag[:40]}>, not <system>", file=file)
+    if gpu is not None:
+        from trine.cluster.gpus import load_gpu
+
+        gpu = load_gpu(gpu).name
+    reader = _Reader(file, gpu, Media(LinkChoices(given=links or {}), file))
+    reader.read(root)
+    reader.media.check()
+    sources = {"structure": f"{Path(file).name}, as NCCL saw the machine", **reader.media.choices.used}
+    draft = reader.draft
+    return assemble(Path(file).stem, draft.devices, draft.wires, file=file, sources=sources, notes=reader.notes, library=reader.library)
+
+
+class _Reader:
+    def __init__(self, file: str, gpu: str | None, media: Media) -> None:
+        self.file, self.gpu, self.media = file, gpu, media
+        self.draft = Draft(file)
+        self.notes: list[str] = []
+        self.hosts: dict[str, str] = {}
+        self.several = False
+        self.library = "nccl"
+        self.cpus: dict[str, list[tuple[int, Element]]] = {}
+        self.by_bus: dict[tuple[str, str], int] = {}
+        self.gpus: list[tuple[int, int, Element, int]] = []
+        self.nics = 0
+
+    def fault(self, element: Element, message: str) -> SpecError:
+        return SpecError(message, file=f"{self.file}:{element.line}", field=f"<{element.tag}>")
+
+    def read(self, root: Element) -> None:
+        self.several = len({cpu.get("host_hash") for cpu in root.all("cpu")}) > 1
+        for child in self.children(root, ("cpu", "nic", "grp")):
+            if child.tag == "cpu":
+                self.cpu(child)
+            else:
+                self.notes.append(f"line {child.line}: <{child.tag}> outside any <cpu> left out")
+        if not self.gpus:
+            raise SpecError("has no <gpu>", file=self.file)
+        for index, _, element, cpu in self.gpus:
+            self.gpu_links(index, element, cpu)
+        for host, cpus in self.cpus.items():
+            self.join_sockets(host, cpus)
+        self.order_by_rank()
+
+    def children(self, element: Element, allowed: tuple[str, ...]) -> list[Element]:
+        for child in element.children:
+            if child.tag not in _KNOWN:
+                raise self.fault(child, f"unknown element{nearest(child.tag[:40], _KNOWN)}")
+            if child.tag not in allowed:
+                raise self.fault(child, f"cannot be inside <{element.tag}>")
+        return element.children
+
+    def host_of(self, cpu: Element) -> str:
+        """The node of a processor: files of several hosts carry a hash each."""
+        return self.hosts.setdefault(cpu.get("host_hash"), f"node{len(self.hosts)}")
+
+    def name(self, host: str, local: str) -> str:
+        """A device's name, with its host where the file has several."""
+        return f"{host}.{local}" if self.several else local
+
+    def cpu(self, cpu: Element) -> None:
+        host = self.host_of(cpu)
+        number = cpu.get("numaid", "0")
+        if re.fullmatch(r"-?\d{1,6}", number) is None:
+            raise self.fault(cpu, f"'numaid' must be a whole number, got {show(number)}")
+        name = self.name(host, f"cpu{number}")
+        index = self.draft.add(Device(name=name, kind=HOST, node=host, forwards=True))
+        self.cpus.setdefault(host, []).append((index, cpu))
+        for child in self.children(cpu, ("pci", "nic")):
+            if child.tag == "pci":
+                self.pci(child, index, host)
+            else:
+                self.nic(child, index, host, None)
+
+    def pci(self, pci: Element, above: int, host: str) -> None:
+        """A PCI device: a bridge with more below it, a GPU, or a NIC; its link is the one to what is above it."""
+        bus = pci.get("busid")
+        rates = self.media.pcie(pcie_of_speed(pci.get("link_speed")), self.width(pci))
+        inside = self.children(pci, ("pci", "gpu", "nic", "pcilink"))
+        bridges = [child for child in inside if child.tag == "pci"]
+        if bridges or not inside:
+            switch = self.draft.add(Device(name=self.name(host, f"pci-{bus}"), kind=SWITCH, node=host, forwards=True))
+            self.draft.join(above, switch, rates)
+            self.by_bus[host, bus.lower()] = switch
+            for child in bridges:
+                self.pci(child, switch, host)
+            above = switch
+        for child in inside:
+            if child.tag == "gpu":
+                self.add_gpu(child, bus, above, host, rates)
+            elif child.tag == "nic":
+                self.nic(child, above, host, rates)
+            elif child.tag == "pcilink":
+                self.notes.append(f"line {child.line}: <pcilink> (a shortcut of PCIe switches) left out")
+
+    def width(self, pci: Element) -> Fraction:
+        """Lanes of a link, 0 where the file does not say or says what cannot be (virtual machines do)."""
+        text = pci.get("link_width", "0") or "0"
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise self.fault(pci, f"'link_width' must be a number of lanes, got {show(text)}")
+        return Fraction(int(text) if int(text) <= 32 else 0)
+
+    def add_gpu(self, gpu: Element, bus: str, above: int, host: str, rates: Rates) -> None:
+        number = self.number(gpu, "dev")
+        device = Device(name=self.name(host, f"gpu{number}"), kind=GPU, gpu=self.gpu, node=host)
+        index = self.draft.add(device)
+        self.draft.join(above, index, rates)
+        self.by_bus[host, bus.lower()] = index
+        cpu = self.cpus[host][-1][0]
+        self.gpus.append((index, self.number(gpu, "rank", -1), gpu, cpu))
+
+    def number(self, element: Element, name: str, missing: int | None = None) -> int:
+        text = element.get(name)
+        if not text and missing is not None:
+            return missing
+        if re.fullmatch(r"-?\d{1,9}", text) is None:
+            raise self.fault(element, f"{name!r} must be a whole number, got {show(text)}")
+        return int(text)
+
+    def nic(self, nic: Element, above: int, host: str, rates: Rates | None) -> None:
+        """A NIC with its ports. One that NCCL saw no PCI device of hangs at the processor, as fast as its ports."""
+        ports = [port for port in self.children(nic, ("net", "gin")) if port.tag == "net"]
+        if not ports:
+            return
+        label = ports[0].get("name") or f"net{ports[0].get('dev')}"
+        name = self.name(host, label)
+        name = name if name not in self.draft.index else f"{name}-{self.nics}"
+        self.nics += 1
+        index = self.draft.add(Device(name=name, kind=NIC, node=host, forwards=True))
+        speeds = [max(self.number(port, "speed", 0), 0) for port in ports]
+        self.notes.append(f"{name}: {sum(speeds) / 1000:g} Gb/s" + (f", {len(ports)} ports" * (len(ports) > 1)))
+        if rates is None:
+            if not sum(speeds):
+                raise self.fault(nic, "a NIC outside PCI needs the speed of its ports")
+            rates = Rates(sum(speeds) * 125_000, pcie_rates(3, Fraction(16)).latency_ps, HOST_LINK)
+        self.draft.join(above, index, rates)
+
+    def gpu_links(self, index: int, gpu: Element, cpu: int) -> None:
+        """NVLinks and the like of a GPU. Those to NVSwitches end in one switch a host, as NCCL itself counts them."""
+        host = str(self.draft.devices[index].node)
+        lanes: dict[tuple[str, int], int] = {}
+        for link in self.children(gpu, ("nvlink", "xgmi", "c2c")):
+            if link.tag == "c2c":
+                self.join_c2c(index, cpu, link)
+                continue
+            self.library = "rccl" if link.tag == "xgmi" else self.library
+            target = self.link_target(link, host, cpu)
+            if target is not None:
+                lanes[link.tag, target] = lanes.get((link.tag, target), 0) + self.number(link, "count")
+        for (tag, target), count in lanes.items():
+            if self.draft.devices[target].kind == GPU and target < index and self.names_back(target, index):
+                continue  # the other GPU has said it
+            if count < 1:
+                raise self.fault(gpu, f"an {tag} with {count} lanes")
+            rates = self.media.of(tag, *self.generation(gpu, tag), Fraction(count))
+            self.draft.join(index, target, rates)
+            self.mark_reducing(target, rates)
+
+    def names_back(self, other: int, index: int) -> bool:
+        element = next(element for known, _, element, _ in self.gpus if known == other)
+        host = str(self.draft.devices[other].node)
+        return any(
+            self.by_bus.get((host, link.get("target").lower())) == index
+            for link in element.children
+            if link.tag in ("nvlink", "xgmi")
+        )
+
+    def generation(self, gpu: Element, tag: str) -> tuple[str | None, str]:
+        """The catalogue entry of a GPU's links, and which words of the file say so."""
+        if tag == "xgmi":
+            text = gpu.get("gcn") or gpu.get("arch")
+            return xgmi_of_gfx(text), f"gcn {text}"
+        sm = self.number(gpu, "sm", 0)
+        return nvlink_of_sm(sm), f"sm {sm}"
+
+    def link_target(self, link: Element, host: str, cpu: int) -> int | None:
+        """Where an NVLink ends: a GPU by its bus, the host's NVSwitch, or the processor."""
+        kind, bus = link.get("tclass"), link.get("target").lower()
+        if (host, bus) in self.by_bus and not kind.startswith(_NVSWITCH):
+            return self.by_bus[host, bus]
+        if kind.startswith(_NVSWITCH):
+            return self.nvswitch(host)
+        if kind.startswith(_NVLINK_CPU):
+            return cpu
+        if kind.startswith(_GPU_CLASSES):
+            self.notes.append(f"line {link.line}: link to GPU {bus}, which the file does not have, left out")
+            return None
+        raise self.fault(link, f"unknown target {show(bus)} of class {show(kind)}")
+
+    def nvswitch(self, host: str) -> int:
+        name = self.name(host, "nvswitch")
+        if name not in self.draft.index:
+            self.draft.add(Device(name=name, kind=SWITCH, node=host, forwards=True))
+        return self.draft.index[name]
+
+    def mark_reducing(self, target: int, rates: Rates) -> None:
+        device = self.draft.devices[target]
+        if device.kind == SWITCH and rates.medium in REDUCING and not device.reduces:
+            self.draft.devices[target] = replace(device, reduces=True)
+            self.notes.append(f"{device.name} taken to add up and multicast (NVLS), as switches of {rates.medium} do")
+
+    def join_c2c(self, gpu: int, cpu: int, link: Element) -> None:
+        """The link of a GPU to the processor on its module: MB/s times their number, where the file has them."""
+        count, speed = self.number(link, "count", 1), self.number(link, "bw", 0)
+        rates = self.media.of("c2c", "nvlink-c2c", "a <c2c> link", Fraction(1))
+        if speed > 0 and count > 0 and self.media.chosen("c2c") is None:
+            rates = rates._replace(bytes_per_s=speed * count * 10**6, peak_bytes_per_s=None)
+        self.draft.join(gpu, cpu, rates)
+
+    def join_sockets(self, host: str, cpus: list[tuple[int, Element]]) -> None:
+        for (a, first), (b, _) in combinations(cpus, 2):
+            vendor = first.get("vendor") or first.get("arch")
+            self.draft.join(
+                a, b, self.media.of("socket", socket_entry(vendor), f"processors of {vendor or 'no vendor'}")
+            )
+
+    def order_by_rank(self) -> None:
+        """GPUs by rank, or by device number where the file has no ranks of its own for each."""
+        ranks = [rank for _, rank, _, _ in self.gpus]
+        indices = [index for index, _, _, _ in self.gpus]
+        if min(ranks) < 0:
+            return
+        if len(set(ranks)) != len(ranks):
+            self.notes.append("ranks are not one a GPU; GPUs stay in the order of the file")
+            return
+        order = [index for _, index in sorted(zip(ranks, indices, strict=True))]
+        self.draft.gpus_in_order(order)

@@ -1,0 +1,204 @@
+"""networkx graphs, and their node-link form in files, as clusters. networkx itself is never imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trine.cluster.cluster import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Cluster, Device
+from trine.cluster.importers.choices import LinkChoices
+from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
+from trine.errors import SpecError, nearest
+from trine.spec import show
+from trine.units import parse_bandwidth, parse_time
+
+_NODE_KEYS = ("kind", "type", "gpu", "node", "forwards", "reduces", "rail")
+_EDGE_KEYS = ("bandwidth", "latency", "class", "medium", "link", "peak_bandwidth")
+#: What InfraGraph adds to the nodes of its expanded graphs; the names say the same.
+_INFRAGRAPH_KEYS = ("instance", "instance_idx", "device", "composed_device")
+
+
+def from_networkx(
+    graph: Any,
+    *,
+    name: str | None = None,
+    gpu: str | None = None,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+) -> Cluster:
+    """A cluster from a networkx Graph, MultiGraph, DiGraph or MultiDiGraph.
+
+    Node attributes: ``kind`` or ``type`` (gpu, host, nic, switch, or xpu, cpu, port, ...), ``gpu``, ``node``,
+    ``forwards``, ``reduces``, ``rail``. Edge attributes: ``bandwidth`` and ``latency`` (text with units, or bytes/s
+    and ps), ``class``, ``medium`` or ``link``, ``peak_bandwidth``. An edge of a directed graph is one direction, of an
+    undirected one both.
+
+    Parameters
+    ----------
+    links, links_from: as for InfraGraph, for edges without numbers, by their ``medium`` or ``link``.
+
+    Raises
+    ------
+    SpecError: an unknown attribute or kind, links without numbers.
+    """
+    nodes = [(str(node), dict(attributes)) for node, attributes in graph.nodes(data=True)]
+    edges = [(str(a), str(b), dict(attributes)) for a, b, attributes in graph.edges(data=True)]
+    label = name or str(graph.graph.get("name") or "graph")
+    return _cluster(nodes, edges, bool(graph.is_directed()), label, label, gpu, links, links_from)
+
+
+def node_link_cluster(
+    data: Mapping[str, Any],
+    file: str,
+    gpu: str | None = None,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+) -> Cluster:
+    """As :func:`from_networkx`, from networkx' node-link data (``nodes`` with ``id``, ``edges`` or ``links``)."""
+    entries = data.get("edges", data.get("links"))
+    if not isinstance(data.get("nodes"), list) or not isinstance(entries, list):
+        raise SpecError("node-link data needs lists 'nodes' and 'edges'", file=file)
+    for key in data:
+        if key not in ("nodes", "edges", "links", "directed", "multigraph", "graph"):
+            raise SpecError(f"unknown key {show(key)}", file=file)
+    nodes, edges = [], []
+    for number, entry in enumerate(data["nodes"]):
+        if not isinstance(entry, dict) or "id" not in entry:
+            raise SpecError("a node needs an 'id'", file=file, field=f"nodes[{number}]")
+        nodes.append((str(entry["id"]), {key: value for key, value in entry.items() if key != "id"}))
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not {"source", "target"} <= set(entry):
+            raise SpecError("an edge needs 'source' and 'target'", file=file, field=f"edges[{number}]")
+        attributes = {key: value for key, value in entry.items() if key not in ("source", "target", "key")}
+        edges.append((str(entry["source"]), str(entry["target"]), attributes))
+    graph = data.get("graph") or {}
+    label = str(graph.get("name") or "graph") if isinstance(graph, dict) else "graph"
+    return _cluster(nodes, edges, bool(data.get("directed", False)), label, file, gpu, links, links_from)
+
+
+def _cluster(
+    nodes: list[tuple[str, dict[str, Any]]],
+    edges: list[tuple[str, str, dict[str, Any]]],
+    directed: bool,
+    name: str,
+    file: str,
+    gpu: str | None,
+    links: Mapping[str, str] | None,
+    links_from: str | None,
+) -> Cluster:
+    from trine.cluster.importers.media import check_links_from
+
+    check_links_from(links_from)
+    if gpu is not None:
+        from trine.cluster.gpus import load_gpu
+
+        gpu = load_gpu(gpu).name
+    draft = Draft(file)
+    for label, attributes in nodes:
+        draft.add(_device(label, attributes, gpu, file))
+    choices = LinkChoices(given=links or {}, from_catalogue=links_from is not None)
+    lacking: dict[str, None] = {}
+    for a, b, attributes in edges:
+        for end in (a, b):
+            if end not in draft.index:
+                raise SpecError(f"an edge joins {end!r}{nearest(end, draft.index)}, which is no node", file=file)
+        ends = draft.index[a], draft.index[b]
+        rates = _rates(attributes, draft.devices[ends[0]], draft.devices[ends[1]], choices, lacking, f"{a} - {b}", file)
+        draft.join(*ends, rates)
+    if lacking:
+        raise SpecError(
+            f"links without bandwidth or latency: {', '.join(list(lacking)[:20])}. Give each one, as in "
+            "--link NAME=ENTRY or --link 'NAME=50 GB/s, 1 us' (links={...} in Python), or --links-from catalogue",
+            file=file,
+        )
+    choices.check_all_used({str(attributes.get("medium", attributes.get("link"))) for _, _, attributes in edges})
+    wires = [wire._replace(one_way=directed) for wire in draft.wires]
+    sources = {"links": f"{name}, a graph", **choices.used}
+    return assemble(name, draft.devices, _paired(wires) if directed else wires, file=file, sources=sources)
+
+
+def _paired(wires: list[Wire]) -> list[Wire]:
+    """One-way wires, each followed by the one that goes back, so that files say both as one."""
+    waiting: dict[tuple[int, int], list[int]] = {}
+    paired: list[Wire | None] = []
+    for wire in wires:
+        back = waiting.get((wire.b, wire.a))
+        if back:
+            place = back.pop(0)
+            first = paired[place]
+            assert first is not None
+            paired[place] = first._replace(one_way=False, back=wire.rates)
+            continue
+        waiting.setdefault((wire.a, wire.b), []).append(len(paired))
+        paired.append(wire)
+    return [wire for wire in paired if wire is not None]
+
+
+def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -> Device:
+    for key in attributes:
+        if key not in (*_NODE_KEYS, *_INFRAGRAPH_KEYS):
+            raise SpecError(f"node {name!r}: unknown attribute {show(key)}{nearest(str(key), _NODE_KEYS)}", file=file)
+    kind = _kind(name, attributes, file)
+    forwards = attributes.get("forwards")
+    node = attributes.get("node")
+    if node is None and "instance" in attributes:
+        node = f"{attributes['instance']}.{attributes.get('instance_idx', 0)}"
+    model = attributes.get("gpu", gpu if kind == GPU else None)
+    if model is not None:
+        from trine.cluster.gpus import load_gpu
+
+        load_gpu(str(model))
+    rail = attributes.get("rail")
+    if rail is not None and (isinstance(rail, bool) or not isinstance(rail, int)):
+        raise SpecError(f"node {name!r}: rail must be a whole number, got {show(rail)}", file=file)
+    return Device(
+        name=name,
+        kind=kind,
+        gpu=None if model is None else str(model),
+        node=None if node is None else str(node),
+        forwards=kind in (SWITCH, NIC, HOST) if forwards is None else bool(forwards),
+        reduces=bool(attributes.get("reduces", False)),
+        rail=rail,
+    )
+
+
+def _kind(name: str, attributes: dict[str, Any], file: str) -> str:
+    """The kind of a node; InfraGraph's expanded graphs call it type, and may hold types of the user's own."""
+    if "kind" not in attributes and "composed_device" in attributes:
+        known = {"xpu": GPU, "cpu": HOST, "nic": NIC, "memory": HOST}
+        return known.get(str(attributes.get("type")), SWITCH)
+    return kind_named(str(attributes.get("kind", attributes.get("type", GPU))), file, f"node {name!r}")
+
+
+def _rates(
+    attributes: dict[str, Any],
+    a: Device,
+    b: Device,
+    choices: LinkChoices,
+    lacking: dict[str, None],
+    edge: str,
+    file: str,
+) -> Rates:
+    for key in attributes:
+        if key not in _EDGE_KEYS:
+            raise SpecError(f"edge {edge}: unknown attribute {show(key)}{nearest(str(key), _EDGE_KEYS)}", file=file)
+    link_class = attributes.get("class")
+    if link_class is not None and link_class not in LINK_CLASSES:
+        raise SpecError(f"edge {edge}: unknown class {show(link_class)}; known: {', '.join(LINK_CLASSES)}", file=file)
+    medium = attributes.get("medium", attributes.get("link"))
+    rates = Rates(0, 0, link_class or class_between(a, b), attributes.get("medium"))
+    bandwidth, latency = attributes.get("bandwidth"), attributes.get("latency")
+    if bandwidth is None or latency is None:
+        choice = choices.choice("", str(medium), "") if medium is not None else None
+        if choice is None:
+            lacking[str(medium or edge)] = None
+            return rates._replace(bytes_per_s=1)
+        chosen = choice.rates(rates.link_class)
+        rates = chosen._replace(link_class=link_class or chosen.link_class)
+    if bandwidth is not None:
+        rates = rates._replace(bytes_per_s=parse_bandwidth(bandwidth, f"{edge}: bandwidth", base=True))
+    if latency is not None:
+        text = isinstance(latency, str)
+        rates = rates._replace(latency_ps=parse_time(latency if text else f"{latency} ps", f"{edge}: latency"))
+    peak = attributes.get("peak_bandwidth")
+    return rates if peak is None else rates._replace(peak_bytes_per_s=parse_bandwidth(peak, f"{edge}: peak", base=True))

@@ -1,0 +1,275 @@
+"""From what a file says to a cluster: named devices and two-way wires, kept apart where they are parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from trine.cluster.cluster import GPU, HOST, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster, Device, Link
+from trine.cluster.cluster import HOST_LINK as HOST_CLASS
+from trine.errors import SpecError, nearest
+
+#: More of either than this is taken for a mistake, or for an attack by a few bytes that ask for gigabytes.
+MAX_DEVICES, MAX_WIRES = 1 << 20, 1 << 21
+
+
+class Rates(NamedTuple):
+    """The numbers of a link in one direction: bytes/s reached, ps, bytes/s of the data sheet, catalogue name, class."""
+
+    bytes_per_s: int
+    latency_ps: int
+    link_class: str
+    medium: str | None = None
+    peak_bytes_per_s: int | None = None
+
+
+class Wire(NamedTuple):
+    """A link both ways between two device indices; ``back`` differs from ``rates`` where the directions do.
+
+    With ``one_way`` there is only the direction from ``a`` to ``b``.
+    """
+
+    a: int
+    b: int
+    rates: Rates
+    back: Rates | None = None
+    one_way: bool = False
+
+
+def links_of(devices: Sequence[Device], wires: Iterable[Wire]) -> tuple[Link, ...]:
+    """The directed links of wires, named after their ends: ``a->b``, and ``a->b#2`` for one parallel to it."""
+    seen: dict[tuple[int, int], int] = {}
+    names = [device.name for device in devices]
+    links: list[Link] = []
+
+    def add(source: int, target: int, rates: Rates) -> None:
+        count = seen[source, target] = seen.get((source, target), 0) + 1
+        name = f"{names[source]}->{names[target]}" + (f"#{count}" if count > 1 else "")
+        links.append(
+            Link(
+                name=name,
+                source=source,
+                target=target,
+                bytes_per_s=rates.bytes_per_s,
+                latency_ps=rates.latency_ps,
+                link_class=rates.link_class,
+                medium=rates.medium,
+                peak_bytes_per_s=rates.peak_bytes_per_s,
+            )
+        )
+
+    for wire in wires:
+        add(wire.a, wire.b, wire.rates)
+        if not wire.one_way:
+            add(wire.b, wire.a, wire.back or wire.rates)
+    return tuple(links)
+
+
+def assemble(
+    name: str,
+    devices: Sequence[Device],
+    wires: Sequence[Wire],
+    *,
+    file: object,
+    sources: Mapping[str, str],
+    notes: Sequence[str] = (),
+    library: str | None = None,
+) -> Cluster:
+    """A cluster of what was read; GPUs forward the traffic of others where nothing else joins them.
+
+    Raises
+    ------
+    SpecError: no GPU, a repeated name, or what :class:`Cluster` refuses; names the file.
+    """
+    if not any(device.kind == GPU for device in devices):
+        raise SpecError("has no GPU", file=file)
+    devices, notes = list(devices), list(notes)
+    if gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
+        devices = [replace(device, forwards=True) if device.kind == GPU else device for device in devices]
+        notes.append("GPUs carry the traffic of other GPUs, since nothing else joins all of them")
+    try:
+        return Cluster(
+            name=name,
+            devices=tuple(devices),
+            links=links_of(devices, wires),
+            evidence="assumed",
+            sources=sources,
+            notes="\n".join(notes),
+            library=library,
+        )
+    except SpecError as error:
+        raise error if error.file else SpecError(str(error), file=file) from None
+
+
+def gpus_must_forward(devices: Sequence[Device], pairs: Sequence[tuple[int, int]]) -> bool:
+    """Whether some GPUs that wires join, directly or not, reach each other only through other GPUs."""
+    if any(device.kind == GPU and device.forwards for device in devices):
+        return False
+    forwards = [device.forwards for device in devices]
+    through, anyhow = _Groups(len(devices)), _Groups(len(devices))
+    for a, b in pairs:
+        anyhow.join(a, b)
+        if forwards[a] and forwards[b]:
+            through.join(a, b)
+    gpus = [i for i, device in enumerate(devices) if device.kind == GPU]
+    reached: dict[int, set[int]] = {gpu: set() for gpu in gpus}
+    direct: dict[int, set[int]] = {gpu: {gpu} for gpu in gpus}
+    for a, b in (*pairs, *((b, a) for a, b in pairs)):
+        if a in reached and forwards[b]:
+            reached[a].add(through.of(b))
+        if a in direct and b in direct:
+            direct[a].add(b)
+    return any(_cut_off(island, reached, direct) for island in _islands(gpus, anyhow))
+
+
+def _islands(gpus: list[int], groups: _Groups) -> list[list[int]]:
+    members: dict[int, list[int]] = {}
+    for gpu in gpus:
+        members.setdefault(groups.of(gpu), []).append(gpu)
+    return list(members.values())
+
+
+def _cut_off(island: list[int], reached: Mapping[int, set[int]], direct: Mapping[int, set[int]]) -> bool:
+    """Whether neither one switched network nor direct wires join every pair of the island's GPUs."""
+    if set.intersection(*(reached[gpu] for gpu in island)):
+        return False
+    everyone = set(island)
+    return any(
+        not (reached[gpu] & reached[other]) for gpu in island for other in everyone - direct[gpu]
+    )  # quadratic only where no network joins all
+
+
+class _Groups:
+    """Disjoint sets of indices."""
+
+    def __init__(self, size: int) -> None:
+        self._parent = list(range(size))
+
+    def of(self, index: int) -> int:
+        parent = self._parent
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    def join(self, a: int, b: int) -> None:
+        self._parent[self.of(a)] = self.of(b)
+
+
+def class_between(a: Device, b: Device) -> str:
+    """What a link is for, where the file does not say, from what it joins.
+
+    Between nodes, or to a switch outside all nodes: scale-out. GPU to GPU or to a switch within a node: scale-up. All
+    else: host (PCIe and the like).
+    """
+    if a.node != b.node or a.node is None:
+        return SCALE_UP if a.kind == GPU or b.kind == GPU else SCALE_OUT
+    kinds = {a.kind, b.kind}
+    if kinds <= {GPU, SWITCH} and GPU in kinds:
+        return SCALE_UP
+    return HOST_CLASS
+
+
+def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Wire]) -> tuple[list[Device], list[Wire], int]:
+    """Make one switch of those that join the same devices in the same way, adding up their bandwidths.
+
+    A route crosses one switch, so that GPUs on four NVSwitches would otherwise reach a quarter of their bandwidth.
+    Returns devices, wires, and how many switches are gone. Wires between merged switches go with them.
+    """
+    around: dict[int, list[tuple[int, Rates]]] = {}
+    for wire in wires:
+        for here, there in ((wire.a, wire.b), (wire.b, wire.a)):
+            if devices[here].kind == SWITCH:
+                around.setdefault(here, []).append((there, wire.rates))
+    leaders: dict[object, int] = {}
+    stands_for: dict[int, int] = {}
+    for switch, ends in around.items():
+        gpu_ends = tuple(sorted((there, rates) for there, rates in ends if devices[there].kind == GPU))
+        if len(gpu_ends) > 1:
+            key = (gpu_ends, devices[switch].node)
+            stands_for[switch] = leaders.setdefault(key, switch)
+    gone = {switch for switch, leader in stands_for.items() if switch != leader}
+    if not gone:
+        return list(devices), list(wires), 0
+    return (*_without(devices, wires, stands_for, gone), len(gone))
+
+
+def _without(
+    devices: Sequence[Device], wires: Sequence[Wire], stands_for: Mapping[int, int], gone: set[int]
+) -> tuple[list[Device], list[Wire]]:
+    """Devices but those gone, and wires between what stands for their ends, added up where they became parallel."""
+    kept = [i for i in range(len(devices)) if i not in gone]
+    position = {old: new for new, old in enumerate(kept)}
+    total: dict[object, Wire] = {}
+    for number, wire in enumerate(wires):
+        a, b = (position[stands_for.get(end, end)] for end in (wire.a, wire.b))
+        moved = wire._replace(a=a, b=b)
+        merged = wire.a in stands_for or wire.b in stands_for
+        key = (a, b, wire.rates.link_class, wire.rates.medium) if merged else number
+        if a != b:
+            total[key] = _sum(total[key], moved) if key in total else moved
+    return [devices[i] for i in kept], list(total.values())
+
+
+def _sum(first: Wire, second: Wire) -> Wire:
+    def add(a: Rates, b: Rates) -> Rates:
+        peaks = (a.peak_bytes_per_s, b.peak_bytes_per_s)
+        return a._replace(
+            bytes_per_s=a.bytes_per_s + b.bytes_per_s,
+            latency_ps=max(a.latency_ps, b.latency_ps),
+            peak_bytes_per_s=None if peaks[0] is None or peaks[1] is None else peaks[0] + peaks[1],
+        )
+
+    back = add(first.back or first.rates, second.back or second.rates) if first.back or second.back else None
+    return first._replace(rates=add(first.rates, second.rates), back=back)
+
+
+def kind_named(text: str, file: object, field: str) -> str:
+    """A device kind of trine, accepting the words of other tools."""
+    known = {
+        **{kind: kind for kind in (GPU, HOST, SWITCH, NIC)},
+        "xpu": GPU, "npu": GPU, "tpu": GPU, "accelerator": GPU,
+        "cpu": HOST, "memory": HOST,
+        "net": NIC, "port": SWITCH, "router": SWITCH, "custom": SWITCH,
+    }  # fmt: skip
+    if text.lower() not in known:
+        raise SpecError(f"unknown kind {text!r}{nearest(text.lower(), known)}", file=file, field=field)
+    return known[text.lower()]
+
+
+class Draft:
+    """Devices and wires as a reader finds them; names are made unique by the reader."""
+
+    def __init__(self, file: object) -> None:
+        self.file = file
+        self.devices: list[Device] = []
+        self.wires: list[Wire] = []
+        self.index: dict[str, int] = {}
+
+    def add(self, device: Device) -> int:
+        """Index of a new device. Raises SpecError for a second one of its name."""
+        if device.name in self.index:
+            raise SpecError(f"two devices are named {device.name!r}", file=self.file)
+        if len(self.devices) >= MAX_DEVICES:
+            raise SpecError(f"has more than {MAX_DEVICES} devices", file=self.file)
+        self.index[device.name] = len(self.devices)
+        self.devices.append(device)
+        return len(self.devices) - 1
+
+    def join(self, a: int, b: int, rates: Rates) -> None:
+        """A wire both ways. Raises SpecError where there are too many."""
+        if len(self.wires) >= MAX_WIRES:
+            raise SpecError(f"has more than {MAX_WIRES} links", file=self.file)
+        self.wires.append(Wire(a, b, rates))
+
+    def gpus_in_order(self, order: Sequence[int]) -> None:
+        """Renumber the devices so that the GPUs come in the order given, in the places that GPUs have."""
+        places = sorted(order)
+        position = {gpu: place for place, gpu in zip(places, order, strict=True)}
+        devices = list(self.devices)
+        for gpu, place in position.items():
+            devices[place] = self.devices[gpu]
+        self.devices = devices
+        self.wires = [w._replace(a=position.get(w.a, w.a), b=position.get(w.b, w.b)) for w in self.wires]
+        self.index = {device.name: i for i, device in enumerate(devices)}

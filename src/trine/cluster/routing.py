@@ -1,0 +1,261 @@
+"""Which links a message crosses: the policies behind :meth:`Cluster.route`.
+
+A message stays as near as it can: over scale-up links alone if they lead there, else over those and host links, else
+over everything. Within that a route has the least sum of latencies, then the fewest links. Where several are equal, the
+policy decides:
+
+- ``shortest``: the lowest link indices.
+- ``d-mod-k``: by the position of the target under its switch, as InfiniBand's fat-tree routing: targets under one
+  switch are reached through different spines.
+- ``ecmp-hash`` or ``ecmp-hash:SALT``: by a hash of both ends.
+- ``ecmp-split``: all of them, each switch dividing evenly.
+- ``rail``: as ``d-mod-k``, but a message for another rail first changes GPU over scale-up links and leaves by the NIC
+  of the target's rail (PXN).
+- ``dimension-order``: through a mesh or torus along the last dimension first, then the one before, and so on.
+
+A GPU leaves its node by its own NIC: of the NICs nearest to it, the one whose turn it is among the GPUs that share
+them. No policy looks at load.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from trine.cluster.grid_routes import GridRoutes
+from trine.cluster.routes import Routes
+from trine.errors import SpecError, nearest
+
+if TYPE_CHECKING:
+    from trine.cluster.cluster import Cluster
+
+#: A route and the part of the bytes that takes it.
+Path = tuple[tuple[int, ...], float]
+SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS = (
+    "shortest", "d-mod-k", "ecmp-hash", "ecmp-split", "rail", "dimension-order",
+)  # fmt: skip
+POLICIES = (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS)
+#: Routes kept once found; more pairs than this are worked out again when they are asked for again.
+MAX_KEPT = 1 << 18
+#: Equal routes that a message is divided over at most.
+MAX_SPLIT = 4096
+
+
+def check_routing(text: str, grid: tuple[int, ...]) -> None:
+    """Raise SpecError for what is no policy, or not one for GPUs that form no grid."""
+    name, colon, salt = text.partition(":")
+    if name not in POLICIES:
+        raise SpecError(f"unknown routing {text!r}{nearest(name, POLICIES)}")
+    if colon and (name != HASH or not salt):
+        raise SpecError(f"routing {text!r}: only {HASH} takes a salt, such as '{HASH}:7'")
+    if name == DIMENSIONS and not grid:
+        raise SpecError(f"routing '{DIMENSIONS}' is for meshes and tori (with 'grid'), and this cluster is none")
+
+
+class Router:
+    """Routes of one cluster, worked out when they are asked for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._policy = cluster.routing.partition(":")[0]
+        self._kept: dict[tuple[int, int], tuple[Path, ...]] = {}
+        self._legs: dict[tuple[int, int], tuple[Path, ...]] = {}
+        self._nics: dict[int, int | None] = {}
+        self._peers: dict[tuple[int, int], int | None] = {}
+
+    def paths(self, source: int, target: int) -> tuple[Path, ...]:
+        """Routes with their parts; none where no path leads there."""
+        kept = self._kept.get((source, target))
+        if kept is None:
+            kept = self._find(source, target)
+            if len(self._kept) < MAX_KEPT:
+                self._kept[source, target] = kept
+        return kept
+
+    def _find(self, source: int, target: int) -> tuple[Path, ...]:
+        if source == target:
+            return (((), 1.0),)
+        if self._policy == DIMENSIONS and self._is_gpu[source] and self._is_gpu[target]:
+            return ((self._grid.route(source, target), 1.0),)
+        for tier in (self._scale_up, self._node):
+            if found := self._choose(tier, source, target):
+                return found
+        if not self._has_scale_out:
+            return ()
+        peer = self._pxn_peer(source, target) if self._policy == RAIL else None
+        if peer is not None:
+            return _joined(self._choose(self._scale_up, source, peer), self._across(peer, target))
+        return self._across(source, target)
+
+    def _across(self, source: int, target: int) -> tuple[Path, ...]:
+        """Between nodes: by the own NICs of both ends, where they have any."""
+        near, far = self._own_nic(source), self._own_nic(target)
+        if near is None and far is None:
+            return self._choose(self._everything, source, target)
+        near, far = source if near is None else near, target if far is None else far
+        head, tail = self._leg(source, near), self._leg(far, target)
+        middle = self._choose(self._fabric, near, far) or self._choose(self._everything, near, far)
+        return _joined(head, middle, tail)
+
+    def _leg(self, source: int, target: int) -> tuple[Path, ...]:
+        """Between a GPU and its own NIC: asked for again and again."""
+        if source == target:
+            return (((), 1.0),)
+        if (source, target) not in self._legs:
+            self._legs[source, target] = self._choose(self._node, source, target)
+        return self._legs[source, target]
+
+    def _choose(self, tier: Routes, source: int, target: int) -> tuple[Path, ...]:
+        """The policy's choice among the shortest routes of a tier."""
+        if self._policy in (SHORTEST, DIMENSIONS):
+            route = tier.route(source, target)
+            return () if route is None else ((route, 1.0),)
+        if self._policy == SPLIT:
+            return tier.split(source, target, MAX_SPLIT)
+        chooser = self._by_hash(source, target) if self._policy == HASH else self._by_port(tier, target)
+        route = tier.one_of(source, target, chooser)
+        return () if route is None else ((route, 1.0),)
+
+    def _by_hash(self, source: int, target: int) -> Callable[[int, int], int]:
+        names = f"{self._cluster.devices[source].name}\0{self._cluster.devices[target].name}\0{self._cluster.routing}"
+        seed = zlib.crc32(names.encode())
+        return lambda device, number: zlib.crc32(device.to_bytes(4, "little"), seed) % number
+
+    def _by_port(self, tier: Routes, target: int) -> Callable[[int, int], int]:
+        key = tier.port_of(target)
+
+        def choose(device: int, number: int) -> int:
+            nonlocal key
+            choice = key % number
+            key = key // number + device if number > 1 else key
+            return choice
+
+        return choose
+
+    def host_of(self, gpu: int) -> int | None:
+        """The nearest host, in the GPU's node if that has one."""
+        hosts = self._hosts_of_node.get(self._cluster.devices[gpu].node, self._hosts)
+        return self._everything.nearest_of(gpu, hosts) if hosts else None
+
+    def nic_of(self, gpu: int) -> int | None:
+        """The NIC by which a GPU leaves its node."""
+        return self._own_nic(gpu)
+
+    def _own_nic(self, device: int) -> int | None:
+        if not self._is_gpu[device]:
+            return None
+        if device not in self._nics:
+            self._share_nics(device)
+        return self._nics[device]
+
+    def _share_nics(self, gpu: int) -> None:
+        """Give the GPUs of a node their NICs: of the nearest ones, each GPU that has the same takes the next."""
+        node = self._cluster.devices[gpu].node
+        nics = self._nics_of_node.get(node, ())
+        nics = tuple(nic for nic in nics if nic in self._joined_nics) or nics
+        turns: dict[tuple[int, ...], int] = {}
+        for member in self._gpus_of_node[node]:
+            choice = self._node.all_nearest(member, nics)
+            turn = turns[choice] = turns.get(choice, -1) + 1
+            self._nics[member] = choice[turn % len(choice)] if choice else None
+
+    def _pxn_peer(self, source: int, target: int) -> int | None:
+        """The GPU beside ``source`` whose NIC is on the target's rail; None where there is none or it is source."""
+        rail, nic = self._rail_of(target), self._own_nic(source)
+        if rail is None or nic is None or self._cluster.devices[nic].rail == rail:
+            return None
+        if (source, rail) not in self._peers:
+            self._peers[source, rail] = self._find_peer(source, rail)
+        return self._peers[source, rail]
+
+    def _find_peer(self, source: int, rail: int) -> int | None:
+        for peer in self._gpus_of_node[self._cluster.devices[source].node]:
+            if self._rail_of(peer) == rail and self._scale_up.route(source, peer) is not None:
+                return peer
+        return None
+
+    def _rail_of(self, gpu: int) -> int | None:
+        nic = self._own_nic(gpu)
+        return None if nic is None else self._cluster.devices[nic].rail
+
+    @cached_property
+    def _is_gpu(self) -> list[bool]:
+        return [device.kind == "gpu" for device in self._cluster.devices]
+
+    @cached_property
+    def _hosts(self) -> tuple[int, ...]:
+        return tuple(i for i, device in enumerate(self._cluster.devices) if device.kind == "host")
+
+    @cached_property
+    def _hosts_of_node(self) -> dict[str | None, tuple[int, ...]]:
+        return self._by_node("host")
+
+    @cached_property
+    def _nics_of_node(self) -> dict[str | None, tuple[int, ...]]:
+        return self._by_node("nic")
+
+    @cached_property
+    def _gpus_of_node(self) -> dict[str | None, tuple[int, ...]]:
+        return self._by_node("gpu")
+
+    def _by_node(self, kind: str) -> dict[str | None, tuple[int, ...]]:
+        found: dict[str | None, list[int]] = {}
+        for i, device in enumerate(self._cluster.devices):
+            if device.kind == kind:
+                found.setdefault(device.node, []).append(i)
+        return {node: tuple(members) for node, members in found.items()}
+
+    @cached_property
+    def _joined_nics(self) -> frozenset[int]:
+        """Those that lead out of their node."""
+        devices = self._cluster.devices
+        ends = (link.source for link in self._cluster.links if link.link_class == "scale-out")
+        return frozenset(end for end in ends if devices[end].kind == "nic")
+
+    @cached_property
+    def _has_scale_out(self) -> bool:
+        return any(link.link_class == "scale-out" for link in self._cluster.links)
+
+    @cached_property
+    def _scale_up(self) -> Routes:
+        return self._routes(("scale-up",))
+
+    @cached_property
+    def _node(self) -> Routes:
+        return self._routes(("scale-up", "host"))
+
+    @cached_property
+    def _everything(self) -> Routes:
+        return self._routes(("scale-up", "host", "scale-out"))
+
+    @cached_property
+    def _fabric(self) -> Routes:
+        """Between NICs: no other NIC carries on what passes through it."""
+        return self._routes(("scale-out",), without=("nic", "gpu", "host"))
+
+    @cached_property
+    def _grid(self) -> GridRoutes:
+        cluster = self._cluster
+        return GridRoutes(cluster.grid, cluster.gpus, [(link.source, link.target) for link in cluster.links])
+
+    def _routes(self, classes: Iterable[str], without: tuple[str, ...] = ()) -> Routes:
+        cluster, wanted = self._cluster, frozenset(classes)
+        forwards = [device.forwards and device.kind not in without for device in cluster.devices]
+        links = [
+            (i, link.source, link.target, link.latency_ps)
+            for i, link in enumerate(cluster.links)
+            if link.link_class in wanted
+        ]
+        return Routes(forwards, links)
+
+
+def _joined(*parts: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Every way through the parts one after the other; none where one of them has none."""
+    if all(len(part) == 1 for part in parts):
+        return ((sum((part[0][0] for part in parts), ()), 1.0),)
+    ways: tuple[Path, ...] = (((), 1.0),)
+    for part in parts:
+        ways = tuple((route + more, share * other) for route, share in ways for more, other in part)
+    return ways

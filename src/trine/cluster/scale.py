@@ -1,0 +1,118 @@
+"""As many nodes and GPUs of a machine as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.join import join_nodes, with_usual_fabric
+from trine.cluster.select import first_gpus, with_gpus
+from trine.errors import SpecError
+
+
+def scaled(
+    cluster: Cluster,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    gpus_per_node: int | None = None,
+    fabric: str | None = None,
+) -> Cluster:
+    """Copies of ``cluster`` with ``gpus`` GPUs in all; see :func:`trine.cluster.load_cluster`.
+
+    ``nodes`` are copies of the cluster. Only where the cluster spans several hosts (a rack of trays), ``gpus`` are
+    given too, and they fit into that many of its hosts, nodes are those hosts.
+
+    Raises
+    ------
+    SpecError: more GPUs than there are, or GPUs that do not spread evenly.
+    """
+    for name, value in (("nodes", nodes), ("gpus", gpus), ("gpus_per_node", gpus_per_node)):
+        if value is not None and value < 1:
+            raise SpecError(f"{name} must be at least 1, got {value}")
+    if nodes is None and gpus is None and gpus_per_node is None:
+        if fabric is not None:
+            raise SpecError(f"a fabric ({fabric}) joins nodes, and there is one: say how many nodes or GPUs")
+        return cluster
+    hosts = _gpus_by_host(cluster)
+    if len(hosts) > 1 and nodes is not None and gpus is not None and gpus <= nodes * max(map(len, hosts)):
+        return _hosts_of(cluster, hosts, nodes, gpus, gpus_per_node, fabric)
+    size = len(cluster.gpus)
+    per_node = gpus_per_node or size
+    if per_node > size:
+        raise SpecError(f"{per_node} GPUs of each {cluster.name!r} are asked for, and it has {size}")
+    counts, words = _counts(nodes, gpus, per_node, cluster.name)
+    return _copies(cluster, counts, words, fabric)
+
+
+def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tuple[list[int], str]:
+    """GPUs of each node, and how they were spread."""
+    if gpus is None:
+        return [per_node] * (nodes or 1), ""
+    number = -(-gpus // per_node) if nodes is None else nodes
+    if gpus > number * per_node:
+        raise SpecError(f"{gpus} GPUs do not fit into {number} x {name} with {per_node} each")
+    if number == -(-gpus // per_node):
+        return [min(per_node, gpus - per_node * i) for i in range(number)], ""
+    if gpus % number:
+        raise SpecError(f"{gpus} GPUs neither fill {number} x {name} in order nor spread over them evenly")
+    return [gpus // number] * number, f"{gpus // number} GPUs of each are used"
+
+
+def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | None) -> Cluster:
+    if len(counts) == 1 and fabric is not None:
+        raise SpecError(f"a fabric ({fabric}) joins nodes, and there is one")
+    if len(counts) == 1:
+        return first_gpus(cluster, counts[0])
+    makes = {count: replace(first_gpus(cluster, count), name=cluster.name) for count in set(counts)}
+    usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
+    joined = join_nodes([makes[count] for count in counts], usual, name=_name(cluster, counts))
+    if len(set(counts)) > 1:
+        words = f"{counts[0]} GPUs of each but the last are used, {counts[-1]} of that"
+    elif counts[0] < len(cluster.gpus):
+        words = f"{counts[0]} GPUs of each are used"
+    return replace(joined, notes=f"{words}: {joined.notes}" if words else joined.notes)
+
+
+def _name(cluster: Cluster, counts: Sequence[int]) -> str:
+    """Names differ where GPUs do: results say on what they were worked out."""
+    whole = len(counts) * len(cluster.gpus) == sum(counts)
+    return f"{len(counts)} x {cluster.name}" + ("" if whole else f" ({sum(counts)} GPUs)")
+
+
+def _gpus_by_host(cluster: Cluster) -> list[list[int]]:
+    found: dict[str | None, list[int]] = {}
+    for gpu in cluster.gpus:
+        found.setdefault(cluster.devices[gpu].node, []).append(gpu)
+    return list(found.values())
+
+
+def _hosts_of(
+    cluster: Cluster,
+    hosts: Sequence[Sequence[int]],
+    nodes: int,
+    gpus: int,
+    gpus_per_node: int | None,
+    fabric: str | None,
+) -> Cluster:
+    """``gpus`` GPUs on ``nodes`` hosts, in order, of as many racks as these need."""
+    largest = max(map(len, hosts))
+    if gpus_per_node is not None and gpus_per_node > largest:
+        raise SpecError(f"{gpus_per_node} GPUs of each host of {cluster.name!r} are asked for, and it has {largest}")
+    counts, _ = _counts(nodes, gpus, gpus_per_node or largest, f"hosts of {cluster.name}")
+    racks = []
+    for first in range(0, nodes, len(hosts)):
+        part = counts[first : first + len(hosts)]
+        chosen = {gpu for host, count in zip(hosts, part, strict=False) for gpu in host[:count]}
+        if len(chosen) != sum(part):
+            raise SpecError(f"the hosts of {cluster.name!r} have not {gpus} GPUs on {nodes} of them")
+        racks.append(with_gpus(cluster, chosen))
+    if len(racks) == 1:
+        if fabric is not None:
+            raise SpecError(f"a fabric ({fabric}) joins copies of {cluster.name!r}, and {nodes} hosts are in one")
+        words = f"{gpus} GPUs on {nodes} hosts of one {cluster.name}. {cluster.notes}"
+        return replace(racks[0], name=f"{cluster.name} ({gpus} GPUs on {nodes} hosts)", notes=words)
+    usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
+    name = f"{len(racks)} x {cluster.name} ({gpus} GPUs on {nodes} hosts)"
+    return join_nodes(racks, usual, name=name)

@@ -1,0 +1,162 @@
+"""A part of a cluster: some of its GPUs, with slower links, or without some."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from trine.cluster.cluster import GPU, Cluster, Link
+from trine.errors import SpecError, nearest
+from trine.units import parse_bandwidth
+
+#: From so many GPUs is a cluster searched for what dead links cut off.
+MAX_STARTS = 32
+#: How slow a link is: a factor, or a bandwidth with its unit.
+Slowness = float | int | str
+
+
+def first_gpus(cluster: Cluster, count: int) -> Cluster:
+    """The cluster with its first ``count`` GPUs; the links of the others go with them, all else stays.
+
+    Raises
+    ------
+    SpecError: it has fewer.
+    """
+    if not 1 <= count <= len(cluster.gpus):
+        raise SpecError(f"{count} GPUs of {cluster.name!r} are asked for, and it has {len(cluster.gpus)}")
+    if count == len(cluster.gpus):
+        return cluster
+    return replace(with_gpus(cluster, set(cluster.gpus[:count])), name=f"{cluster.name} ({count} GPUs)")
+
+
+def with_gpus(cluster: Cluster, chosen: Collection[int]) -> Cluster:
+    """The cluster with these GPUs alone (device indices)."""
+    kept = [i for i, device in enumerate(cluster.devices) if device.kind != GPU or i in chosen]
+    place = {old: new for new, old in enumerate(kept)}
+    links = tuple(
+        replace(link, source=place[link.source], target=place[link.target])
+        for link in cluster.links
+        if link.source in place and link.target in place
+    )
+    devices = tuple(cluster.devices[i] for i in kept)
+    return replace(cluster, devices=devices, links=links, grid=())
+
+
+def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster:
+    """The cluster with some links slower: each a name and a factor (0.5) or a bandwidth (``"10 GB/s"``).
+
+    A name is that of a link (``gpu0->nvswitch``: this direction) or of two devices (``gpu0-nvswitch``: both).
+
+    Raises
+    ------
+    SpecError: no such link, or a factor that is not above 0 and at most 1.
+    """
+    links = list(cluster.links)
+    for name, how in slow:
+        for index in find_links(cluster, name):
+            links[index] = replace(links[index], bytes_per_s=_slower(links[index], how, name))
+    return replace(cluster, links=tuple(links)) if slow else cluster
+
+
+def _slower(link: Link, how: Slowness, name: str) -> int:
+    """The new bandwidth of a link."""
+    factor = _factor(how)
+    if factor is None:
+        bytes_per_s = parse_bandwidth(how, f"slow link {name!r}")
+        if bytes_per_s > link.bytes_per_s:
+            raise SpecError(f"slow link {name!r}: {how} is more than the link's own {link.bytes_per_s / 1e9:g} GB/s")
+        return bytes_per_s
+    if not 0 < factor <= 1:
+        raise SpecError(f"slow link {name!r}: the factor is above 0 and at most 1, got {how}")
+    return max(1, round(link.bytes_per_s * factor))
+
+
+def _factor(how: Slowness) -> float | None:
+    """A bare number; None for a bandwidth."""
+    try:
+        return float(how)
+    except ValueError:
+        return None
+
+
+def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
+    """The cluster without some links, named as in :func:`slow_down`; what is left finds other ways.
+
+    Raises
+    ------
+    SpecError: no such link, or GPUs that then cannot reach each other; names some of them.
+    """
+    if not names:
+        return cluster
+    down = {index for name in names for index in find_links(cluster, name)}
+    left = replace(cluster, links=tuple(link for i, link in enumerate(cluster.links) if i not in down))
+    _check_connected(cluster, left, sorted(down), names)
+    return left
+
+
+def find_links(cluster: Cluster, name: str) -> list[int]:
+    """Indices of the links of this name: one direction for ``a->b``, both for ``a-b``, parallel ones all together.
+
+    Raises
+    ------
+    SpecError: there is none; names the nearest.
+    """
+    found = [i for i, link in enumerate(cluster.links) if link.name == name or link.name.partition("#")[0] == name]
+    if not found:
+        found = _pair_names(cluster).get(name, [])
+    if not found:
+        raise SpecError(
+            f"cluster {cluster.name!r} has no link {name!r}{nearest(name, {link.name for link in cluster.links})}"
+        )
+    return found
+
+
+def _pair_names(cluster: Cluster) -> dict[str, list[int]]:
+    """Links by ``a-b`` and by ``b-a``."""
+    found: dict[str, list[int]] = {}
+    for i, link in enumerate(cluster.links):
+        a, b = cluster.devices[link.source].name, cluster.devices[link.target].name
+        found.setdefault(f"{a}-{b}", []).append(i)
+        found.setdefault(f"{b}-{a}", []).append(i)
+    return found
+
+
+def _check_connected(before: Cluster, after: Cluster, down: Sequence[int], names: Sequence[str]) -> None:
+    """Raise SpecError if a GPU no longer reaches another one that it reached."""
+    starts = _affected(before, down)
+    lost = [
+        (start, other)
+        for start in starts
+        for other in sorted(_reached(before, start) - _reached(after, start))
+        if before.devices[other].kind == GPU
+    ]
+    if lost:
+        cut = ", ".join(f"{before.devices[a].name} to {before.devices[b].name}" for a, b in lost[:4])
+        more = f" and {len(lost) - 4} more pairs" if len(lost) > 4 else ""
+        raise SpecError(f"without {', '.join(map(repr, names))} nothing leads from {cut}{more}")
+
+
+def _affected(cluster: Cluster, down: Sequence[int]) -> list[int]:
+    """GPUs to look from: all, but of large clusters one of each node and all of the nodes that lose a link."""
+    if len(cluster.gpus) <= MAX_STARTS:
+        return list(cluster.gpus)
+    ends = {end for link in down for end in (cluster.links[link].source, cluster.links[link].target)}
+    touched = {cluster.devices[end].node for end in ends}
+    first: dict[str | None, int] = {}
+    for gpu in cluster.gpus:
+        first.setdefault(cluster.devices[gpu].node, gpu)
+    step = max(1, len(first) // MAX_STARTS)
+    near = {gpu for gpu in cluster.gpus if cluster.devices[gpu].node in touched - {None}}
+    return sorted(near | set(list(first.values())[::step]))
+
+
+def _reached(cluster: Cluster, start: int) -> set[int]:
+    """Devices that a message from ``start`` can get to."""
+    reached, pending = {start}, [start]
+    while pending:
+        for link in cluster.links_from(pending.pop()):
+            if link.target not in reached:
+                reached.add(link.target)
+                if cluster.devices[link.target].forwards:
+                    pending.append(link.target)
+    return reached

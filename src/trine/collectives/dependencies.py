@@ -1,0 +1,86 @@
+"""What the transfers of a schedule wait for, as pairs of numbers. Used by :mod:`trine.collectives.expand` only."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError
+
+Index = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+#: Schedules with more pairs of transfers that wait for each other than this (2 GB) are refused.
+MAX_EDGES = 200_000_000
+
+
+def stable_order(key: Index) -> Index:
+    """What ``np.argsort(key, kind="stable")`` gives for keys that are not negative."""
+    length = max(1, len(key))
+    if int(key.max(initial=0)) < np.iinfo(np.int64).max // length:
+        # Sorting (key, position) as one number is several times faster than a stable argsort.
+        packed: Index = np.sort(key * length + np.arange(len(key)))
+        return packed % length
+    return np.argsort(key, kind="stable")
+
+
+def joint_key(*columns: npt.NDArray[np.integer]) -> Index:
+    """One int64 a row that orders rows as the columns do, the first column first."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    return key
+
+
+def previous_of_same(*columns: npt.NDArray[np.integer]) -> Index:
+    """For each row the last row before it with the same columns, or -1."""
+    key = joint_key(*columns)
+    previous = np.full(len(key), -1, dtype=np.int64)
+    if (key[1:] >= key[:-1]).all():
+        same = np.flatnonzero(key[1:] == key[:-1])
+        previous[same + 1] = same
+        return previous
+    order = stable_order(key)
+    same = key[order[1:]] == key[order[:-1]]
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def received_before(
+    slot: Index, step: Int32, earlier: Index, arrival_slot: Index, arrival_step: Int32
+) -> tuple[Index, Index]:
+    """Pairs (use, arrival): uses of a slot at a step, and what arrived in that slot in earlier steps.
+
+    ``earlier``: for each use, the use before it that has waited for what arrived until then, or -1.
+    """
+    num_steps = int(max(step.max(initial=0), arrival_step.max(initial=0))) + 1
+    arrival = arrival_slot * num_steps + arrival_step
+    order = stable_order(arrival)
+    arrival = arrival[order]
+    since = np.where(earlier >= 0, step[earlier], 0)
+    low = np.searchsorted(arrival, slot * num_steps + since)
+    count = np.searchsorted(arrival, slot * num_steps + step) - low
+    np.maximum(count, 0, out=count)
+    check_edges(int(count.sum()))
+    uses = np.repeat(np.arange(len(slot), dtype=np.int64), count)
+    offset = np.arange(len(uses)) - np.repeat(np.cumsum(count) - count, count)
+    return uses, order[np.repeat(low, count) + offset]
+
+
+def check_edges(count: int) -> None:
+    """Refuse more than MAX_EDGES dependencies before they are built."""
+    if count > MAX_EDGES:
+        raise InputError(
+            f"this schedule has {count:,} dependencies between its transfers, more than the {MAX_EDGES:,} that fit "
+            "into memory: take fewer ranks or another algorithm"
+        )
+
+
+def csr(rows: Index, columns: Index, num_rows: int, num_columns: int) -> tuple[Index, Int32]:
+    """Compressed rows of the pairs (row, column), each row's columns ascending and without repeats."""
+    width = max(1, num_columns)
+    pairs = np.sort(rows * width + columns)
+    if len(pairs):
+        pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])]
+    ptr = np.zeros(num_rows + 1, dtype=np.int64)
+    np.cumsum(np.bincount(pairs // width, minlength=num_rows), out=ptr[1:])
+    return ptr, (pairs % width).astype(np.int32)

@@ -1,0 +1,317 @@
+"""How long one collective takes with a given algorithm and protocol: time = launch + steps + bytes + what they delay.
+
+Times in microseconds and bytes/us, as floats; :mod:`predict` rounds to picoseconds. Every cost grows with the size.
+Formulas and their evidence: docs/background/collectives.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trine.collectives.library.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
+from trine.collectives.library.view import Tier, View
+
+#: In-network reduction on the fabric: microseconds of a whole collective (NCCL's CollNet base, tuning.cc: 31).
+COLLNET_US = 31.0
+#: Part of a NIC's rate that CollNet reaches (assumed).
+COLLNET_EFFICIENCY = 0.8
+#: NICs of a domain that the channels of NVLS use at most; racks of 72 GPUs have more.
+NVLS_PATHS = 16
+#: Size at which half of the cost of further channels is due (the step that measured LL curves show at 8 to 32 KiB).
+SPREAD_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """``steps_us``: of latency; ``bytes_us``: of bandwidth; ``delay_us``: of both on each other; why, in words."""
+
+    launch_us: float
+    base_us: float
+    steps_us: float
+    bytes_us: float
+    delay_us: float
+    num_steps: int
+    limit: str
+
+    @property
+    def total_us(self) -> float:
+        return self.launch_us + self.base_us + self.steps_us + self.bytes_us + self.delay_us
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What a cost depends on besides the size. ``channels``: limits what the links give where it is small."""
+
+    view: View
+    library: Library
+    launch: str
+    channels: int | None = None
+
+    @property
+    def inner(self) -> Medium:
+        return self.library.medium(self.view.inside.medium if self.view.inside else "", between=False)
+
+    @property
+    def outer(self) -> Medium:
+        return self.library.medium(self.view.between.medium if self.view.between else "", between=True)
+
+    @property
+    def launch_us(self) -> float:
+        factor = self.library.launch_factor
+        return self.library.launch_us[self.launch] * factor.get(self.view.gpu, factor["default"])
+
+
+def step_us(tier: Tier | None, medium: Medium, protocol: str) -> float:
+    """One hop: the software's part and the hardware's."""
+    return 0.0 if tier is None else medium.step_us[protocol] + tier.latency_ps / 1e6
+
+
+def _rate(tier: Tier | None, rate: float, efficiency: float, share: float = 1.0) -> float:
+    """bytes/us, infinite where there is no such tier."""
+    return math.inf if tier is None else rate * efficiency * share / 1e6
+
+
+def _capped(setting: Setting, medium: Medium) -> float:
+    """The part of a medium's rate that a limited number of channels reaches."""
+    if setting.channels is None:
+        return 1.0
+    return min(1.0, setting.channels / medium.channels)
+
+
+def ring_rate(setting: Setting, protocol: str) -> tuple[float, str]:
+    """bytes/us of all rings, and the name of the link that bounds them."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    inside = view.inside
+    through = inside.ring_bytes_per_s if inside and view.between is None else view.path_bytes_per_s
+    a = _rate(inside, through, inner.efficiency[protocol], _capped(setting, inner))
+    b = math.inf
+    if view.between is not None:
+        b = _rate(view.between, view.between.ring_bytes_per_s, outer.efficiency[protocol], _capped(setting, outer))
+    if b < a and view.between is not None:
+        return b, view.between.limit
+    return a, inside.limit if inside else ""
+
+
+def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
+    """Grows with the bytes and levels off: a pipeline fills once."""
+    return 2.0 * ramp * steps_us * bytes_us / (steps_us + bytes_us) if bytes_us else 0.0
+
+
+def _base_us(setting: Setting, protocol: str, size: float) -> float:
+    """What a protocol costs once; LL takes more channels, which start later, from some 16 KiB on."""
+    media = [setting.inner] if setting.view.inside else []
+    media += [setting.outer] if setting.view.between else []
+    more = max(medium.spread_us for medium in media) * size / (size + SPREAD_BYTES) if protocol == LL else 0.0
+    return max(medium.base_us[protocol] for medium in media) + more
+
+
+def _ramp(setting: Setting, protocol: str) -> float:
+    medium = setting.outer if setting.view.between else setting.inner
+    return medium.ramp[protocol]
+
+
+def ring_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Rounds of a ring: 2(N-1) for all_reduce, N-1 else; broadcast and reduce are pipelined chains."""
+    view = setting.view
+    n, domains = view.num_ranks, view.num_domains
+    turns = 2 if op in ("all_reduce", "barrier") else 1
+    steps, crossings = turns * (n - 1), turns * (domains - 1)
+    inner_us = step_us(view.inside, setting.inner, protocol)
+    outer_us = step_us(view.between, setting.outer, protocol)
+    steps_us = (steps - crossings) * inner_us + crossings * outer_us
+    rate, limit = ring_rate(setting, protocol)
+    extra = setting.library.extra_steps.get(op, 0.0)
+    volume = size if op in ("broadcast", "reduce") else (steps + extra) * size / n
+    base_us = _base_us(setting, protocol, size)
+    bytes_us = volume / rate
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=base_us,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(steps_us + base_us, bytes_us, _ramp(setting, protocol)),
+        num_steps=steps,
+        limit=limit,
+    )
+
+
+def _tree_load(domains: int) -> int:
+    """How often the whole buffer leaves the busiest domain in a pair of complementary trees."""
+    return 1 if domains <= 2 else 2
+
+
+def tree_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Double binary tree between domains, a chain inside each (Sanders, Speck, Traff 2009; NCCL 2.4)."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    depth = math.ceil(math.log2(view.num_domains)) if view.between else 0
+    inner_us = step_us(view.inside, inner, protocol)
+    outer_us = step_us(view.between, outer, protocol)
+    hops = view.max_per_domain - 1
+    steps_us = 2 * (hops * inner_us + depth * outer_us)
+    share = setting.library.tree_efficiency / (2 if view.max_per_domain > 2 else 1)  # up and down leave by one link
+    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[protocol] * share, _capped(setting, inner))
+    b = math.inf
+    if view.between is not None:
+        rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains)
+        b = _rate(view.between, rate, outer.efficiency[protocol], _capped(setting, outer))
+    base_us = _base_us(setting, protocol, size)
+    bytes_us = size / min(a, b)
+    limit = view.between.limit if view.between and b < a else view.inside.limit if view.inside else ""
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=base_us,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(steps_us + base_us, bytes_us, _ramp(setting, protocol)),
+        num_steps=2 * (hops + depth),
+        limit=limit,
+    )
+
+
+def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Switches add and multicast: each GPU sends S + S/n through its own links; trees between domains."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    assert view.inside is not None
+    n = view.min_per_domain
+    single = inner.nvls_single if setting.launch == "single-process" else 1.0
+    a = _rate(view.inside, view.inside.ring_bytes_per_s, inner.nvls_efficiency * single) / (1.0 + 1.0 / n)
+    b = math.inf
+    steps_us = 2 * step_us(view.inside, inner, SIMPLE)
+    num_steps = 2
+    if view.between is not None:
+        paths = min(1.0, NVLS_PATHS / view.between.lanes)
+        rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains) * paths
+        b = _rate(view.between, rate, outer.efficiency[SIMPLE])
+        depth = math.ceil(math.log2(view.num_domains))
+        steps_us += 2 * depth * step_us(view.between, outer, SIMPLE)
+        num_steps += 2 * depth
+    bytes_us = size / min(a, b)
+    limit = view.between.limit if view.between and b < a else view.inside.limit
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=inner.nvls_us,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(inner.nvls_us + steps_us, bytes_us, _ramp(setting, SIMPLE)),
+        num_steps=num_steps,
+        limit=limit,
+    )
+
+
+def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """The fabric's switches add: each domain sends its reduced buffer once and gets the result once (SHARP)."""
+    view, inner = setting.view, setting.inner
+    assert view.between is not None
+    n = view.min_per_domain
+    inner_us = step_us(view.inside, inner, SIMPLE)
+    steps_us = 2 * inner_us + 2 * step_us(view.between, setting.outer, SIMPLE)
+    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[SIMPLE])
+    b = _rate(view.between, view.between.ring_bytes_per_s, COLLNET_EFFICIENCY * setting.outer.efficiency[SIMPLE])
+    bytes_us = max(2 * size * (n - 1) / n / a, size / b)
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=COLLNET_US,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(steps_us, bytes_us, _ramp(setting, SIMPLE)),
+        num_steps=4,
+        limit=view.between.limit,
+    )
+
+
+def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Parallel aggregated trees, one rank a domain: ceil(log2 N) steps (NCCL 2.23)."""
+    view = setting.view
+    depth = math.ceil(math.log2(view.num_ranks))
+    steps_us = depth * step_us(view.between, setting.outer, SIMPLE)
+    rate, limit = ring_rate(setting, SIMPLE)
+    base_us = _base_us(setting, SIMPLE, size)
+    bytes_us = size * (view.num_ranks - 1) / view.num_ranks / rate
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=base_us,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(steps_us + base_us, bytes_us, _ramp(setting, SIMPLE)),
+        num_steps=depth,
+        limit=limit,
+    )
+
+
+def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Messages from each rank straight to its peers: all_to_all, gather, scatter, send_recv."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    n, m = view.num_ranks, view.per_domain
+    one = op == "send_recv"
+    peers_in, peers_out = (0.0, 1.0) if one and view.between else (1.0, 0.0) if one else (m - 1, n - m)
+    part = size if one else size / n
+    steps_us = peers_in * (inner.p2p_step_us if view.inside else 0.0)
+    steps_us += peers_out * outer.p2p_step_us
+    inside_us = between_us = 0.0
+    limit = ""
+    if view.inside is not None and peers_in:
+        rate = view.inside.ring_bytes_per_s if one else view.inside.gpu_bytes_per_s
+        efficiency = inner.efficiency[SIMPLE] if one else inner.p2p_efficiency
+        inside_us = part * peers_in / (rate * efficiency * _capped(setting, inner) / 1e6)
+        steps_us += view.inside.latency_ps / 1e6
+        limit = view.inside.limit
+    if view.between is not None:
+        share = view.between.ring_bytes_per_s / view.between.lanes if one else view.between.gpu_bytes_per_s
+        between_us = part * peers_out / (share * outer.p2p_efficiency * _capped(setting, outer) / 1e6)
+        steps_us += view.between.latency_ps / 1e6
+        limit = view.between.limit if between_us >= inside_us else limit
+    if not one:  # the part that stays is copied beside the others, by the same kernel
+        inside_us += part / ((inner if view.inside else outer).copy_GBps * 1e3)
+    base_us = max(inner.p2p_base_us if view.inside else 0.0, outer.p2p_base_us if view.between else 0.0)
+    bytes_us = max(inside_us, between_us)
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=base_us,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(base_us + steps_us, bytes_us, _ramp(setting, P2P)),
+        num_steps=1 if one else n - 1,
+        limit=limit,
+    )
+
+
+#: The built-in algorithms of the libraries.
+COSTS: dict[str, Callable[[Setting, str, float, str], Cost]] = {
+    "ring": ring_cost,
+    "tree": tree_cost,
+    "nvls": nvls_cost,
+    "nvlstree": nvls_cost,
+    "collnet": collnet_cost,
+    "pat": pat_cost,
+    "direct": direct_cost,
+}
+
+_PROTOCOLS = {
+    "ring": (LL, LL128, SIMPLE),
+    "tree": (LL, LL128, SIMPLE),
+    "nvls": (SIMPLE,),
+    "nvlstree": (SIMPLE,),
+    "collnet": (SIMPLE,),
+    "pat": (SIMPLE,),
+    "direct": (SIMPLE,),
+}
+RING_OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "barrier")
+DIRECT_OPS = ("all_to_all", "gather", "scatter", "send_recv")
+
+
+def runnable(view: View, library: str, op: str) -> list[tuple[str, str]]:
+    """The (algorithm, protocol) pairs that the library has for ``op`` on this group."""
+    if op in DIRECT_OPS:
+        return [("direct", SIMPLE)]
+    names = ["ring"]
+    if op in ("all_reduce", "barrier"):
+        names.append("tree")
+        if view.multicast and view.min_per_domain > 1:
+            names.append("nvls" if view.num_domains == 1 else "nvlstree")
+        if view.sharp:
+            names.append("collnet")
+    if op in ("all_gather", "reduce_scatter") and view.max_per_domain == 1 and library == "nccl":
+        names.append("pat")
+    return [(name, protocol) for name in names for protocol in _PROTOCOLS[name]]

@@ -1,0 +1,68 @@
+"""How many bytes a collective puts on each link, from who sends how much to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trine.cluster.cluster import Cluster
+from trine.model.collective import CollectiveTime
+
+#: With more pairs than this nobody waits for their routes: the loads of direct collectives are left out.
+MAX_PAIRS = 20_000
+
+Pair = tuple[int, int, int]
+
+
+def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) -> dict[str, int]:
+    """Bytes over each link that carries any, the busiest (longest at its rate) first.
+
+    For rings the ring in the order of the group, for trees and in-network reduction the equivalent sums; empty where
+    there are more than MAX_PAIRS pairs of ranks.
+    """
+    gpus = [cluster.gpus[rank] for rank in group]
+    load: dict[int, int] = {}
+    for source, target, count in _pairs(cluster, gpus, answer):
+        for link in cluster.route(source, target):
+            load[link] = load.get(link, 0) + count
+    links = cluster.links
+    order = sorted(load, key=lambda link: (-load[link] / links[link].bytes_per_s, link))
+    return {links[link].name: load[link] for link in order}
+
+
+def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Iterator[Pair]:
+    n, size = len(gpus), answer.sent_bytes
+    if answer.algorithm == "direct":
+        yield from _direct(gpus, answer.op, size)
+    elif answer.algorithm == "nvls":
+        yield from _multicast(cluster, gpus, size)
+    else:
+        turns = 2 if answer.op in ("all_reduce", "barrier") else 1
+        each = size if answer.op in ("broadcast", "reduce") else turns * (n - 1) * size // n
+        for here, there in zip(gpus, [*gpus[1:], gpus[0]], strict=True):
+            yield here, there, each
+
+
+def _direct(gpus: Sequence[int], op: str, size: int) -> Iterator[Pair]:
+    n = len(gpus)
+    if op == "send_recv":
+        for here, there in zip(gpus, [*gpus[1:], gpus[0]], strict=True):
+            yield here, there, size
+    elif op in ("gather", "scatter"):
+        for other in gpus[1:]:
+            yield (other, gpus[0], size // n) if op == "gather" else (gpus[0], other, size // n)
+    elif n * n <= MAX_PAIRS:
+        for here in gpus:
+            for there in gpus:
+                if here != there:
+                    yield here, there, size // n
+
+
+def _multicast(cluster: Cluster, gpus: Sequence[int], size: int) -> Iterator[Pair]:
+    """Each GPU gives the switches all of its buffer and its finished part, and gets as much."""
+    n = len(gpus)
+    for gpu in gpus:
+        switches = [link for link in cluster.links_from(gpu) if cluster.devices[link.target].reduces]
+        for link in switches:
+            part = (size + size // n) // len(switches)
+            yield gpu, link.target, part
+            yield link.target, gpu, part

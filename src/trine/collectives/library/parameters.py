@@ -1,0 +1,99 @@
+"""What the software of a collective library costs: presets/collectives/*.yaml, each number with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trine.errors import InputError, nearest
+
+_FOLDER = Path(__file__).parents[2] / "presets" / "collectives"
+
+LL, LL128, SIMPLE, P2P = "ll", "ll128", "simple", "p2p"
+#: What stands for a medium of which no costs are known, by the beginning of its name.
+FALLBACKS = (("nvlink-c2c", "default-pcie"), ("nvlink", "default-nvlink"), ("xgmi", "default-xgmi"), ("pcie", "default-pcie"),
+             ("upi", "default-pcie"), ("qpi", "default-pcie"), ("infinity", "default-pcie"), ("ddr", "default-pcie"))  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Medium:
+    """Costs of one kind of link. Times in microseconds, software only; efficiencies are parts of a link's rate.
+
+    ``step_us``, ``efficiency``: by protocol, of rings and trees. ``ramp``: how much steps and bytes delay each other,
+    by protocol. ``p2p_step_us``, ``p2p_efficiency``, ``p2p_base_us``: of messages to one peer (all-to-all, send/recv).
+    ``nvls_us``, ``nvls_efficiency``: of in-network reduction; ``nvls_single``: its part where one process drives all
+    GPUs. ``channels``: how many a ring collective uses. ``evidence``: of these numbers.
+    """
+
+    name: str
+    step_us: Mapping[str, float]
+    base_us: Mapping[str, float]
+    efficiency: Mapping[str, float]
+    ramp: Mapping[str, float]
+    p2p_step_us: float
+    p2p_base_us: float
+    p2p_efficiency: float
+    spread_us: float
+    copy_GBps: float
+    channels: int
+    evidence: str
+    nvls_us: float = 0.0
+    nvls_efficiency: float = 0.0
+    nvls_single: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """One library. ``launch_us``: by launch convention, times ``launch_factor`` of the GPU's generation.
+
+    ``extra_steps``: per collective, how many steps' worth of bytes a ring moves that are hidden behind nothing.
+    ``tree_efficiency``: of what a tree carries against a ring. ``bands``: (largest size, low, high) factors.
+    """
+
+    name: str
+    version: str
+    launch_us: Mapping[str, float]
+    launch_factor: Mapping[str, float]
+    extra_steps: Mapping[str, float]
+    tree_efficiency: float
+    media: Mapping[str, Medium]
+    bands: Mapping[str, tuple[tuple[int, float, float], ...]]
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def medium(self, name: str, between: bool) -> Medium:
+        """The costs of a medium, inside a domain or between domains; the default of its kind where it is not known."""
+        if name in self.media:
+            return self.media[name]
+        if between:
+            return self.media["default-net"]
+        return self.media[next((kind for start, kind in FALLBACKS if name.startswith(start)), "default-nvlink")]
+
+
+@lru_cache(maxsize=8)
+def load_library(name: str) -> Library:
+    """Read the costs of ``nccl`` or ``rccl``. Raises InputError for another name."""
+    names = sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    if name not in names:
+        raise InputError(f"unknown collective library {name!r}{nearest(name, names)}", field="library")
+    import yaml
+
+    return library_from(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def library_from(data: Mapping[str, Any]) -> Library:
+    """A library from the mapping that its file holds; a medium inherits what it does not say from ``default-nvlink``."""
+    default = data["media"]["default-nvlink"]
+    media = {}
+    for name, given in data["media"].items():
+        merged = {**default, **given}
+        for key in ("step_us", "base_us", "efficiency", "ramp"):
+            merged[key] = {**default[key], **given.get(key, {})}
+        media[name] = Medium(name=name, **merged)
+    rest = {key: data[key] for key in data if key not in ("media", "bands")}
+    bands = {
+        kind: tuple((int(row[0]), float(row[1]), float(row[2])) for row in rows) for kind, rows in data["bands"].items()
+    }
+    return Library(media=media, bands=bands, **rest)

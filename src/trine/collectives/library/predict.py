@@ -1,0 +1,365 @@
+"""Predict one collective: what the library would choose, how long that takes, what else it could have done.
+
+The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). The answer never
+falls as the size grows: where the library changes to something that is faster than what it did for a smaller size, the
+time stays level until the new choice has caught up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.library.costs import COSTS, DIRECT_OPS, RING_OPS, Cost, Setting, runnable
+from trine.collectives.library.parameters import LL, LL128, SIMPLE, Library, load_library
+from trine.collectives.library.tuner import tuner_us
+from trine.collectives.library.view import View, group_view
+from trine.errors import InputError, nearest
+from trine.model.collective import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, Part
+from trine.units import parse_bytes
+
+OPS = (*RING_OPS, *DIRECT_OPS)
+ALGORITHMS = tuple(COSTS)
+#: Element of nccl-tests' default data type, and what it rounds a rank's part down to (float32; 16 bytes).
+ELEMENT_BYTES, ALIGN_BYTES = 4, 16
+MAX_BYTES = 1 << 50
+_GRID_PER_OCTAVE = 4
+
+Candidate = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """From ``first`` bytes on the library takes ``candidate``; ``floor_us`` is the longest time of any smaller size."""
+
+    first: int
+    candidate: Candidate
+    floor_us: float
+
+
+class Collectives:
+    """The collectives of one group of ranks, looked at once; then each answer takes microseconds.
+
+    Parameters
+    ----------
+    cluster, group: ``group`` lists ranks (positions in ``cluster.gpus``); None: all GPUs.
+    options: how they are run.
+
+    Raises
+    ------
+    InputError: an option that does not exist or does not fit the cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: Sequence[int] | None = None,
+        options: CollectiveOptions | None = None,
+        library: Library | None = None,
+    ) -> None:
+        options = options or CollectiveOptions()
+        self.options = options
+        self.view = group_view(cluster, range(len(cluster.gpus)) if group is None else group)
+        name = self.view.library if options.library == AUTO else options.library
+        self.library = library or load_library(name)
+        _check_options(options, self.view)
+        channels = options.max_channels
+        self.setting = Setting(view=self.view, library=self.library, launch=options.launch, channels=channels)
+        self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
+
+    # -- what there is to choose from ----------------------------------------------------------------------------
+
+    def candidates(self, op: str) -> list[Candidate]:
+        """The (algorithm, protocol) pairs that the options leave. Raises InputError where none is left."""
+        _check_op(op)
+        every = runnable(self.view, self.library.name, op)
+        options = self.options
+        left = [
+            pair
+            for pair in every
+            if options.algorithm in (AUTO, pair[0])
+            and options.protocol in (AUTO, pair[1])
+            and not (options.nvls is False and pair[0].startswith("nvls"))
+        ]
+        if not left:
+            text = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
+            raise InputError(
+                f"{self.library.name} has no {op} with algorithm {options.algorithm!r} and protocol "
+                f"{options.protocol!r} on this group; it has {text}",
+                field="algorithm" if options.algorithm != AUTO else "protocol",
+            )
+        return left
+
+    def choice(self, op: str, size_bytes: int) -> Candidate:
+        """What the library would take for this size."""
+        pairs = self.candidates(op)
+        if len(pairs) == 1:
+            return pairs[0]
+        if self.library.name != "nccl":  # its tables are not modelled: the best of its own candidates
+            return min(pairs, key=lambda pair: self.cost(op, size_bytes, pair).total_us)
+        best: tuple[float, Candidate] | None = None
+        for pair in pairs:
+            us = tuner_us(self.setting, op, float(size_bytes), *pair)
+            if us is not None and (best is None or us < best[0]):
+                best = us, pair
+        return best[1] if best else pairs[0]
+
+    def cost(self, op: str, size_bytes: int, pair: Candidate) -> Cost:
+        """Our model of one candidate."""
+        return COSTS[pair[0]](self.setting, op, float(size_bytes), pair[1])
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def predict(self, op: str, size_bytes: int) -> CollectiveTime:
+        """The time of one collective of ``size_bytes``, counted as nccl-tests does.
+
+        Raises
+        ------
+        InputError: an unknown op, or a size below 0 or above 1 PiB.
+        """
+        _check_op(op)
+        sent = sent_bytes(op, size_bytes, self.view.num_ranks)
+        segment = self._segment(op, sent)
+        return self._answer(op, size_bytes, sent, segment.candidate, segment.floor_us)
+
+    def alternatives(self, op: str, size_bytes: int) -> list[CollectiveTime]:
+        """Every candidate's own time, the fastest first, whatever the library would choose."""
+        sent = sent_bytes(op, size_bytes, self.view.num_ranks)
+        rows = [self._answer(op, size_bytes, sent, pair, 0.0) for pair in self.candidates(op)]
+        return sorted(rows, key=lambda row: row.time_ps)
+
+    def crossovers(self, op: str) -> list[tuple[int, str, str]]:
+        """(size in bytes from which on, algorithm, protocol) of the library's choices, smallest size first."""
+        self._segment(op, 0)
+        return [(segment.first, *segment.candidate) for segment in self._segments[op][1]]
+
+    def _answer(self, op: str, size: int, sent: int, pair: Candidate, floor_us: float) -> CollectiveTime:
+        cost = self.cost(op, sent, pair)
+        time_us = max(cost.total_us, floor_us)
+        evidence = self._evidence()
+        low, high = self._band(evidence, sent)
+        return CollectiveTime(
+            op=op,
+            size_bytes=size,
+            sent_bytes=sent,
+            num_ranks=self.view.num_ranks,
+            time_ps=_ps(time_us),
+            low_ps=_ps(time_us * low),
+            high_ps=_ps(time_us * high),
+            algorithm=pair[0],
+            protocol=pair[1],
+            channels=self._channels(),
+            bus_factor=bus_factor(op, self.view.num_ranks),
+            evidence=evidence,
+            limit=cost.limit,
+            parts=_parts(cost, time_us),
+            notes=(),
+        )
+
+    def _channels(self) -> int:
+        medium = self.setting.inner if self.view.inside else self.setting.outer
+        channels = medium.channels
+        if self.options.max_channels is not None:
+            channels = min(channels, self.options.max_channels)
+        return max(channels, self.options.min_channels or 0)
+
+    def _evidence(self) -> str:
+        found = [medium.evidence for medium in self._media()]
+        order = ("measured", "interpolated", "modelled", "assumed")
+        return max(found, key=order.index)
+
+    def _media(self) -> list:
+        view, setting = self.view, self.setting
+        return ([setting.inner] if view.inside else []) + ([setting.outer] if view.between else [])
+
+    def _band(self, evidence: str, size: int) -> tuple[float, float]:
+        kind = f"{evidence}-net" if self.view.between else evidence
+        rows = self.library.bands.get(kind) or self.library.bands[evidence]
+        for largest, low, high in rows:
+            if size <= largest:
+                return low, high
+        return rows[-1][1], rows[-1][2]
+
+    # -- segments ------------------------------------------------------------------------------------------------
+
+    def _segment(self, op: str, size: int) -> _Segment:
+        if op not in self._segments:
+            segments = self._find_segments(op)
+            self._segments[op] = [segment.first for segment in segments], segments
+        firsts, segments = self._segments[op]
+        return segments[bisect_right(firsts, size) - 1]
+
+    def _find_segments(self, op: str) -> list[_Segment]:
+        """Walk up the sizes; where the choice changes between two of them, find the exact byte."""
+        segments = [_Segment(0, self.choice(op, 0), 0.0)]
+        at, last = 0, MAX_BYTES
+        grid = sorted({int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last})
+        for size in grid:
+            if self.choice(op, size) != segments[-1].candidate:
+                first = self._switch(op, at, size, segments[-1].candidate)
+                before = segments[-1]
+                top = max(before.floor_us, self.cost(op, first - 1, before.candidate).total_us)
+                segments.append(_Segment(first, self.choice(op, first), top))
+            at = size
+        return segments
+
+    def _switch(self, op: str, low: int, high: int, candidate: Candidate) -> int:
+        """The first size above ``low``, at most ``high``, at which another candidate is chosen."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.choice(op, middle) == candidate:
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+def sent_bytes(op: str, size_bytes: int, num_ranks: int) -> int:
+    """What nccl-tests really sends for ``-b size``: whole float32 elements; equal parts in steps of 16 bytes.
+
+    Raises InputError for a size below 0 or above 1 PiB.
+    """
+    if not 0 <= size_bytes <= MAX_BYTES:
+        raise InputError(f"a collective has 0 to {MAX_BYTES} bytes, got {size_bytes}", field="size")
+    if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
+        return size_bytes // num_ranks // ALIGN_BYTES * ALIGN_BYTES * num_ranks
+    return size_bytes // ELEMENT_BYTES * ELEMENT_BYTES
+
+
+def bus_factor(op: str, num_ranks: int) -> float:
+    """busbw / algbw (nccl-tests, doc/PERFORMANCE.md)."""
+    if op in ("all_reduce", "barrier"):
+        return 2 * (num_ranks - 1) / num_ranks
+    if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
+        return (num_ranks - 1) / num_ranks
+    return 1.0
+
+
+def predict(
+    op: str,
+    size_bytes: int,
+    cluster: Cluster,
+    group: Sequence[int] | None = None,
+    options: CollectiveOptions | None = None,
+) -> CollectiveTime:
+    """:meth:`Collectives.predict` of a group that is looked at anew unless it was asked for lately."""
+    return _prepared(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
+
+
+def collective_time(
+    op: str,
+    nbytes: int | str,
+    group: Sequence[int] | int | None,
+    cluster: Cluster | str,
+    options: CollectiveOptions | None = None,
+) -> CollectiveTime:
+    """How long one collective takes; some 20 us a call once the cluster and the group are known.
+
+    Parameters
+    ----------
+    op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``reduce``, ``all_to_all``, ``gather``,
+        ``scatter``, ``send_recv`` or ``barrier``.
+    nbytes: size as nccl-tests counts it, in bytes or as text (``"64 MiB"``).
+    group: the ranks that take part, how many of the first ones, or None for all.
+    cluster: a cluster, or the name of a preset (looked up once).
+
+    Returns the answer with its band and evidence; ``float(answer)`` is in seconds, and answers compare by time.
+
+    Raises
+    ------
+    InputError: an unknown op, a group that the cluster has not, or an option that does not fit.
+    """
+    size = nbytes if isinstance(nbytes, int) else parse_bytes(nbytes, "the size")
+    ranks = range(group) if isinstance(group, int) else group
+    if isinstance(cluster, str):
+        cluster = _named(cluster)
+    return _prepared(cluster, ranks, options or CollectiveOptions()).predict(op, size)
+
+
+_Key = tuple[int, object, CollectiveOptions]
+_prepared_before: OrderedDict[_Key, tuple[Cluster, Collectives]] = OrderedDict()
+_named_before: dict[str, Cluster] = {}
+_KEPT = 256
+
+
+def _prepared(cluster: Cluster, group: Sequence[int] | None, options: CollectiveOptions) -> Collectives:
+    """Keeps the cluster beside the answer, so that its id is not given to another one."""
+    key = (id(cluster), group if group is None or isinstance(group, range) else tuple(group), options)
+    if key not in _prepared_before:
+        _prepared_before[key] = cluster, Collectives(cluster, group, options)
+        if len(_prepared_before) > _KEPT:
+            _prepared_before.popitem(last=False)
+    return _prepared_before[key][1]
+
+
+def _named(name: str) -> Cluster:
+    if name not in _named_before:
+        from trine.cluster import load_cluster
+
+        _named_before[name] = load_cluster(name)
+    return _named_before[name]
+
+
+def _check_op(op: str) -> None:
+    if op not in OPS:
+        raise InputError(f"unknown collective {op!r}{nearest(op, OPS)}", field="op")
+
+
+def _check_options(options: CollectiveOptions, view: View) -> None:
+    """Refuse names that do not exist and limits that contradict each other."""
+    for name, value, known in (
+        ("algorithm", options.algorithm, (AUTO, *ALGORITHMS)),
+        ("protocol", options.protocol, (AUTO, LL, LL128, SIMPLE)),
+        ("launch", options.launch, LAUNCHES),
+    ):
+        if value not in known:
+            raise InputError(f"unknown {name} {value!r}{nearest(value, known)}", field=name)
+    low, high = options.min_channels, options.max_channels
+    for name, number in (("min_channels", low), ("max_channels", high)):
+        if number is not None and not 1 <= number <= 1024:
+            raise InputError(f"must be 1 to 1024, got {number}", field=name)
+    if low is not None and high is not None and low > high:
+        raise InputError(f"is {low}, more than max_channels {high}", field="min_channels")
+    if options.nvls and not view.multicast:
+        raise InputError("no switch of this group reduces (NVLS), so it cannot be demanded", field="nvls")
+
+
+def _ps(us: float) -> int:
+    return round(us * 1e6)
+
+
+def _parts(cost: Cost, time_us: float) -> tuple[Part, ...]:
+    """The parts of a cost, and what the time stays above it for; they add up to the time exactly."""
+    steps = f"{cost.num_steps} step{'s' if cost.num_steps != 1 else ''}"
+    given = [
+        ("launch", cost.launch_us, "starting the kernels"),
+        ("set-up", cost.base_us, "what the protocol costs once"),
+        ("latency", cost.steps_us, f"{steps}, one after the other"),
+        ("bandwidth", cost.bytes_us, f"bytes over {cost.limit}" if cost.limit else "bytes over the links"),
+        ("ramp", cost.delay_us, "steps and bytes delay each other"),
+        ("level", time_us - cost.total_us, "no smaller size takes longer"),
+    ]
+    ends = [0]
+    total = 0.0
+    for _, us, _ in given:
+        total += us
+        ends.append(_ps(total))
+    ends[-1] = _ps(time_us)
+    return tuple(
+        Part(name=name, time_ps=after - before, why=why)
+        for (name, us, why), before, after in zip(given, ends, ends[1:], strict=False)
+        if us > 0 and after > before
+    )
+
+
+def with_library(collectives: Collectives, library: Library) -> Collectives:
+    """The same group with other costs: what a fit tries."""
+    other = object.__new__(Collectives)
+    other.__dict__.update(collectives.__dict__)
+    other.library = library
+    other.setting = replace(collectives.setting, library=library)
+    other._segments = {}
+    return other

@@ -1,0 +1,196 @@
+"""Rings through the GPUs of a domain, as a library's graph search finds them, and what they carry together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trine.cluster.cluster import HOST, SCALE_UP, Cluster, Link
+
+#: Steps of the search for one ring; NCCL limits its own search likewise.
+BUDGET = 20_000
+#: What GPUs reach through a CPU's root complex, whatever the PCIe generation: 24 GB/s with four A100 on PCIe 4.0
+#: (vidur, a100_pairwise_nvlink), 26 GB/s with four RTX PRO 6000 on PCIe 5.0 (aiconfigurator, nccl 2.29.2).
+ROOT_COMPLEX_BYTES_PER_S = 26.5e9
+#: More links a pair than this are counted in larger units, so that the search stays short.
+MAX_LANES = 32
+#: GPUs whose driver allows no peer access: every message is written to host memory and read again. The part of a link
+#: that is left is assumed.
+NO_PEER_ACCESS = ("rtx4090", "rtx5090")
+STAGED_PART = 0.5
+
+Lanes = list[list[int]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RingRates:
+    """bytes/s per direction of all rings together: closed ones, paths through all GPUs, and one GPU to all others.
+
+    ``link``: the one that bounds them. ``latency_ps``: of a hop from one GPU to the next, on average.
+    """
+
+    ring: float
+    path: float
+    fan_out: float
+    lanes: int
+    link: Link
+    latency_ps: int
+
+
+def ring_rates(cluster: Cluster, domain: Sequence[int]) -> RingRates:
+    """Find rings through ``domain`` (device indices of GPUs, at least two)."""
+    direct = _direct_lanes(cluster, domain)
+    if direct is None:
+        return _routed(cluster, domain)
+    return direct
+
+
+def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
+    """Rings over GPU-to-GPU links; None where the GPUs hang on switches or reach each other over PCIe."""
+    place = {gpu: i for i, gpu in enumerate(domain)}
+    size = len(place)
+    rates = [[0] * size for _ in range(size)]
+    used: list[Link] = []
+    for gpu, i in place.items():
+        for link in cluster.links_from(gpu):
+            if link.link_class == SCALE_UP and link.target in place:
+                rates[i][place[link.target]] += link.bytes_per_s
+                used.append(link)
+    lane = min((rate for row in rates for rate in row if rate), default=0)
+    members = range(len(domain))
+    if not lane or any(not any(rates[i][j] for j in range(size)) for i in members):
+        return None
+    links = [rates[i][j] for i in members for j in members if i != j]
+    slowest = min(used, key=lambda link: link.bytes_per_s)
+    fan_out = float(min(sum(rates[i][j] for j in members) for i in members))
+    if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
+        count = len(domain) - 1
+        path = float(lane * (count + 1)) if count > 1 else float(lane)
+        return RingRates(ring=float(lane * count), path=path, fan_out=fan_out, lanes=count, link=slowest, latency_ps=slowest.latency_ps)
+    lanes = [[min(MAX_LANES, rate // lane) for rate in row] for row in rates]
+    found = _count_rings(lanes) if size > 2 else lanes[0][1]
+    if not found:
+        return None
+    return RingRates(
+        ring=float(found * lane), path=float(found * lane), fan_out=max(fan_out, float(lane)), lanes=found, link=slowest,
+        latency_ps=slowest.latency_ps,
+    )  # fmt: skip
+
+
+def _count_rings(lanes: Lanes) -> int:
+    """Closed rings through all GPUs that share no lane; each is used both ways, as NCCL does."""
+    size = len(lanes)
+    most = min(sum(row) for row in lanes)
+    budget = [BUDGET]
+    best = 0
+
+    def more(found: int) -> None:
+        nonlocal best
+        best = max(best, found)
+        for order in _rings(lanes, size, budget):
+            used = [_take(lanes, a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True)]
+            more(found + 2)
+            for hops in used:
+                _give(lanes, hops)
+            if best >= most - most % 2 or budget[0] <= 0:
+                return
+
+    more(0)
+    return best
+
+
+def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
+    """All rings from GPU 0 by depth first, the widest hops first, while the budget lasts."""
+    trail = [0]
+    choices = [_hops(lanes, 0, size)]
+    while choices:
+        budget[0] -= 1
+        if budget[0] < 0:
+            return
+        if len(trail) == size and _reach(lanes, trail[-1], 0):
+            yield list(trail)
+        step = next((to for to in choices[-1] if to not in trail), None) if len(trail) < size else None
+        if step is None:
+            choices.pop()
+            trail.pop()
+            continue
+        choices[-1] = choices[-1][choices[-1].index(step) + 1 :]
+        trail.append(step)
+        choices.append(_hops(lanes, step, size))
+
+
+def _hops(lanes: Lanes, here: int, size: int) -> list[int]:
+    """Where a ring may go from ``here``: over a direct lane, the widest first, else through one other GPU."""
+    direct = sorted((to for to in range(size) if lanes[here][to]), key=lambda to: (-lanes[here][to], to))
+    through = [to for to in range(size) if to != here and not lanes[here][to] and _via(lanes, here, to) is not None]
+    return direct + through
+
+
+def _reach(lanes: Lanes, here: int, there: int) -> bool:
+    return bool(lanes[here][there]) or _via(lanes, here, there) is not None
+
+
+def _via(lanes: Lanes, here: int, there: int) -> int | None:
+    """A GPU that has lanes left from ``here`` and to ``there``."""
+    for middle in range(len(lanes)):
+        if lanes[here][middle] and lanes[middle][there]:
+            return middle
+    return None
+
+
+def _take(lanes: Lanes, here: int, there: int) -> list[tuple[int, int]]:
+    """Use up a lane each way between two GPUs, direct or through another one; returns the pairs of GPUs."""
+    if lanes[here][there]:
+        hops = [(here, there)]
+    else:
+        middle = _via(lanes, here, there)
+        hops = [] if middle is None else [(here, middle), (middle, there)]
+    for a, b in hops:
+        lanes[a][b] -= 1
+        lanes[b][a] -= 1
+    return hops
+
+
+def _give(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
+    for a, b in hops:
+        lanes[a][b] += 1
+        lanes[b][a] += 1
+
+
+def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
+    """One ring in order over the routes of the cluster; each link's rate is shared by the hops that cross it."""
+    load: dict[int, int] = {}
+    latency_ps = 0
+    for a, b in zip(domain, [*domain[1:], domain[0]], strict=True):
+        route = cluster.route(a, b)
+        latency_ps += cluster.route_latency_ps(route)
+        for link in route:
+            load[link] = load.get(link, 0) + 1
+    worst = min(load, key=lambda link: (cluster.links[link].bytes_per_s / load[link], link))
+    rate = cluster.links[worst].bytes_per_s / load[worst]
+    if any(cluster.devices[cluster.links[link].target].kind == HOST for link in load):
+        rate = min(rate, ROOT_COMPLEX_BYTES_PER_S)
+    if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain):
+        rate *= STAGED_PART
+    return RingRates(
+        ring=rate,
+        path=rate,
+        fan_out=_fan_out(cluster, domain, rate),
+        lanes=1,
+        link=cluster.links[worst],
+        latency_ps=latency_ps // len(domain),
+    )
+
+
+def _fan_out(cluster: Cluster, domain: Sequence[int], at_most: float) -> float:
+    """What one GPU sends to all others at once while all do: links are shared by the pairs that cross them."""
+    if len(domain) > 16 or len(domain) < 3:  # behind switches it is the GPU's own link
+        return at_most
+    load: dict[int, int] = {}
+    for a in domain:
+        for b in domain:
+            if a != b:
+                for link in cluster.route(a, b):
+                    load[link] = load.get(link, 0) + 1
+    worst = min(cluster.links[link].bytes_per_s / count for link, count in load.items())
+    return worst * (len(domain) - 1)

@@ -1,0 +1,287 @@
+"""Run one collective's schedule, transfer by transfer, on a cluster's links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.expand import expand
+from trine.engine.bounds import link_bytes
+from trine.engine.run import Progress, run
+from trine.errors import InputError
+from trine.model.builder import csr, no_labels
+from trine.model.schedule import ExpandedSchedule, Schedule
+from trine.model.taskgraph import JOIN, TRANSFER, Records, TaskGraph
+from trine.network.models import Network
+from trine.units import transfer_ps
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+#: (source device, target device) -> ps that pass before a message from one to the other enters its first link
+StepCost: TypeAlias = Callable[[int, int], int]
+
+#: Up to here a table of all pairs of ranks is faster than sorting the pairs that occur (4096 ranks: 64 MiB).
+MAX_PAIR_TABLE = 4096 * 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScheduleRun:
+    """What happened when all ranks entered at 0.
+
+    end_ps: when the last rank was through. rank_end_ps: int64[ranks], when each was; 0 for one that neither sends nor
+    receives. link_bytes: int64[links of the cluster], bytes that crossed each. link_busy_ps: int64[links], how long it
+    takes at its full bandwidth to carry them. graph, records: transfers in the order of the expanded schedule (joins in
+    place of those that are split over several paths, whose parts follow at the end).
+    """
+
+    end_ps: int
+    rank_end_ps: Int64
+    link_bytes: Int64
+    link_busy_ps: Int64
+    graph: TaskGraph
+    records: Records
+
+
+class _Routes(NamedTuple):
+    """Routes that occur: pair p has first[p] to first[p + 1]. share: of its pair's bytes, summed up so far."""
+
+    links: list[tuple[int, ...]]
+    latency_ps: list[int]
+    first: Int64
+    share: npt.NDArray[np.float64]
+
+
+def run_schedule(
+    schedule: Schedule | ExpandedSchedule,
+    cluster: Cluster,
+    group: Sequence[int],
+    *,
+    network: str | Network = "fair",
+    engine: str = "compiled",
+    step_ps: int | StepCost = 0,
+    byte_factor: int | float | Fraction = 1,
+    agents: Sequence[int] = (),
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> ScheduleRun:
+    """Simulate every transfer of ``schedule`` on the links of ``cluster``; all ranks enter at 0.
+
+    Parameters
+    ----------
+    group: the device index of each rank, in the order of the schedule's positions.
+    network, engine, progress, on_compile: as of :func:`trine.engine.run`.
+    step_ps: software cost of each message in ps, before it enters its first link: one number, or a function of (source
+        device, target device), called once a pair.
+    byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
+    agents: the device index of each reducing switch, in the order of the positions after the ranks.
+
+    Raises
+    ------
+    InputError: devices that do not match the schedule, a negative cost, or a factor below 1.
+    SpecError: the cluster has no route between two devices that exchange data.
+    """
+    graph, expanded = schedule_graph(schedule, cluster, group, step_ps=step_ps, byte_factor=byte_factor, agents=agents)
+    records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
+    carried = link_bytes(graph)
+    busy = np.zeros(len(carried), np.int64)
+    for link in np.flatnonzero(carried).tolist():
+        busy[link] = transfer_ps(int(carried[link]), int(cluster.link_bytes_per_s[link]))
+    return ScheduleRun(
+        end_ps=int(records.end_ps.max(initial=0)),
+        rank_end_ps=_rank_ends(expanded, records.end_ps),
+        link_bytes=carried,
+        link_busy_ps=busy,
+        graph=graph,
+        records=records,
+    )
+
+
+def schedule_graph(
+    schedule: Schedule | ExpandedSchedule,
+    cluster: Cluster,
+    group: Sequence[int],
+    *,
+    step_ps: int | StepCost = 0,
+    byte_factor: int | float | Fraction = 1,
+    agents: Sequence[int] = (),
+) -> tuple[TaskGraph, ExpandedSchedule]:
+    """The transfers of ``schedule`` as a task graph, and as a list; parameters and errors: :func:`run_schedule`."""
+    expanded = expand(schedule) if isinstance(schedule, Schedule) else schedule
+    devices = _devices(expanded, cluster, group, agents)
+    pairs, pair = _distinct_pairs(expanded.src, expanded.dst, len(devices))
+    routes = _routes(cluster, devices, pairs, step_ps)
+    route_ptr, route_links = csr(routes.links)
+    columns = _Columns(
+        kind=np.full(expanded.num_transfers, TRANSFER, np.int8),
+        size_bytes=_wire_bytes(expanded.size_bytes, byte_factor),
+        route=routes.first[pair].astype(np.int32),
+        rank=expanded.src,
+        peer=expanded.dst,
+        predecessor_ptr=expanded.predecessor_ptr,
+        predecessor_idx=expanded.predecessor_idx,
+    )
+    split = np.flatnonzero(np.diff(routes.first)[pair] > 1)
+    if len(split):
+        columns = _split(columns, routes, pair, split)
+    total = len(columns.kind)
+    graph = TaskGraph(
+        **columns._asdict(),
+        stream=np.full(total, -1, np.int32),
+        duration_ps=np.zeros(total, np.int64),
+        need=np.diff(columns.predecessor_ptr).astype(np.int32),
+        route_ptr=route_ptr,
+        route_links=route_links,
+        route_latency_ps=np.array(routes.latency_ps, np.int64),
+        link_bytes_per_s=cluster.link_bytes_per_s,
+        link_latency_ps=cluster.link_latency_ps,
+        stream_names=(),
+        stream_ranks=(),
+        rank_names=tuple(cluster.devices[device].name for device in devices),
+        link_names=tuple(link.name for link in cluster.links),
+        labels=no_labels(total),
+    )
+    return graph, expanded
+
+
+class _Columns(NamedTuple):
+    """Those columns of the task graph that splitting changes."""
+
+    kind: npt.NDArray[np.int8]
+    size_bytes: Int64
+    route: Int32
+    rank: Int32
+    peer: Int32
+    predecessor_ptr: Int64
+    predecessor_idx: Int32
+
+
+def _devices(
+    expanded: ExpandedSchedule,
+    cluster: Cluster,
+    group: Sequence[int],
+    agents: Sequence[int],
+) -> list[int]:
+    """The device of each position, checked against the schedule."""
+    devices = [*group, *agents]
+    for device in devices:
+        if not 0 <= device < len(cluster.devices):
+            raise InputError(f"cluster {cluster.name!r} has no device {device}, it has {len(cluster.devices)}")
+    if len(set(devices)) != len(devices):
+        twice = next(device for device in devices if devices.count(device) > 1)
+        raise InputError(f"device {cluster.devices[twice].name!r} is in the group twice")
+    num_ranks, num_agents = len(expanded.completion_ptr) - 1, expanded.num_agents
+    if (num_ranks, num_agents) != (len(group), len(agents)):
+        raise InputError(
+            f"the schedule is for {num_ranks} ranks and {num_agents} switches that reduce, the group has {len(group)} "
+            f"and {len(agents)}"
+        )
+    positions = np.concatenate((expanded.src, expanded.dst))
+    if len(positions) and not 0 <= positions.min() <= positions.max() < len(devices):
+        raise InputError(f"the schedule names position {positions.max()}, the group has {len(devices)}")
+    return devices
+
+
+def _distinct_pairs(src: Int32, dst: Int32, num_devices: int) -> tuple[Int64, Int64]:
+    """The pairs (src * devices + dst) that occur, ascending, and for each transfer the index of its own."""
+    key = src.astype(np.int64) * num_devices + dst
+    if num_devices * num_devices > MAX_PAIR_TABLE:
+        pairs, pair = np.unique(key, return_inverse=True)
+        return pairs, pair
+    occurs = np.zeros(num_devices * num_devices, np.bool_)
+    occurs[key] = True
+    pairs = np.flatnonzero(occurs)
+    number = np.empty(len(occurs), np.int64)
+    number[pairs] = np.arange(len(pairs))
+    return pairs, number[key]
+
+
+def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | StepCost) -> _Routes:
+    """The routes of each pair of positions, each with the latency of its links and the software before them."""
+    links: list[tuple[int, ...]] = []
+    latency_ps: list[int] = []
+    share: list[float] = []
+    first = [0]
+    for pair in pairs.tolist():
+        source, target = devices[pair // len(devices)], devices[pair % len(devices)]
+        software_ps = step_ps if isinstance(step_ps, int) else step_ps(source, target)
+        if software_ps < 0:
+            raise InputError(f"the cost of a step must not be negative, got {software_ps} ps", field="step_ps")
+        so_far = 0.0
+        for route, fraction in cluster.paths(source, target):
+            so_far += fraction
+            links.append(route)
+            latency_ps.append(cluster.route_latency_ps(route) + software_ps)
+            share.append(so_far)
+        first.append(len(links))
+    return _Routes(links, latency_ps, np.array(first, np.int64), np.array(share))
+
+
+def _wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
+    """Bytes on the wire, rounded up; a factor that is no fraction is taken to the nearest one of up to 1/10000."""
+    exact = Fraction(factor).limit_denominator(10_000)
+    if exact < 1:
+        raise InputError(f"bytes on the wire must be at least those of the payload, got {factor}", field="byte_factor")
+    if exact == 1:
+        return size_bytes
+    sizes, which = np.unique(size_bytes, return_inverse=True)
+    numerator, denominator = exact.numerator, exact.denominator
+    wire = [-(-int(size) * numerator // denominator) for size in sizes.tolist()]
+    return np.array(wire, np.int64)[which]
+
+
+def _split(columns: _Columns, routes: _Routes, pair: Int64, split: Int64) -> _Columns:
+    """Put a transfer for each path of the transfers ``split`` at the end, and joins in their place."""
+    count = (routes.first[pair[split] + 1] - routes.first[pair[split]]).astype(np.int64)
+    owner = np.repeat(split, count)  # of each part
+    ends = np.cumsum(count)
+    nth = np.arange(len(owner)) - np.repeat(ends - count, count)
+    route = routes.first[pair[owner]] + nth
+    upto = np.rint(columns.size_bytes[owner] * routes.share[route]).astype(np.int64)
+    upto[ends - 1] = columns.size_bytes[split]
+    before = np.where(nth > 0, np.concatenate(([0], upto[:-1])), 0)
+    total = len(columns.kind)
+    rows = np.diff(columns.predecessor_ptr)
+    part_of = np.repeat(np.arange(len(owner)), rows[owner])  # part of each edge into a part
+    offset = np.arange(len(part_of)) - np.repeat(np.cumsum(rows[owner]) - rows[owner], rows[owner])
+    into_parts = columns.predecessor_idx[columns.predecessor_ptr[owner][part_of] + offset]
+    is_split = np.zeros(total, np.bool_)
+    is_split[split] = True
+    kept = columns.predecessor_idx[~np.repeat(is_split, rows)]
+    into_joins = np.arange(total, total + len(owner), dtype=np.int32)
+    own_rows = np.where(is_split, 0, rows)
+    join_rows = own_rows.copy()
+    join_rows[split] = count
+    ptr = np.concatenate(([0], np.cumsum(np.concatenate((join_rows, rows[owner])))))
+    idx = np.empty(ptr[total], np.int32)
+    of_split = np.repeat(is_split, join_rows)
+    idx[of_split], idx[~of_split] = into_joins, kept
+    kind, size_bytes, own_route, peer = (
+        array.copy() for array in (columns.kind, columns.size_bytes, columns.route, columns.peer)
+    )
+    kind[split], size_bytes[split], own_route[split], peer[split] = JOIN, 0, -1, -1
+    return _Columns(
+        kind=np.concatenate((kind, np.full(len(owner), TRANSFER, np.int8))),
+        size_bytes=np.concatenate((size_bytes, upto - before)),
+        route=np.concatenate((own_route, route.astype(np.int32))),
+        rank=np.concatenate((columns.rank, columns.rank[owner])),
+        peer=np.concatenate((peer, columns.peer[owner])),
+        predecessor_ptr=ptr.astype(np.int64),
+        predecessor_idx=np.concatenate((idx, into_parts)),
+    )
+
+
+def _rank_ends(expanded: ExpandedSchedule, end_ps: Int64) -> Int64:
+    """When the last transfer that each rank waits for has ended: int64[ranks]."""
+    ends = np.zeros(len(expanded.completion_ptr) - 1, np.int64)
+    busy = np.flatnonzero(np.diff(expanded.completion_ptr))
+    if len(busy):
+        starts = expanded.completion_ptr[busy]
+        ends[busy] = np.maximum.reduceat(end_ps[expanded.completion_idx], starts)
+    return ends

@@ -1,0 +1,141 @@
+"""Helpers to write schedules: lists of sends, and how many chunks a pipeline is cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError
+from trine.model.schedule import Parameter, Schedule, Sends, SendsOf
+
+Ints = npt.NDArray[np.int64] | Sequence[int] | int
+
+#: A pipeline is cut so that it is fastest where latency x bandwidth is this many bytes (1.3 us at 50 GB/s). Below that
+#: it could be cut finer; above, its time grows with the payload at every size.
+LATENCY_BYTES = 64 * 1024
+#: ... but into no more chunks than this, and with this many sends of all ranks, so that a simulation stays bounded.
+MAX_PIPELINE_CHUNKS = 1024
+MAX_PIPELINE_SENDS = 1 << 20
+
+
+def pipeline_chunks(size_bytes: int, num_ranks: int, stages: int, chunks: int | None = None) -> int:
+    """Number of chunks for a pipeline of ``stages`` stages, or ``chunks`` if that is given.
+
+    m chunks take (stages - 1 + m) rounds of latency + size / (m x bandwidth) each, which is least near
+    m = sqrt((stages - 1) x size / (latency x bandwidth)). A pipeline of one stage has one chunk.
+
+    Raises
+    ------
+    InputError: ``chunks`` is not positive.
+    """
+    if chunks is not None:
+        return positive("chunks", chunks)
+    wanted = (1 + isqrt(1 + 4 * max(0, stages - 1) * size_bytes // LATENCY_BYTES)) // 2
+    most = min(MAX_PIPELINE_CHUNKS, max(64, MAX_PIPELINE_SENDS // num_ranks))
+    return max(1, min(wanted, most))
+
+
+def positive(name: str, value: object) -> int:
+    """``value`` if it is a whole number from 1 on. Raises InputError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"must be a whole number from 1, got {value!r}", field=name)
+    return value
+
+
+def cut(
+    kind: str,
+    algorithm: str,
+    num_ranks: int,
+    size_bytes: int,
+    num_chunks: int,
+    sends_of: SendsOf,
+    *,
+    root: int = 0,
+    shift_symmetric: bool = False,
+    num_agents: int = 0,
+    staged: bool = False,
+    parameters: tuple[tuple[str, Parameter], ...] = (),
+) -> Schedule:
+    """The schedule of a payload cut into equal chunks, each rounded up to whole bytes."""
+    return Schedule(
+        kind=kind,
+        algorithm=algorithm,
+        num_ranks=num_ranks,
+        num_chunks=num_chunks,
+        chunk_bytes=-(-size_bytes // num_chunks),
+        size_bytes=size_bytes,
+        sends_of=sends_of,
+        root=root,
+        shift_symmetric=shift_symmetric,
+        num_agents=num_agents,
+        staged=staged,
+        parameters=parameters,
+    )
+
+
+def log2_ceil(number: int) -> int:
+    """The least k with 2**k >= number."""
+    return (number - 1).bit_length()
+
+
+class SendList:
+    """Collects the sends of one rank, in order, and joins them to :class:`~trine.model.schedule.Sends`."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[npt.NDArray[np.int64], ...]] = []
+        self._messages = 0
+        self._plain = True
+
+    def each(
+        self, step: Ints, peer: Ints, chunk: Ints, *, reduce: bool = False, channel: Ints = 0, count: Ints = 1
+    ) -> None:
+        """One transfer for each entry; arguments of one number hold for all."""
+        columns = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in (step, peer, chunk, channel, count)))
+        columns = [np.atleast_1d(column) for column in columns]
+        number = len(columns[0])
+        self._put(*columns, reduce=reduce, message=self._messages + np.arange(number))
+        self._messages += number
+        self._plain = self._plain and bool((columns[4] == 1).all())
+
+    def one(
+        self,
+        step: int,
+        peer: int,
+        parts: Sequence[tuple[Ints, bool]],
+        *,
+        channel: int = 0,
+        count: int = 1,
+    ) -> None:
+        """One transfer of all ``parts``: (first chunks, whether the receiver adds them), each of ``count`` chunks."""
+        number = 0
+        for chunks, reduce in parts:
+            chunk = np.atleast_1d(np.asarray(chunks, np.int64))
+            columns = (np.full(len(chunk), value, np.int64) for value in (step, peer, channel, count, self._messages))
+            at, to, on, wide, message = columns
+            self._put(at, to, chunk, on, wide, reduce=reduce, message=message)
+            number += len(chunk)
+        self._messages += number > 0
+        self._plain = self._plain and number <= 1 and count == 1
+
+    def _put(self, *columns: npt.NDArray[np.int64], reduce: bool, message: npt.NDArray[np.int64]) -> None:
+        self._blocks.append((*columns, np.full(len(message), reduce, np.int64), message))
+
+    def build(self) -> Sends:
+        """All sends so far."""
+        if self._blocks:
+            columns = [np.concatenate(column) for column in zip(*self._blocks, strict=True)]
+        else:
+            columns = [np.zeros(0, np.int64)] * 7
+        step, peer, chunk, channel, count, reduce, message = columns
+        return Sends(
+            step=step.astype(np.int32),
+            peer=peer.astype(np.int32),
+            chunk=chunk.astype(np.int32),
+            reduce=reduce.astype(np.bool_),
+            channel=channel.astype(np.int32),
+            count=None if self._plain else count.astype(np.int32),
+            message=None if self._plain else message.astype(np.int32),
+        )

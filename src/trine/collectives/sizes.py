@@ -1,0 +1,71 @@
+"""Sizes of messages as nccl-tests takes them: K, M and G are powers of 1024."""
+
+from __future__ import annotations
+
+import re
+
+from trine.errors import UnitError
+from trine.units import parse_bytes
+
+_NUMBER = re.compile(r"\s*(\d{1,18})\s*([kKmMgGtT]?)\s*")
+_POWER = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+MAX_SIZES = 4096
+
+
+def parse_size(text: str) -> int:
+    """``"64M"``, ``"64MiB"`` or ``"67108864"`` in bytes. Raises UnitError for anything else."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return parse_bytes(text, "--size")
+    return int(match[1]) << _POWER[match[2].lower()]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (in steps), ascending.
+
+    Raises
+    ------
+    UnitError: what cannot be read, an empty or endless range, or more than MAX_SIZES sizes.
+    """
+    sizes: list[int] = []
+    for item in text.split(","):
+        sizes.extend(_range(item) if ":" in item else [parse_size(item)])
+        if len(sizes) > MAX_SIZES:
+            raise UnitError(f"--size {text!r} has more than {MAX_SIZES} sizes")
+    return sorted(set(sizes))
+
+
+def _range(text: str) -> list[int]:
+    parts = text.split(":")
+    if len(parts) > 3 or not all(part.strip() for part in parts):
+        raise UnitError(f"--size takes FIRST:LAST, FIRST:LAST:xFACTOR or FIRST:LAST:STEP, got {text!r}")
+    first, last = parse_size(parts[0]), parse_size(parts[1])
+    if first > last:
+        raise UnitError(f"--size {text!r} ends before it begins")
+    step = parts[2].strip() if len(parts) == 3 else "x2"
+    if step[0] in "xX*":
+        return _factors(first, last, step, text)
+    width = parse_size(step)
+    if width < 1 or (last - first) // width >= MAX_SIZES:
+        raise UnitError(f"--size {text!r}: the step must be positive and give at most {MAX_SIZES} sizes")
+    return list(range(first, last + 1, width))
+
+
+def _factors(first: int, last: int, step: str, text: str) -> list[int]:
+    if not step[1:].isascii() or not step[1:].isdigit() or int(step[1:]) < 2:
+        raise UnitError(f"--size {text!r}: the factor is a whole number from 2, such as x2")
+    if first < 1:
+        raise UnitError(f"--size {text!r}: a range with a factor begins at 1 byte or more")
+    sizes = []
+    while first <= last:
+        sizes.append(first)
+        first *= int(step[1:])
+    return sizes
+
+
+def format_size(size_bytes: int) -> str:
+    """``64M`` where it is whole, else the number of bytes."""
+    for unit, power in (("G", 30), ("M", 20), ("K", 10)):
+        if size_bytes and size_bytes % (1 << power) == 0:
+            return f"{size_bytes >> power}{unit}"
+    return str(size_bytes)

@@ -1,0 +1,1 @@
+"""What predictions are worth: measured collectives, logs of nccl-tests, and how far the models are from them."""

@@ -1,0 +1,220 @@
+"""The measured collectives that come with trine (presets/measured): which machine, which setting, how long.
+
+Numbers are those of their sources, unchanged but for the thinning that ``benchmarks/bundle_measurements.py`` describes.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trine.cluster import Cluster
+from trine.errors import SpecError, nearest
+from trine.model.collective import AUTO, CollectiveOptions
+
+FOLDER = Path(__file__).parent.parent / "presets" / "measured"
+FIT, HELD_OUT = "fit", "held-out"
+SPLITS = (FIT, HELD_OUT)
+#: How far a point can be trusted. Only ``clean`` and ``excerpt`` (a part of a log, but nothing against it) count.
+QUALITIES = ("clean", "excerpt", "noisy", "unusual", "degraded")
+COUNTED = ("clean", "excerpt")
+#: Libraries whose collectives are predicted.
+LIBRARIES = ("nccl", "rccl")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One size. ``spread``: largest / smallest of the repeats behind it. ``reason``: why the quality is not clean."""
+
+    size_bytes: int
+    time_ps: int
+    spread: float
+    quality: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """A measured machine and the cluster of ours that stands for it; ``cluster`` None: there is none.
+
+    ``cluster`` is a preset's name, or a file in presets/measured/clusters. ``nodes`` and ``gpus_per_node`` overrule
+    what the series says (a rack is one node of our preset, but many trays).
+    """
+
+    name: str
+    raw_names: tuple[str, ...]
+    family: str
+    split: str
+    launch: str
+    library: str
+    cluster: str | None
+    nodes: int | None
+    gpus_per_node: int | None
+    quality: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One run: a collective on some GPUs of a machine over sizes. ``options``: what it demanded of the library.
+
+    ``observed``: the algorithm that the library reported, "" if it was not published. ``derived``: the times come from
+    published bus bandwidths. ``points`` ascend in size.
+    """
+
+    number: int
+    machine: Machine
+    op: str
+    num_gpus: int
+    num_nodes: int
+    version: str
+    options: CollectiveOptions
+    observed: str
+    derived: bool
+    source: str
+    points: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        """``machine op gpus``, with what else tells it from its like."""
+        demanded = (self.options.algorithm, self.options.protocol)
+        extra = [text for text in demanded if text != AUTO] + (["nvls off"] if self.options.nvls is False else [])
+        where = f"{self.num_gpus}" if self.num_nodes <= 1 else f"{self.num_gpus} on {self.num_nodes} nodes"
+        return " ".join([self.machine.name, self.op, where, *([self.version] if self.version else []), *extra])
+
+    @property
+    def weight_key(self) -> tuple[str, str, int, int, CollectiveOptions]:
+        """Runs that differ in version alone share it; error statistics count them together once."""
+        return self.machine.name, self.op, self.num_gpus, self.num_nodes, self.options
+
+    def load_cluster(self) -> Cluster | None:
+        """The cluster that stands for the machine, cut to the GPUs of this run; None where there is none.
+
+        Raises
+        ------
+        SpecError: the preset cannot be expanded so.
+        """
+        machine = self.machine
+        if machine.cluster is None or machine.library not in LIBRARIES:
+            return None
+        return _cluster(machine.cluster, machine.nodes or self.num_nodes, self.num_gpus, machine.gpus_per_node)
+
+
+@cache
+def load_machines() -> Mapping[str, Machine]:
+    """All measured machines by name."""
+    return {name: _machine(name, entry) for name, entry in _entries().items()}
+
+
+@cache
+def load_measurements() -> tuple[Series, ...]:
+    """All bundled series, ordered by machine, op, GPUs and nodes."""
+    points: dict[str, list[tuple[int, float, float]]] = {}
+    for row in _rows("points.csv"):
+        values = int(row["size_bytes"]), float(row["time_us"]), float(row["spread"])
+        points.setdefault(row["series"], []).append(values)
+    return tuple(_series(row, points[row["series"]]) for row in _rows("series.csv"))
+
+
+def _series(row: Mapping[str, str], values: list[tuple[int, float, float]]) -> Series:
+    machine = load_machines()[row["machine"]]
+    options = CollectiveOptions(
+        library=machine.library if machine.library in LIBRARIES else AUTO,
+        algorithm=row["algorithm"] or AUTO,
+        protocol=row["protocol"] or AUTO,
+        launch=machine.launch,
+        nvls=False if row["nvls"] == "0" else None,
+    )
+    gpus, nodes = int(row["gpus"]), int(row["nodes"])
+    return Series(
+        number=int(row["series"]),
+        machine=machine,
+        op=row["op"],
+        num_gpus=gpus,
+        num_nodes=nodes,
+        version=row["version"],
+        options=options,
+        observed=row["observed"],
+        derived=row["derived"] == "1",
+        source=row["source"],
+        points=tuple(_point(machine.name, row["op"], gpus, nodes, *value) for value in values),
+    )
+
+
+def _point(machine: str, op: str, gpus: int, nodes: int, size_bytes: int, time_us: float, spread: float) -> Point:
+    entry = _entries()[machine]
+    quality, reason = entry["quality"], entry.get("reason", "")
+    for rule in entry.get("rows", ()):
+        if _applies(rule, op, gpus, nodes, size_bytes):
+            quality, reason = rule["quality"], rule["reason"]
+            break
+    return Point(
+        size_bytes=size_bytes, time_ps=round(time_us * 1_000_000), spread=spread, quality=quality, reason=reason
+    )
+
+
+def _applies(rule: Mapping[str, Any], op: str, gpus: int, nodes: int, size_bytes: int) -> bool:
+    return (
+        op in rule.get("ops", (op,))
+        and gpus in rule.get("gpus", (gpus,))
+        and nodes in rule.get("nodes", (nodes,))
+        and rule.get("min", 0) <= size_bytes <= rule.get("max", size_bytes)
+    )
+
+
+def _machine(name: str, entry: Mapping[str, Any]) -> Machine:
+    if entry["split"] not in SPLITS or entry["quality"] not in QUALITIES:
+        known = nearest(entry["quality"], QUALITIES)
+        raise SpecError(f"machines.yaml: {name}: split {entry['split']!r}, quality {entry['quality']!r}{known}")
+    cluster = entry["cluster"] or {}
+    return Machine(
+        name=name,
+        raw_names=tuple(entry["raw"]) if isinstance(entry["raw"], list) else (entry["raw"],),
+        family=entry["family"],
+        split=entry["split"],
+        launch=entry["launch"],
+        library=entry["library"],
+        cluster=cluster.get("name"),
+        nodes=cluster.get("nodes"),
+        gpus_per_node=cluster.get("gpus_per_node"),
+        quality=entry["quality"],
+        reason=entry.get("reason", ""),
+    )
+
+
+@cache
+def _cluster(name: str, nodes: int, gpus: int, gpus_per_node: int | None) -> Cluster:
+    from trine.cluster import load_cluster
+
+    where = FOLDER / "clusters" / name if name.endswith(".yaml") else name
+    return load_cluster(where, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node)
+
+
+@cache
+def _entries() -> dict[str, Any]:
+    import yaml
+
+    entries: dict[str, Any] = yaml.safe_load((FOLDER / "machines.yaml").read_text(encoding="utf-8"))
+    return entries
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def model_fingerprint() -> str:
+    """SHA-256 of what the predictions without a machine rest on: the cost model, its priors' outcome and the points."""
+    import hashlib
+
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted((root / "collectives" / "library").glob("*.py")):
+        digest.update(path.read_bytes())
+    for name in ("machines.yaml", "series.csv", "points.csv"):
+        digest.update((FOLDER / name).read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,235 @@
+"""How far predictions are from the bundled measurements: replay, errors, bands.
+
+The error of a point is predicted / measured time - 1. A statistic weighs each point by 1 / (runs of the same machine,
+collective, GPUs and settings), so that a machine measured with four versions of a library does not count four times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.cluster import Cluster
+from trine.collectives.library import Collectives
+from trine.collectives.library.parameters import Library
+from trine.errors import InputError, SpecError, nearest
+from trine.model.collective import CollectiveTime
+from trine.studies.measured import COUNTED, FIT, HELD_OUT, LIBRARIES, Point, Series, load_measurements
+
+#: Times of one series' points, in order; raises InputError or SpecError where it cannot be predicted.
+Predictor = Callable[[Series], list[CollectiveTime]]
+
+MIB = 1 << 20
+#: Name, first size, first size that is too large.
+SIZE_BANDS = (("below 8 KiB", 0, 8 << 10), ("8 KiB to 1 MiB", 8 << 10, MIB), ("from 1 MiB", MIB, 1 << 62))
+BELOW, FROM = "below 1 MiB", "from 1 MiB"
+#: What issue 3 asks for: median and 90th percentile of the absolute error, share inside the band, median high / low.
+TARGETS = {BELOW: (0.25, 0.40, 0.80, 2.5), FROM: (0.12, 0.40, 0.80, 1.6)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A measured point and its prediction; ``weight`` as in the module's text."""
+
+    series: Series
+    point: Point
+    predicted: CollectiveTime
+    weight: float
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1: positive where the prediction is too slow."""
+        return self.predicted.time_ps / self.point.time_ps - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measurement lies in the stated band."""
+        return self.predicted.low_ps <= self.point.time_ps <= self.predicted.high_ps
+
+    @property
+    def width(self) -> float:
+        """High / low of the band."""
+        return self.predicted.high_ps / max(1, self.predicted.low_ps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistics:
+    """Weighted statistics of some points. ``bias``: median signed error. ``worst``: the largest absolute error."""
+
+    num_points: int
+    num_series: int
+    median: float
+    p90: float
+    bias: float
+    inside: float
+    width: float
+    worst: Compared
+
+    def meets(self, band: str) -> bool:
+        """Whether the issue's targets for this size band (BELOW or FROM) are met."""
+        middle, tail, share, width = TARGETS[band]
+        return self.median <= middle and self.p90 <= tail and self.inside >= share and self.width <= width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """All compared points, and what could not be: (series, why)."""
+
+    compared: tuple[Compared, ...]
+    skipped: tuple[tuple[Series, str], ...]
+
+    @property
+    def counted(self) -> tuple[Compared, ...]:
+        """Points whose quality says that they count."""
+        return tuple(each for each in self.compared if each.point.quality in COUNTED)
+
+    def totals(self) -> list[tuple[str, str, Statistics]]:
+        """(what, size band, statistics): all, fitted and held-out machines, one and several nodes, and what does not
+        count."""
+        chosen: list[tuple[str, Iterable[Compared]]] = [
+            ("all machines", self.counted),
+            ("machines used for fitting", _of_split(self.counted, FIT)),
+            ("held-out machines", _of_split(self.counted, HELD_OUT)),
+            ("one node", [each for each in self.counted if each.series.num_nodes <= 1]),
+            ("several nodes", [each for each in self.counted if each.series.num_nodes > 1]),
+            ("not counted: noisy, unusual, degraded", [x for x in self.compared if x.point.quality not in COUNTED]),
+        ]
+        return [
+            (name, band, found)
+            for name, points in chosen
+            for band in (BELOW, FROM)
+            if (found := statistics([each for each in points if _large(each) == (band == FROM)])) is not None
+        ]
+
+    def groups(self) -> list[tuple[str, str, str, Statistics]]:
+        """(machine, op, size band, statistics) of counted points, the worst median first."""
+        found: dict[tuple[str, str, str], list[Compared]] = {}
+        for each in self.counted:
+            band = next(name for name, low, high in SIZE_BANDS if low <= each.point.size_bytes < high)
+            found.setdefault((each.series.machine.name, each.series.op, band), []).append(each)
+        rows = [(*key, stats) for key, points in found.items() if (stats := statistics(points)) is not None]
+        return sorted(rows, key=lambda row: (-row[3].median, row[:3]))
+
+    def worst(self, count: int) -> list[Compared]:
+        """Counted points with the largest factor between predicted and measured, one a series."""
+        ranked = sorted(self.counted, key=lambda each: -abs(np.log1p(each.error)))
+        seen: set[int] = set()
+        rows = []
+        for each in ranked:
+            if each.series.number not in seen:
+                seen.add(each.series.number)
+                rows.append(each)
+        return rows[:count]
+
+
+def validate_collectives(series: Sequence[Series] | None = None, predictor: Predictor | None = None) -> Validation:
+    """Predict every series and compare; what cannot be predicted is listed with the reason, never left out silently.
+
+    ``predictor``: another model, such as :func:`library_predictor` with other parameters.
+    """
+    series = load_measurements() if series is None else series
+    predictor = predictor or library_predictor()
+    runs = Counter(each.weight_key for each in series)
+    compared: list[Compared] = []
+    skipped = []
+    for each in series:
+        try:
+            times = predictor(each)
+        except (InputError, SpecError) as error:
+            skipped.append((each, str(error)))
+            continue
+        weight = 1 / runs[each.weight_key]
+        compared += [
+            Compared(series=each, point=point, predicted=time, weight=weight)
+            for point, time in zip(each.points, times, strict=True)
+        ]
+    return Validation(compared=tuple(compared), skipped=tuple(skipped))
+
+
+def library_predictor(parameters: Mapping[str, Library] | None = None) -> Predictor:
+    """The library model, with its own parameters, or with others by the library's name (``nccl``, ``rccl``)."""
+
+    def predict(series: Series) -> list[CollectiveTime]:
+        machine = series.machine
+        if machine.library not in LIBRARIES:
+            raise InputError(f"{machine.library} is not modelled")
+        cluster = series.load_cluster()
+        if cluster is None:
+            raise InputError(f"no cluster stands for it: {machine.reason}")
+        own = (parameters or {}).get(machine.library)
+        asked = Collectives(cluster, _group(series, cluster), series.options, own)
+        return [asked.predict(series.op, point.size_bytes) for point in series.points]
+
+    return predict
+
+
+def leave_one_out(fit: Callable[[Sequence[Series]], Predictor], series: Sequence[Series] | None = None) -> Validation:
+    """Predict each machine family by a model fitted without it (and without the held-out machines).
+
+    ``fit`` takes the series that may be used and returns a predictor. Held-out families are predicted by a model
+    fitted on all that may be fitted on.
+    """
+    series = load_measurements() if series is None else series
+    compared: list[Compared] = []
+    skipped: list[tuple[Series, str]] = []
+    for family in sorted({each.machine.family for each in series}):
+        training = [x for x in series if x.machine.split == FIT and x.machine.family != family]
+        mine = [each for each in series if each.machine.family == family]
+        found = validate_collectives(mine, fit(training))
+        compared += found.compared
+        skipped += found.skipped
+    return Validation(compared=tuple(compared), skipped=tuple(skipped))
+
+
+def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
+    """The series of some machines or families. Raises InputError for a name that is neither."""
+    known = {each.machine.name for each in series} | {each.machine.family for each in series}
+    for name in machines:
+        if name not in known:
+            raise InputError(f"no measurements of {name!r}{nearest(name, known)}", field="--machine")
+    return [each for each in series if {each.machine.name, each.machine.family} & set(machines)]
+
+
+def statistics(points: Sequence[Compared]) -> Statistics | None:
+    """Weighted statistics; None of nothing."""
+    if not points:
+        return None
+    weights = np.array([each.weight for each in points])
+    errors = np.array([each.error for each in points])
+    widths = np.array([each.width for each in points])
+    return Statistics(
+        num_points=len(points),
+        num_series=len({each.series.number for each in points}),
+        median=quantile(np.abs(errors), weights, 0.5),
+        p90=quantile(np.abs(errors), weights, 0.9),
+        bias=quantile(errors, weights, 0.5),
+        inside=float(np.sum(weights[[each.inside for each in points]]) / np.sum(weights)),
+        width=quantile(widths, weights, 0.5),
+        worst=max(points, key=lambda each: abs(each.error)),
+    )
+
+
+def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The smallest value that, with all below it, has at least ``share`` of the weight."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, share * reached[-1] * (1 - 1e-12))])
+
+
+def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
+    """A cluster file beside the data holds the whole machine, of which a run may take the first GPUs."""
+    have = len(cluster.gpus)
+    if have < series.num_gpus:
+        raise SpecError(f"cluster {cluster.name!r} has {have} GPUs, the run had {series.num_gpus}")
+    return tuple(range(series.num_gpus))
+
+
+def _large(each: Compared) -> bool:
+    return each.point.size_bytes >= MIB
+
+
+def _of_split(points: Iterable[Compared], split: str) -> list[Compared]:
+    return [each for each in points if each.series.machine.split == split]

@@ -1,0 +1,57 @@
+"""Schedules as task graphs on networks where no two messages share a link unless they go from the same to the same."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from trine.collectives import expand
+from trine.engine import run
+from trine.model.builder import no_labels
+from trine.model.schedule import Schedule
+from trine.model.taskgraph import TRANSFER, TaskGraph
+
+
+@lru_cache(maxsize=1)
+def _links(positions: int, bytes_per_s: int, latency_ps: int) -> dict[str, object]:
+    """One link for each ordered pair of positions: link and route a * positions + b."""
+    pairs = positions * positions
+    return {
+        "route_ptr": np.arange(pairs + 1),
+        "route_links": np.arange(pairs, dtype=np.int32),
+        "route_latency_ps": np.full(pairs, latency_ps),
+        "link_bytes_per_s": np.full(pairs, bytes_per_s),
+        "link_latency_ps": np.full(pairs, latency_ps),
+        "link_names": ("",) * pairs,
+        "rank_names": ("",) * positions,
+    }
+
+
+def end_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int, network: str = "fair") -> int:
+    """When the last transfer of a schedule whose ranks all enter at 0 has ended.
+
+    The links of a rank to a switch and back are two of those between all positions: a star, where it has one switch.
+    """
+    expanded = expand(schedule)
+    m = expanded.num_transfers
+    if not m:
+        return 0
+    positions = schedule.num_ranks + schedule.num_agents
+    graph = TaskGraph(
+        kind=np.full(m, TRANSFER, np.int8),
+        rank=expanded.src,
+        peer=expanded.dst,
+        stream=np.full(m, -1, np.int32),
+        duration_ps=np.zeros(m, np.int64),
+        size_bytes=expanded.size_bytes,
+        route=(expanded.src * positions + expanded.dst).astype(np.int32),
+        need=np.diff(expanded.predecessor_ptr).astype(np.int32),
+        predecessor_ptr=expanded.predecessor_ptr,
+        predecessor_idx=expanded.predecessor_idx,
+        stream_names=(),
+        stream_ranks=(),
+        labels=no_labels(m),
+        **_links(positions, bytes_per_s, latency_ps),  # type: ignore[arg-type]
+    )
+    return int(run(graph, network=network).end_ps.max())

@@ -1,0 +1,184 @@
+"""Does the reader of nccl-tests logs understand what people paste?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nccl_logs import devices, log, row, table
+
+from trine.errors import InputError
+from trine.studies.nccl_tests import NcclLog, op_named, read_log, read_runs
+
+ROWS = [(1024, 12.5, 12.25), (1 << 20, 26.62, 26.1), (1 << 30, 4190.0, 4188.0)]
+
+
+def read(tmp_path: Path, text: str, op: str | None = None) -> NcclLog:
+    path = tmp_path / "log.txt"
+    path.write_text(text, encoding="utf-8")
+    return read_log(path, op)
+
+
+def times_us(found: NcclLog) -> list[tuple[int, float | None, float | None]]:
+    return [
+        (r.size_bytes, *(None if m is None else m.time_ps / 1e6 for m in (r.out_of_place, r.in_place)))
+        for r in found.rows
+    ]
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("program", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"])
+def test_both_print_forms_of_every_program(tmp_path: Path, program: str, old: bool) -> None:
+    found = read(tmp_path, log(ROWS, program, old=old))
+    assert times_us(found) == ROWS
+    assert found.op == op_named(program)
+    assert found.rows[1].out_of_place is not None
+    assert found.rows[1].out_of_place.algbw_bytes_per_s == pytest.approx((1 << 20) / 26.62e-6, rel=1e-3)
+    assert found.rows[0].root == (None if old else 0 if program == "broadcast" else -1)
+
+
+def test_a_header_says_who_ran_where(tmp_path: Path) -> None:
+    found = read(tmp_path, "NCCL version 2.19.3+cuda12.3\n" + log(ROWS, ranks=16))
+    assert (found.num_ranks, found.hosts, found.gpu_names) == (16, ("host0", "host1"), ("NVIDIA H100 80GB HBM3",))
+    assert (found.library, found.version, found.launch) == ("nccl", "2.19.3", "process-per-gpu")
+    assert found.average_busbw_bytes_per_s == pytest.approx(41.8846e9)
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("# nccl-tests version 2.17.6 nccl-headers=22707 nccl-library=22707", ("nccl", "2.27.7")),
+        ("RCCL version : 2.22.3-HEAD:9ac3ea5", ("rccl", "2.22.3")),
+        ("host:1:1 [0] NCCL INFO NCCL version 2.8.3+cuda11.0", ("nccl", "2.8.3")),
+    ],
+)
+def test_versions(tmp_path: Path, line: str, version: tuple[str, str]) -> None:
+    found = read(tmp_path, f"{line}\n" + log(ROWS))
+    assert (found.library, found.version) == version
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", "2025-02-03T10:11:12.123456789Z ", "[2025-02-03 10:11:12] ", "> ",
+     "\x1b[0m\x1b[32m", "[1,0]<stdout>:2024-01-01 00:00:00,123 "],
+)  # fmt: skip
+def test_what_stands_before_a_line_is_taken_off(tmp_path: Path, prefix: str) -> None:
+    found = read(tmp_path, "".join(f"{prefix}{line}\r\n" for line in log(ROWS).splitlines()))
+    assert times_us(found) == ROWS
+    assert found.num_ranks == 8
+
+
+def test_messages_of_the_library_in_between(tmp_path: Path) -> None:
+    noise = "node7:4711:4811 [3] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7"
+    found = read(tmp_path, f"\n{noise}\n".join(log(ROWS).splitlines()))
+    assert times_us(found) == ROWS
+
+
+def test_no_in_place_results(tmp_path: Path) -> None:
+    rows = [(size, first, None) for size, first, _ in ROWS]
+    assert times_us(read(tmp_path, log(rows, "alltoall"))) == rows
+
+
+def test_a_cut_line_is_left_out_and_said(tmp_path: Path) -> None:
+    text = "\n".join(table(ROWS))
+    cut = text.rindex("4190")
+    found = read(tmp_path, text[: cut + 6])
+    assert times_us(found) == ROWS[:2]
+    assert found.notes == ("line 7 is cut and was left out",)
+
+
+def test_a_line_cut_in_the_second_result_keeps_the_first(tmp_path: Path) -> None:
+    text = "\n".join(table(ROWS))
+    found = read(tmp_path, text[: text.rindex("4188") + 2])
+    assert times_us(found) == [*ROWS[:2], (1 << 30, 4190.0, None)]
+
+
+def test_rows_without_any_header(tmp_path: Path) -> None:
+    for old in (False, True):
+        found = read(tmp_path, "\n".join(row(s, (a, b), "all_reduce", 8, old=old) for s, a, b in ROWS))
+        assert times_us(found) == ROWS
+        assert (found.op, found.num_ranks, found.ranks_from) == ("all_reduce", 8, "busbw / algbw")
+
+
+def test_other_units_of_time(tmp_path: Path) -> None:
+    text = "\n".join(table(ROWS))
+    assert times_us(read(tmp_path, text.replace("(us)", "(ms)")))[0] == (1024, 12500.0, 12250.0)
+    suffixed = text.replace("  12.50  ", "12.50us  ").replace("  26.62  ", "0.02662ms  ")
+    assert times_us(read(tmp_path, suffixed))[:2] == [(1024, 12.5, 12.25), (1 << 20, 26.62, 26.1)]
+
+
+def test_statistics_of_iterations_after_each_result(tmp_path: Path) -> None:
+    text = (
+        "# size count type redop root time algbw busbw #wrong min max p99 cv% time algbw busbw #wrong min max p99 cv%\n"
+        "1024 256 float sum -1 12.5 0.08 0.14 0 12.0 13.0 12.9 1.0 12.25 0.08 0.15 0 12.1 12.4 12.4 0.5\n"
+    )
+    assert times_us(read(tmp_path, text, "all_reduce")) == [ROWS[0]]
+
+
+def test_the_collective_from_the_columns_or_asked_for(tmp_path: Path) -> None:
+    assert read(tmp_path, "\n".join(table(ROWS, "all_reduce", 2))).op == "all_reduce"
+    assert read(tmp_path, "\n".join(table(ROWS, "reduce_scatter"))).op == "reduce_scatter"
+    assert read(tmp_path, "\n".join(table(ROWS, "broadcast"))).op == "broadcast"
+    with pytest.raises(InputError, match="give --op all_gather"):
+        read(tmp_path, "\n".join(table(ROWS, "alltoall")))
+    found = read(tmp_path, "\n".join(table(ROWS, "alltoall")), "alltoall")
+    assert (found.op, found.op_from, found.rows[0].size_bytes) == ("all_to_all", "as given", 1024)
+
+
+def test_the_word_of_the_log_beats_the_option(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the log is of all_reduce, not of all_gather"):
+        read(tmp_path, log(ROWS), "all_gather")
+
+
+def test_several_runs_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(log(ROWS) + log(ROWS[:2], "all_gather", ranks=4))
+    assert [(run.op, len(run.rows), run.num_ranks) for run in read_runs(path)] == [
+        ("all_reduce", 3, 8),
+        ("all_gather", 2, 4),
+    ]
+    assert read_log(path, "all_gather_perf").num_ranks == 4
+    with pytest.raises(InputError, match=r"holds 2 runs \(all_reduce, all_gather\)"):
+        read_log(path)
+
+
+def test_how_processes_were_launched(tmp_path: Path) -> None:
+    one = "\n".join(devices(8, one_process=True) + table(ROWS))
+    assert read(tmp_path, one).launch == "single-process"
+    counts = "# nThread 1 nGpus 8 minBytes 8 maxBytes 1024\n"
+    assert read(tmp_path, counts + "\n".join(table(ROWS))).launch == "single-process"
+    assert read(tmp_path, log(ROWS).replace("graph: 0", "graph: 1")).launch == "graph"
+    assert read(tmp_path, "\n".join(table(ROWS))).launch is None
+
+
+def test_settings_of_the_library_are_kept(tmp_path: Path) -> None:
+    text = "mpirun -x NCCL_ALGO=Ring -x NCCL_DEBUG=INFO ./all_reduce_perf -b 8\n"
+    text += "h:1:1 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n" + log(ROWS)
+    environment = read(tmp_path, text).environment
+    assert environment["ALGO"] == "Ring"
+    assert environment["NVLS_ENABLE"] == "0"
+
+
+def test_wrong_results_are_said(tmp_path: Path) -> None:
+    text = "\n".join(table(ROWS))
+    broken = text.replace(
+        row(1 << 20, (26.62, 26.1), "all_reduce", 8), row(1 << 20, (26.62, 26.1), "all_reduce", 8)[:-1] + "7"
+    )
+    assert "the test found wrong results, first at 1048576 bytes" in read(tmp_path, broken).notes[0]
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "# size count type redop root time algbw busbw #wrong\n"])
+def test_no_rows_says_what_a_row_is(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="a row is size, count, type"):
+        read(tmp_path, text)
+
+
+def test_an_unknown_collective_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'all_reduce'"):
+        op_named("allredcue")
+
+
+def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trine.studies.nccl_tests.MAX_BYTES", 100)
+    with pytest.raises(InputError, match="larger than"):
+        read(tmp_path, log(ROWS))
