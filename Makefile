@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TRACE ?= vgg13-h100-b128
 
-.PHONY: demo test check bench examples clean
+.PHONY: demo test check bench validation examples clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel
 	$(BIN)/python benchmarks/bench_engine.py
 	$(BIN)/python benchmarks/bench_collective.py
 	$(BIN)/python benchmarks/batch_prediction.py
+
+validation: $(VENV)/.installed-test  ## replay the measured collectives; writes docs/background/collective-accuracy.md
+	$(BIN)/trine validate collectives --report docs/background
 
 examples: $(VENV)/.installed-test  ## run every example; writes its figures beside it
 	for example in examples/[0-9]*.py; do $(BIN)/python $$example || exit 1; done

@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parents[1] / "src" / "trine" / "presets" / "collectives"
 KINDS = ("default-nvlink", "default-xgmi", "default-pcie", "default-net")
 PLAIN = ("p2p_step_us", "p2p_base_us", "p2p_efficiency", "spread_us", "copy_GBps", "nvls_us", "nvls_efficiency", "nvls_single")
 #: How far (in log) a parameter may easily move from its prior: from its kind, and the kind's from its start.
-PRIOR = {"efficiency": 0.06, "nvls_efficiency": 0.06, "nvls_single": 0.1, "p2p_efficiency": 0.1, "ramp": 0.4, "launch_factor": 0.3}
+PRIOR = {"efficiency": 0.06, "nvls_efficiency": 0.06, "nvls_single": 0.1, "nvls_us": 0.15, "p2p_efficiency": 0.1, "ramp": 0.4, "launch_factor": 0.3}
 PRIOR_ELSE, LOSS = 0.4, 0.12
 #: Data that says nothing else weighs like this many points for each parameter.
 PRIOR_WEIGHT = 0.5

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from trine.errors import InputError, PlanError
+from trine.errors import InputError, PlanError, nearest
 from trine.model.workload import FORWARD, Workload
 from trine.parallel.plan import Plan
 from trine.units import format_bytes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+    from trine.collectives.library.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine import Progress
     from trine.model.device import GpuSpec
@@ -32,6 +33,8 @@ NOT_MODELLED = (
     "run-to-run variation: every rank takes the same time for the same work",
     "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead",
 )
+#: Where the cost of a collective's messages comes from.
+COLLECTIVE_COSTS = ("auto", "links", "library")
 NO_HOST = "copying the inputs from host memory (no host is described)"
 
 
@@ -44,6 +47,7 @@ def simulate(
     gpu: str | None = None,
     trace_gpu: str | None = None,
     network: str | Network = "fair",
+    collective_costs: str = "auto",
     cpu: bool | None = None,
     launch_cost_ps: int | None = None,
     calibration: Calibration | None = None,
@@ -64,6 +68,8 @@ def simulate(
     trace_gpu: the GPU that the trace was recorded on, where the trace does not say.
     network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
         serves whole messages in turn), or a model of your own, which needs ``engine="reference"``.
+    collective_costs: ``library`` adds what NCCL or RCCL costs in launches, protocols and synchronisation to the
+        messages of collectives, ``links`` nothing; ``auto``: the library where the links are of a known kind.
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
     launch_cost_ps: CPU time of every launch, in place of what the trace says.
     calibration: fits over several traces, from :func:`trine.calibrate`.
@@ -93,7 +99,8 @@ def simulate(
         gpu=None if gpu is None else _gpu(gpu),
     )
     job, report = build_job(workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host)
-    graph, memory = instantiate(job, placement_of(setup.machine, setup.plan.num_ranks))
+    costs = _collective_costs(collective_costs, setup.machine)
+    graph, memory = instantiate(job, placement_of(setup.machine, setup.plan.num_ranks, costs))
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     sentences = (*warnings, *report.warnings, *setup.model.notes, *_warnings(setup))
     capacity = tuple(spec.memory_bytes if spec is not None else 0 for spec in setup.rank_gpus)
@@ -103,7 +110,7 @@ def simulate(
         memory=memory,
         memory_capacity_bytes=capacity if any(capacity) else (),
         plan=_facts(setup, report),
-        evidence=_evidence(setup, report),
+        evidence=_evidence(setup, report, costs),
         warnings=tuple(dict.fromkeys(sentences)),
         not_modelled=(*NOT_MODELLED, *(() if setup.has_host else (NO_HOST,))),
         simulator=_simulator(time.perf_counter() - began, records.num_events, setup.plan.num_ranks),
@@ -236,7 +243,24 @@ def _launch(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Launch
     return launch_costs(workload) if cpu or has_side else None
 
 
-def placement_of(machine: Cluster | None, num_ranks: int) -> Placement:
+def _collective_costs(asked: str, machine: Cluster | None) -> StepCosts | None:
+    """What a library adds to messages: by default where the links say what they are.
+
+    Raises InputError for another word, or for a library's costs on links of an unknown kind.
+    """
+    if asked not in COLLECTIVE_COSTS:
+        raise InputError(f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs")
+    known = machine is not None and any(link.medium for link in machine.links)
+    if asked == "library" and not known:
+        raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
+    if machine is None or asked == "links" or not known:
+        return None
+    from trine.collectives.library.steps import StepCosts
+
+    return StepCosts(machine)
+
+
+def placement_of(machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None) -> Placement:
     """Put rank i on the i-th GPU of the cluster; without one, a single rank sits on a device of its own."""
     from trine.parallel.instantiate import Placement
 
@@ -250,6 +274,7 @@ def placement_of(machine: Cluster | None, num_ranks: int) -> Placement:
         machine.link_latency_ps.tolist(),
         [link.name for link in machine.links],
         [device.name for device in machine.devices],
+        costs,
     )
 
 
@@ -288,7 +313,7 @@ def _facts(setup: _Setup, report: BuildReport) -> Mapping[str, object]:
     }
 
 
-def _evidence(setup: _Setup, report: BuildReport) -> tuple[Evidence, ...]:
+def _evidence(setup: _Setup, report: BuildReport, costs: StepCosts | None) -> tuple[Evidence, ...]:
     from trine.results import Evidence
 
     total = sum(report.evidence_ps.values()) or 1
@@ -304,7 +329,12 @@ def _evidence(setup: _Setup, report: BuildReport) -> tuple[Evidence, ...]:
         rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
         if setup.plan.num_ranks > 1:
             sharing = "whole messages queue for links" if setup.network == "fifo" else "flows share links"
-            detail = f"{sharing}; ring schedules on one channel; no protocol overhead"
+            software = "no protocol overhead"
+            if costs is not None:
+                software = f"software costs of {setup.machine.library or 'nccl'} (docs/background/collectives.md)"
+                if costs.num_below:
+                    software += f", which would be faster than the schedule in {costs.num_below} cases"
+            detail = f"{sharing}; schedules on one channel; {software}"
             rows.append(Evidence("communication time", "modelled", detail))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)

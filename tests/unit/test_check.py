@@ -101,7 +101,7 @@ def test_a_late_start_of_each_call(tmp_path: Path) -> None:
     assert names(check).startswith("each call starts")
     assert 37 < float(names(check).split()[3]) < 43
     assert check.suspicious_to is not None
-    assert check.suspicious_to < 1 << 24
+    assert check.suspicious_to < 1 << 26
 
 
 def test_the_settings_of_the_log_are_taken(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from trine.cluster import Cluster, build_topology, known_clusters, load_cluster
+from trine.cluster import Cluster, Fabric, build_topology, known_clusters, link_named, load_cluster
 from trine.errors import SpecError
 
 MINIMAL = """
@@ -109,12 +110,77 @@ def test_written_file_is_read_back_equal(tmp_path: Path, name: str) -> None:
     assert again.to_yaml() == cluster.to_yaml()
 
 
+CATALOGUE = """
+devices:
+- {name: gpu, count: 4, gpu: h100-sxm, node: tray, per_node: 2}
+- {name: nic, count: 2, kind: nic, node: node0, rail: 3}
+- {name: sw, kind: switch, reduces: true}
+links:
+- {from: gpu0..3, to: sw, link: nvlink4, lanes: 18, duplex: true}
+- {from: gpu0..3, to: nic0..1, pairs: true, link: pcie5}
+- {from: gpu0, to: gpu1, link: nvlink4, bandwidth: 10 GB/s, latency: 3 us, class: scale-out, peak: 11 GB/s, name: odd}
+- {from: gpu0, to: gpu1, bandwidth: 10 GB/s, latency: 3 us, class: host}
+library: nccl
+routing: ecmp-hash:4
+fabric: {kind: rail, link: ib-ndr, oversubscription: 2, radix: 32}
+"""
+
+
+def test_links_of_the_catalogue(tmp_path: Path) -> None:
+    cluster = read(tmp_path, CATALOGUE)
+    kind, first = link_named("nvlink4"), cluster.links[0]
+    assert (first.bytes_per_s, first.latency_ps) == (18 * kind.bytes_per_s, kind.latency_ps)
+    assert (first.peak_bytes_per_s, first.medium, first.link_class) == (450 * 10**9, "nvlink4", "scale-up")
+    pairs = [link.name for link in cluster.links if link.medium == "pcie5"]
+    assert pairs == ["gpu0->nic0", "gpu1->nic0", "gpu2->nic1", "gpu3->nic1"]
+    odd, after = cluster.links[-2:]
+    assert (odd.name, odd.bytes_per_s, odd.latency_ps, odd.medium) == ("odd", 10**10, 3 * 10**6, "nvlink4")
+    assert (odd.link_class, odd.peak_bytes_per_s) == ("scale-out", 11 * 10**9)
+    assert (after.name, after.medium, after.link_class) == ("gpu0->gpu1#2", None, "host")
+    assert [device.node for device in cluster.devices[:4]] == ["tray0", "tray0", "tray1", "tray1"]
+    assert [device.rail for device in cluster.devices if device.kind == "nic"] == [3, 4]
+    assert cluster.devices[-1].reduces
+    assert (cluster.library, cluster.routing) == ("nccl", "ecmp-hash:4")
+    assert cluster.fabric == Fabric(kind="rail", link="ib-ndr", oversubscription=2, radix=32)
+    path = tmp_path / "again.yaml"
+    path.write_text(cluster.to_yaml())
+    assert Cluster.from_yaml(path).to_yaml() == cluster.to_yaml()
+
+
+def test_blueprints_with_links_of_the_catalogue(tmp_path: Path) -> None:
+    cluster = read(tmp_path, "topology: {kind: 'torus:2x2x3', link: xgmi3, lanes: 2}\nrouting: dimension-order")
+    assert len(cluster.gpus) == 12
+    assert cluster.grid == (2, 2, 3)
+    assert {(link.bytes_per_s, link.medium) for link in cluster.links} == {(2 * 48 * 10**9, "xgmi3")}
+    path = tmp_path / "again.yaml"
+    path.write_text(cluster.to_yaml())
+    assert Cluster.from_yaml(path) == cluster
+
+
+def test_examples_of_the_documentation_are_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "formats" / "cluster.md").read_text()
+    examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 5
+    (tmp_path / "our-node.yaml").write_text(examples[3])
+    assert [len(read(tmp_path, example).gpus) for example in examples] == [32, 16 + 4 + 8, 3, 8, 8]
+
+
 def test_fingerprint_sees_every_number(tmp_path: Path) -> None:
     texts = [
         MINIMAL,
         MINIMAL.replace("50 GB", "51 GB"),
         MINIMAL.replace("1 us", "2 us"),
         MINIMAL.replace("a, b, c", "a, b, c, d"),
+        MINIMAL + "library: nccl",
+        MINIMAL + "library: rccl",
+        MINIMAL + "routing: rail",
+        MINIMAL + "grid: [3]",
+        MINIMAL + "fabric: {kind: rail, link: ib-ndr}",
+        MINIMAL + "fabric: {kind: rail, link: ib-ndr, reduces: true}",
+        MINIMAL.replace("duplex: true", "duplex: true, class: host"),
+        MINIMAL.replace("duplex: true", "duplex: true, peak: 60 GB/s"),
+        MINIMAL.replace("duplex: true", "duplex: true, link: pcie5"),
+        MINIMAL.replace("[a, b, c]", "[a, b, {name: c, forwards: true, rail: 1}]"),
     ]
     assert len({read(tmp_path, text).fingerprint for text in texts}) == len(texts)
 
@@ -152,6 +218,55 @@ FAULTS = [
     ("topology: {kind: ring, bandwidth: 1 GB/s, latency: 0}", "topology.gpus: is missing"),
     ("topology: {kind: ring, gpus: 2, rows: 2, bandwidth: 1 GB/s, latency: 0}", "topology.rows: a ring has no rows"),
     ("topology: {kind: mesh, gpus: 2, rows: 2, bandwidth: 1 GB/s, latency: 0}", "needs 'rows' and 'cols'"),
+    (
+        f"devices: [a, b]\nlinks: [{LINK.replace('bandwidth: 1 GB/s', 'link: nvlink44')}]",
+        r"links\[0\].link: unknown kind of link 'nvlink44'; did you mean 'nvlink4'",
+    ),
+    (
+        f"devices: [a, b]\nlinks: [{LINK.replace('bandwidth', 'link: pcie5, lanes: 2, bandwidth')}]",
+        r"links\[0\].lanes: has no effect beside 'bandwidth'",
+    ),
+    (f"devices: [a, b]\nlinks: [{LINK.replace('bandwidth', 'lanes: 2, bandwidth')}]", r"links\[0\].lanes: goes with"),
+    (f"devices: [a, b]\nlinks: [{LINK.replace('}', ', class: up}')}]", r"links\[0\].class: should be 'scale-up'"),
+    (f"devices: [a, b]\nlinks: [{LINK.replace('}', ', duplex: true, name: x}')}]", r"links\[0\].name: a name belongs"),
+    (
+        "devices: [a, b, c]\nlinks: [{from: [a, b], to: [b, c, b], pairs: true, link: pcie5}]",
+        r"links\[0\]: pairs 2 devices with 3",
+    ),
+    (
+        "devices: [{name: a, count: 3}]\nlinks: [{from: a0..3, to: a0, link: pcie5}]",
+        r"links\[0\].from: unknown device 'a3'",
+    ),
+    (
+        "devices: [{name: a, count: 3}]\nlinks: [{from: a2..1, to: a0, link: pcie5}]",
+        r"links\[0\].from: the range 'a2..1'",
+    ),
+    ("devices: [{name: a, reduces: true}]", r"devices\[0\].reduces: a gpu reduces nothing"),
+    ("devices: [{name: a, per_node: 2}]", r"devices\[0\].per_node: goes with 'node' and 'count'"),
+    ("devices: [a]\nlibrary: mpi", "library: should be 'nccl'"),
+    ("devices: [a]\nrouting: rial", "unknown routing 'rial'; did you mean 'rail'"),
+    ("devices: [a]\ngrid: [2, 2]", "a grid of 2x2 has not the cluster's 1 GPUs"),
+    (
+        "devices: [a]\nfabric: {kind: rail, link: ib-ndx}",
+        "fabric.link: unknown kind of link 'ib-ndx'; did you mean 'ib-ndr'",
+    ),
+    ("devices: [a]\nfabric: {kind: rails, link: ib-ndr}", "fabric.kind: should be 'switch', 'rail'"),
+    ("devices: [a]\nfabric: {kind: switch, link: ib-ndr, radix: 64}", "fabric.radix: a switch fabric has no leaf"),
+    ("devices: [a]\nfabric: {kind: dragonfly, link: ib-ndr, oversubscription: 1}", "fabric.oversubscription: a dragon"),
+    ("topology: {kind: full, gpus: 100000, link: nvlink4}", "more than 2097152 links"),
+    ("topology: {kind: 'dragonfly:1000000x1x1', gpus: 8, link: nvlink4}", "more than 2097152"),
+    ("topology: {kind: 'fat-tree:2x1000000', gpus: 8, link: nvlink4}", "more than 2097152"),
+    ("node: {preset: dgx-h100, count: 100000}", "more than 131072 GPUs"),
+    ("node: {preset: dgx-h10}", "node.preset: unknown preset 'dgx-h10'; did you mean 'dgx-h100'"),
+    ("node: {count: 2}", "node: give 'preset' or 'file'"),
+    ("node: {preset: dgx-h100}\nnodes: [{preset: dgx-h100}]", "node: give 'node' or 'nodes', not both"),
+    ("node: {preset: dgx-h100}\ndevices: [a]", "devices: goes not with 'node'"),
+    ("node: {preset: dgx-h100, gpus: 9}", "9 GPUs of 'dgx-h100' are asked for, and it has 8"),
+    ("node: {file: machine.yaml}", "nodes: a node of another cluster may not itself hold nodes"),
+    ("nodes: [{preset: dgx-h100}, {preset: mi300x-node}]", r"nodes with different libraries \(nccl, rccl\)"),
+    ("topology: {kind: rnig, gpus: 2, bandwidth: 1 GB/s, latency: 0}", "unknown topology 'rnig'; did you mean 'ring'"),
+    ("topology: {kind: ring, gpus: 2, link: pcie5, lanes: 2, bandwidth: 1 GB/s}", "topology.lanes: has no effect"),
+    ("topology: {kind: ring, gpus: 2, latency: 0}", "topology.bandwidth: is missing"),
     ("topology: {kind: mesh, gpus: 5, rows: 2, cols: 2, bandwidth: 1 GB/s, latency: 0}", "has 4 GPUs, but 5"),
 ]
 
@@ -161,6 +276,11 @@ def test_faults_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         read(tmp_path, text)
     assert "machine.yaml" in str(caught.value)
+
+
+def test_a_node_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"nowhere\.yaml: cannot be read"):
+        read(tmp_path, "nodes: [{file: nowhere.yaml}]")
 
 
 def test_unknown_names_get_the_nearest() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from trine.cluster import known_clusters, known_gpus, load_cluster, load_gpu
+from trine.cluster import build_topology, known_clusters, known_gpus, load_cluster, load_gpu
 from trine.errors import SpecError
 
 
 def test_the_promised_presets_are_there() -> None:
-    assert {"a40-pcie", "a100-nvlink-4", "dgx-h100"} <= set(known_clusters())
+    assert set(known_clusters()) >= {
+        "a40-pcie", "a100-nvlink-4", "dgx1-v100", "dgx-a100", "dgx-h100", "hgx-h200", "hgx-b200", "gb200-nvl72",
+        "mi250x-node", "mi300x-node", "mi350x-node", "l40s-pcie", "rtx4090-pcie",
+    }  # fmt: skip
     assert {"a40", "a100-40gb", "a100-80gb", "h100-sxm", "h100-pcie", "h200", "v100"} <= set(known_gpus())
     assert {"b200", "mi250x", "mi300x", "l40s", "rtx4090", "t4"} <= set(known_gpus())
+    assert {"b300", "gb200", "gb300", "gh200", "gb10", "h20", "mi325x", "mi350x", "mi355x"} <= set(known_gpus())
 
 
 @pytest.mark.parametrize("name", known_gpus())
@@ -34,24 +38,99 @@ def test_gpus_are_found_by_what_drivers_call_them() -> None:
         load_gpu("h100-sxn")
 
 
-@pytest.mark.parametrize(
-    ("name", "num_gpus", "gpu"),
-    [("a40-pcie", 2, "a40"), ("a100-nvlink-4", 4, "a100-80gb"), ("dgx-h100", 8, "h100-sxm")],
-)
-def test_clusters_have_their_gpus_hosts_and_sources(name: str, num_gpus: int, gpu: str) -> None:
+#: name, GPUs, GPU model, GB/s and links of the route between the first two and between the first and the last GPU
+MACHINES = [
+    ("a40-pcie", 2, "a40", (24.5, 2), (24.5, 2)),
+    ("a100-nvlink-4", 4, "a100-80gb", (240, 2), (240, 2)),
+    ("dgx1-v100", 8, "v100", (22.5, 1), (8, 5)),
+    ("dgx-a100", 8, "a100-80gb", (240, 2), (240, 2)),
+    ("dgx-h100", 8, "h100-sxm", (370.8, 2), (370.8, 2)),
+    ("hgx-h200", 8, "h200", (370.8, 2), (370.8, 2)),
+    ("hgx-b200", 8, "b200", (721.8, 2), (721.8, 2)),
+    ("hgx-b300", 8, "b300", (721.8, 2), (721.8, 2)),
+    ("h20-node", 8, "h20", (370.8, 2), (370.8, 2)),
+    ("gb200-nvl72", 72, "gb200", (721.8, 2), (721.8, 2)),
+    ("gb300-nvl72", 72, "gb300", (721.8, 2), (721.8, 2)),
+    ("mi250x-node", 8, "mi250x", (4 * 38, 1), (2 * 38, 2)),
+    ("mi300x-node", 8, "mi300x", (48, 1), (48, 1)),
+    ("mi325x-node", 8, "mi325x", (48, 1), (48, 1)),
+    ("mi350x-node", 8, "mi350x", (58, 1), (58, 1)),
+    ("mi355x-node", 8, "mi355x", (58, 1), (58, 1)),
+    ("l40s-pcie", 8, "l40s", (24.5, 2), (24.5, 5)),
+    ("rtx4090-pcie", 8, "rtx4090", (24.5, 2), (24.5, 3)),
+    ("rtx-pro-6000-pcie", 8, "rtx-pro-6000", (53, 2), (53, 5)),
+    ("gh200-node", 4, "gh200", (123.6, 1), (123.6, 1)),
+    ("dgx-spark", 1, "gb10", None, None),
+]
+Way = tuple[float, int] | None
+
+
+def test_every_preset_is_tested() -> None:
+    assert sorted(name for name, *_ in MACHINES) == sorted(known_clusters())
+
+
+@pytest.mark.parametrize(("name", "num_gpus", "gpu", "near", "far"), MACHINES)
+def test_clusters_have_their_gpus_hosts_and_routes(name: str, num_gpus: int, gpu: str, near: Way, far: Way) -> None:
     cluster = load_cluster(name)
     assert cluster.gpus == tuple(range(num_gpus))  # first, so that rank number and device index agree
     assert {cluster.devices[i].gpu for i in cluster.gpus} == {gpu}
-    assert len(cluster.sources) >= 4
+    assert cluster.library == ("rccl" if gpu.startswith("mi") else "nccl")
+    for other, expected in ((1, near), (num_gpus - 1, far)):
+        if expected is not None:
+            route = [cluster.links[link] for link in cluster.route(0, other)]
+            assert (min(link.bytes_per_s for link in route) / 1e9, len(route)) == expected
     for i in cluster.gpus:
         host = cluster.host_of(i)
         assert host is not None
         assert cluster.devices[host].kind == "host"
-        assert len(cluster.route(host, i)) == 2
+        assert cluster.devices[host].node == cluster.devices[i].node
+        assert all(cluster.links[link].link_class == "host" for link in cluster.route(host, i))
         for other in cluster.gpus:
-            if other != i:
-                kinds = [cluster.devices[cluster.links[link].target].name for link in cluster.route(i, other)]
-                assert kinds[0] == ("root" if name == "a40-pcie" else "nvswitch")  # and not over PCIe
+            assert other == i or cluster.route(i, other)
+
+
+@pytest.mark.parametrize("name", known_clusters())
+def test_clusters_say_where_their_numbers_come_from(name: str) -> None:
+    cluster = load_cluster(name)
+    assert len(cluster.sources) >= 3
+    assert len(cluster.notes) > 80
+    if name not in ("mi250x-node", "dgx-spark"):  # whose host and NIC links are said in sources
+        assert all(link.medium is not None for link in cluster.links)
+    for link in cluster.links:
+        assert link.peak_bytes_per_s is not None
+        assert link.bytes_per_s <= link.peak_bytes_per_s
+        opposite = [back for back in cluster.links_from(link.target) if back.target == link.source]
+        assert [back.bytes_per_s for back in opposite] == [link.bytes_per_s]
+    assert ("NVSwitches that reduce" in cluster.notes) == any(device.reduces for device in cluster.devices)
+
+
+@pytest.mark.parametrize("name", [name for name in known_clusters() if load_cluster(name).fabric is not None])
+def test_every_gpu_has_a_nic_near_it(name: str) -> None:
+    """One each where there are as many; otherwise shared evenly."""
+    cluster = load_cluster(name)
+    nics = [cluster.nic_of(gpu) for gpu in cluster.gpus]
+    number = sum(device.kind == "nic" for device in cluster.devices)
+    assert None not in nics
+    assert {nics.count(nic) for nic in nics} == {len(nics) // number}
+    for gpu, nic in zip(cluster.gpus, nics, strict=True):
+        assert nic is not None
+        assert cluster.devices[nic].node == cluster.devices[gpu].node
+        assert len(cluster.route(gpu, nic)) <= {"rtx4090-pcie": 3, "rtx-pro-6000-pcie": 4}.get(name, 2)
+
+
+def test_only_hopper_and_later_nvswitches_reduce() -> None:
+    reducing = {name for name in known_clusters() if any(device.reduces for device in load_cluster(name).devices)}
+    assert reducing == {"dgx-h100", "hgx-h200", "hgx-b200", "hgx-b300", "h20-node", "gb200-nvl72", "gb300-nvl72"}
+
+
+def test_dgx1_is_the_hybrid_cube_mesh() -> None:
+    """Six lanes a GPU; the same pairs as the blueprint."""
+    cluster, plain = load_cluster("dgx1-v100"), build_topology("hypercube-mesh", "22.5 GB/s", "1 us", 8)
+    lanes: dict[tuple[int, int], int] = {}
+    for link in plain.links:
+        lanes[link.source, link.target] = lanes.get((link.source, link.target), 0) + 1
+    direct = {(a.source, a.target): a.bytes_per_s for a in cluster.links if a.link_class == "scale-up"}
+    assert direct == {ends: count * 22_500_000_000 for ends, count in lanes.items()}
 
 
 def test_two_gpus_of_a_dgx_share_a_link_to_the_host() -> None:

@@ -84,7 +84,7 @@ def _machine(log: NcclLog, options: MachineOptions) -> Cluster:
     """The machine as described, with the log's number of ranks and hosts where they were not given."""
     from trine.cli.machine import group_machine
 
-    if options.topology is None and options.gpus is None and log.num_ranks is not None:
+    if options.cluster is not None and options.gpus is None and log.num_ranks is not None:
         hosts = len(log.hosts) or None
         options = replace(options, gpus=log.num_ranks, nodes=options.nodes or hosts)
     machine, warnings = group_machine(options)

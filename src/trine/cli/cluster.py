@@ -98,7 +98,9 @@ def show_cluster(
         list[str] | None, typer.Option(metavar="LINK", help="Leave a link out.", rich_help_panel=_PART)
     ] = None,
     routing: Annotated[Text, typer.Option(help="How routes are chosen.", rich_help_panel=_PART)] = None,
-    topology: Annotated[Text, typer.Option(help="A cluster in a word, such as torus:4x4.", rich_help_panel=_INLINE)] = None,
+    topology: Annotated[
+        Text, typer.Option(help="A cluster in a word, such as torus:4x4.", rich_help_panel=_INLINE)
+    ] = None,
     bandwidth: Annotated[Text, typer.Option(help="Of each link of --topology.", rich_help_panel=_INLINE)] = None,
     latency: Annotated[Text, typer.Option(help="Of each link of --topology.", rich_help_panel=_INLINE)] = None,
     gpu: Annotated[Text, typer.Option(help="GPU model of --topology.", rich_help_panel=_INLINE)] = None,
@@ -171,7 +173,9 @@ def _kinds(machine: Cluster) -> list[str]:
     from trine.cluster.capacity import link_kinds
     from trine.units import format_bandwidth, format_time
 
-    lines = [f"  {'links':17} {'class':10} {'between':17} {'count':>6} {'each way':>11} {'data sheet':>11} {'latency':>8}"]
+    lines = [
+        f"  {'links':17} {'class':10} {'between':17} {'count':>6} {'each way':>11} {'data sheet':>11} {'latency':>8}"
+    ]
     for kind in link_kinds(machine):
         peak = "-" if kind.peak_bytes_per_s is None else format_bandwidth(kind.peak_bytes_per_s)
         lines.append(

@@ -74,8 +74,7 @@ def collective(
     )  # fmt: skip
     with ProgressLine() as progress:
         answer = ask(
-            alias(op), sizes, machine, options=options, network=network, explain=explain, launch_given=launch is not None,
-            progress=progress, on_compile=progress.compiling,
+            alias(op), sizes, machine, options=options, network=network, explain=explain, progress=progress, on_compile=progress.compiling,
         )  # fmt: skip
     show(answer.table(), json)
     for warning in warnings:

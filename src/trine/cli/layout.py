@@ -144,4 +144,6 @@ def refuse_without_machine(machine: object, **options: str | None) -> None:
     """Refuse options about links when there is no machine that has any."""
     for name, value in options.items():
         if machine is None and value is not None:
-            raise InputError(f"--{name} is about the machine, and none was described: --cluster or --topology")
+            raise InputError(
+                f"--{name.replace('_', '-')} is about the machine, and none was described: --cluster or --topology"
+            )

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from trine import __version__
-from trine.cli import calibrate, check, cluster, cluster_files, graph, trace, train, validate, warmup
+from trine.cli import calibrate, check, cluster, cluster_files, collective, graph, trace, train, validate, warmup
 
 app = typer.Typer(
     name="trine",
@@ -38,6 +38,7 @@ train.register(app)
 graph.register(app)
 calibrate.register(app)
 warmup.register(app)
+collective.register(app)
 check.register(app)
 validate.register(app)
 app.add_typer(trace.app, name="trace", help="Look into, convert and capture traces.")

@@ -75,6 +75,9 @@ def train(
     ] = "auto",
     calibration: Annotated[Text, typer.Option(help="File written by trine calibrate.")] = None,
     network: Annotated[Text, typer.Option(metavar="fair|equal|fifo", help="How flows share links [fair].")] = None,
+    collective_costs: Annotated[
+        Text, typer.Option(metavar="links|library", help="What messages cost besides the links [library if known].")
+    ] = None,
     algorithm: Annotated[Text, typer.Option(help="Algorithms of collectives, e.g. all_reduce=ring.")] = None,
     cpu: Annotated[bool | None, typer.Option("--cpu/--no-cpu", help="Wait for the launching CPU thread.")] = None,
     launch_cost: Annotated[
@@ -113,7 +116,9 @@ def train(
             latency=latency, gpu=gpu,
         ),
     )  # fmt: skip
-    refuse_without_machine(machine, network=network, inputs=inputs, algorithm=algorithm)
+    refuse_without_machine(
+        machine, network=network, collective_costs=collective_costs, inputs=inputs, algorithm=algorithm
+    )
     with ProgressLine() as progress:
         result = simulate(
             load(workload),
@@ -123,6 +128,7 @@ def train(
             gpu=gpu,
             trace_gpu=trace_gpu,
             network=network or "fair",
+            collective_costs=collective_costs or "auto",
             engine="compiled" if is_compiled(network or "fair") else "reference",
             cpu=cpu,
             launch_cost_ps=None if launch_cost is None else parse_time(launch_cost, "--launch-cost"),

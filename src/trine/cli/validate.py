@@ -29,23 +29,26 @@ def collectives(
     from pathlib import Path
 
     from trine.errors import InputError
+    from trine.studies.left_out import left_out
     from trine.studies.measured import load_measurements
-    from trine.studies.report import report_json, summary_text, write_report
+    from trine.studies.page import write_report
+    from trine.studies.report import report_json, summary_text
     from trine.studies.validate import select, validate_collectives
 
     if report is not None and machine:
         raise InputError("the report is about all machines: leave out --machine", field="--report")
     series = load_measurements()
     found = validate_collectives(select(series, machine) if machine else series)
-    show(summary_text(found, None if every else SHOWN), json)
-    write_json(report_json(found), json)
+    without, doubt = left_out(found)
+    show(summary_text(found, None if every else SHOWN, without, doubt), json)
+    write_json(report_json(found, without, doubt), json)
     if plot is not None:
         from trine.studies.report_plot import plot_errors
 
         plot_errors(found, Path(plot))
         say(f"drawn in {plot}")
     if report is not None:
-        for path in write_report(found, report):
+        for path in write_report(found, report, without, doubt):
             say(f"wrote {path}")
 
 

@@ -11,6 +11,7 @@ from itertools import combinations, product
 from math import prod
 
 from trine.cluster.cluster import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Wire
+from trine.cluster.fabrics import MAX_SIZE as MAX_WIRES
 from trine.cluster.fabrics import Plant, add_dragonfly, add_leaves, add_pods, add_spines, chunks
 from trine.errors import SpecError, nearest
 
@@ -35,6 +36,8 @@ class Shape:
         """Join two devices, both ways."""
         there = wire._replace(source=a, target=b)
         self.wires.extend((there, there.back()))
+        if len(self.wires) > MAX_WIRES:
+            raise SpecError(f"more than {MAX_WIRES} links")
 
 
 Builder = Callable[[str, int, Wire], Shape]
@@ -99,8 +102,8 @@ def _double_ring(num_gpus: int) -> list[tuple[int, int]]:
     return [pair for pair in _ring(num_gpus) for _ in range(2)]
 
 
-def _full(num_gpus: int) -> list[tuple[int, int]]:
-    return list(combinations(range(num_gpus), 2))
+def _full(num_gpus: int) -> Iterable[tuple[int, int]]:
+    return combinations(range(num_gpus), 2)
 
 
 def _switch(sizes: str, num_gpus: int, wire: Wire) -> Shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trine.cluster.cluster import GPU, Cluster, Link
 
@@ -132,4 +133,4 @@ def _path(
         else:
             trail.pop()
             nexts[trail[-1]] = next(ways[trail[-1]], None)
-    return list(zip(trail, trail[1:], strict=False))
+    return list(pairwise(trail))

@@ -23,6 +23,9 @@ LINK_CLASSES = (SCALE_UP, HOST_LINK, SCALE_OUT)
 EVIDENCE = ("measured", "interpolated", "modelled", "assumed")
 #: Libraries whose choices and costs trine knows.
 LIBRARIES = ("nccl", "rccl")
+#: What can join nodes; ``clos`` is another word for ``fat-tree``. Those of :data:`LEAVED` have leaf switches.
+FABRICS = ("switch", "rail", "fat-tree", "clos", "dragonfly", "none")
+LEAVED = ("rail", "fat-tree", "clos")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +67,15 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fabric:
-    """What joins nodes: ``kind`` is one of :data:`trine.cluster.fabrics.FABRICS`; ``link`` is in the link catalogue.
+    """What joins nodes: ``kind`` is one of :data:`FABRICS`; ``link`` is in the link catalogue.
 
-    ``lanes``: of each NIC. ``oversubscription``: how many times more bandwidth goes down from a leaf switch than up.
-    ``radix``: ports of a switch. ``reduces``: its switches add up what passes through (SHARP).
+    ``lanes``: of each NIC. ``reduces``: its switches add up what passes through (SHARP). Of fabrics with leaves:
+    ``oversubscription``: how many times more bandwidth goes down from a leaf switch than up; ``radix``: ports of a
+    switch.
+
+    Raises
+    ------
+    SpecError: an unknown kind, or numbers of leaves where there are none.
     """
 
     kind: str
@@ -76,6 +84,12 @@ class Fabric:
     oversubscription: float = 1.0
     radix: int = 64
     reduces: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in FABRICS:
+            raise SpecError(f"unknown fabric {self.kind!r}{nearest(self.kind, FABRICS)}")
+        if self.kind not in LEAVED and (self.oversubscription, self.radix) != (1.0, 64):
+            raise SpecError(f"a {self.kind} fabric has no leaves, so that neither oversubscription nor radix matter")
 
 
 @dataclass(frozen=True, kw_only=True)

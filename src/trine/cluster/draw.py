@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,8 +47,9 @@ def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None
         axes.set_aspect("equal")
         axes.axis("off")
         _draw(axes, picture, figures)
-        axes.set_title(title or _title(cluster), fontsize=10, loc="left")
-        _legend(figure, figures, cluster, picture)
+        zoom = max(1.0, wide / 16)  # a large picture is shown smaller
+        axes.set_title(title or _title(cluster), fontsize=10 * zoom, loc="left")
+        _legend(figure, figures, picture, zoom)
         _save(figure, path)
 
 
@@ -78,7 +80,13 @@ def _title(cluster: Cluster) -> str:
 def _extent(picture: Picture) -> tuple[float, float, float, float]:
     xs = [mark.x for mark in picture.marks] + [edge for f in picture.frames for edge in (f.left, f.right)]
     ys = [mark.y for mark in picture.marks] + [edge for f in picture.frames for edge in (f.bottom, f.top)]
-    return min(xs) - 0.9, max(xs) + 0.9, min(ys) - 0.7, max(ys) + 0.9
+    bent = [line.bend * _length(picture.marks, line) / 2 for line in picture.lines]
+    spare = max(bent, default=0.0)
+    return min(xs) - 0.9, max(xs) + 0.9 + spare, min(ys) - 0.7, max(ys) + 0.6 + spare
+
+
+def _length(marks: Sequence[Mark], line: Line) -> float:
+    return math.dist((marks[line.a].x, marks[line.a].y), (marks[line.b].x, marks[line.b].y))
 
 
 def _draw(axes: Any, picture: Picture, figures: dict[str, Any]) -> None:
@@ -158,7 +166,7 @@ def _draw_mark(axes: Any, mark: Mark, figures: dict[str, Any]) -> None:
     axes.text(mark.x, mark.y, mark.label, fontsize=size, ha="center", va="center", zorder=4)
 
 
-def _legend(figure: Any, figures: dict[str, Any], cluster: Cluster, picture: Picture) -> None:
+def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float) -> None:
     """Kinds of devices, and each kind of link with its bandwidth in one direction and its latency."""
     kinds = [kind for kind in _NAMES if any(mark.kind == kind for mark in picture.marks)]
     handles = [figures["Patch"](fc=_FILLS[kind], ec="#333333", label=_NAMES[kind]) for kind in kinds]
@@ -182,9 +190,9 @@ def _legend(figure: Any, figures: dict[str, Any], cluster: Cluster, picture: Pic
         loc="outside lower center",
         ncols=4,
         frameon=False,
-        fontsize=7.5,
+        fontsize=7.5 * zoom,
         title="; ".join(notes),
-        title_fontsize=7,
+        title_fontsize=7 * zoom,
     )
 
 

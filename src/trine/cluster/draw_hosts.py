@@ -40,10 +40,13 @@ def _hosts(cluster: Cluster) -> list[tuple[str, list[int]]]:
     """Devices by host, in order; where no device has one, all but the switches."""
     members: dict[str, list[int]] = {}
     loose: list[int] = []
+    outside = outside_switches(cluster)
     for i, device in enumerate(cluster.devices):
+        if i in outside:
+            continue
         if device.node is not None:
             members.setdefault(device.node, []).append(i)
-        elif device.kind != SWITCH:
+        else:
             loose.append(i)
     found = list(members.items())
     if loose:
@@ -178,9 +181,15 @@ def _place_row(row: Sequence[int], wanted: Mapping[int, float | None], x: dict[i
         x[device] = place + shift
 
 
+def outside_switches(cluster: Cluster) -> set[int]:
+    """Switches of no host: without a node, or of a node that is nothing but switches (a rack of trays)."""
+    with_others = {device.node for device in cluster.devices if device.kind != SWITCH} - {None}
+    return {i for i, d in enumerate(cluster.devices) if d.kind == SWITCH and d.node not in with_others}
+
+
 def fabric_levels(cluster: Cluster) -> dict[int, int]:
     """Switches of no host: how many of them away from the nearest device of a host, or from the nearest GPU."""
-    outside = {i for i, d in enumerate(cluster.devices) if d.node is None and d.kind == SWITCH}
+    outside = outside_switches(cluster)
     near = {link.target for link in cluster.links if link.source not in outside and link.target in outside}
     level = dict.fromkeys(near, 1)
     edge = list(near)

@@ -14,8 +14,8 @@ from math import ceil
 from trine.cluster.cluster import SWITCH, Device, Wire
 from trine.errors import SpecError
 
-#: What can join nodes; ``clos`` is another word for ``fat-tree``.
-FABRICS = ("switch", "rail", "fat-tree", "clos", "dragonfly", "none")
+#: More devices or wires than this are taken for a mistake.
+MAX_SIZE = 1 << 21
 
 
 @dataclass(kw_only=True)
@@ -33,6 +33,8 @@ class Plant:
 
     def switch(self, name: str, rail: int | None = None) -> int:
         """Add a switch; returns its index."""
+        if len(self.devices) >= MAX_SIZE:
+            raise SpecError(f"more than {MAX_SIZE} devices")
         self.devices.append(Device(name=name, kind=SWITCH, forwards=True, reduces=self.reduces, rail=rail))
         return len(self.devices) - 1
 
@@ -50,6 +52,8 @@ class Plant:
             source=a, target=b, bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak
         )
         self.wires.extend((there, there.back()))
+        if len(self.wires) > MAX_SIZE:
+            raise SpecError(f"more than {MAX_SIZE} links")
 
 
 def add_switch(plant: Plant, ports: Sequence[int], name: str = "switch") -> int:

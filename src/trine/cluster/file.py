@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Cluster, Device, Fabric, Wire, make_links
+from trine.cluster.cluster import (
+    GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Cluster, Device, Fabric, Wire, make_links,
+)  # fmt: skip
 from trine.cluster.gpus import load_gpu
 from trine.cluster.links import LinkType, link_named
 from trine.cluster.topologies import add_host, build_topology
@@ -206,12 +208,15 @@ def _kind(name: str, file: str, field: str) -> LinkType:
 
 def _fabric(spec: FabricSpec, file: str) -> Fabric:
     _kind(spec.link, file, "fabric.link")
+    for name in ("oversubscription", "radix"):
+        if spec.kind not in LEAVED and getattr(spec, name) is not None:
+            raise SpecError(f"a {spec.kind} fabric has no leaf switches", file=file, field=f"fabric.{name}")
     return Fabric(
         kind=spec.kind,
         link=spec.link,
         lanes=spec.lanes,
-        oversubscription=spec.oversubscription,
-        radix=spec.radix,
+        oversubscription=spec.oversubscription or 1.0,
+        radix=spec.radix or 64,
         reduces=spec.reduces,
     )
 

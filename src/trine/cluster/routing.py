@@ -121,7 +121,7 @@ class Router:
     def _by_hash(self, source: int, target: int) -> Callable[[int, int], int]:
         names = f"{self._cluster.devices[source].name}\0{self._cluster.devices[target].name}\0{self._cluster.routing}"
         seed = zlib.crc32(names.encode())
-        return lambda device, number: zlib.crc32(device.to_bytes(4, "little"), seed) % number
+        return lambda device, number: _mixed(seed << 32 | device) % number
 
     def _by_port(self, tier: Routes, target: int) -> Callable[[int, int], int]:
         key = tier.port_of(target)
@@ -249,6 +249,13 @@ class Router:
             if link.link_class in wanted
         ]
         return Routes(forwards, links)
+
+
+def _mixed(number: int) -> int:
+    """64 bits in which every bit of ``number`` shows (the finaliser of splitmix64; Steele, Lea, Flood, OOPSLA 2014)."""
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return number ^ number >> 31
 
 
 def _joined(*parts: tuple[Path, ...]) -> tuple[Path, ...]:

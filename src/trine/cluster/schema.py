@@ -76,8 +76,8 @@ class FabricSpec(Spec):
     kind: Literal["switch", "rail", "fat-tree", "clos", "dragonfly", "none"]
     link: str
     lanes: int = Field(default=1, ge=1, le=1 << 10)
-    oversubscription: float = Field(default=1.0, ge=1, le=1000, strict=False)
-    radix: int = Field(default=64, ge=4, le=1 << 12)
+    oversubscription: float | None = Field(default=None, ge=1, le=1000, strict=False)
+    radix: int | None = Field(default=None, ge=4, le=1 << 12)
     reduces: bool = False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.cluster.cluster import HOST, HOST_LINK, SCALE_UP, Cluster, Device, Fabric, Link
+from trine.cluster.cluster import HOST, HOST_LINK, LEAVED, SCALE_UP, Cluster, Device, Fabric, Link
 from trine.units import PS_PER_S
 
 
@@ -27,14 +27,8 @@ def to_mapping(cluster: Cluster) -> dict[str, object]:
 
 
 def _fabric_mapping(fabric: Fabric) -> dict[str, object]:
-    return {
-        "kind": fabric.kind,
-        "link": fabric.link,
-        "lanes": fabric.lanes,
-        "oversubscription": fabric.oversubscription,
-        "radix": fabric.radix,
-        "reduces": fabric.reduces,
-    }
+    leaves = {"oversubscription": fabric.oversubscription, "radix": fabric.radix} if fabric.kind in LEAVED else {}
+    return {"kind": fabric.kind, "link": fabric.link, "lanes": fabric.lanes, **leaves, "reduces": fabric.reduces}
 
 
 def _device_mapping(device: Device) -> dict[str, object]:

@@ -193,7 +193,7 @@ def _levels(schedule: Schedule, time: MessageTime) -> Rounds:
     groups = schedule.num_ranks // schedule.sends_of.group_size
     each = schedule.num_chunks // schedule.sends_of.group_size if schedule.kind == "all_reduce" else groups
     rounds: list[tuple[int, int]] = []
-    for one, inner in schedule.sends_of.phases:
+    for one, inner, _ in schedule.sends_of.phases:
         if one.num_ranks > 1:
             sized = replace(one, chunk_bytes=schedule.chunk_bytes * (each if inner else 1))
             rounds += _FORMS[one.kind, one.algorithm](sized, time)

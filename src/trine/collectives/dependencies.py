@@ -9,8 +9,10 @@ from trine.errors import InputError
 
 Index = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
-#: Schedules with more pairs of transfers that wait for each other than this (2 GB) are refused.
-MAX_EDGES = 200_000_000
+#: Schedules with more pairs of transfers that wait for each other, or chunks in transfers, than this are refused (a few
+#: GB while they are found).
+MAX_EDGES = 100_000_000
+MAX_UNITS = 50_000_000
 
 
 def stable_order(key: Index) -> Index:
@@ -46,20 +48,30 @@ def previous_of_same(*columns: npt.NDArray[np.integer]) -> Index:
 
 
 def received_before(
-    slot: Index, step: Int32, earlier: Index, arrival_slot: Index, arrival_step: Int32
+    slot: Index,
+    step: Int32,
+    earlier: Index,
+    arrival_slot: Index,
+    arrival_step: Int32,
+    arrival_adds: npt.NDArray[np.bool_],
 ) -> tuple[Index, Index]:
-    """Pairs (use, arrival): uses of a slot at a step, and what arrived in that slot in earlier steps.
+    """Pairs (use, arrival): uses of a slot at a step, and what arrived in that slot in earlier steps and matters still.
 
-    ``earlier``: for each use, the use before it that has waited for what arrived until then, or -1.
+    What was overwritten since does not (its order against what overwrote it is the schedule's affair, and proven by the
+    checker). ``earlier``: for each use, the use before it that has waited for what arrived until then, or -1.
     """
     num_steps = int(max(step.max(initial=0), arrival_step.max(initial=0))) + 1
     arrival = arrival_slot * num_steps + arrival_step
     order = stable_order(arrival)
     arrival = arrival[order]
-    since = np.where(earlier >= 0, step[earlier], 0)
-    low = np.searchsorted(arrival, slot * num_steps + since)
-    count = np.searchsorted(arrival, slot * num_steps + step) - low
-    np.maximum(count, 0, out=count)
+    since = slot * num_steps + np.where(earlier >= 0, step[earlier], 0)
+    until = slot * num_steps + step
+    overwritten = arrival[~arrival_adds[order]]
+    if len(overwritten):
+        last = overwritten[np.maximum(np.searchsorted(overwritten, until) - 1, 0)]
+        since = np.where(last < until, np.maximum(since, last), since)
+    low = np.searchsorted(arrival, since)
+    count = np.maximum(np.searchsorted(arrival, until) - low, 0)
     check_edges(int(count.sum()))
     uses = np.repeat(np.arange(len(slot), dtype=np.int64), count)
     offset = np.arange(len(uses)) - np.repeat(np.cumsum(count) - count, count)
@@ -72,6 +84,15 @@ def check_edges(count: int) -> None:
         raise InputError(
             f"this schedule has {count:,} dependencies between its transfers, more than the {MAX_EDGES:,} that fit "
             "into memory: take fewer ranks or another algorithm"
+        )
+
+
+def check_units(count: int) -> None:
+    """Refuse more than MAX_UNITS chunks in transfers before they are listed."""
+    if count > MAX_UNITS:
+        raise InputError(
+            f"the transfers of this schedule carry {count:,} chunks, more than the {MAX_UNITS:,} that fit into memory: "
+            "take fewer ranks or chunks, or another algorithm"
         )
 
 

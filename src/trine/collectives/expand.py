@@ -2,7 +2,8 @@
 
 A send waits for
 
-- the receives of its chunks at the sender, in earlier steps, since the sender last sent them on this channel,
+- the receives of its chunks at the sender, in earlier steps, since the last that overwrote them and since the sender
+  last sent them on this channel,
 - the sender's previous send on its channel,
 - where nothing else shows that they have: its sender and its receiver to have entered the collective (a rendezvous, as
   GPU collectives need both kernels to run). Switches that reduce have nothing to enter.
@@ -17,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives.dependencies import check_edges, csr, previous_of_same, received_before
+from trine.collectives.dependencies import check_edges, check_units, csr, previous_of_same, received_before
 from trine.errors import InputError
 from trine.model.schedule import ExpandedSchedule, Pieces, Schedule, Sends
 
@@ -93,6 +94,7 @@ class _Columns:
     reduce: Bool
     unit_transfer: Index
     unit_chunk: Index
+    unit_adds: Bool
     pieces: Pieces | None
 
 
@@ -111,15 +113,17 @@ def _columns(schedule: Schedule, positions: range) -> _Columns:
     _check_range("chunk", chunk, schedule.num_chunks)
     if (src == dst).any():
         raise InputError("in this schedule a rank sends to itself")
+    check_units(len(src))
     rows = np.arange(len(src), dtype=np.int64)
     if all(one.count is None and one.message is None for one in sends):
         return _Columns(
             src=src, dst=dst, step=step, chunk=chunk, channel=channel, reduce=reduce,
-            unit_transfer=rows, unit_chunk=chunk.astype(np.int64), pieces=None,
+            unit_transfer=rows, unit_chunk=chunk.astype(np.int64), unit_adds=reduce, pieces=None,
         )  # fmt: skip
     count = np.concatenate([np.ones_like(one.chunk) if one.count is None else one.count for one in sends])
     if len(count) and (count.min() < 1 or count.max() > schedule.num_chunks):
         raise InputError(f"in this schedule a send carries fewer than 1 or more than {schedule.num_chunks} chunks")
+    check_units(int(count.sum()))
     first = _first_of_message(sends, src, dst, step, channel)
     transfer = np.cumsum(first) - 1
     starts = np.flatnonzero(first)
@@ -135,6 +139,7 @@ def _columns(schedule: Schedule, positions: range) -> _Columns:
         reduce=np.logical_or.reduceat(reduce, starts) if len(starts) else reduce,
         unit_transfer=transfer[unit_row],
         unit_chunk=(chunk[unit_row] + offset) % schedule.num_chunks,
+        unit_adds=reduce[unit_row],
         pieces=Pieces(ptr=ptr, chunk=chunk, count=count.astype(np.int32), reduce=reduce),
     )
 
@@ -199,9 +204,8 @@ def _received(one: _Columns, num_chunks: int) -> tuple[Index, Index]:
     """Pairs (transfer, transfer that brought one of its chunks to its sender in an earlier step)."""
     src, dst, step, channel = (column[one.unit_transfer] for column in (one.src, one.dst, one.step, one.channel))
     earlier = previous_of_same(src, channel, one.unit_chunk)
-    users, received = received_before(
-        src * np.int64(num_chunks) + one.unit_chunk, step, earlier, dst * np.int64(num_chunks) + one.unit_chunk, step
-    )
+    to_sender, to_receiver = (position * np.int64(num_chunks) + one.unit_chunk for position in (src, dst))
+    users, received = received_before(to_sender, step, earlier, to_receiver, step, one.unit_adds)
     return one.unit_transfer[users], one.unit_transfer[received]
 
 
@@ -268,7 +272,7 @@ def _received_at_0(one: _Columns, sender: Index, part: int, num_chunks: int) -> 
     step, channel = one.step[one.unit_transfer], one.channel[one.unit_transfer]
     earlier = previous_of_same(channel, one.unit_chunk)
     arriving = (one.unit_chunk + sender[one.unit_transfer] * part) % num_chunks
-    users, received = received_before(one.unit_chunk, step, earlier, arriving, step)
+    users, received = received_before(one.unit_chunk, step, earlier, arriving, step, one.unit_adds)
     number = one.unit_transfer[received]
     return one.unit_transfer[users], sender[number], number
 

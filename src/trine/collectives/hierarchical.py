@@ -8,7 +8,8 @@ and an all-gather within the group (Jia et al., "Highly scalable deep learning t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import isqrt
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from trine.collectives.sends import SendList, cut, positive
 from trine.errors import InputError, nearest
-from trine.model.schedule import Parameter, Schedule, Sends
+from trine.model.schedule import Parameter, Schedule, Sends, SendsOf
 
 #: What each kind does, level by level: (kind, whether within the group).
 PHASES = {
@@ -30,24 +31,22 @@ INNER = ("ring", "direct", "halving-doubling", "pat")
 
 @dataclass(frozen=True)
 class LevelSends:
-    """The sends of all levels, one after the other. ``phases``: (schedule among the members of a level, is inner)."""
+    """The sends of all levels. ``phases``: (schedule among the members of a level, is inner, its first step)."""
 
     kind: str
     group_size: int
-    phases: tuple[tuple[Schedule, bool], ...]
+    phases: tuple[tuple[Schedule, bool, int], ...]
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         group, member = divmod(position, self.group_size)
         num_groups = num_ranks // self.group_size
         sends = SendList()
-        first_step = 0
-        for schedule, inner in self.phases:
+        for schedule, inner, first_step in self.phases:
             index, other = (member, group) if inner else (group, member)
             one = schedule.sends_of(index, schedule.num_ranks, schedule.num_chunks, schedule.root)
             ranks = np.arange(schedule.num_ranks)
             peers = other * self.group_size + ranks if inner else ranks * self.group_size + other
             self._put(sends, one, first_step, peers, self._chunks(schedule, inner, member, num_groups, num_chunks))
-            first_step += _num_steps(schedule)
         return sends.build()
 
     def _chunks(
@@ -70,24 +69,26 @@ class LevelSends:
         message = np.arange(len(one.step)) if one.message is None else one.message
         whole = chunks.shape[1] == 1 or bool((np.diff(chunks, axis=1) == 1).all())
         starts = chunks[:, :1] if whole else chunks
-        row = 0
-        while row < len(message):
-            end = row + int(np.searchsorted(message[row:], message[row], side="right"))
-            parts = []
-            for i in range(row, end):
-                own = (one.chunk[i] + np.arange(count[i])) % len(chunks)
-                parts.append((starts[own].ravel(), bool(one.reduce[i])))
-            sends.one(
-                first_step + int(one.step[row]), int(peers[one.peer[row]]), parts,
-                channel=int(one.channel[row]), count=chunks.shape[1] if whole else 1,
-            )  # fmt: skip
-            row = end
+        # Chunks of the level, then the runs of chunks of the whole that they are.
+        unit = np.repeat(np.arange(len(count)), count)
+        own = (one.chunk[unit] + np.arange(len(unit)) - np.repeat(np.cumsum(count) - count, count)) % len(chunks)
+        row = np.repeat(unit, starts.shape[1])
+        sends.rows(
+            first_step + one.step[row],
+            peers[one.peer[row]],
+            starts[own].ravel(),
+            reduce=one.reduce[row],
+            channel=one.channel[row],
+            count=chunks.shape[1] if whole else 1,
+            message=message[row],
+        )
 
 
-def _num_steps(schedule: Schedule) -> int:
-    positions = range(1 if schedule.shift_symmetric else schedule.num_ranks)
-    shape = schedule.num_ranks, schedule.num_chunks, schedule.root
-    return 1 + max(int(schedule.sends_of(position, *shape).step.max(initial=-1)) for position in positions)
+@lru_cache(maxsize=64)
+def _num_steps(sends_of: SendsOf, num_ranks: int, num_chunks: int, symmetric: bool) -> int:
+    """Steps of a schedule without a root."""
+    positions = range(1 if symmetric else num_ranks)
+    return 1 + max(int(sends_of(position, num_ranks, num_chunks, 0).step.max(initial=-1)) for position in positions)
 
 
 @dataclass(frozen=True)
@@ -133,12 +134,15 @@ def _levels(
     kind: str, algorithm: str, num_ranks: int, size_bytes: int, shape: tuple[int, ...] | None, inner: str, outer: str
 ) -> Schedule:
     groups, size = group_shape(num_ranks, shape)
-    phases = []
+    phases: list[tuple[Schedule, bool, int]] = []
+    first_step = 0
     for step, within in PHASES[kind]:
-        phases.append((_phase(step, within, (groups, size), size_bytes, inner if within else outer), within))
+        schedule = _phase(step, within, (groups, size), size_bytes, inner if within else outer)
+        phases.append((schedule, within, first_step))
+        first_step += _num_steps(schedule.sends_of, schedule.num_ranks, schedule.num_chunks, schedule.shift_symmetric)
     num_chunks = num_ranks
     if kind == "all_reduce":
-        num_chunks = size * next(schedule.num_chunks for schedule, within in phases if not within)
+        num_chunks = size * next(schedule.num_chunks for schedule, within, _ in phases if not within)
     parameters: tuple[tuple[str, Parameter], ...] = (("shape", (groups, size)), ("inner", inner), ("outer", outer))
     sends_of = LevelSends(kind, size, tuple(phases))
     return cut(kind, algorithm, num_ranks, size_bytes, num_chunks, sends_of, parameters=parameters)
@@ -157,12 +161,6 @@ def _phase(kind: str, within: bool, shape: tuple[int, int], size_bytes: int, alg
     one = make_schedule(kind, members, -(-size_bytes // size) if kind == "all_reduce" else size_bytes, algorithm)
     if one.num_agents or one.staged or (kind != "all_reduce" and one.num_chunks != members):
         raise InputError(f"{kind} by {algorithm!r} cannot be a level", field="inner" if within else "outer")
-    return _without_bytes(one)
-
-
-def _without_bytes(one: Schedule) -> Schedule:
-    from dataclasses import replace
-
     return replace(one, chunk_bytes=0, size_bytes=0)
 
 
@@ -194,8 +192,6 @@ def all_to_all(
     num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:  # fmt: skip
     """Rank d ends with block d of every rank. ``shape``: (groups, ranks of a group)."""
-    from dataclasses import replace
-
     groups, size = group_shape(num_ranks, shape)
     one = cut(
         "all_to_all", "hierarchical", num_ranks, size_bytes, num_ranks, BlockLevelSends(size),

@@ -21,6 +21,9 @@ import numpy.typing as npt
 from trine.collectives.sends import SendList, cut, pipeline_chunks, positive
 from trine.model.schedule import Parameter, Schedule, Sends
 
+#: Shards that all ranks together let be read at most: 144 pipeline chunks of 120 ranks, 4 of 720 or more.
+MAX_SHARDS = 1 << 21
+
 Chunks = npt.NDArray[np.int64]
 
 
@@ -103,6 +106,8 @@ def sharp_levels(num_ranks: int, radix: int | None) -> int:
 
 def _nvls(kind: str, num_ranks: int, size_bytes: int, chunks: int | None) -> Schedule:
     number = pipeline_chunks(size_bytes, num_ranks, 4 if kind == "all_reduce" else 2, chunks)
+    if chunks is None:
+        number = min(number, max(4, MAX_SHARDS // num_ranks**2))
     parameters: tuple[tuple[str, Parameter], ...] = (("chunks", number),)
     sends_of = NvlsSends(kind, number)
     return cut(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from trine.errors import InputError
 from trine.model.schedule import Parameter, Schedule, Sends, SendsOf
 
+Row = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64] | Sequence[int] | int
 
 #: A pipeline is cut so that it is fastest where latency x bandwidth is this many bytes (1.3 us at 50 GB/s). Below that
@@ -19,6 +20,8 @@ LATENCY_BYTES = 64 * 1024
 #: ... but into no more chunks than this, and with this many sends of all ranks, so that a simulation stays bounded.
 MAX_PIPELINE_CHUNKS = 1024
 MAX_PIPELINE_SENDS = 1 << 20
+#: Numbers of channels, chunks or ranks that are asked for are at most this.
+MAX_PARAMETER = 1 << 20
 
 
 def pipeline_chunks(size_bytes: int, num_ranks: int, stages: int, chunks: int | None = None) -> int:
@@ -39,9 +42,9 @@ def pipeline_chunks(size_bytes: int, num_ranks: int, stages: int, chunks: int | 
 
 
 def positive(name: str, value: object) -> int:
-    """``value`` if it is a whole number from 1 on. Raises InputError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"must be a whole number from 1, got {value!r}", field=name)
+    """``value`` if it is a whole number from 1 to MAX_PARAMETER. Raises InputError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PARAMETER:
+        raise InputError(f"must be a whole number from 1 to {MAX_PARAMETER:,}, got {value!r}", field=name)
     return value
 
 
@@ -99,6 +102,17 @@ class SendList:
         self._put(*columns, reduce=reduce, message=self._messages + np.arange(number))
         self._messages += number
         self._plain = self._plain and bool((columns[4] == 1).all())
+
+    def rows(
+        self, step: Row, peer: Row, chunk: Row, *, reduce: Row, channel: Row, count: int, message: Row
+    ) -> None:
+        """Entries as they are: those with one number of ``message``, which never falls, are one transfer."""
+        if len(message):
+            wide = np.full(len(chunk), count, np.int64)
+            columns = [column.astype(np.int64) for column in (step, peer, chunk, channel)]
+            self._blocks.append((*columns, wide, reduce.astype(np.int64), message.astype(np.int64) + self._messages))
+            self._plain = self._plain and count == 1 and bool((message[1:] > message[:-1]).all())
+            self._messages += int(message[-1]) + 1
 
     def one(
         self,

@@ -20,7 +20,7 @@ from trine.model.schedule import ExpandedSchedule, Schedule
 #: Bytes on the wire for each byte of payload: LL sends a 4-byte flag with 4 bytes, LL128 8 bytes of flag with 120.
 WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "none": Fraction(1)}
 #: The schedule that stands for an algorithm of the library.
-SCHEDULE_OF = {"nvlstree": "nvls", "collnet": "sharp"}
+SCHEDULE_OF = {"tree": "double-binary-tree", "nvlstree": "hierarchical", "collnet": "sharp"}
 #: Alternatives with more messages than this are not simulated for ``--explain``.
 MAX_MESSAGES = 3_000_000
 
@@ -175,7 +175,7 @@ class Stepwise:
     def _step_ps(self, source: int, target: int) -> int:
         """The software's part of a message: by whether it leaves the domain."""
         setting = self._setting
-        route = self.cluster.route(source, target)
+        route, _ = self.cluster.paths(source, target)[0]
         out = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
         tier, medium = (setting.view.between, setting.outer) if out else (setting.view.inside, setting.inner)
         hardware_us = tier.latency_ps / 1e6 if tier else 0.0

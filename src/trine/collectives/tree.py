@@ -71,7 +71,7 @@ def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
 
     The second is the first mirrored (shifted by one for an odd number of ranks), as in NCCL, and then its leaves moved
     round, so that no two ranks are neighbours in both: a link between two GPUs is not used twice. Where that is not
-    possible, for up to 4 ranks, both halves go through the first tree.
+    possible, for up to 6 ranks, both halves go through the first tree.
     """
     first = _in_order_parents(num_ranks)
     relabel = [(rank + 1) % num_ranks if num_ranks % 2 else num_ranks - 1 - rank for rank in range(num_ranks)]

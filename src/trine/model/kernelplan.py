@@ -15,8 +15,8 @@ MEMORY, PORT, SWITCH, LOCAL = "memory", "port", "switch", "local"
 #: What an operation does; its name in the file stands beside it.
 #: sync: all threads of the block meet. barrier: thread blocks of one GPU meet. signal and wait: of connections.
 #: flush: wait until what went through ports has left. acquire and release: of semaphores of one GPU.
-#: pairs: source i is copied to destination i. reduce: the sum of all sources is written to all destinations (one source:
-#: a copy to many). pipeline: a loop over parts of its operations' ranges.
+#: pairs: source i is copied to destination i. reduce: the sum of all sources is written to all destinations (with one
+#: source, a copy to many). pipeline: a loop over parts of its operations' ranges.
 SYNC, BARRIER, SIGNAL, WAIT, FLUSH = "sync", "barrier", "signal", "wait", "flush"
 ACQUIRE, RELEASE, PIPELINE, PAIRS, REDUCE = "acquire", "release", "pipeline", "pairs", "reduce"
 ACTIONS = (SYNC, BARRIER, SIGNAL, WAIT, FLUSH, ACQUIRE, RELEASE, PIPELINE, PAIRS, REDUCE)
@@ -26,11 +26,11 @@ ACTIONS = (SYNC, BARRIER, SIGNAL, WAIT, FLUSH, ACQUIRE, RELEASE, PIPELINE, PAIRS
 class Operand:
     """``count`` chunks from chunk ``index`` on, in one buffer of one rank.
 
-    ``rank``: whose buffer it is; -1 where it is that of all members of multicast group ``group`` (a load adds up, a store
-    goes to all). ``via``: how it is reached: ``local``, ``memory`` (loads and stores over the scale-up wires), ``port``
-    (a proxy thread and RDMA or DMA), ``switch`` (multimem). ``packet``: data with flags, twice the bytes; ``polls``: the
-    reader waits for the flags. ``connection``: index into the GPU's connections where the file names one. In buffer
-    ``fifo`` (MSCCL) ``rank`` is the peer, and ``index`` says which chunks the file names at the other end.
+    ``rank``: whose buffer it is; -1 where it is that of all members of multicast group ``group`` (a load adds up, a
+    store goes to all). ``via``: how it is reached: ``local``, ``memory`` (loads and stores over the scale-up wires),
+    ``port`` (a proxy thread and RDMA or DMA), ``switch`` (multimem). ``packet``: data with flags, twice the bytes;
+    ``polls``: the reader waits for the flags. ``connection``: index into the GPU's connections, where the file names
+    one. In buffer ``fifo`` (MSCCL) ``rank`` is the peer, and ``index`` the chunk that the file names.
     """
 
     rank: int
@@ -48,12 +48,13 @@ class Operand:
 class KernelOp:
     """One operation of a thread block.
 
-    ``action``: one of ACTIONS; ``name``: the operation's name in the file. ``sources``, ``targets``: operands, in order.
-    ``connections``: indices into the GPU's connections: of a signal, wait or flush; of a put with signal those that it
-    signals. ``relaxed``: the signal or wait orders execution, but does not publish memory. ``signals``: a put that
-    signals behind its data; ``flushes``: and then waits until it has left. ``part``, ``num_parts``: the thread block does
-    this part of the range, its group the rest. ``dependencies``: (thread block, operation) of the same GPU that must have
-    ended before. ``operations``: the body of a pipeline, which walks through ``num_chunks`` chunks ``unit_bytes`` at once.
+    ``action``: one of ACTIONS; ``name``: the operation's name in the file. ``sources``, ``targets``: operands, in
+    order. ``connections``: indices into the GPU's connections: of a signal, wait or flush; of a put through ports, one
+    a target. ``relaxed``: the signal or wait orders execution, but does not publish memory. ``signals``: a put that
+    signals behind its data; ``flushes``: and then waits until it has left. ``part``, ``num_parts``: the block does this
+    part of the range, its group the rest. ``dependencies``: (thread block, operation) of the same GPU that must have
+    ended before. ``operations``: the body of a pipeline, which walks through ``num_chunks`` chunks, ``unit_bytes`` a
+    round.
     """
 
     action: str
@@ -140,8 +141,9 @@ class KernelPlan:
     """One collective for one number of ranks.
 
     ``collective``: trine's name of it. ``format``: ``mscclpp-1``, ``mscclpp-2`` or ``msccl``. ``protocol``: as the file
-    says it (``Simple``, ``LL``, ``LL128``). ``max_bytes`` None: no limit. ``reuse_scratch``: scratch has a fixed size and
-    is used in turns. ``double_scratch``: two halves, so that a run does not meet the packets of the run before.
+    says it (``Simple``, ``LL``, ``LL128``). ``max_bytes`` None: no limit. ``alignment``: of ranges, in bytes.
+    ``chunks_of_size``: chunks in the message whose size nccl-tests prints. ``reuse_scratch``: scratch has a fixed size
+    and is used in turns. ``double_scratch``: two halves, so that a run does not meet the packets of the run before.
     ``notes``: what a reader should know about the file, one a line.
     """
 

@@ -25,8 +25,15 @@ MAX_TASKS = 50_000_000
 LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 
+#: (kind, bytes, ranks, algorithm or None) -> the algorithm to simulate, and ps of software before each message
+CollectiveCosts = Callable[[str, int, Sequence[int], str | None], tuple[str | None, int]]
+
+
 class Placement:
-    """Where ranks sit: devices of a cluster, and the routes between them."""
+    """Where ranks sit: devices of a cluster, and the routes between them.
+
+    ``costs``: what a library's software adds to the messages of collectives; None: nothing.
+    """
 
     def __init__(
         self,
@@ -37,6 +44,7 @@ class Placement:
         link_latency_ps: Sequence[int],
         link_names: Sequence[str],
         device_names: Sequence[str],
+        costs: CollectiveCosts | None = None,
     ) -> None:
         self.devices = devices
         self.host_of = host_of
@@ -45,12 +53,18 @@ class Placement:
         self.link_names = link_names
         self.device_names = device_names
         self._route = route
-        self._numbers: dict[tuple[int, int], int] = {}
+        self.costs = costs
+        self._numbers: dict[tuple[int, int, int], int] = {}
         self.routes: list[tuple[int, ...]] = []
+        self.software_ps: list[int] = []
 
-    def between_ranks(self, source: int, target: int) -> int:
-        """Number of the route from one rank's device to another's."""
-        return self._number(self.devices[source], self.devices[target])
+    def between_ranks(self, source: int, target: int, software_ps: int = 0) -> int:
+        """Number of the route from one rank's device to another's, with software before each message."""
+        return self._number(self.devices[source], self.devices[target], software_ps)
+
+    def collective(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
+        """The algorithm to simulate, and ps of software before each message."""
+        return (algorithm, 0) if self.costs is None else self.costs(kind, size_bytes, ranks, algorithm)
 
     def from_host(self, rank: int) -> int:
         """Number of the route from the host memory that serves a rank to its device."""
@@ -59,11 +73,12 @@ class Placement:
             raise PlanError(f"device {self.device_names[self.devices[rank]]!r} has no host memory to copy inputs from")
         return self._number(host, self.devices[rank])
 
-    def _number(self, source: int, target: int) -> int:
-        key = (source, target)
+    def _number(self, source: int, target: int, software_ps: int = 0) -> int:
+        key = (source, target, software_ps)
         if key not in self._numbers:
             self._numbers[key] = len(self.routes)
             self.routes.append(() if source == target else self._route(source, target))
+            self.software_ps.append(software_ps)
         return self._numbers[key]
 
 
@@ -189,12 +204,17 @@ class _Assembly:
                     raise PlanError(f"rank {rank} sends message {send.tag} to rank {target} twice")
                 sent[rank, target, send.tag] = number
                 self.peer[number] = target
-                self.route[number] = self.placement.between_ranks(rank, target)
+                self.route[number] = self._message(rank, target, int(self.templates[program].size_bytes[task]))
             for task in self.templates[program].copies:
                 number = int(self.base[rank]) + task
                 self.peer[number] = rank
                 self.route[number] = self.placement.from_host(rank)
         self.edges.append(self._received(sent))
+
+    def _message(self, rank: int, target: int, size_bytes: int) -> int:
+        """Number of the route of one message between pipeline stages."""
+        _, software_ps = self.placement.collective("send_recv", size_bytes, (rank, target), None)
+        return self.placement.between_ranks(rank, target, software_ps)
 
     def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> tuple[Index, Index]:
         """Edges from each receive to its send. Raises PlanError for a message without a sender or receiver."""
@@ -240,7 +260,8 @@ class _Assembly:
         return {key: step for key, (_, step) in steps.items() if step.axis == axis}
 
     def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
-        schedule = make_schedule(step.kind, len(group), step.size_bytes, step.algorithm, step.root)
+        algorithm, software_ps = self.placement.collective(step.kind, step.size_bytes, group, step.algorithm)
+        schedule = make_schedule(step.kind, len(group), step.size_bytes, algorithm, step.root)
         transfers = expand(schedule)
         number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
         self.collectives.append(
@@ -265,7 +286,7 @@ class _Assembly:
         self._put("rank", source)
         self._put("labels", np.repeat(np.array(step.label, dtype=np.int32)[:, None], count, axis=1))
         self._put("peer", target)
-        self._put("route", self._routes(source, target))
+        self._put("route", self._routes(source, target, software_ps))
         self._put("collective", np.full(count, number, dtype=np.int32))
         own = np.arange(first, first + count, dtype=np.int64)
         self.edges.append(
@@ -280,10 +301,13 @@ class _Assembly:
     def _entry(self, rank: int, key: tuple[int | str, ...]) -> int:
         return int(self.base[rank]) + self.templates[self.job.program_of[rank]].collectives[key][0]
 
-    def _routes(self, source: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    def _routes(
+        self, source: npt.NDArray[np.int32], target: npt.NDArray[np.int32], software_ps: int
+    ) -> npt.NDArray[np.int32]:
         pairs = source.astype(np.int64) * len(self.sizes) + target
         unique, inverse = np.unique(pairs, return_inverse=True)
-        numbers = [self.placement.between_ranks(int(p) // len(self.sizes), int(p) % len(self.sizes)) for p in unique]
+        both = (divmod(int(pair), len(self.sizes)) for pair in unique)
+        numbers = [self.placement.between_ranks(a, b, software_ps) for a, b in both]
         return np.array(numbers, dtype=np.int32)[inverse]
 
     # -- the graph -----------------------------------------------------------------------------------------------
@@ -301,7 +325,7 @@ class _Assembly:
         counts = np.bincount(tasks, minlength=self.num_tasks)
         labels = self._column("labels").astype(np.int32)
         routes = self.placement.routes
-        latency = self.placement.link_latency_ps
+        latency, software = self.placement.link_latency_ps, self.placement.software_ps
         return TaskGraph(
             kind=self._column("kind").astype(np.int8),
             rank=self._column("rank").astype(np.int32),
@@ -315,7 +339,10 @@ class _Assembly:
             predecessor_idx=predecessors[order].astype(np.int32),
             route_ptr=np.cumsum([0, *(len(r) for r in routes)]).astype(np.int64),
             route_links=np.array([link for r in routes for link in r], dtype=np.int32),
-            route_latency_ps=np.array([sum(latency[link] for link in r) for r in routes], dtype=np.int64),
+            route_latency_ps=np.array(
+                [sum(latency[link] for link in r) + extra for r, extra in zip(routes, software, strict=True)],
+                dtype=np.int64,
+            ),
             link_bytes_per_s=np.array(self.placement.link_bytes_per_s, dtype=np.int64),
             link_latency_ps=np.array(self.placement.link_latency_ps, dtype=np.int64),
             stream_names=tuple(name for _ in self.sizes for name in self.streams),

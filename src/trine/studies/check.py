@@ -17,10 +17,10 @@ from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
 from trine.studies.hypotheses import FITTED_PENALTY, Hypothesis, hypotheses
 from trine.studies.nccl_tests import NcclLog
 
-#: The band holds 80 % of measurements, so one in ten of a sound machine lies above it: a row is slow only beyond this
-#: factor of the band's upper end, and one slow row between others is called noise.
+#: The band holds 80 % of measurements, so one in ten of a sound machine lies above it. A run of rows above it is
+#: suspicious if two of them in a row are beyond this factor of its upper end, or if it is so long; any other is noise.
 MARGIN = 1.15
-MIN_RUN = 2
+MIN_RUN, MIN_LONG_RUN = 2, 4
 #: A cause is named if it explains the slow rows this well (root mean square of the logarithm of measured / predicted),
 #: and at most this part of what the usual prediction leaves.
 MAX_RESIDUAL = math.log(1.35)
@@ -33,7 +33,7 @@ _GPU_NAMES = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedRow:
-    """One size. ``state``: inside, slow or fast, against the band with its margin. Bandwidth in bytes/s."""
+    """One size. ``state``: inside the band, slow or fast. Bandwidth in bytes/s, as measured."""
 
     size_bytes: int
     measured_ps: int
@@ -114,7 +114,7 @@ def check_log(
     measured, notes = _measured(log, in_place)
     asked = Collectives(cluster, None, options)
     rows = tuple(_checked(size, times, asked.predict(log.op, size)) for size, times in measured)
-    start, stop, noise = _verdict(rows)
+    start, stop, noise = slow_range(rows)
     check = Check(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
         suspicious_from=start, suspicious_to=stop, noise=noise,
@@ -131,9 +131,7 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
         fields["library"] = log.library
     for name, key in (("ALGO", "algorithm"), ("PROTO", "protocol")):
         if re.fullmatch(r"\w+", value := environment.get(name, "")):
-            fields[key] = {"nvlstree": "nvls_tree", "collnetdirect": AUTO, "collnetchain": AUTO}.get(
-                value.lower(), value.lower()
-            )
+            fields[key] = {"collnetdirect": AUTO, "collnetchain": AUTO}.get(value.lower(), value.lower())
     if environment.get("NVLS_ENABLE") == "0":
         fields["nvls"] = False
     for name, key in (("MIN_NCHANNELS", "min_channels"), ("MAX_NCHANNELS", "max_channels")):
@@ -179,26 +177,35 @@ def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[
 
 def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTime) -> CheckedRow:
     measured = round(median(time for time, _ in times))
-    state = INSIDE
-    if measured > predicted.high_ps * MARGIN:
-        state = SLOW
-    elif measured * MARGIN < predicted.low_ps:
-        state = FAST
+    return compared_row(size, measured, predicted, median(rate for _, rate in times))
+
+
+def compared_row(size: int, measured_ps: int, predicted: CollectiveTime, busbw_bytes_per_s: float) -> CheckedRow:
+    """A row with its state."""
+    state = SLOW if measured_ps > predicted.high_ps else FAST if measured_ps < predicted.low_ps else INSIDE
     return CheckedRow(
-        size_bytes=size, measured_ps=measured, busbw_bytes_per_s=median(rate for _, rate in times),
-        predicted=predicted, state=state,
-    )  # fmt: skip
+        size_bytes=size, measured_ps=measured_ps, busbw_bytes_per_s=busbw_bytes_per_s, predicted=predicted, state=state
+    )
 
 
-def _verdict(rows: Sequence[CheckedRow]) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """Sizes from and to which the run is slow, and slow sizes that stand alone among others."""
+def slow_range(rows: Sequence[CheckedRow]) -> tuple[int | None, int | None, tuple[int, ...]]:
+    """Sizes from and to which the run is slow, and sizes that are far too slow, but alone."""
     runs = [list(run) for slow, run in groupby(rows, key=lambda row: row.state == SLOW) if slow]
-    needed = min(MIN_RUN, len(rows))
-    long = [run for run in runs if len(run) >= needed]
-    noise = tuple(run[0].size_bytes for run in runs if len(run) < needed)
-    if not long:
+    found = [run for run in runs if _matters(run, len(rows))]
+    noise = tuple(row.size_bytes for run in runs if run not in found for row in run if _far(row))
+    if not found:
         return None, None, noise
-    return long[0][0].size_bytes, long[-1][-1].size_bytes, noise
+    return found[0][0].size_bytes, found[-1][-1].size_bytes, noise
+
+
+def _far(row: CheckedRow) -> bool:
+    return row.measured_ps > row.predicted.high_ps * MARGIN
+
+
+def _matters(run: Sequence[CheckedRow], num_rows: int) -> bool:
+    """Whether consecutive slow rows are more than noise; of a log with one row, that row."""
+    far = max((len(list(rows)) for is_far, rows in groupby(run, key=_far) if is_far), default=0)
+    return far >= min(MIN_RUN, num_rows) or len(run) >= MIN_LONG_RUN
 
 
 def _with_cause(check: Check) -> Check:

@@ -77,7 +77,7 @@ def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator
     if options.max_channels is None:
         for channels in (1, 2, 4, 8):
             yield (
-                f"only {channels} channel{'s' if channels > 1 else ''} are used",
+                f"only {channels} {'channels are' if channels > 1 else 'channel is'} used",
                 "look for NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS, or a topology file that hides links",
                 cluster,
                 replace(options, max_channels=channels),

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.collectives.plot import pyplot, size_axis
-from trine.studies.measured import COUNTED
-from trine.studies.report import series_named
+from trine.studies.measured import COUNTED, Series
 from trine.studies.validate import MIB, Compared, Validation
 
 #: Machines and collectives whose curves are drawn, where they are among those compared.
@@ -84,3 +83,15 @@ def _curve(axis: Any, points: list[Compared]) -> None:
 def _save(plt: Any, figure: Any, path: Path) -> None:
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def series_named(validation: Validation, machine: str, op: str, gpus: int) -> tuple[Series, list[Compared]] | None:
+    """A series and its points in ascending size, the newest run of those that fit; None if there is none."""
+    found: dict[int, list[Compared]] = {}
+    for each in validation.compared:
+        if (each.series.machine.name, each.series.op, each.series.num_gpus) == (machine, op, gpus):
+            found.setdefault(each.series.number, []).append(each)
+    if not found:
+        return None
+    number = max(found)
+    return found[number][0].series, sorted(found[number], key=lambda each: each.point.size_bytes)

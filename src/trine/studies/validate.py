@@ -95,6 +95,7 @@ class Validation:
             ("held-out machines", _of_split(self.counted, HELD_OUT)),
             ("one node", [each for each in self.counted if each.series.num_nodes <= 1]),
             ("several nodes", [each for each in self.counted if each.series.num_nodes > 1]),
+            ("every point, whatever its quality", self.compared),
             ("not counted: noisy, unusual, degraded", [x for x in self.compared if x.point.quality not in COUNTED]),
         ]
         return [

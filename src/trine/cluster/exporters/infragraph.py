@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -23,6 +23,8 @@ from trine.cluster.importers.wiring import Rates, Wire
 from trine.errors import SpecError
 
 _CHOICES = {GPU: "xpu", HOST: "cpu", NIC: "nic", SWITCH: "switch"}
+#: An endpoint: instance (None within a device), component, number.
+_End = tuple[str | None, str, int]
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -215,26 +217,26 @@ def _type_name(cluster: Cluster, group: _Group) -> str:
 
 
 def _edges(
-    wires: Sequence[Wire], end_of: Any, links: dict[Rates, str], instance: str | None
+    wires: Sequence[Wire], end_of: Callable[[int], _End], links: dict[Rates, str], instance: str | None
 ) -> Iterator[dict[str, Any]]:
     """Edge entries; consecutive wires that a slice can say become one."""
     taken = set(links.values())
-    run: list[tuple[tuple[str | None, str, int], tuple[str | None, str, int]]] = []
-    last: Rates | None = None
+    run: list[tuple[_End, _End]] = []
+    last = ""
     for wire in wires:
         if wire.rates not in links:
             links[wire.rates] = _unique(wire.rates.medium or wire.rates.link_class, taken)
-        pair = (end_of(wire.a), end_of(wire.b))
-        if run and (wire.rates != last or not _continues(run, pair)):
-            yield _edge(run, links[last], instance)  # type: ignore[index]
+        link, pair = links[wire.rates], (end_of(wire.a), end_of(wire.b))
+        if run and (link != last or not _continues(run, pair)):
+            yield _edge(run, last, instance)
             run = []
         run.append(pair)
-        last = wire.rates
+        last = link
     if run:
-        yield _edge(run, links[last], instance)  # type: ignore[index]
+        yield _edge(run, last, instance)
 
 
-def _continues(run: Sequence[tuple[Any, Any]], pair: tuple[Any, Any]) -> bool:
+def _continues(run: Sequence[tuple[_End, _End]], pair: tuple[_End, _End]) -> bool:
     """Whether a pair goes on as the run does: each end the next of its component, or the same one throughout."""
     steps = []
     for side in (0, 1):
@@ -247,7 +249,7 @@ def _continues(run: Sequence[tuple[Any, Any]], pair: tuple[Any, Any]) -> bool:
     return steps in ([1, 1], [1, 0], [0, 1]) and run[0][0][:2] != run[0][1][:2]
 
 
-def _edge(run: Sequence[tuple[Any, Any]], link: str, instance: str | None) -> dict[str, Any]:
+def _edge(run: Sequence[tuple[_End, _End]], link: str, instance: str | None) -> dict[str, Any]:
     ends = []
     for side in (0, 1):
         owner, component, first = run[0][side]

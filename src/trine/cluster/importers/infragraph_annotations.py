@@ -122,7 +122,10 @@ def _written_out(text: str, expanded: Expanded, file: str, where: str) -> list[s
         grown: list[str] = []
         for name in names:
             stem = f"{name}.{step[1]}" if name else step[1]
-            grown.extend(f"{stem}.{i}" for i in _picked(step[2], _count(stem, expanded), file, where))
+            count = _count(stem, expanded)
+            if not count:
+                raise SpecError(f"{text!r}: there is no node {stem!r}", file=file, field=where)
+            grown.extend(f"{stem}.{i}" for i in _picked(step[2], count, file, where))
         names = grown
         if len(names) > _MAX_MATCHES:
             raise SpecError(f"stands for more than {_MAX_MATCHES} nodes", file=file, field=where)

@@ -201,7 +201,7 @@ def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoic
     choices.check_all_used({name for key in expanded.links for name in (key[1], f"{key[0]}.{key[1]}")})
     shares = _shares(expanded, devices)
     inner = _inner_keys(expanded, numbers) if choices.from_catalogue else set()
-    _check_complete([entry for key, entry in numbers.items() if key not in inner], file)
+    _check_complete([entry for key, entry in numbers.items() if key not in inner], choices, file)
     memo: dict[object, Rates] = {}
     wires = []
     for a, b, link in expanded.edges:
@@ -258,7 +258,7 @@ def _with_inner_speeds(wires: list[Wire], num_devices: int, file: str) -> list[W
     return wires
 
 
-def _check_complete(numbers: Sequence[_Numbers], file: str) -> None:
+def _check_complete(numbers: Sequence[_Numbers], choices: LinkChoices, file: str) -> None:
     lacking = [entry for entry in numbers if entry.missing]
     if not lacking:
         return
@@ -274,6 +274,7 @@ def _check_complete(numbers: Sequence[_Numbers], file: str) -> None:
     more = f"; and {len(lacking) - 20} more" if len(lacking) > 20 else ""
     raise SpecError(
         f"{'; '.join(lines)}{more}. Give each one, as in --link {example} or --link 'NAME=50 GB/s, 1 us' "
-        "(links={...} in Python), or let names and descriptions choose: --links-from catalogue",
+        "(links={...} in Python)"
+        + ("" if choices.from_catalogue else ", or let names and descriptions choose: --links-from catalogue"),
         file=file,
     )

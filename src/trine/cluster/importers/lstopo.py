@@ -77,7 +77,15 @@ def lstopo_cluster(
     reader.media.check()
     sources = {"structure": f"{Path(file).name}, written by lstopo", **reader.media.choices.used}
     draft = reader.draft
-    return assemble(Path(file).stem, draft.devices, draft.wires, file=file, sources=sources, notes=reader.notes, library=reader.library)
+    return assemble(
+        Path(file).stem,
+        draft.devices,
+        draft.wires,
+        file=file,
+        sources=sources,
+        notes=reader.notes,
+        library=reader.library,
+    )
 
 
 class _Reader:
@@ -107,7 +115,7 @@ class _Reader:
         self.join_nvlinks()
         if self.slow:
             self.notes.append(
-                "some PCIe links show less than generation 3: an idle GPU trains its link down; "
+                "the PCIe link of a GPU shows less than generation 3 x8: an idle GPU slows its link down; "
                 "take the file under load, or choose (--link pcie=pcie4)"
             )
 
@@ -164,7 +172,7 @@ class _Reader:
             device = Device(name=f"gpu{number}", kind=GPU, gpu=self.gpu, node=NODE)
         else:
             names = [child.get("name") for child in item.all("object") if child.get("type") == "OSDev"]
-            fabric = [name for name in names if re.match(r"(mlx|bnxt|hfi|efa|irdma|rocep|ib)", name)]
+            fabric = [name for name in names if re.match(r"(mlx|bnxt_re|hfi|efa|irdma|roce|rdma|qedr|ionic|cxi)", name)]
             label = (fabric or names or [item.get("pci_busid")])[0]
             name = label if label not in self.draft.index else f"{label}-{item.get('pci_busid')}"
             device = Device(name=name, kind=NIC, node=NODE, forwards=True)
@@ -185,7 +193,7 @@ class _Reader:
         if speed == 0:
             self.media.missing["pcie"] = f"line {item.line}: lstopo could not see the speed, run it as root"
             return Rates(1, 0, "host")
-        self.slow |= speed < 7
+        self.slow |= speed < 7 and self.wanted(item) == GPU
         self.media.choices.used["link pcie"] = "GB/s from the file, what is reached of it from the catalogue"
         return pcie_of_bandwidth(speed)
 

@@ -77,7 +77,15 @@ def nccl_xml_cluster(
     reader.media.check()
     sources = {"structure": f"{Path(file).name}, as NCCL saw the machine", **reader.media.choices.used}
     draft = reader.draft
-    return assemble(Path(file).stem, draft.devices, draft.wires, file=file, sources=sources, notes=reader.notes, library=reader.library)
+    return assemble(
+        Path(file).stem,
+        draft.devices,
+        draft.wires,
+        file=file,
+        sources=sources,
+        notes=reader.notes,
+        library=reader.library,
+    )
 
 
 class _Reader:

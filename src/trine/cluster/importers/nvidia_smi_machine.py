@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations
 
@@ -35,7 +35,15 @@ def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoic
         "structure": "nvidia-smi topo -m: PCIe switches, host bridges and sockets as its codes allow",
         **choices.used,
     }
-    return assemble(name, machine.draft.devices, machine.draft.wires, file=file, sources=sources, notes=machine.notes, library="nccl")
+    return assemble(
+        name,
+        machine.draft.devices,
+        machine.draft.wires,
+        file=file,
+        sources=sources,
+        notes=machine.notes,
+        library="nccl",
+    )
 
 
 class _Machine:
@@ -69,15 +77,17 @@ class _Machine:
 
     def join_island(self, members: Sequence[str], lanes: dict[tuple[str, str], int], index: dict[str, int]) -> None:
         """GPUs joined by NVLink: through an NVSwitch if they show more lanes than a GPU has, else directly."""
-        each = [lanes.get(pair) for pair in combinations(members, 2)]
+        each = {lanes.get(pair, 0) for pair in combinations(members, 2)}
+        alike = min(each) if len(each) == 1 else 0
         usual = self.usual_lanes()
-        if usual is not None and None not in each and len(set(each)) == 1 and each[0] * (len(members) - 1) > usual:  # type: ignore[operator]
-            self.join_switch(members, int(each[0] or 0), index)
+        if usual is not None and alike * (len(members) - 1) > usual:
+            self.join_switch(members, alike, index)
             return
         for gpu in members:
             shown = sum(count for pair, count in lanes.items() if gpu in pair)
             if usual is not None and shown > usual:
-                kind = self.nvlink or "its kind"
+                choice = self.media.chosen("nvlink")
+                kind = choice.text if choice else self.nvlink
                 text = f"{gpu} shows {shown} NVLinks, but a GPU has {usual} of {kind}: is the GPU model right?"
                 raise SpecError(text, file=self.file)
         for (a, b), count in lanes.items():
@@ -156,13 +166,13 @@ class _Machine:
     def near(self, names: Sequence[str], level: str) -> list[tuple[str, ...]]:
         """Groups joined by codes up to a level."""
         allowed = LEVELS[: LEVELS.index(level) + 1]
-        return self.grouped(names, lambda a, b: self.matrix.codes.get((a, b)) in allowed)
+        return self.grouped(names, lambda a, b: self.matrix.codes.get((a, b), "") in allowed)
 
-    def grouped(self, names: Sequence[str], together) -> list[tuple[str, ...]]:  # type: ignore[no-untyped-def]
+    def grouped(self, names: Sequence[str], together: Callable[[str, str], bool]) -> list[tuple[str, ...]]:
         return _groups(names, {pair for pair in combinations(names, 2) if together(*pair)})
 
 
-def _groups(names: Sequence[str], pairs) -> list[tuple[str, ...]]:  # type: ignore[no-untyped-def]
+def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
     """Names that pairs join, directly or not, in the order of the names."""
     leader = {name: name for name in names}
 

@@ -22,8 +22,9 @@ def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) ->
     gpus = [cluster.gpus[rank] for rank in group]
     load: dict[int, int] = {}
     for source, target, count in _pairs(cluster, gpus, answer):
-        for link in cluster.route(source, target):
-            load[link] = load.get(link, 0) + count
+        for route, part in cluster.paths(source, target):
+            for link in route:
+                load[link] = load.get(link, 0) + round(count * part)
     links = cluster.links
     order = sorted(load, key=lambda link: (-load[link] / links[link].bytes_per_s, link))
     return {links[link].name: load[link] for link in order}

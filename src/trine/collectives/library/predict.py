@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.library.costs import COSTS, DIRECT_OPS, RING_OPS, Cost, Setting, runnable
-from trine.collectives.library.parameters import LL, LL128, SIMPLE, Library, load_library
+from trine.collectives.library.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.library.tuner import tuner_us
 from trine.collectives.library.view import View, group_view
 from trine.errors import InputError, nearest
@@ -111,6 +111,18 @@ class Collectives:
         """Our model of one candidate."""
         return COSTS[pair[0]](self.setting, op, float(size_bytes), pair[1])
 
+    def notes(self, op: str) -> tuple[str, ...]:
+        """What an answer rests on, and what it leaves out, in sentences."""
+        notes = []
+        for medium in self._media():
+            how = "fitted on measurements of this medium" if medium.evidence != "assumed" else "assumed, of its kind"
+            notes.append(f"software costs on {medium.name}: {how} (docs/background/collectives.md)")
+        if self.library.name != "nccl":
+            notes.append(f"{self.library.name} chooses by tables that are not modelled: its fastest candidate is taken")
+        if self.view.between is not None:
+            notes.append("not modelled: other traffic on the fabric, and congestion control of its transport")
+        return tuple(notes)
+
     # -- answers -------------------------------------------------------------------------------------------------
 
     def predict(self, op: str, size_bytes: int) -> CollectiveTime:
@@ -171,7 +183,7 @@ class Collectives:
         order = ("measured", "interpolated", "modelled", "assumed")
         return max(found, key=order.index)
 
-    def _media(self) -> list:
+    def _media(self) -> list[Medium]:
         view, setting = self.view, self.setting
         return ([setting.inner] if view.inside else []) + ([setting.outer] if view.between else [])
 

@@ -162,7 +162,7 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     load: dict[int, int] = {}
     latency_ps = 0
     for a, b in zip(domain, [*domain[1:], domain[0]], strict=True):
-        route = cluster.route(a, b)
+        route = cluster.paths(a, b)[0][0]
         latency_ps += cluster.route_latency_ps(route)
         for link in route:
             load[link] = load.get(link, 0) + 1
@@ -190,7 +190,7 @@ def _fan_out(cluster: Cluster, domain: Sequence[int], at_most: float) -> float:
     for a in domain:
         for b in domain:
             if a != b:
-                for link in cluster.route(a, b):
+                for link in cluster.paths(a, b)[0][0]:
                     load[link] = load.get(link, 0) + 1
     worst = min(cluster.links[link].bytes_per_s / count for link, count in load.items())
     return worst * (len(domain) - 1)

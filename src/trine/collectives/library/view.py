@@ -187,7 +187,7 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     starts = [_spread(domain, width) for domain in domains]
     for here, there in zip(starts, [*starts[1:], starts[0]], strict=True):
         for source, target in zip(here, there, strict=True):
-            route = cluster.route(source, target)
+            route, _ = cluster.paths(source, target)[0]
             latency_ps += cluster.route_latency_ps(route)
             crossings += 1
             for link in route:

@@ -89,11 +89,23 @@ def check_plan_shape(plan: KernelPlan) -> None:
     if sum(len(list(walk(block))) for gpu in plan.gpus for block in gpu.blocks) > MAX_OPERATIONS:
         raise SpecError(f"more than {MAX_OPERATIONS} operations", file=plan.file)
     for gpu in plan.gpus:
+        _check_groups(plan, gpu)
         blocks = {block.id for block in gpu.blocks}
         for number, block in enumerate(gpu.blocks):
             for place, op in walk(block):
                 where = f"gpus[{gpu.rank}].threadblocks[{number}].{place}"
                 _check_op(plan, gpu, op, blocks, where)
+
+
+def _check_groups(plan: KernelPlan, gpu: KernelGpu) -> None:
+    for number in gpu.groups:
+        for rank in plan.groups[number].ranks:
+            if number not in plan.gpus[rank].groups:
+                raise SpecError(
+                    f"GPU {gpu.rank} is in a multicast group with rank {rank}, which does not list that group",
+                    file=plan.file,
+                    field=f"gpus[{rank}].channels",
+                )
 
 
 def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], where: str) -> None:
@@ -103,6 +115,8 @@ def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], 
         raise SpecError(
             f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", file=plan.file, field=where
         )
+    if any(operand.packet for body in op.operations for operand in (*body.sources, *body.targets)):
+        raise SpecError("packets in a pipeline: each round would take those of the first", file=plan.file, field=where)
     for block, _ in op.dependencies:
         if block not in blocks:
             raise SpecError(f"there is no thread block {block} on GPU {gpu.rank}", file=plan.file, field=where)
@@ -116,8 +130,8 @@ def _check_operand(plan: KernelPlan, gpu: KernelGpu, operand: Operand, where: st
         chunks = buffer_chunks(plan, rank, operand.buffer)
         if operand.index + operand.count > chunks:
             raise SpecError(
-                f"chunks {operand.index} to {operand.index + operand.count - 1} of the {operand.buffer} of rank {rank}, "
-                f"which has {chunks}",
+                f"chunks {operand.index} to {operand.index + operand.count - 1} of the {operand.buffer} of rank "
+                f"{rank}, which has {chunks}",
                 file=plan.file,
                 field=where,
             )

@@ -11,7 +11,7 @@ from trine.model.kernelplan import KernelPlan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanSummary:
-    """``operations``: how many of each name, pipelines' bodies counted once. ``connections``: by kind, one direction each.
+    """``operations``: how many of each name, pipelines' bodies counted once. ``connections``: by kind, each end.
 
     ``min_bytes``, ``max_bytes`` (None: no limit): the message that it is for.
     """

@@ -18,9 +18,9 @@ REUSED_SCRATCH_BYTES = 64 * 2**20
 class Layout:
     """Ranges of operands, in units (bytes, or cells of a grid).
 
-    ``group_units`` units hold ``group_chunks`` chunks; the first chunks of a group are one ``alignment`` longer where it
-    does not divide. ``window``: scratch chunks are this far apart, and a pipeline's offset into scratch is taken modulo
-    it; None without reuse. ``unit_scale``: units a byte of a pipeline's unit_bytes, as (numerator, denominator).
+    ``group_units`` units hold ``group_chunks`` chunks; where they do not divide, the first chunks of a group are one
+    ``alignment`` longer. ``window``: scratch chunks are this far apart, and a pipeline's offset into scratch is taken
+    modulo it; None without reuse. ``unit_scale``: units a byte of a pipeline's unit_bytes, as (numerator, denominator).
     """
 
     group_chunks: int
@@ -152,7 +152,7 @@ def _check_scratch(plan: KernelPlan, layout: Layout) -> None:
                     need = layout.at(1) * (2 if operand.packet else 1)
                     if operand.buffer == SCRATCH and need > layout.window:
                         raise InputError(
-                            f"a chunk of {layout.at(1)} bytes does not fit into the {layout.window} bytes of scratch that "
-                            "this plan reuses",
+                            f"a chunk of {layout.at(1)} bytes does not fit into the {layout.window} bytes of scratch "
+                            "that this plan reuses",
                             file=plan.file,
                         )

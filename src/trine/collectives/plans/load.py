@@ -23,8 +23,8 @@ def load_plan(path: str | os.PathLike[str]) -> KernelPlan:
 
     Raises
     ------
-    SpecError: the file cannot be read, is in no known format, or says something unknown or inconsistent; names the file,
-        the GPU, thread block and operation, and the nearest valid name.
+    SpecError: the file cannot be read, is in no known format, or says something unknown or inconsistent; names the
+        file, the GPU, thread block and operation, and the nearest valid name.
     """
     file = os.fspath(path)
     text = read_text(path)

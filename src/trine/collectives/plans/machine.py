@@ -11,21 +11,18 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trine.collectives.plans.assemble import buffer_chunks
 from trine.collectives.plans.layout import Layout
+from trine.collectives.plans.memory import PACKETS, Memory
 from trine.errors import DeadlockError, InputError
 from trine.model.kernelplan import (
     ACQUIRE,
     BARRIER,
     FIFO,
     FLUSH,
-    INPUT,
-    OUTPUT,
     PAIRS,
     PIPELINE,
     REDUCE,
     RELEASE,
-    SCRATCH,
     SIGNAL,
     SYNC,
     WAIT,
@@ -35,8 +32,6 @@ from trine.model.kernelplan import (
     Operand,
 )
 
-MAX_CELLS = 2**23
-PACKETS = "packets"
 #: cells of one operand: a range for each rank that owns it
 Cells = tuple[range, ...]
 
@@ -109,71 +104,13 @@ class Watcher(Protocol):
         """Data is read and written; returns what goes into FIFOs."""
 
 
-class Memory:
-    """Numbers for the cells of all buffers; in place, input and output share theirs."""
-
-    def __init__(self, plan: KernelPlan, layout: Layout) -> None:
-        self.plan, self.layout = plan, layout
-        self.base: dict[tuple[int, str], int] = {}
-        self.owner: list[tuple[int, int, str]] = []
-        total = 0
-        for rank in range(plan.num_ranks):
-            for buffer in (INPUT, OUTPUT, SCRATCH, PACKETS):
-                chunks = buffer_chunks(plan, rank, SCRATCH if buffer == PACKETS else buffer)
-                units = self._units(chunks, buffer)
-                self.base[rank, buffer] = total
-                self.owner.append((total, rank, buffer))
-                total += units
-        if total > MAX_CELLS:
-            raise InputError(f"needs {total} cells to be followed, more than {MAX_CELLS}", file=plan.file)
-        self.num_cells = total
-
-    def _units(self, chunks: int, buffer: str) -> int:
-        window = self.layout.window
-        if buffer == SCRATCH and window is not None and window < self.layout.at(1):
-            return chunks * window
-        return self.layout.at(chunks)
-
-    def cells(self, rank: int, buffer: str, start: int, length: int) -> range:
-        """The cells of a range of one rank's buffer."""
-        plan, gpu = self.plan, self.plan.gpus[rank]
-        if plan.in_place and buffer in (INPUT, OUTPUT):
-            if plan.collective == "all_gather" and buffer == INPUT:
-                own = gpu.input_chunks or plan.chunks_of_size // plan.num_ranks
-                buffer, start = OUTPUT, start + self.layout.at(own * rank)
-            elif plan.collective == "reduce_scatter" and buffer == OUTPUT:
-                own = gpu.output_chunks or plan.chunks_of_size // plan.num_ranks
-                buffer, start = INPUT, start + self.layout.at(own * rank)
-            elif plan.collective not in ("all_gather", "reduce_scatter"):
-                buffer = INPUT
-        first = self.base[rank, buffer] + start
-        return range(first, first + length)
-
-    def describe(self, cell: int) -> str:
-        """A cell for people: buffer, chunk and rank."""
-        base, rank, buffer = max(entry for entry in self.owner if entry[0] <= cell)
-        chunk = self._chunk_of(cell - base, buffer)
-        return (
-            f"chunk {chunk} of the {buffer} of rank {rank}" if buffer != PACKETS else f"packet {chunk} of rank {rank}"
-        )
-
-    def _chunk_of(self, unit: int, buffer: str) -> int:
-        window = self.layout.window
-        if buffer == SCRATCH and window is not None and window < self.layout.at(1):
-            return unit // window
-        chunk = unit * self.layout.group_chunks // max(1, self.layout.group_units)
-        while self.layout.at(chunk + 1) <= unit:
-            chunk += 1
-        return chunk
-
-
 class Machine:
     """Runs ``plan`` once.
 
     Parameters
     ----------
-    layout: ranges in cells. timing: layout by which pipelines count their rounds, ``layout`` if None; with it all rounds
-        touch the cells of the first.
+    layout: ranges in cells. timing: layout by which pipelines count their rounds, ``layout`` if None; with it all
+        rounds touch the cells of the first.
     order: None runs each thread block as far as it gets, in turn; else a random one advances.
     """
 
@@ -203,7 +140,7 @@ class Machine:
         }
 
     def _blocks(self) -> list[Block]:
-        blocks = []
+        blocks: list[Block] = []
         for gpu in self.plan.gpus:
             for block in gpu.blocks:
                 steps = [s for number, op in enumerate(block.operations) for s in self._steps(op, number)]
@@ -273,11 +210,14 @@ class Machine:
             queues = [self.signals[self._inbox(block, c)] for c in op.connections]
         elif op.action == ACQUIRE:
             queues = [self.semaphores[block.gpu.rank, number] for number in op.semaphores]
-        elif op.action == BARRIER and not self._met(block, op):
-            return None
-        elif op.action in (PAIRS, REDUCE) and not self._data_is_there(block, step):
+        elif not self._may_go_on(block, step):
             return None
         return queues if all(queues) else None
+
+    def _may_go_on(self, block: Block, step: Step) -> bool:
+        if step.op.action == BARRIER:
+            return self._met(block, step.op)
+        return step.op.action not in (PAIRS, REDUCE) or self._data_is_there(block, step)
 
     def _inbox(self, block: Block, connection: int) -> tuple[int, str, int, int]:
         end = block.gpu.connections[connection]
@@ -401,8 +341,8 @@ class Machine:
         for (rank, kind, peer, pair), tokens in self.signals.items():
             if tokens:
                 raise self._left(
-                    f"rank {rank} leaves {len(tokens)} signal(s) of rank {peer} ({kind} {pair}) without a wait; the next "
-                    "run would take them for its own"
+                    f"rank {rank} leaves {len(tokens)} signal(s) of rank {peer} ({kind} {pair}) without a wait; the "
+                    "next run would take them for its own"
                 )
         for (source, target, channel), data in self.fifos.items():
             if data:

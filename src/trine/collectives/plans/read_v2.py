@@ -1,4 +1,4 @@
-"""MSCCL++ plans of the second generation (microsoft/mscclpp v0.8.0 to 1f5f065, August 2026): docs/formats/mscclpp.md."""
+"""MSCCL++ plans of the second generation (v0.8.0, October 2025, to 1f5f065, August 2026): docs/formats/mscclpp.md."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class _Reader:
             spelling = "buff"
             self.notes["switch channels say 'buff', which MSCCL++ from v0.8.0 on calls 'buffer_type'"] = None
         buffer = BUFFER_LETTERS[channel.text(spelling, BUFFER_LETTERS)]
-        result = []
+        result: list[int] = []
         for item in channel.mappings("rank_groups"):
             ranks = item.integers("ranks", 0, self.num_ranks - 1)
             if item.integer("size", 1, self.num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):

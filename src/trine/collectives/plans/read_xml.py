@@ -24,10 +24,13 @@ from trine.model.kernelplan import (
 
 CHILDREN = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step", "step": ""}
 ATTRIBUTES = {
-    "algo": "name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes".split(),
-    "gpu": "id i_chunks o_chunks s_chunks".split(),
-    "tb": "id send recv chan".split(),
-    "step": "s type srcbuf srcoff dstbuf dstoff cnt depid deps hasdep".split(),
+    "algo": (
+        *("name", "proto", "nchannels", "nchunksperloop", "ngpus"),
+        *("coll", "inplace", "outofplace", "minBytes", "maxBytes"),
+    ),
+    "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
+    "tb": ("id", "send", "recv", "chan"),
+    "step": ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"),
 }
 OPTIONAL = {"minBytes": "0", "maxBytes": "0", "outofplace": "1", "inplace": "1", "nchannels": "1"}
 #: sources and targets: f FIFO, s the src range, d the dst range
@@ -69,7 +72,7 @@ def _parse(text: str, file: str) -> _Element:
     root = _Element("", {}, 0)
     stack, count = [root], 0
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object) -> int:
         raise SpecError("document types and entities are refused", file=f"{file}:{parser.CurrentLineNumber}")
 
     def start(tag: str, attributes: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ What costs what (docs/formats/mscclpp.md has the reasons):
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -39,7 +40,7 @@ NONE: Ids = frozenset()
 
 @dataclass(slots=True)
 class Stage:
-    """Transfers of one hop of an operation: ``head`` of them must have ended before the next hop may begin to follow."""
+    """Transfers of one hop of an operation; ``head``: those that must have ended before the next hop may follow."""
 
     head: set[int] = field(default_factory=set)
     all: set[int] = field(default_factory=set)
@@ -75,21 +76,7 @@ class Structure:
 
     def sized(self, layout: Layout) -> ExpandedSchedule:
         sizes = np.array([self._bytes(layout, *entry) for entry in self.sizes_of], dtype=np.int64)
-        old = self.schedule
-        return ExpandedSchedule(
-            src=old.src,
-            dst=old.dst,
-            step=old.step,
-            chunk=old.chunk,
-            size_bytes=sizes,
-            reduce=old.reduce,
-            entry_src=old.entry_src,
-            entry_dst=old.entry_dst,
-            predecessor_ptr=old.predecessor_ptr,
-            predecessor_idx=old.predecessor_idx,
-            completion_ptr=old.completion_ptr,
-            completion_idx=old.completion_idx,
-        )
+        return dataclasses.replace(self.schedule, size_bytes=sizes)
 
     def _bytes(self, layout: Layout, step: Step, operand: Operand | None, piece: int) -> int:
         if operand is None or piece == EMPTY:
@@ -128,6 +115,8 @@ class Recorder:
         self.sent_to: list[set[int]] = [set() for _ in blocks]
         self.on_port: dict[tuple[int, int], Ids] = {}
         self.unsignalled: dict[tuple[int, int], Ids] = {}
+        self.last_signal: dict[tuple[int, int], int] = {}
+        self.heard: list[dict[object, Ids]] = [{} for _ in blocks]
         self.last_of_fifo: dict[tuple[int, int], int] = {}
         self.packets: dict[int, Ids] = {}
         self.rows: list[tuple[int, int, int, int, bool, bool, bool]] = []
@@ -156,6 +145,7 @@ class Recorder:
             predecessor_idx=predecessor_idx,
             completion_ptr=completion_ptr,
             completion_idx=completion_idx,
+            num_agents=len(self.agents),
         )
         return Structure(plan=self.plan, sizes_of=tuple(self.sizes_of), schedule=schedule)
 
@@ -190,8 +180,9 @@ class Recorder:
         shown = any(self.starter[i] == starter for i in ids)
         depth = 1 + max((self.rows[i][2] for i in ids), default=-1)
         chunk = operand.index if operand is not None else -1
-        rendezvous = operand is not None and operand.buffer == FIFO
-        first = rendezvous and (starter, operand.connection) not in self.last_of_fifo  # type: ignore[union-attr]
+        first = False
+        if operand is not None and operand.buffer == FIFO and operand.connection is not None:
+            first = (starter, operand.connection) not in self.last_of_fifo  # a rendezvous: the receiver must be there
         row = (
             *ends,
             depth,
@@ -221,38 +212,50 @@ class Recorder:
 
     def _merge(self, ids: Ids, new: Iterable[int]) -> Ids:
         """``ids`` and ``new``, without what the new ones have waited for themselves."""
-        new = frozenset(new)
-        covered = frozenset().union(*(self.before[number] for number in new)) if new else NONE
-        return (ids - covered) | new
+        added = frozenset(new)
+        return ids.difference(*(self.before[number] for number in added)) | added
 
     # -- what the machine tells ----------------------------------------------------------------------------------
 
     def release(self, block: Block, step: Step, connection: int | None) -> object:
-        actor = block.actor
+        """What the receiver has to wait for, and from whom: later tokens of the same origin imply the earlier ones."""
+        origin = (block.actor, connection)
         if connection is None:
-            return self._all_of(actor)
-        end = block.gpu.connections[connection]
-        key = (block.gpu.rank, connection)
+            return origin, self._fence(block.actor)
+        return origin, frozenset(self._signal(block, step, connection))
+
+    def _signal(self, block: Block, step: Step, connection: int) -> set[int]:
+        """A signal behind data rides with it; another is a transfer without bytes, behind the one before it."""
+        actor, end, key = block.actor, block.gpu.connections[connection], (block.gpu.rank, connection)
+        before = {self.last_signal[key]} if key in self.last_signal else set()
         if end.kind == PORT and key in self.unsignalled:
-            return self.unsignalled.pop(key)
+            return before | self.unsignalled.pop(key)
         if end.kind == MEMORY and end.peer in self.sent_to[actor]:
             self.sent_to[actor].discard(end.peer)
-            # The fence before the signal waits for everything that the block has stored.
-            self.waits[actor] = self._all_of(actor)
-            self.under_way[actor] = NONE
-            return self.waits[actor]
+            return before | self._fence(actor)
         ends = (block.gpu.rank, end.peer)
-        return frozenset({self._transfer(block, step, ends, self.waits[actor], None, EMPTY)})
+        self.last_signal[key] = number = self._transfer(block, step, ends, before | self.waits[actor], None, EMPTY)
+        return {number}
+
+    def _fence(self, actor: int) -> Ids:
+        """Wait for everything that the block has stored, as a fence before a release does."""
+        self.waits[actor], self.under_way[actor] = self._all_of(actor), NONE
+        return self.waits[actor]
 
     def _all_of(self, actor: int) -> Ids:
         return self._merge(self.waits[actor], self.under_way[actor])
 
     def acquire(self, block: Block, step: Step, token: object) -> None:
-        if token is not None:
-            assert isinstance(token, frozenset)
-            self.waits[block.actor] = self._merge(self.waits[block.actor], token)
-            if not step.op.dependencies:
-                self.sent_to[block.actor].clear()
+        if token is None:
+            return
+        assert isinstance(token, tuple)
+        origin, ids = token
+        actor = block.actor
+        implied = self.heard[actor].get(origin, NONE)
+        self.waits[actor] = self._merge(self.waits[actor] - implied, ids)
+        self.heard[actor][origin] = ids
+        if not step.op.dependencies:
+            self.sent_to[actor].clear()
 
     def sync(self, block: Block) -> None:
         """Costs no time."""
@@ -290,11 +293,11 @@ class Recorder:
             if operand.polls and operand.buffer != FIFO:
                 for ids in {self.packets[cell] for cells in owned for cell in cells}:
                     self.waits[actor] = self._merge(self.waits[actor], ids)
-        for ids in move.received:
-            assert isinstance(ids, frozenset)
-            self.waits[actor] = self._merge(self.waits[actor], ids)
+        for message in move.received:
+            assert isinstance(message, frozenset)
+            self.waits[actor] = self._merge(self.waits[actor], message)
             if op.reduce_op is not None:
-                self.reduces |= ids
+                self.reduces |= message
 
     def _reads(self, block: Block, step: Step, behind: Stage, fused: bool) -> Stage | None:
         """Remote sources, all at once; None where there are none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 
-from trine.collectives.plans.machine import Memory
+from trine.collectives.plans.memory import Memory
 from trine.errors import InputError
 from trine.model.kernelplan import INPUT, OUTPUT, KernelPlan
 

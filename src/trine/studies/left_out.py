@@ -1,0 +1,53 @@
+"""Leave-one-machine-out: each point predicted by parameters that its family of machines had no part in.
+
+Fitting takes minutes, so ``benchmarks/fit_collectives.py --leave`` writes the predictions to
+presets/measured/left_out.csv, with a fingerprint of the cost model and the data that they come from.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+from trine.errors import SpecError
+from trine.studies.measured import FOLDER, model_fingerprint
+from trine.studies.validate import Compared, Validation
+
+PATH = FOLDER / "left_out.csv"
+HOW = "benchmarks/fit_collectives.py --leave"
+
+
+def left_out(validation: Validation, path: Path | None = None) -> tuple[Validation | None, str]:
+    """The same comparison with the left-out predictions, of those points that have one; and what is wrong with it.
+
+    The band keeps its factors around the other time. (None, why) where there is no table; a table of another model or
+    other data is still compared, and the second value says so.
+
+    Raises
+    ------
+    SpecError: a file that is not such a table.
+    """
+    path = path or PATH
+    if not path.is_file():
+        return None, f"no left-out predictions: {HOW} writes them"
+    with path.open(encoding="utf-8", newline="") as file:
+        fingerprint = file.readline().lstrip("# ").strip()
+        try:
+            table = {(int(r["series"]), int(r["size_bytes"])): float(r["predicted_us"]) for r in csv.DictReader(file)}
+        except (KeyError, ValueError, TypeError) as error:
+            raise SpecError(f"not a table of series, size_bytes, predicted_us: {error}", file=path) from None
+    found = tuple(
+        _with_time(each, time_us)
+        for each in validation.compared
+        if (time_us := table.get((each.series.number, each.point.size_bytes))) is not None
+    )
+    stale = "" if fingerprint == model_fingerprint() else f"left-out predictions are of an older model: run {HOW}"
+    return Validation(compared=found, skipped=()), stale
+
+
+def _with_time(each: Compared, time_us: float) -> Compared:
+    usual = each.predicted
+    factor = time_us * 1e6 / usual.time_ps
+    times = {name: round(getattr(usual, name) * factor) for name in ("time_ps", "low_ps", "high_ps")}
+    return replace(each, predicted=replace(usual, **times))

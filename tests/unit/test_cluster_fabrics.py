@@ -1,0 +1,112 @@
+"""Do fabrics carry what they promise, and does routing spread it?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from trine.cluster import Cluster, build_topology, load_cluster
+from trine.cluster.capacity import bisection_bytes_per_s
+from trine.errors import SpecError
+
+NIC = 48_500_000_000
+
+
+def loads(cluster: Cluster, shift: int) -> Counter[int]:
+    """Messages on each scale-out link if every GPU sends one ``shift`` GPUs further."""
+    count = len(cluster.gpus)
+    load: Counter[int] = Counter()
+    for a in range(count):
+        for route, part in cluster.paths(a, (a + shift) % count):
+            for link in route:
+                if cluster.links[link].link_class == "scale-out":
+                    load[link] += part  # type: ignore[assignment]
+    return load
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 16, 40, 64, 300])
+@pytest.mark.parametrize("fabric", ["switch", "rail", "clos"])
+def test_full_bandwidth_between_halves(fabric: str, nodes: int) -> None:
+    """As much as the NICs of the smaller half carry; in an odd cluster the middle node is on both sides."""
+    cluster = load_cluster("dgx-h100", nodes=nodes, fabric=fabric)
+    bisection = bisection_bytes_per_s(cluster)
+    assert bisection is not None
+    assert bisection >= nodes // 2 * 8 * NIC
+
+
+@pytest.mark.parametrize("nodes", [32, 64, 256])
+def test_oversubscription_divides_what_leaves_carry_up(nodes: int) -> None:
+    full = load_cluster("dgx-h100", nodes=nodes, fabric="clos")
+    half = load_cluster("dgx-h100", nodes=nodes, fabric="clos:2")
+
+    def up(cluster: Cluster) -> float:
+        names = [device.name for device in cluster.devices]
+        leaves = [i for i, name in enumerate(names) if name.startswith("leaf")]
+        ratios = []
+        for leaf in leaves[:-1]:  # the last one may not be full
+            down = sum(link.bytes_per_s for link in cluster.links_from(leaf) if ".nic" in names[link.target])
+            ratios.append(sum(link.bytes_per_s for link in cluster.links_from(leaf)) / down - 1)
+        assert ratios
+        return min(ratios)
+
+    assert up(full) == pytest.approx(1, rel=0.01)
+    assert up(half) == pytest.approx(0.5, rel=0.03)  # 42 ports down are not twice a whole number up
+
+
+def test_d_mod_k_spreads_shifts_over_all_spines() -> None:
+    """A shift of a fat tree has no link with two messages, which the lowest links alone would have."""
+    cluster = build_topology("fat-tree:8", "10 GB/s", "1 us", 64)
+    for shift in (1, 8, 9, 24, 63):
+        assert max(loads(cluster, shift).values()) == 1
+    lowest = Cluster(name="", devices=cluster.devices, links=cluster.links)
+    assert max(loads(lowest, 8).values()) == 8
+    three = build_topology("fat-tree:4x4", "10 GB/s", "1 us", 64)
+    for shift in (4, 16, 17):
+        assert max(loads(three, shift).values()) == 1
+
+
+def test_split_divides_evenly_and_hash_by_its_salt() -> None:
+    plain = build_topology("fat-tree:4", "10 GB/s", "1 us", 16)
+
+    def routed(routing: str) -> Cluster:
+        return Cluster(name="", devices=plain.devices, links=plain.links, routing=routing)
+
+    split = routed("ecmp-split")
+    paths = split.paths(0, 15)
+    assert len(paths) == 4
+    assert [part for _, part in paths] == [0.25] * 4
+    assert sum(loads(split, 5).values()) == pytest.approx(sum(loads(routed("d-mod-k"), 5).values()))
+    with pytest.raises(SpecError, match="spreads messages from 'gpu0' to 'gpu15' over 4 routes"):
+        split.route(0, 15)
+    assert len(split.route(0, 1)) == 2
+    hashed = [routed(f"ecmp-hash:{salt}") for salt in range(6)]
+    routes = {cluster.route(0, 15) for cluster in hashed}
+    assert len(routes) > 1
+    assert all(cluster.route(0, 15) in dict(paths) for cluster in hashed)
+    assert routed("ecmp-hash:3").route(0, 15) == hashed[3].route(0, 15)
+    spines = Counter(routed("ecmp-hash").route(a, b)[1] for a in range(4) for b in range(4, 16))
+    assert len(spines) == 4  # all links of the first leaf to spines are used
+    assert min(spines.values()) >= 6  # of 48 messages
+
+
+@pytest.mark.parametrize(
+    ("routing", "message"),
+    [
+        ("shortst", "unknown routing 'shortst'; did you mean 'shortest'"),
+        ("shortest:1", "only ecmp-hash takes a salt"),
+        ("ecmp-hash:", "only ecmp-hash takes a salt"),
+        ("dimension-order", "is for meshes and tori"),
+    ],
+)
+def test_wrong_policies_are_refused(routing: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_cluster("dgx-h100", routing=routing)
+
+
+def test_more_equal_routes_than_can_be_split_are_refused() -> None:
+    plain = build_topology("torus:16x16", "1 GB/s", "1 us", 256)
+    split = Cluster(name="", devices=plain.devices, links=plain.links, routing="ecmp-split")
+    with pytest.raises(SpecError, match="more than 4096 equal routes"):
+        split.paths(0, 8 * 16 + 8)
+    assert len(split.paths(0, 17)) == 2

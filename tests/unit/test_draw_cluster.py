@@ -1,0 +1,96 @@
+"""Does a drawing show every kind of cluster, with all that is there or a word on what is not?"""
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import pytest
+
+from trine.cluster import build_topology, load_cluster
+from trine.cluster.draw import draw_cluster
+from trine.cluster.draw_layout import lay_out
+from trine.cluster.draw_picture import MORE
+from trine.errors import InputError
+
+SMALL = {
+    "dgx-h100": lambda: load_cluster("dgx-h100"),
+    "two nodes": lambda: load_cluster("dgx-h100", nodes=2),
+    "fat tree": lambda: load_cluster("dgx-h100", nodes=2, fabric="fat-tree"),
+    "ring": lambda: build_topology("ring", "50 GB/s", "1 us", 6),
+    "torus": lambda: build_topology("torus:4x4", "50 GB/s", "1 us", 16),
+    "cube": lambda: build_topology("torus:2x3x4", "50 GB/s", "1 us", 24),
+    "tree": lambda: build_topology("tree:4", "50 GB/s", "1 us", 16),
+    "pcie": lambda: load_cluster("a40-pcie"),
+}
+
+
+def texts(path):
+    """Labels: matplotlib draws text as paths and leaves it in comments."""
+    return path.read_text().split("<!-- ")[1:]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_clusters_are_drawn_whole(name):
+    cluster = SMALL[name]()
+    picture = lay_out(cluster)
+    assert sorted(picture.of_device) == list(range(len(cluster.devices)))
+    pairs = {frozenset((link.source, link.target)) for link in cluster.links}
+    assert len(picture.lines) == len(pairs)
+    places = Counter((round(mark.x, 2), round(mark.y, 2)) for mark in picture.marks)
+    assert set(places.values()) == {1}
+    for a in picture.marks:
+        for b in picture.marks:
+            assert a is b or abs(a.x - b.x) > 0.9 or abs(a.y - b.y) > 0.45, (a, b)  # no mark covers another
+
+
+def test_hosts_are_framed_and_those_alike_counted():
+    cluster = load_cluster("dgx-h100", nodes=64)
+    picture = lay_out(cluster)
+    assert [frame.label for frame in picture.frames] == ["node0: 8 x h100-sxm", "node1: 8 x h100-sxm"]
+    assert "x 62\nmore" in [mark.label for mark in picture.marks if mark.kind == MORE]
+    assert len(picture.marks) < 100
+    inside = [mark for i, mark in enumerate(picture.marks) if i in picture.of_device.values() and mark.kind == "gpu"]
+    for mark in inside:
+        assert any(f.left < mark.x < f.right and f.bottom < mark.y < f.top for f in picture.frames)
+
+
+def test_flat_fabrics_are_circles():
+    picture = lay_out(load_cluster("dgx-h100", nodes=8, fabric="dragonfly"))
+    assert not picture.frames
+    hubs = [mark for mark in picture.marks if mark.kind == "switch"]
+    assert len({round((mark.x**2 + mark.y**2) ** 0.5, 6) for mark in hubs}) == 1
+
+
+def test_large_grids_say_how_much_is_drawn():
+    picture = lay_out(build_topology("torus:16x16", "50 GB/s", "1 us", 256))
+    assert picture.notes == ["8 x 8 of 16 x 16 GPUs drawn"]
+    assert len(picture.marks) == 64
+
+
+def test_one_way_and_parallel_links():
+    from trine.cluster.importers.edge_list import edge_list_cluster
+
+    rows = "a,b,50 GB/s,1 us,no\nb,c,50 GB/s,1 us,yes\nb,c,50 GB/s,1 us,yes\n"
+    lines = lay_out(edge_list_cluster("source,target,bandwidth,latency,duplex\n" + rows, "t.csv")).lines
+    assert sorted((line.one_way, line.count) for line in lines) == [(False, 2), (True, 1)]
+
+
+def test_svg_is_whole_and_the_same_each_time(tmp_path):
+    cluster = load_cluster("dgx-h100")
+    for name in ("a.svg", "b.svg"):
+        draw_cluster(cluster, tmp_path / name, title="one machine")
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    assert ET.fromstring(text).tag.endswith("svg")
+    labels = " ".join(texts(tmp_path / "a.svg"))
+    for word in ("one machine", "gpu7", "nic0", "nvswitch", "nvlink4: 370.8 GB/s, 350 ns", "pcie5: 53 GB/s"):
+        assert word in labels
+
+
+def test_png_and_refusals(tmp_path):
+    cluster = build_topology("ring", "50 GB/s", "1 us", 4)
+    draw_cluster(cluster, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="xyz"):
+        draw_cluster(cluster, tmp_path / "a.xyz")
+    with pytest.raises(InputError, match="cannot write"):
+        draw_cluster(cluster, tmp_path / "none" / "a.png")
