@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from trine.collectives.library.costs import COSTS, Setting
+from trine.collectives.library.costs import COSTS, launch_class
 from trine.collectives.library.parameters import Library, library_from
 from trine.collectives.library.predict import Collectives, sent_bytes, with_library
 from trine.errors import TrineError
@@ -100,8 +100,8 @@ class Problem:
             self._add(("extra_steps", op), data["extra_steps"][op], 0.3)
         for launch in data["launch_us"]:
             self._add(("launch_us", launch), data["launch_us"][launch], 0.5)
-        for gpu in sorted({s.asked.view.gpu for s in points}):
-            self._add(("launch_factor", gpu), 1.0, PRIOR["launch_factor"])
+        for generation in sorted({launch_class(s.asked.view) for s in points}):
+            self._add(("launch_factor", generation), 1.0, PRIOR["launch_factor"])
         self.x0 = np.zeros(len(self.paths))
 
     def _tiers(self, sample: Sample) -> Iterator[tuple[Any, str]]:
@@ -167,7 +167,7 @@ class Problem:
     def touched(self, path: Path_) -> np.ndarray:
         """The points that a parameter can matter to."""
         if path[0] == "launch_factor":
-            return np.array([i for i, s in enumerate(self.points) if path[1] == s.asked.view.gpu], dtype=int)
+            return np.array([i for i, s in enumerate(self.points) if path[1] == launch_class(s.asked.view)], dtype=int)
         if path[0] == "media":
             names = {path[1]} | {m for m, kind in self.kind_of.items() if kind == path[1]}
             return np.array([i for i, s in enumerate(self.points) if names & s.touches], dtype=int)

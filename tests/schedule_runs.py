@@ -9,7 +9,7 @@ import numpy as np
 from trine.collectives import expand
 from trine.engine import run
 from trine.model.builder import no_labels
-from trine.model.schedule import Schedule
+from trine.model.schedule import Int64, Schedule
 from trine.model.taskgraph import TRANSFER, TaskGraph
 
 
@@ -28,8 +28,10 @@ def _links(positions: int, bytes_per_s: int, latency_ps: int) -> dict[str, objec
     }
 
 
-def end_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int, network: str = "fair") -> int:
-    """When the last transfer of a schedule whose ranks all enter at 0 has ended.
+def end_ps(
+    schedule: Schedule, bytes_per_s: int, latency_ps: int, network: str = "fair", order: Int64 | None = None
+) -> int:
+    """When the last transfer of a schedule whose ranks all enter at 0 has ended; position p is put at ``order[p]``.
 
     The links of a rank to a switch and back are two of those between all positions: a star, where it has one switch.
     """
@@ -38,6 +40,7 @@ def end_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int, network: str =
     if not m:
         return 0
     positions = schedule.num_ranks + schedule.num_agents
+    place = np.arange(positions) if order is None else order
     graph = TaskGraph(
         kind=np.full(m, TRANSFER, np.int8),
         rank=expanded.src,
@@ -45,7 +48,7 @@ def end_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int, network: str =
         stream=np.full(m, -1, np.int32),
         duration_ps=np.zeros(m, np.int64),
         size_bytes=expanded.size_bytes,
-        route=(expanded.src * positions + expanded.dst).astype(np.int32),
+        route=(place[expanded.src] * positions + place[expanded.dst]).astype(np.int32),
         need=np.diff(expanded.predecessor_ptr).astype(np.int32),
         predecessor_ptr=expanded.predecessor_ptr,
         predecessor_idx=expanded.predecessor_idx,

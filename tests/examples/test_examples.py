@@ -1,6 +1,7 @@
 """Do the examples run, and print what their .out files say?"""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ WALL = re.compile(r"events in .* by trine")
 def run(script: Path, folder: Path) -> str:
     copy = folder / script.name  # pictures are written beside the script
     copy.write_text(script.read_text())
+    if script.parent == EXAMPLES:
+        shutil.copytree(EXAMPLES / "data", folder / "data")
     done = subprocess.run([sys.executable, str(copy)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return WALL.sub("events in ... by trine", done.stdout)

@@ -1,54 +1,196 @@
-"""Does every rank end with the right data, whatever the size of the group and the root?"""
+"""Does every rank end with the right data, whatever the size of the group and the root? Are broken schedules found?"""
 
 from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedule_runs import end_ps
 
 from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
-from trine.collectives.checker import check_schedule
+from trine.collectives.checker import check_expanded, check_schedule
+from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.registry import ROOTED
+from trine.collectives.sends import LATENCY_BYTES
+from trine.errors import InputError
+from trine.model.schedule import ExpandedSchedule, Schedule, Sends
 
 CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
+WITH_PARAMETERS = [
+    *CASES,
+    ("all_reduce", "ring:3"),
+    ("reduce_scatter", "ring:2"),
+    ("all_gather", "ring:4"),
+    ("all_reduce", "tree:5"),
+    ("all_reduce", "double-binary-tree:3"),
+    ("all_reduce", "hierarchical:inner=ring:outer=double-binary-tree"),
+    ("all_reduce", "hierarchical:outer=halving-doubling"),
+    ("reduce_scatter", "hierarchical:outer=pat"),
+    ("all_gather", "hierarchical:inner=pat:outer=bruck"),
+    ("all_reduce", "nvls:4"),
+    ("all_gather", "nvls:3"),
+    ("all_reduce", "sharp:3:chunks=2"),
+]
+MANY = [case for case in CASES if case[0] != "send_recv"]
 
 
-@pytest.mark.parametrize(("kind", "algorithm"), CASES)
-@settings(max_examples=12, deadline=None)
-@given(data=st.data())
-def test_every_schedule_is_right(kind: str, algorithm: str, data: st.DataObject) -> None:
-    num_ranks = 2 if kind == "send_recv" else data.draw(st.integers(1, 12))
-    root = data.draw(st.integers(0, num_ranks - 1)) if kind in ROOTED else -1
-    size_bytes = data.draw(st.sampled_from([0, 1, 1000, 4 * 2**20]))
-    check_schedule(make_schedule(kind, num_ranks, size_bytes, algorithm, root))
-
-
-@pytest.mark.parametrize(("kind", "algorithm"), CASES)
-@pytest.mark.parametrize("num_ranks", [2, 3, 7])
-def test_symmetric_schedules_are_shifts_of_one_rank(kind: str, algorithm: str, num_ranks: int) -> None:
-    if kind == "send_recv" and num_ranks != 2:
-        return
-    schedule = make_schedule(kind, num_ranks, 10**6, algorithm, 0 if kind in ROOTED else -1)
-    first = schedule.sends_of(0, num_ranks, schedule.num_chunks, schedule.root)
-    alike = []
-    for position in range(num_ranks):
-        sends = schedule.sends_of(position, num_ranks, schedule.num_chunks, schedule.root)
-        alike.append(
-            len(sends.step) == len(first.step)
-            and np.array_equal(sends.peer, (first.peer + position) % num_ranks)
-            and np.array_equal(sends.chunk, (first.chunk + position) % num_ranks)
-            and np.array_equal(sends.step, first.step)
-            and np.array_equal(sends.reduce, first.reduce)
-        )
-    assert all(alike) == schedule.shift_symmetric
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.sampled_from([case for case in CASES if case[0] != "send_recv"]), st.integers(2, 40), st.integers(0, 2**40))
-def test_expansion_is_well_formed(case: tuple[str, str], num_ranks: int, size_bytes: int) -> None:
+def schedule_of(case: tuple[str, str], num_ranks: int, size_bytes: int, root: int = 0) -> Schedule:
     kind, algorithm = case
-    schedule = make_schedule(kind, num_ranks, size_bytes, algorithm, 1 if kind in ROOTED else -1)
+    return make_schedule(kind, num_ranks, size_bytes, algorithm, root if kind in ROOTED else -1)
+
+
+@pytest.mark.parametrize("case", WITH_PARAMETERS, ids="/".join)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_every_schedule_is_right(case: tuple[str, str], data: st.DataObject) -> None:
+    num_ranks = 2 if case[0] == "send_recv" else data.draw(st.integers(1, 17))
+    root = data.draw(st.integers(0, num_ranks - 1))
+    size_bytes = data.draw(st.sampled_from([0, 1, 1000, 2**18]))
+    check_schedule(schedule_of(case, num_ranks, size_bytes, root))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.data())
+def test_all_to_all_of_uneven_blocks_is_right(num_ranks: int, data: st.DataObject) -> None:
+    rows = st.lists(st.sampled_from([0, 0, 1, 5, 10**9]), min_size=num_ranks, max_size=num_ranks)
+    matrix = np.array([data.draw(rows) for _ in range(num_ranks)], dtype=np.int64)
+    schedule = make_schedule("all_to_all_v", num_ranks, int(matrix.sum(axis=1).max()), matrix=matrix)
+    check_schedule(schedule)
+    expanded = expand(schedule)
+    assert expanded.num_transfers == np.count_nonzero(matrix) - np.count_nonzero(np.diag(matrix))
+    assert (expanded.size_bytes == matrix[expanded.src, expanded.dst]).all()
+
+
+# -- broken ones -------------------------------------------------------------------------------------------------------
+
+
+def changed(schedule: Schedule, rank: int, change: Callable[[Sends], Sends]) -> Schedule:
+    """The schedule with other sends of one position, no longer symmetric."""
+
+    def sends_of(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        sends = schedule.sends_of(position, num_ranks, num_chunks, root)
+        return change(sends) if position == rank else sends
+
+    return dataclasses.replace(schedule, sends_of=sends_of, shift_symmetric=False)
+
+
+def kept(sends: Sends, rows: np.ndarray) -> Sends:
+    """Some rows of a rank's sends."""
+    columns = {field.name: getattr(sends, field.name) for field in dataclasses.fields(Sends)}
+    return Sends(**{name: None if column is None else column[rows] for name, column in columns.items()})
+
+
+def one_send(schedule: Schedule, data: st.DataObject) -> tuple[int, int]:
+    """A position, and one of its sends that matters.
+
+    The switch of NVLS hands everything to all, also to a rank what it knows already; and the symbols do not know that
+    it forgets the sum that a rank gives back to it.
+    """
+    shape = schedule.num_ranks, schedule.num_chunks, schedule.root
+    choices = []
+    for position in range(schedule.num_ranks + schedule.num_agents):
+        sends = schedule.sends_of(position, *shape)
+        matters = np.ones(len(sends.step), np.bool_)
+        if schedule.algorithm == "nvls" and position >= schedule.num_ranks and schedule.kind != "reduce_scatter":
+            matters = sends.chunk * schedule.num_ranks // schedule.num_chunks != sends.peer
+        elif schedule.algorithm == "nvls" and schedule.kind == "all_reduce":
+            matters = sends.reduce
+        choices += [(position, int(row)) for row in np.flatnonzero(matters)]
+    return data.draw(st.sampled_from(choices))
+
+
+@pytest.mark.parametrize("case", [c for c in WITH_PARAMETERS if c[0] != "send_recv"], ids="/".join)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_a_missing_send_is_found(case: tuple[str, str], data: st.DataObject) -> None:
+    schedule = schedule_of(case, data.draw(st.integers(2, 9)), 10**5)
+    rank, row = one_send(schedule, data)
+    broken = changed(schedule, rank, lambda s: kept(s, np.arange(len(s.step)) != row))
+    with pytest.raises(InputError, match=r"ends with the data of ranks|sends what it never received"):
+        check_schedule(broken)
+
+
+@pytest.mark.parametrize("case", [c for c in WITH_PARAMETERS if c[0] != "send_recv"], ids="/".join)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_a_wrong_chunk_is_found(case: tuple[str, str], data: st.DataObject) -> None:
+    schedule = schedule_of(case, data.draw(st.integers(2, 9)), 10**5)
+    if schedule.num_chunks == 1:
+        return
+    rank, row = one_send(schedule, data)
+    sends = schedule.sends_of(rank, schedule.num_ranks, schedule.num_chunks, schedule.root)
+    if sends.count is not None and sends.count[row] == schedule.num_chunks:
+        return  # all chunks, whichever is named first
+    by = data.draw(st.integers(1, schedule.num_chunks - 1))
+    chunk = sends.chunk.copy()
+    chunk[row] = (chunk[row] + by) % schedule.num_chunks
+    with pytest.raises(InputError, match=r"ends with the data of|never received|carries a chunk twice"):
+        check_schedule(changed(schedule, rank, lambda s: dataclasses.replace(s, chunk=chunk)))
+
+
+def without_data_dependencies(expanded: ExpandedSchedule, transfer: int) -> ExpandedSchedule:
+    """``transfer`` no longer waits for what its sender receives."""
+    ptr, idx = expanded.predecessor_ptr, expanded.predecessor_idx
+    rows = np.repeat(np.arange(expanded.num_transfers), np.diff(ptr))
+    stays = (rows != transfer) | (expanded.src[idx] == expanded.src[transfer])
+    counts = np.bincount(rows[stays], minlength=expanded.num_transfers)
+    return dataclasses.replace(
+        expanded, predecessor_ptr=np.concatenate(([0], np.cumsum(counts))), predecessor_idx=idx[stays]
+    )
+
+
+@pytest.mark.parametrize("case", [c for c in MANY if c[0] != "barrier"], ids="/".join)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_a_missing_dependency_is_found(case: tuple[str, str], data: st.DataObject) -> None:
+    """A rank's first transfer that passes something on, sent without waiting for it."""
+    schedule = schedule_of(case, data.draw(st.integers(3, 9)), 10**5)
+    expanded = expand(schedule)
+    check_expanded(schedule, expanded)
+    users = np.repeat(np.arange(expanded.num_transfers), np.diff(expanded.predecessor_ptr))
+    waits = np.unique(users[expanded.src[expanded.predecessor_idx] != expanded.src[users]])
+    first = [int(t) for t in waits if not np.any((expanded.src[waits] == expanded.src[t]) & (waits < t))]
+    alone = [t for t in first if (expanded.src == expanded.src[t]).argmax() == t]  # nothing of its rank before it
+    if not alone:
+        return
+    with pytest.raises(InputError, match="ends with the data of ranks"):
+        check_expanded(schedule, without_data_dependencies(expanded, data.draw(st.sampled_from(alone))))
+
+
+# -- symmetry, bytes, time ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [*CASES, ("all_reduce", "ring:3"), ("all_gather", "ring:2")], ids="/".join)
+@pytest.mark.parametrize("num_ranks", [2, 3, 7, 12])
+def test_shifted_expansion_is_the_general_one(case: tuple[str, str], num_ranks: int) -> None:
+    schedule = schedule_of(case, num_ranks if case[0] != "send_recv" else 2, 10**5)
+    if not schedule.shift_symmetric:
+        return
+    one, other = expand(schedule), expand(dataclasses.replace(schedule, shift_symmetric=False))
+    for field in dataclasses.fields(ExpandedSchedule):
+        if field.name not in ("predecessor_idx", "completion_idx", "pieces"):
+            assert np.array_equal(getattr(one, field.name), getattr(other, field.name)), field.name
+    for name in ("predecessor", "completion"):
+        ptr = getattr(one, f"{name}_ptr")
+        rows = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+        for idx in (getattr(one, f"{name}_idx"), getattr(other, f"{name}_idx")):
+            assert len(idx) == len(rows)
+        first, second = (getattr(e, f"{name}_idx") for e in (one, other))
+        assert np.array_equal(first[np.lexsort((first, rows))], second[np.lexsort((second, rows))])
+    assert (one.pieces is None) == (other.pieces is None)
+    if one.pieces is not None and other.pieces is not None:
+        for name in ("ptr", "chunk", "count", "reduce"):
+            assert np.array_equal(getattr(one.pieces, name), getattr(other.pieces, name))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(MANY), st.integers(2, 40), st.integers(0, 2**22))
+def test_expansion_is_well_formed(case: tuple[str, str], num_ranks: int, size_bytes: int) -> None:
+    schedule = schedule_of(case, num_ranks, size_bytes, 1)
     expanded = expand(schedule)
     m = expanded.num_transfers
     ptr, idx = expanded.predecessor_ptr, expanded.predecessor_idx
@@ -59,18 +201,77 @@ def test_expansion_is_well_formed(case: tuple[str, str], num_ranks: int, size_by
     assert (expanded.step[idx] < expanded.step[users]).all()
     assert ((expanded.src[idx] == expanded.src[users]) | (expanded.dst[idx] == expanded.src[users])).all()
     # What waits for nothing starts with its sender's entry; what a rank hears first starts with its own.
-    assert expanded.entry_src[np.diff(ptr) == 0].all()
-    assert not expanded.entry_src[np.diff(ptr) > 0].any()
-    assert set(expanded.dst[expanded.entry_dst].tolist()) == set(expanded.dst.tolist())
-    assert (expanded.size_bytes == schedule.chunk_bytes).all()
-    assert schedule.chunk_bytes * schedule.num_chunks >= size_bytes
+    assert (expanded.entry_src == (np.diff(ptr) == 0)).all()
+    ranks = range(num_ranks)
+    assert set(expanded.dst[expanded.entry_dst].tolist()) == set(expanded.dst.tolist()).intersection(ranks)
     # Nothing that a rank sends or receives is still under way when the collective has ended there.
-    waited = [
-        set(expanded.completion_idx[a:b].tolist())
-        for a, b in zip(expanded.completion_ptr, expanded.completion_ptr[1:], strict=False)
-    ]
-    followed = set(idx.tolist())
-    for transfer in range(m):
-        if transfer not in followed:
-            assert transfer in waited[expanded.src[transfer]]
-            assert transfer in waited[expanded.dst[transfer]]
+    last = np.ones(m, np.bool_)
+    last[idx] = False
+    of_rank = np.repeat(np.arange(num_ranks), np.diff(expanded.completion_ptr))
+    waited = set(zip(of_rank.tolist(), expanded.completion_idx.tolist(), strict=True))
+    for end in (expanded.src, expanded.dst):
+        assert {(int(end[t]), int(t)) for t in np.flatnonzero(last) if end[t] < num_ranks} <= waited
+
+
+def _core(n: int) -> int:
+    return 1 << (n.bit_length() - 1)
+
+
+#: (number of ranks, payload with the padding of chunks) -> bytes that all ranks and switches send
+TOTAL_BYTES: dict[tuple[str, str], Callable[[int, int], float]] = {
+    **{("all_reduce", name): lambda n, s: 2 * (n - 1) * s
+       for name in ("ring", "ring:4", "tree", "double-binary-tree", "direct", "hierarchical", "torus")},
+    **{(kind, name): lambda n, s: (n - 1) * s
+       for kind in ("reduce_scatter", "all_gather")
+       for name in ("ring", "direct", "pat", "hierarchical", "torus")},
+    **{(kind, name): lambda n, s: (n - 1) * s
+       for kind in ("broadcast", "reduce") for name in ("ring", "tree")},
+    ("all_reduce", "halving-doubling"): lambda n, s: 2 * (n - 1) * s,
+    ("reduce_scatter", "halving-doubling"): lambda n, s: (n - 1) * s + (n - _core(n)) * s / n,
+    ("all_gather", "halving-doubling"): lambda n, s: (_core(n) - 1) * s + (n - _core(n)) * s,
+    ("all_gather", "bruck"): lambda n, s: (n - 1) * s,
+    ("all_reduce", "one-shot"): lambda n, s: n * (n - 1) * s,
+    ("all_reduce", "nvls"): lambda n, s: 2 * (n + 1) * s,
+    ("reduce_scatter", "nvls"): lambda n, s: (n + 1) * s,
+    ("all_gather", "nvls"): lambda n, s: (n + 1) * s,
+    ("all_reduce", "sharp"): lambda n, s: 2 * n * s,
+    ("all_to_all", "direct"): lambda n, s: (n - 1) * s,
+    ("all_to_all", "bruck"): lambda n, s: sum(way.bit_count() for way in range(n)) * s,
+    ("gather", "direct"): lambda n, s: (n - 1) * s / n,
+    ("scatter", "direct"): lambda n, s: (n - 1) * s / n,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TOTAL_BYTES, ids="/".join)
+def test_bytes_on_the_wire_are_those_of_the_algorithm(case: tuple[str, str]) -> None:
+    for num_ranks in range(2, 25):
+        schedule = schedule_of(case, num_ranks, 3 * 10**6)
+        chunks = num_ranks if case[0] == "all_to_all" else schedule.num_chunks
+        payload = chunks * schedule.chunk_bytes
+        assert expand(schedule).size_bytes.sum() == round(TOTAL_BYTES[case](num_ranks, payload)), num_ranks
+
+
+@pytest.mark.parametrize("case", MANY, ids="/".join)
+def test_time_does_not_depend_on_who_is_who(case: tuple[str, str]) -> None:
+    for num_ranks, root in ((6, 1), (7, 3), (12, 11)):
+        schedule = schedule_of(case, num_ranks, 10**6)
+        order = np.random.default_rng(num_ranks).permutation(num_ranks + schedule.num_agents)
+        plain = end_ps(schedule, 10**10, 10**6)
+        assert end_ps(schedule, 10**10, 10**6, order=order) == plain
+        assert end_ps(schedule_of(case, num_ranks, 10**6, root), 10**10, 10**6) == plain
+
+
+@pytest.mark.parametrize("case", WITH_PARAMETERS, ids="/".join)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_more_bytes_are_never_faster(case: tuple[str, str], data: st.DataObject) -> None:
+    """Where a message takes at least the latency that the number of chunks of a pipeline is made for."""
+    num_ranks = 2 if case[0] == "send_recv" else data.draw(st.integers(2, 40))
+    size = data.draw(st.integers(0, 2**24))
+    more = size + data.draw(st.sampled_from([1, 7, 1000, 2**20]))
+    bytes_per_s = 50 * 10**9
+    latency_ps = LATENCY_BYTES * 20 + data.draw(st.sampled_from([0, 10**6]))
+    times = [uncontended_ps(schedule_of(case, num_ranks, s), bytes_per_s, latency_ps) for s in (size, more)]
+    # A pipeline cut into one chunk more may round less up to whole bytes, of 20 ps each.
+    slack = 20 * schedule_of(case, num_ranks, more).num_chunks
+    assert times[1] >= times[0] - (slack if "chunks" in dict(schedule_of(case, 2, 1).parameters) else 0)

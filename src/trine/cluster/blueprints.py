@@ -11,8 +11,7 @@ from itertools import combinations, product
 from math import prod
 
 from trine.cluster.cluster import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Wire
-from trine.cluster.fabrics import MAX_SIZE as MAX_WIRES
-from trine.cluster.fabrics import Plant, add_dragonfly, add_leaves, add_pods, add_spines, chunks
+from trine.cluster.fabrics import Plant, add_dragonfly, add_leaves, add_pods, add_spines, check_size, chunks
 from trine.errors import SpecError, nearest
 
 MAX_SIZE = 1 << 20
@@ -36,8 +35,6 @@ class Shape:
         """Join two devices, both ways."""
         there = wire._replace(source=a, target=b)
         self.wires.extend((there, there.back()))
-        if len(self.wires) > MAX_WIRES:
-            raise SpecError(f"more than {MAX_WIRES} links")
 
 
 Builder = Callable[[str, int, Wire], Shape]
@@ -103,6 +100,7 @@ def _double_ring(num_gpus: int) -> list[tuple[int, int]]:
 
 
 def _full(num_gpus: int) -> Iterable[tuple[int, int]]:
+    check_size(num_gpus * (num_gpus - 1) // 2)
     return combinations(range(num_gpus), 2)
 
 
@@ -149,6 +147,7 @@ def _grid_sizes(kind: str, sizes: str, num_gpus: int) -> tuple[int, ...]:
 
 def _grid_pairs(sizes: Sequence[int], wrap: bool) -> list[tuple[int, int]]:
     """Neighbours in a grid, row-major, the last dimension first. A ring of two has one pair of links, not two."""
+    check_size(prod(sizes) * sum(size > 1 for size in sizes))
     steps = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     pairs = []
     for here, place in enumerate(product(*map(range, sizes))):
@@ -169,6 +168,7 @@ def _hypercube(num_gpus: int) -> list[tuple[int, int]]:
     if num_gpus & (num_gpus - 1):
         raise SpecError(f"a hypercube has a power of two of GPUs, not {num_gpus}")
     bits = num_gpus.bit_length() - 1
+    check_size(num_gpus * bits // 2)
     return [(i, i | 1 << bit) for i in range(num_gpus) for bit in range(bits) if not i >> bit & 1]
 
 

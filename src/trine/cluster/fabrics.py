@@ -14,8 +14,8 @@ from math import ceil
 from trine.cluster.cluster import SWITCH, Device, Wire
 from trine.errors import SpecError
 
-#: More devices or wires than this are taken for a mistake.
-MAX_SIZE = 1 << 21
+#: More links both ways or switches than this are taken for a mistake.
+MAX_SIZE = 1 << 20
 
 
 @dataclass(kw_only=True)
@@ -33,8 +33,6 @@ class Plant:
 
     def switch(self, name: str, rail: int | None = None) -> int:
         """Add a switch; returns its index."""
-        if len(self.devices) >= MAX_SIZE:
-            raise SpecError(f"more than {MAX_SIZE} devices")
         self.devices.append(Device(name=name, kind=SWITCH, forwards=True, reduces=self.reduces, rail=rail))
         return len(self.devices) - 1
 
@@ -52,8 +50,12 @@ class Plant:
             source=a, target=b, bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak
         )
         self.wires.extend((there, there.back()))
-        if len(self.wires) > MAX_SIZE:
-            raise SpecError(f"more than {MAX_SIZE} links")
+
+
+def check_size(number: int) -> None:
+    """Raise SpecError for what is too large to be built, before it is."""
+    if number > MAX_SIZE:
+        raise SpecError(f"{number} links or switches are more than the {MAX_SIZE} that are taken seriously")
 
 
 def add_switch(plant: Plant, ports: Sequence[int], name: str = "switch") -> int:
@@ -78,6 +80,7 @@ def add_leaves(plant: Plant, groups: Sequence[Sequence[int]], rails: Sequence[in
 
 def add_spines(plant: Plant, leaves: Sequence[int], spines: int, lanes: float = 1) -> None:
     """Each leaf to each of ``spines`` spines, by ``lanes`` lanes."""
+    check_size(spines * len(leaves))
     for number in range(spines):
         spine = plant.switch(f"spine{number}")
         for leaf in leaves:
@@ -92,6 +95,7 @@ def add_pods(
     ``lanes``: of each link to a core.
     """
     pods = chunks(leaves, per_pod)
+    check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)))
     groups = [[plant.switch(f"core{a}.{c}") for c in range(cores)] for a in range(aggregations)]
     for number, pod in enumerate(pods):
         for a in range(aggregations):
@@ -135,6 +139,7 @@ def add_dragonfly(plant: Plant, ports: Sequence[int], routers: int, per_router: 
             f"a dragonfly of {routers} routers a group and {global_links} global links a router joins "
             f"{routers * global_links + 1} groups, and {len(ports)} ports at {per_router} a router need {len(groups)}"
         )
+    check_size(len(groups) * routers * (routers + global_links))
     switches = [[plant.switch(f"router{g}.{r}") for r in range(routers)] for g in range(len(groups))]
     for group, members in zip(groups, switches, strict=True):
         for number, port in enumerate(group):

@@ -10,8 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import (
-    GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Cluster, Device, Fabric, Wire, make_links,
-)  # fmt: skip
+    GPU,
+    HOST,
+    HOST_LINK,
+    LEAVED,
+    NIC,
+    SCALE_UP,
+    SWITCH,
+    Cluster,
+    Device,
+    Fabric,
+    Wire,
+    make_links,
+)
 from trine.cluster.gpus import load_gpu
 from trine.cluster.links import LinkType, link_named
 from trine.cluster.topologies import add_host, build_topology

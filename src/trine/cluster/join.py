@@ -7,8 +7,19 @@ from dataclasses import replace
 from itertools import groupby
 
 from trine.cluster.cluster import (
-    EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, Cluster, Device, Fabric, Link, Wire, make_links,
-)  # fmt: skip
+    EVIDENCE,
+    FABRICS,
+    GPU,
+    LEAVED,
+    NIC,
+    SCALE_OUT,
+    Cluster,
+    Device,
+    Fabric,
+    Link,
+    Wire,
+    make_links,
+)
 from trine.cluster.fabrics import Plant, add_clos, add_dragonfly, add_leaves, add_switch, balanced_dragonfly
 from trine.cluster.links import link_named
 from trine.errors import SpecError, nearest

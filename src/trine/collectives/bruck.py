@@ -1,9 +1,9 @@
 """Collectives in ceil(log2 N) rounds for any N, by sending more than one part in a message.
 
 Bruck: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
-message-passing systems", IEEE TPDS 1997. PAT: the parallel aggregated trees of NCCL 2.23 (Jeaugey, "PAT: a new algorithm
-for all-gather and reduce-scatter operations at scale", 2025), here with room to aggregate everything: one binomial tree
-a part, far ranks first and with few parts in a message, near ranks last and with many.
+message-passing systems", IEEE TPDS 1997. PAT: the parallel aggregated trees of NCCL 2.23 (Jeaugey, "PAT: a new
+algorithm for all-gather and reduce-scatter operations at scale", 2025), here with room to aggregate everything: one
+binomial tree a part, far ranks first and with few parts in a message, near ranks last and with many.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ def all_gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) 
     rounds = np.arange(log2_ceil(num_ranks))
     distance = 1 << rounds
     sends = SendList()
-    sends.each(
-        rounds, (position - distance) % num_ranks, position, count=np.minimum(distance, num_ranks - distance)
-    )
+    sends.each(rounds, (position - distance) % num_ranks, position, count=np.minimum(distance, num_ranks - distance))
     return sends.build()
 
 
@@ -57,10 +55,9 @@ class PatSends:
         for step, k in enumerate(reversed(bits) if gather else bits):
             distance = 1 << k
             reached = np.arange(distance, num_ranks, 2 * distance)  # whose last hop has this distance
-            if gather:
-                sends.one(step, (position + distance) % num_ranks, [((position + distance - reached) % num_ranks, False)])
-            else:
-                sends.one(step, (position - distance) % num_ranks, [((position - reached) % num_ranks, True)])
+            peer = position + (distance if gather else -distance)
+            origin = (peer if gather else position) - reached
+            sends.one(step, peer % num_ranks, [(origin % num_ranks, not gather)])
         return sends.build()
 
 

@@ -16,6 +16,9 @@ from trine.model.schedule import ExpandedSchedule, Schedule, Sends
 #: added up, a chunk has one origin, and the last dimension has one entry: how often that data is there.
 State = npt.NDArray[np.int32]
 
+#: What a transfer carries: (chunks, whether the receiver adds them).
+Contents = list[tuple[npt.NDArray[np.integer], bool]]
+
 ADDING = ("all_reduce", "reduce_scatter", "reduce", "barrier")
 KINDS = (
     "all_reduce",
@@ -39,7 +42,8 @@ def check_schedule(schedule: Schedule, orders: int = 3) -> None:
     """Prove that every rank ends with the right data, in several orders that the dependencies allow.
 
     A transfer reads its chunks when it starts and writes them when it ends; ``orders`` - 1 random but reproducible
-    orders are run besides the first come, first served one, with many transfers under way at once. A schedule that is
+    orders, in which ranks also enter at any time, are run besides the first come, first served one, with many transfers
+    under way at once. A schedule that is
     ``staged`` reads what had arrived in earlier steps, and no more. A barrier is proven if every rank has heard, by
     itself or through others, of every other.
 
@@ -60,8 +64,11 @@ def check_schedule(schedule: Schedule, orders: int = 3) -> None:
 
 def check_expanded(schedule: Schedule, expanded: ExpandedSchedule, orders: int = 3) -> None:
     """Prove that the transfers ``expanded`` do what ``schedule`` says; as :func:`check_schedule`, which calls it."""
+    contents = [_contents(schedule, expanded, transfer) for transfer in range(expanded.num_transfers)]
     for seed in range(orders):
-        _check_final(schedule, _run(schedule, expanded, random.Random(seed) if seed else None))
+        memory = _Memory(schedule, expanded, contents)
+        _run(memory, random.Random(seed) if seed else None)
+        _check_final(schedule, memory.final())
 
 
 def _title(schedule: Schedule) -> str:
@@ -134,33 +141,35 @@ def _part(schedule: Schedule, rank: int) -> slice:
     return slice(rank * each, (rank + 1) * each)
 
 
+def _contents(schedule: Schedule, expanded: ExpandedSchedule, transfer: int) -> Contents:
+    """What a transfer carries."""
+    pieces = expanded.pieces
+    if pieces is None:
+        return [(expanded.chunk[transfer : transfer + 1], bool(expanded.reduce[transfer]))]
+    rows = slice(int(pieces.ptr[transfer]), int(pieces.ptr[transfer + 1]))
+    adds, count = pieces.reduce[rows], pieces.count[rows]
+    first = np.repeat(np.cumsum(count) - count, count)
+    chunks = (np.repeat(pieces.chunk[rows], count) + np.arange(count.sum()) - first) % schedule.num_chunks
+    unit_adds = np.repeat(adds, count)
+    groups = [(chunks[unit_adds == add], add) for add in (False, True) if (adds == add).any()]
+    for chosen, _ in groups:
+        if len(set(chosen.tolist())) != len(chosen):
+            raise InputError(f"{_title(schedule)}: transfer {transfer} carries a chunk twice")
+    return groups
+
+
 class _Memory:
-    """The chunks of all positions; a transfer is a list of (chunks, whether the receiver adds them)."""
+    """The chunks of all positions, and how transfers change them."""
 
-    def __init__(self, schedule: Schedule, expanded: ExpandedSchedule) -> None:
-        self.schedule, self.expanded = schedule, expanded
+    def __init__(self, schedule: Schedule, expanded: ExpandedSchedule, contents: list[Contents]) -> None:
+        self.schedule, self.expanded, self.contents = schedule, expanded, contents
         self.state = _initial(schedule)
-        self.contents = [self._contents(transfer) for transfer in range(expanded.num_transfers)]
-        self.arrived: dict[int, list[tuple[int, npt.NDArray[np.int64], bool, State]]] = {}
-
-    def _contents(self, transfer: int) -> list[tuple[npt.NDArray[np.int64], bool]]:
-        pieces, num_chunks = self.expanded.pieces, self.schedule.num_chunks
-        if pieces is None:
-            return [(np.array([self.expanded.chunk[transfer]], dtype=np.int64), bool(self.expanded.reduce[transfer]))]
-        rows = range(int(pieces.ptr[transfer]), int(pieces.ptr[transfer + 1]))
-        chunks = [(pieces.chunk[i] + np.arange(pieces.count[i], dtype=np.int64)) % num_chunks for i in rows]
-        adds = pieces.reduce[rows.start : rows.stop]
-        groups = [(np.concatenate([c for c, a in zip(chunks, adds, strict=True) if a == add]), add)
-                  for add in (False, True) if (adds == add).any()]  # fmt: skip
-        for chosen, _ in groups:
-            if len(np.unique(chosen)) != len(chosen):
-                raise InputError(f"{_title(self.schedule)}: transfer {transfer} carries a chunk twice")
-        return groups
+        self.arrived: dict[int, list[tuple[int, npt.NDArray[np.integer], bool, State]]] = {}
 
     def read(self, transfer: int) -> list[State]:
         """The data of a transfer that starts now."""
         source = int(self.expanded.src[transfer])
-        state = self.state[source]
+        state: State = self.state[source]
         if self.schedule.staged:
             state = self._seen(source, int(self.expanded.step[transfer]))
         return [state[chunks].copy() for chunks, _ in self.contents[transfer]]
@@ -176,7 +185,7 @@ class _Memory:
 
     def _seen(self, position: int, step: int | None) -> State:
         """The chunks of ``position`` after what arrived in steps before ``step`` (None: all)."""
-        state = self.state[position].copy()
+        state: State = self.state[position].copy()
         for at, chunks, add, values in sorted(self.arrived.get(position, []), key=lambda one: one[0]):
             if step is None or at < step:
                 state[chunks] = state[chunks] + values if add else values
@@ -185,30 +194,40 @@ class _Memory:
     def final(self) -> State:
         if not self.schedule.staged:
             return self.state
-        return np.stack([self._seen(position, None) for position in range(len(self.state))])
+        final: State = np.empty_like(self.state)
+        for position in range(len(final)):
+            final[position] = self._seen(position, None)
+        return final
 
 
-def _run(schedule: Schedule, expanded: ExpandedSchedule, order: random.Random | None) -> State:
-    """Start and end transfers, each when its predecessors have ended; ``order`` None takes them first come, first."""
-    memory = _Memory(schedule, expanded)
-    waiting = np.diff(expanded.predecessor_ptr)
+def _run(memory: _Memory, order: random.Random | None) -> None:
+    """Start and end transfers, each when its predecessors have ended; ``order`` None takes them first come, first.
+
+    The entry of rank p counts as event -1 - p, under way from the start.
+    """
+    expanded = memory.expanded
+    waiting = np.diff(expanded.predecessor_ptr) + expanded.entry_src + expanded.entry_dst
     followers_ptr, followers = _followers(expanded)
-    under_way: list[tuple[int, list[State]]] = [
-        (transfer, memory.read(transfer)) for transfer in np.flatnonzero(waiting == 0).tolist()
-    ]
-    ended = 0
+    under_way: list[tuple[int, list[State]]] = [(-1 - rank, []) for rank in range(memory.schedule.num_ranks)]
+    under_way += [(transfer, memory.read(transfer)) for transfer in np.flatnonzero(waiting == 0).tolist()]
+    ended = -memory.schedule.num_ranks
     while under_way:
         which = 0 if order is None else order.randrange(len(under_way))
         under_way[0], under_way[which] = under_way[which], under_way[0]
         ending, data = under_way.pop(0)
         ended += 1
-        memory.write(ending, data)
-        mine = followers[followers_ptr[ending] : followers_ptr[ending + 1]]
+        if ending < 0:
+            rank = -1 - ending
+            starts = expanded.entry_src & (expanded.src == rank) | expanded.entry_dst & (expanded.dst == rank)
+            mine = np.flatnonzero(starts)
+        else:
+            memory.write(ending, data)
+            mine = followers[followers_ptr[ending] : followers_ptr[ending + 1]]
         waiting[mine] -= 1
         under_way += [(follower, memory.read(follower)) for follower in mine[waiting[mine] == 0].tolist()]
     if ended < expanded.num_transfers:
-        raise InputError(f"{_title(schedule)}: {expanded.num_transfers - ended} transfers wait for each other")
-    return memory.final()
+        left = expanded.num_transfers - ended
+        raise InputError(f"{_title(memory.schedule)}: {left} transfers wait for each other")
 
 
 def _followers(expanded: ExpandedSchedule) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -1,8 +1,8 @@
 """How long a collective takes on an uncontended network, in whole picoseconds.
 
 Every pair of ranks that exchanges data has a path of its own with ``latency_ps`` and ``bytes_per_s``; for switches that
-reduce, every rank has one to the switch in each direction. All ranks enter at the same time. The simulated schedules give
-exactly these times. The formulas do not look at the sends of a schedule, only at its sizes and parameters.
+reduce, every rank has one to the switch in each direction. All ranks enter at the same time. The simulated schedules
+give exactly these times. The formulas do not look at the sends of a schedule, only at its sizes and parameters.
 
 A time is that of *rounds* which follow each other on the critical path: (how many, bytes), each costing one latency and
 the time of its bytes.
@@ -109,7 +109,7 @@ def _halving_doubling(schedule: Schedule, time: MessageTime) -> Rounds:
     core = core_size(schedule.num_ranks)
     halves = [(1, (core >> k) * schedule.chunk_bytes) for k in range(1, core.bit_length())]
     whole = [(1, core * schedule.chunk_bytes)] if schedule.num_ranks > core else []
-    return tuple([*whole, *halves, *reversed(halves), *whole])
+    return (*whole, *halves, *reversed(halves), *whole)
 
 
 def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:

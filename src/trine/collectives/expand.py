@@ -100,9 +100,12 @@ class _Columns:
 
 def _columns(schedule: Schedule, positions: range) -> _Columns:
     """Join the sends of ``positions``, checked."""
-    sends = [
-        schedule.sends_of(position, schedule.num_ranks, schedule.num_chunks, schedule.root) for position in positions
-    ]
+    sends: list[Sends] = []
+    rows_so_far = 0
+    for position in positions:
+        sends.append(schedule.sends_of(position, schedule.num_ranks, schedule.num_chunks, schedule.root))
+        rows_so_far += len(sends[-1].step)
+        check_units(rows_so_far)
     src = np.repeat(np.array(positions, dtype=np.int32), [len(one.step) for one in sends])
     dst, step, chunk, channel = (
         np.concatenate([getattr(one, name) for one in sends]).astype(np.int32, copy=False)
@@ -113,7 +116,6 @@ def _columns(schedule: Schedule, positions: range) -> _Columns:
     _check_range("chunk", chunk, schedule.num_chunks)
     if (src == dst).any():
         raise InputError("in this schedule a rank sends to itself")
-    check_units(len(src))
     rows = np.arange(len(src), dtype=np.int64)
     if all(one.count is None and one.message is None for one in sends):
         return _Columns(
@@ -228,6 +230,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
     num_ranks, part = schedule.num_ranks, schedule.num_chunks // schedule.num_ranks
     one = _columns(schedule, range(1))
     k = len(one.src)
+    check_units(num_ranks * (k if one.pieces is None else len(one.pieces.chunk)))
     sender = -one.dst.astype(np.int64) % num_ranks  # whose transfer of this number arrives at position 0
     before = previous_of_same(one.channel)
     users, senders, received = _received_at_0(one, sender, part, schedule.num_chunks)

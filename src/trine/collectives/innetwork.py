@@ -5,9 +5,9 @@ switch, which adds them up (multimem.ld_reduce); for a gather it writes the shar
 (multimem.st). So an all-reduce of S bytes puts S (1 + 1/N) on each direction of a rank's link. The buffer is pipelined
 in chunks; what crosses a link in one round travels as one message.
 
-``sharp``: every rank sends its buffer up once, the switches add up, and the sum comes down once (Graham et al., "Scalable
-hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` there is a switch for so many ranks each, and one
-above them.
+``sharp``: every rank sends its buffer up once, the switches add up, and the sum comes down once (Graham et al.,
+"Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` there is a switch for so many ranks
+each, and one above them.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def _nvls(kind: str, num_ranks: int, size_bytes: int, chunks: int | None) -> Sch
         number = min(number, max(4, MAX_SHARDS // num_ranks**2))
     parameters: tuple[tuple[str, Parameter], ...] = (("chunks", number),)
     sends_of = NvlsSends(kind, number)
-    return cut(
-        kind, "nvls", num_ranks, size_bytes, number * num_ranks, sends_of, num_agents=1, parameters=parameters
-    )
+    return cut(kind, "nvls", num_ranks, size_bytes, number * num_ranks, sends_of, num_agents=1, parameters=parameters)
 
 
 def nvls_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:

@@ -19,9 +19,9 @@ from trine.model.schedule import Schedule, Sends
 class RingSends:
     """The sends of all_reduce, reduce_scatter or all_gather; odd channels go round the other way.
 
-    A rank's part is ``channels`` chunks, one a channel. On an even channel a reduce-scatter sends part p - 1 - s in step
-    s, so that part p, complete, arrives at p in the last of N - 1 steps; an all-gather sends part p - s, first its own,
-    then what arrived in the step before; an all-reduce does one after the other in 2(N - 1) steps.
+    A rank's part is ``channels`` chunks, one a channel. On an even channel a reduce-scatter sends part p - 1 - s in
+    step s, so that part p, complete, arrives at p in the last of N - 1 steps; an all-gather sends part p - s, first its
+    own, then what arrived in the step before; an all-reduce does one after the other in 2(N - 1) steps.
     """
 
     kind: str

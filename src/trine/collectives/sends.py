@@ -96,16 +96,14 @@ class SendList:
         self, step: Ints, peer: Ints, chunk: Ints, *, reduce: bool = False, channel: Ints = 0, count: Ints = 1
     ) -> None:
         """One transfer for each entry; arguments of one number hold for all."""
-        columns = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in (step, peer, chunk, channel, count)))
-        columns = [np.atleast_1d(column) for column in columns]
+        given = (np.atleast_1d(np.asarray(c, np.int64)) for c in (step, peer, chunk, channel, count))
+        columns = np.broadcast_arrays(*given)
         number = len(columns[0])
         self._put(*columns, reduce=reduce, message=self._messages + np.arange(number))
         self._messages += number
         self._plain = self._plain and bool((columns[4] == 1).all())
 
-    def rows(
-        self, step: Row, peer: Row, chunk: Row, *, reduce: Row, channel: Row, count: int, message: Row
-    ) -> None:
+    def rows(self, step: Row, peer: Row, chunk: Row, *, reduce: Row, channel: Row, count: int, message: Row) -> None:
         """Entries as they are: those with one number of ``message``, which never falls, are one transfer."""
         if len(message):
             wide = np.full(len(chunk), count, np.int64)

@@ -132,9 +132,7 @@ def _tree(kind: str, num_ranks: int, size_bytes: int, root: int, chunks: int | N
     stages = binary_tree(num_ranks).height * (2 if kind == "all_reduce" else 1)
     number = pipeline_chunks(size_bytes, num_ranks, stages, chunks)
     parameters = (("chunks", number),)
-    return cut(
-        kind, "tree", num_ranks, size_bytes, number, TreeSends(kind), root=max(root, 0), parameters=parameters
-    )
+    return cut(kind, "tree", num_ranks, size_bytes, number, TreeSends(kind), root=max(root, 0), parameters=parameters)
 
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:

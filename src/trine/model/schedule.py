@@ -51,8 +51,8 @@ class Schedule:
 
     ``size_bytes`` is the payload as nccl-tests counts it. Chunks have ``chunk_bytes`` each, so that the last one may be
     padded; ``chunk_sizes`` gives each chunk its own size instead (all_to_all_v). What the chunks are depends on the
-    kind: in all_to_all and all_to_all_v chunk ``s * num_ranks + d`` is the block from rank s to rank d; where every rank
-    has a part of its own (reduce_scatter, all_gather, gather, scatter), rank p has the p-th part of equally many
+    kind: in all_to_all and all_to_all_v chunk ``s * num_ranks + d`` is the block from rank s to rank d; where every
+    rank has a part of its own (reduce_scatter, all_gather, gather, scatter), rank p has the p-th part of equally many
     consecutive chunks.
 
     ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``; equal schedules should have equal

@@ -62,7 +62,9 @@ class Placement:
         """Number of the route from one rank's device to another's, with software before each message."""
         return self._number(self.devices[source], self.devices[target], software_ps)
 
-    def collective(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
+    def collective(
+        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
+    ) -> tuple[str | None, int]:
         """The algorithm to simulate, and ps of software before each message."""
         return (algorithm, 0) if self.costs is None else self.costs(kind, size_bytes, ranks, algorithm)
 
@@ -262,6 +264,10 @@ class _Assembly:
     def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
         algorithm, software_ps = self.placement.collective(step.kind, step.size_bytes, group, step.algorithm)
         schedule = make_schedule(step.kind, len(group), step.size_bytes, algorithm, step.root)
+        if schedule.num_agents:
+            raise PlanError(
+                f"{step.kind} by {schedule.algorithm} needs switches that add up, which no layout places yet"
+            )
         transfers = expand(schedule)
         number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
         self.collectives.append(

@@ -55,9 +55,7 @@ def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, 
         f"have {-(-size // own)} bytes each",
     )
     if kind in checker.PARTED:
-        require(
-            chunks % num_ranks == 0, f"{where}: {chunks} chunks; this collective has as many of them for each rank"
-        )
+        require(chunks % num_ranks == 0, f"{where}: {chunks} chunks; this collective has as many of them for each rank")
 
 
 def _require_sends(schedule: Schedule, where: str) -> None:

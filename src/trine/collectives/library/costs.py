@@ -19,6 +19,12 @@ COLLNET_US = 31.0
 COLLNET_EFFICIENCY = 0.8
 #: NICs of a domain that the channels of NVLS use at most; racks of 72 GPUs have more.
 NVLS_PATHS = 16
+#: The generation of a GPU, by the beginning of its name.
+GENERATIONS = (
+    ("v100", "volta"), ("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("h20", "hopper"), ("gh200", "hopper"),
+    ("b200", "blackwell"), ("b300", "blackwell"), ("gb200", "blackwell"), ("gb300", "blackwell"), ("mi250", "cdna2"),
+    ("mi300", "cdna3"), ("mi325", "cdna3"), ("mi350", "cdna4"), ("mi355", "cdna4"),
+)  # fmt: skip
 #: Size at which half of the cost of further channels is due (the step that measured LL curves show at 8 to 32 KiB).
 SPREAD_BYTES = 16 << 10
 
@@ -60,7 +66,14 @@ class Setting:
     @property
     def launch_us(self) -> float:
         factor = self.library.launch_factor
-        return self.library.launch_us[self.launch] * factor.get(self.view.gpu, factor["default"])
+        return self.library.launch_us[self.launch] * factor.get(launch_class(self.view), factor["default"])
+
+
+def launch_class(view: View) -> str:
+    """Whose launches a machine's resemble: those of cards without scale-up links, else of the GPU's generation."""
+    if view.inside is not None and not view.inside.medium.startswith(("nvlink", "xgmi")):
+        return "pcie"
+    return next((name for start, name in GENERATIONS if view.gpu.startswith(start)), "default")
 
 
 def step_us(tier: Tier | None, medium: Medium, protocol: str) -> float:
