@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Calibration": "trine.compute",
     "Cluster": "trine.cluster",
+    "CollectiveOptions": "trine.model.collective",
+    "Collectives": "trine.collectives.library",
     "DeadlockError": "trine.errors",
     "InputError": "trine.errors",
     "Operator": "trine.model.workload",
@@ -33,6 +35,8 @@ _PUBLIC = {
     "build_topology": "trine.cluster",
     "calibrate": "trine.compute",
     "capture": "trine.traces",
+    "collective": "trine.collectives.ask",
+    "collective_time": "trine.collectives.library",
     "load": "trine.traces",
     "load_cluster": "trine.cluster",
     "load_gpu": "trine.cluster",
@@ -43,6 +47,8 @@ _PUBLIC = {
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
+    from trine.collectives.ask import collective
+    from trine.collectives.library import Collectives, collective_time
     from trine.compute import Calibration, calibrate
     from trine.engine import run
     from trine.errors import (
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
         UnitError,
     )
     from trine.model.builder import TaskGraphBuilder
+    from trine.model.collective import CollectiveOptions
     from trine.model.taskgraph import Records, TaskGraph
     from trine.model.workload import Operator, Tensor, Workload
     from trine.parallel.plan import Plan
@@ -68,6 +75,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration",
     "Cluster",
+    "CollectiveOptions",
+    "Collectives",
     "DeadlockError",
     "InputError",
     "Operator",
@@ -87,6 +96,8 @@ __all__ = [
     "build_topology",
     "calibrate",
     "capture",
+    "collective",
+    "collective_time",
     "load",
     "load_cluster",
     "load_gpu",

@@ -51,7 +51,8 @@ def schedule_of(kind: str, algorithm: str, num_ranks: int, size_bytes: int) -> S
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 def test_simulated_schedule_takes_its_closed_form(kind: str, algorithm: str) -> None:
-    for num_ranks in [2] if kind == "send_recv" else range(1, 65):
+    every = range(1, 65) if ":" not in algorithm else (*range(1, 18), 23, 30, 36, 47, 64)
+    for num_ranks in [2] if kind == "send_recv" else every:
         size_bytes = 1_000_003 if num_ranks % 3 else 1000
         schedule = schedule_of(kind, algorithm, num_ranks, size_bytes)
         found = end_ps(schedule, BYTES_PER_S, LATENCY_PS)

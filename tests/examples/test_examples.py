@@ -33,7 +33,7 @@ def test_example_prints_what_it_says(script, tmp_path):
 
 def test_the_readme_prints_what_it_says(tmp_path):
     text = README.read_text()
-    code = re.search(r"```python\n(.*?)```\n\nprints\n\n((?:    .*\n)+)", text, re.DOTALL)
+    code = re.search(r"```python\n(.*?)```\n\nprints\n\n((?:    [^\n]*\n)+)", text, re.DOTALL)
     assert code is not None
     script = tmp_path / "readme.py"
     script.write_text(code[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,3 +216,11 @@ def test_every_algorithm_says_what_it_was_asked_for() -> None:
         kind, _, algorithm = name.partition("/")
         schedule = ALGORITHMS.get(name)(2, 100, 0)
         assert (schedule.kind, schedule.algorithm) == (kind, algorithm)
+
+
+def test_every_algorithm_is_in_the_reference() -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/collectives.md").read_text()
+    table = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ")]
+    for name in ALGORITHMS.built_in:
+        kind, _, algorithm = name.partition("/")
+        assert any(kind in row[0].replace(",", " ").split() and f"`{algorithm}`" in row[1] for row in table), name

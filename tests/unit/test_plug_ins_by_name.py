@@ -44,7 +44,7 @@ import trine
 from trine.compute import make_compute
 from trine.network.models import NETWORK_MODELS, network_model
 
-assert NETWORK_MODELS.names() == ("fair", "equal", "half")
+assert NETWORK_MODELS.names() == ("fair", "equal", "fifo", "half")
 assert type(network_model("fair")).__module__ == "trine.network.models"
 builder = trine.TaskGraphBuilder([10**9], [0])
 builder.transfer(0, 1, [0], 10**9)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.cli.machine import MachineOptions
+    from trine.cluster import Cluster
+    from trine.collectives.ask import CollectiveAnswer
+    from trine.collectives.direct import Matrix
+    from trine.model.collective import CollectiveOptions
 
 Text = str | None
 Number = int | None
@@ -17,11 +27,13 @@ _HOW = "How it is run"
 @reports_errors
 def collective(
     op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_gather, reduce_scatter, broadcast, ...")],
-    size: Annotated[str, typer.Option(help="64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4; powers of 1024.")],
+    size: Annotated[Text, typer.Option(help="64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4; powers of 1024.")] = None,
     cluster: Annotated[Text, typer.Option(help="Preset name or cluster file.", rich_help_panel=_MACHINE)] = None,
     gpus: Annotated[Number, typer.Option(help="GPUs, nodes filled in order.", rich_help_panel=_MACHINE)] = None,
     nodes: Annotated[Number, typer.Option(help="Nodes of the preset.", rich_help_panel=_MACHINE)] = None,
-    fabric: Annotated[Text, typer.Option(help="What joins the nodes: switch, rail, ...", rich_help_panel=_MACHINE)] = None,
+    fabric: Annotated[
+        Text, typer.Option(help="What joins the nodes: switch, rail, ...", rich_help_panel=_MACHINE)
+    ] = None,
     slow_link: Annotated[
         list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_MACHINE)
     ] = None,
@@ -30,7 +42,9 @@ def collective(
     ] = None,
     routing: Annotated[Text, typer.Option(help="How routes are chosen [shortest].", rich_help_panel=_MACHINE)] = None,
     topology: Annotated[Text, typer.Option(help="Describe the cluster inline.", rich_help_panel=_MACHINE)] = None,
-    bandwidth: Annotated[Text, typer.Option(help='Of each link of --topology: "65 GB/s".', rich_help_panel=_MACHINE)] = None,
+    bandwidth: Annotated[
+        Text, typer.Option(help='Of each link of --topology: "65 GB/s".', rich_help_panel=_MACHINE)
+    ] = None,
     latency: Annotated[Text, typer.Option(help='Of each link of --topology: "1 us".', rich_help_panel=_MACHINE)] = None,
     algorithm: Annotated[
         str, typer.Option(help="auto, ring, tree, nvls, ..., or a plan (JSON, XML).", rich_help_panel=_HOW)
@@ -40,7 +54,8 @@ def collective(
     ] = "auto",
     library: Annotated[str, typer.Option(metavar="auto|nccl|rccl", rich_help_panel=_HOW)] = "auto",
     launch: Annotated[
-        Text, typer.Option(metavar="process-per-gpu|single-process|graph", help="[process-per-gpu]", rich_help_panel=_HOW)
+        Text,
+        typer.Option(metavar="process-per-gpu|single-process|graph", help="[process-per-gpu]", rich_help_panel=_HOW),
     ] = None,
     nvls: Annotated[
         bool | None, typer.Option("--nvls/--no-nvls", help="Demand or forbid it.", rich_help_panel=_HOW)
@@ -51,31 +66,32 @@ def collective(
         Text,
         typer.Option(metavar="fair|equal|fifo", help="Simulate every message on the links.", rich_help_panel=_HOW),
     ] = None,
+    matrix: Annotated[
+        Text,
+        typer.Option(metavar="FILE.csv", help="all_to_all_v: bytes from rank (row) to rank.", rich_help_panel=_HOW),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Where each microsecond goes; alternatives.")] = False,
     plot: Annotated[Text, typer.Option(help="Draw the table (PNG, SVG); needs trine[plot].")] = None,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
 ) -> None:
     """Say how long the collective OP takes for each size, what the library would choose, and why."""
-    from trine.cli.machine import MachineOptions, group_machine
-    from trine.collectives.ask import collective as ask
-    from trine.collectives.sizes import parse_sizes
+    from trine.cli.machine import MachineOptions
+    from trine.collectives.plot import check_plot
     from trine.model.collective import CollectiveOptions
 
-    sizes = parse_sizes(size)
-    machine, warnings = group_machine(
-        MachineOptions(
-            cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
-            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
-        )
+    kind = alias(op)
+    sizes, table = _sizes(kind, size, matrix)
+    if plot is not None:
+        check_plot(plot, sizes)
+    machine = MachineOptions(
+        cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
+        links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
     )  # fmt: skip
     options = CollectiveOptions(
         library=library, algorithm=algorithm, protocol=protocol, min_channels=min_channels, max_channels=max_channels,
         nvls=nvls, **({} if launch is None else {"launch": launch}),
     )  # fmt: skip
-    with ProgressLine() as progress:
-        answer = ask(
-            alias(op), sizes, machine, options=options, network=network, explain=explain, progress=progress, on_compile=progress.compiling,
-        )  # fmt: skip
+    answer, warnings = _answer(kind, sizes, machine, options, launch, network, table, explain)
     show(answer.table(), json)
     for warning in warnings:
         say(f"note: {warning}")
@@ -85,6 +101,64 @@ def collective(
     if plot is not None:
         answer.plot(plot)
         say(f"drawn in {plot}")
+
+
+def _sizes(op: str, size: Text, matrix: Text) -> tuple[list[int], Matrix | None]:
+    """The sizes asked for, and the bytes of an all_to_all_v, whose size is the most that a rank has to send."""
+    from trine.collectives.sizes import parse_sizes, read_matrix
+
+    if matrix is not None:
+        if size is not None:
+            raise InputError("--size and --matrix both say how much is sent: give one")
+        table = read_matrix(matrix)
+        return [max(sum(row) for row in table)], table
+    if size is None and op != "barrier":
+        raise InputError("--size is needed, such as --size 64M or --size 1K:1G")
+    return parse_sizes(size or "0"), None
+
+
+def _answer(
+    op: str, sizes: list[int], described: MachineOptions, options: CollectiveOptions, launch: Text, network: Text,
+    table: Matrix | None, explain: bool,
+) -> tuple[CollectiveAnswer, list[str]]:  # fmt: skip
+    """The answer, and what was assumed about the machine."""
+    from trine.cli.machine import group_machine
+    from trine.collectives.ask import collective as ask
+    from trine.collectives.stepwise import is_bare
+
+    machine, warnings = group_machine(described)
+    if launch is not None and is_bare(options, machine):
+        raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
+    with ProgressLine() as progress:
+
+        def asked(cluster: Cluster, explained: bool) -> CollectiveAnswer:
+            return ask(
+                op, sizes, cluster, options=options, network=network, explain=explained, matrix=table,
+                progress=progress, on_compile=progress.compiling,
+            )  # fmt: skip
+
+        answer = asked(machine, explain)
+        for option, plain in _without(described):
+            other = asked(group_machine(plain)[0], False)
+            if other.load == answer.load and [row.time_ps for row in other.rows] == [
+                row.time_ps for row in answer.rows
+            ]:
+                raise InputError(
+                    f"{option} changes nothing: no message of this group goes another way or over that link"
+                )
+    return answer, warnings
+
+
+def _without(machine: MachineOptions) -> Iterator[tuple[str, MachineOptions]]:
+    """Options about links and routes, each with the machine as it is without it."""
+    if machine.routing is not None:
+        yield f"--routing {machine.routing}", replace(machine, routing=None)
+    for text in machine.slow_links:
+        rest = tuple(other for other in machine.slow_links if other != text)
+        yield f"--slow-link {text}", replace(machine, slow_links=rest)
+    for text in machine.links_down:
+        rest = tuple(other for other in machine.links_down if other != text)
+        yield f"--link-down {text}", replace(machine, links_down=rest)
 
 
 def alias(op: str) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.library import Collectives
-from trine.collectives.library.costs import COSTS
+from trine.collectives.library.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.library.load import link_load
-from trine.collectives.stepwise import Stepwise
+from trine.collectives.stepwise import Stepwise, is_bare
 from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
+
+if TYPE_CHECKING:
+    from trine.collectives.direct import Matrix
 
 #: At most this many links are listed in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
 MAX_LINKS = 64
@@ -76,6 +79,7 @@ def collective(
     options: CollectiveOptions | None = None,
     network: str | None = None,
     explain: bool = False,
+    matrix: Matrix | None = None,
     progress: Callable[[int, int, int], None] | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> CollectiveAnswer:
@@ -88,6 +92,8 @@ def collective(
         protocol ``none`` are simulated step by step.
     network: ``fair``, ``equal`` or ``fifo`` simulates every message on the links, whatever the algorithm.
     explain: also work out the alternatives.
+    matrix: of all_to_all_v, bytes from each rank (row) to each rank; the size is the largest sum of a row.
+    progress, on_compile: as of :func:`trine.engine.run`.
 
     Raises
     ------
@@ -97,10 +103,16 @@ def collective(
     ranks = tuple(range(len(cluster.gpus)) if group is None else group)
     if not sizes:
         raise InputError("no sizes were given", field="size")
-    if network is not None or needs_steps(options, cluster):
-        return _stepwise(op, sizes, cluster, ranks, options, network, explain, progress, on_compile)
+    if matrix is not None and op != "all_to_all_v":
+        raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {op}", field="matrix")
+    if op == "barrier" and any(sizes):
+        raise InputError("a barrier has no bytes: its size is 0", field="size")
+    if network is not None or needs_steps(op, options, cluster):
+        asked_stepwise = Stepwise(cluster, ranks, options, network or "fair", progress, on_compile, matrix)
+        return _stepwise(op, sizes, asked_stepwise, explain)
     asked = Collectives(cluster, ranks, options)
     rows = tuple(asked.predict(op, size) for size in sizes)
+    _refuse_what_does_not_matter(op, asked, rows)
     return CollectiveAnswer(
         op=op,
         cluster=cluster,
@@ -113,40 +125,52 @@ def collective(
         alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
         crossovers=tuple(asked.crossovers(op)) if explain else (),
         load=link_load(cluster, ranks, rows[-1]),
-        notes=asked.notes(op),
+        notes=(*asked.notes(op), *dict.fromkeys(note for row in rows[-1:] for note in row.notes)),
         num_domains=asked.view.num_domains,
         num_nodes=asked.view.num_nodes,
     )
 
 
-def needs_steps(options: CollectiveOptions, cluster: Cluster) -> bool:
+def needs_steps(op: str, options: CollectiveOptions, cluster: Cluster) -> bool:
     """Whether there is no library model of this: another algorithm, bare links, or links that say not what they are."""
-    if options.algorithm not in (AUTO, *COSTS) or options.protocol == "none":
+    if op == "all_to_all_v" or is_bare(options, cluster):
         return True
-    return options.protocol == AUTO and not any(link.medium for link in cluster.links)
+    return options.algorithm not in (AUTO, *LIBRARY_ALGORITHMS.get(op, (options.algorithm,)))
 
 
-def _stepwise(
-    op: str,
-    sizes: Sequence[int],
-    cluster: Cluster,
-    ranks: tuple[int, ...],
-    options: CollectiveOptions,
-    network: str | None,
-    explain: bool,
-    progress: Callable[[int, int, int], None] | None,
-    on_compile: Callable[[], None] | None,
-) -> CollectiveAnswer:
-    asked = Stepwise(cluster, ranks, options, network or "fair", progress, on_compile)
+def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[CollectiveTime]) -> None:
+    """Options that are right for a library, but make no difference to these answers."""
+    options = asked.options
+    in_network = [pair for pair in runnable(asked.view, asked.library.name, op) if pair[0] in IN_NETWORK]
+    if options.nvls is False and not in_network:
+        raise InputError(f"forbids what {asked.library.name} has not for {op} on this group anyway", field="nvls")
+    for name, value, other in (
+        ("min_channels", options.min_channels, replace(options, min_channels=None)),
+        ("max_channels", options.max_channels, replace(options, max_channels=None)),
+    ):
+        if value is None:
+            continue
+        without = Collectives(asked.cluster, asked.group, other)
+        if all(row.time_ps == without.predict(op, row.size_bytes).time_ps for row in rows):
+            usual = without.predict(op, rows[0].size_bytes).channels
+            raise InputError(
+                f"{value} changes no time at these sizes: {usual} channels are used without it, and more of them only "
+                "matter to LL",
+                field=name,
+            )
+
+
+def _stepwise(op: str, sizes: Sequence[int], asked: Stepwise, explain: bool) -> CollectiveAnswer:
     rows = tuple(asked.run(op, size) for size in sizes)
+    cluster, ranks = asked.cluster, tuple(asked.ranks)
     return CollectiveAnswer(
         op=op,
         cluster=cluster,
         group=ranks,
         library=asked.library_name,
         version=asked.library_version,
-        launch=options.launch if asked.library_name != "none" else "none",
-        network=network or "fair",
+        launch=asked.options.launch if asked.library_name != "none" else "none",
+        network=asked.network,
         rows=rows,
         alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
         load=asked.load,

@@ -1,7 +1,7 @@
 """Collectives in two levels: within groups of neighbouring ranks (nodes, rows of a torus) and across them.
 
-An all-reduce is a reduce-scatter within the group, an all-reduce of each rank's part with its peers in other groups, and
-an all-gather within the group (Jia et al., "Highly scalable deep learning training system with mixed-precision",
+An all-reduce is a reduce-scatter within the group, an all-reduce of each rank's part with its peers in other groups,
+and an all-gather within the group (Jia et al., "Highly scalable deep learning training system with mixed-precision",
 2018; on a torus Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", 2018). Position
 ``g x size + l`` is member l of group g.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trine.errors import InputError, MissingExtraError
@@ -9,6 +10,7 @@ from trine.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from trine.collectives.ask import CollectiveAnswer
 
+ENDINGS = (".png", ".svg", ".pdf")
 #: Okabe and Ito, 2008: apart for colour-blind readers.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999")
 
@@ -18,7 +20,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise MissingExtraError("pictures need matplotlib: pip install 'trine[plot]'") from None
+        raise MissingExtraError("drawing", "plot", "matplotlib") from None
     matplotlib.use("Agg", force=False)
     from matplotlib import pyplot as plt
 
@@ -37,6 +39,14 @@ def size_axis(axis: Any, sizes: list[int]) -> None:
     axis.set_xlabel("size (bytes)")
 
 
+def check_plot(path: str, sizes: Sequence[int]) -> None:
+    """Refuse before any work what cannot be drawn: InputError for fewer than two sizes or another kind of file."""
+    if len([size for size in sizes if size > 0]) < 2:
+        raise InputError("a picture needs at least two sizes, such as --size 1K:1G", field="plot")
+    if not path.lower().endswith(ENDINGS):
+        raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
+
+
 def plot_collective(answer: CollectiveAnswer, path: str) -> None:
     """Write the picture to ``path``, PNG, SVG or PDF by its ending.
 
@@ -44,9 +54,8 @@ def plot_collective(answer: CollectiveAnswer, path: str) -> None:
     ------
     InputError: fewer than two positive sizes, or a file that cannot be written.
     """
+    check_plot(path, [row.size_bytes for row in answer.rows])
     rows = [row for row in answer.rows if row.size_bytes > 0]
-    if len(rows) < 2:
-        raise InputError("a picture needs at least two sizes, such as --size 1K:1G", field="plot")
     plt = pyplot()
     figure, (times, rates) = plt.subplots(1, 2, figsize=(11, 4.4), constrained_layout=True)
     sizes = [row.size_bytes for row in rows]

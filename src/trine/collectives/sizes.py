@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
-from trine.errors import UnitError
+from trine.errors import InputError, UnitError
 from trine.units import parse_bytes
 
 _NUMBER = re.compile(r"\s*(\d{1,18})\s*([kKmMgGtT]?)\s*")
 _POWER = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 MAX_SIZES = 4096
+#: A matrix of 1024 ranks with ten digits an entry.
+MAX_MATRIX_BYTES = 16 << 20
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, what: str = "--size") -> int:
     """``"64M"``, ``"64MiB"`` or ``"67108864"`` in bytes. Raises UnitError for anything else."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        return parse_bytes(text, "--size")
+        return parse_bytes(text, what)
     return int(match[1]) << _POWER[match[2].lower()]
 
 
@@ -69,3 +73,29 @@ def format_size(size_bytes: int) -> str:
         if size_bytes and size_bytes % (1 << power) == 0:
             return f"{size_bytes >> power}{unit}"
     return str(size_bytes)
+
+
+def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
+    """Bytes from each rank (line) to each rank (column), comma separated, each as :func:`parse_size` reads it.
+
+    Raises
+    ------
+    InputError: a file above 16 MiB, that is not text, or not square.
+    UnitError: an entry that is no size.
+    """
+    file = Path(path)
+    if file.stat().st_size > MAX_MATRIX_BYTES:
+        raise InputError(f"is larger than {MAX_MATRIX_BYTES} bytes", file=path)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InputError("is not text: lines of comma separated sizes are expected", file=path) from None
+    rows = [
+        tuple(parse_size(entry, f"{path}:{number}") for entry in line.split(","))
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    if not rows or any(len(row) != len(rows) for row in rows):
+        widths = sorted({len(row) for row in rows})
+        raise InputError(f"must be square, has {len(rows)} lines of {widths} entries", file=path)
+    return tuple(rows)

@@ -6,16 +6,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import SCALE_OUT, Cluster
+from trine.collectives.expand import expand
 from trine.collectives.library import Collectives
-from trine.collectives.library.costs import Setting, step_us
-from trine.collectives.library.predict import bus_factor, sent_bytes
-from trine.collectives.registry import known_algorithms, known_kinds, make_schedule
+from trine.collectives.library.conventions import bus_factor, sent_bytes
+from trine.collectives.library.costs import Setting
+from trine.collectives.library.predict import OPS
+from trine.collectives.neighbours import to_the_next
+from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import ScheduleRun, run_schedule
 from trine.errors import InputError, TrineError, nearest
 from trine.model.collective import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part
 from trine.model.schedule import ExpandedSchedule, Schedule
+
+if TYPE_CHECKING:
+    from trine.collectives.direct import Matrix
+    from trine.model.kernelplan import KernelPlan
 
 #: Bytes on the wire for each byte of payload: LL sends a 4-byte flag with 4 bytes, LL128 8 bytes of flag with 120.
 WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "none": Fraction(1)}
@@ -38,22 +46,29 @@ class Stepwise:
         network: str,
         progress: Progress | None = None,
         on_compile: Callable[[], None] | None = None,
+        matrix: Matrix | None = None,
     ) -> None:
+        if len(ranks) < 2:
+            raise InputError(f"a collective needs at least 2 ranks, got {len(ranks)}")
         if options.protocol not in (AUTO, *PROTOCOLS):
-            raise InputError(f"unknown protocol {options.protocol!r}{nearest(options.protocol, PROTOCOLS)}", field="protocol")
+            raise InputError(
+                f"unknown protocol {options.protocol!r}{nearest(options.protocol, PROTOCOLS)}", field="protocol"
+            )
         self.cluster, self.ranks, self.options, self.network = cluster, ranks, options, network
-        self.progress, self.on_compile = progress, on_compile
+        self.progress, self.on_compile, self.matrix = progress, on_compile, matrix
         self.group = [cluster.gpus[rank] for rank in ranks]
         self.load: Mapping[str, int] = {}
         self.notes: tuple[str, ...] = ()
-        known = any(link.medium for link in cluster.links)
-        self.protocol = options.protocol if options.protocol != AUTO else "simple" if known else "none"
+        self.protocol = options.protocol
+        if self.protocol == AUTO:
+            self.protocol = "none" if is_bare(options, cluster) else "simple"
         self.library: Collectives | None = None
         self._refuse_unused()
         if self.protocol != "none":
             asked = CollectiveOptions(library=options.library, launch=options.launch)
             self.library = Collectives(cluster, ranks, asked)
-        self._plan: tuple[str, object] | None = None
+            self.notes = self.library.cost_notes()
+        self._plan: KernelPlan | None = None
 
     @property
     def library_name(self) -> str:
@@ -78,11 +93,14 @@ class Stepwise:
         return answer
 
     def alternatives(self, op: str, size: int) -> list[CollectiveTime]:
-        """Every schedule that trine has for ``op`` on this group, the fastest first; those that do not fit are left out."""
+        """Every schedule that trine has for ``op`` on this group, the fastest first.
+
+        Left out: those that do not fit the group, and those of more than MAX_MESSAGES messages.
+        """
         rows = []
         for algorithm in known_algorithms(op):
             try:
-                rows.append(self._simulate(op, size, algorithm)[1])
+                rows.append(self._simulate(op, size, algorithm, MAX_MESSAGES)[1])
             except TrineError:
                 continue
         return sorted(rows, key=lambda row: row.time_ps)
@@ -96,26 +114,41 @@ class Stepwise:
             raise InputError("limits on channels belong to the library model: leave out --network", field="channels")
         if self.protocol == "none" and options.library != AUTO:
             raise InputError("the bare links know no library: give --protocol simple, ll or ll128", field="library")
+        if self.protocol == "none" and options.launch != CollectiveOptions().launch:
+            raise InputError("the bare links know no launches: give --protocol simple, ll or ll128", field="launch")
         if options.nvls is not None:
             raise InputError("is the library's choice; give --algorithm nvls or another one", field="nvls")
 
     def _algorithm(self, op: str, size: int) -> str:
-        options = self.options
-        if op not in known_kinds():
+        known = known_algorithms(op)
+        if not known:
             raise InputError(f"unknown collective {op!r}{nearest(op, known_kinds())}", field="op")
-        if options.algorithm != AUTO:
-            return options.algorithm
-        if self.library is not None:
+        asked = self.options.algorithm
+        if asked != AUTO:
+            return asked if asked in known else SCHEDULE_OF.get(asked, asked)
+        if self.library is not None and op in OPS:
             chosen = self.library.predict(op, size).algorithm
             chosen = SCHEDULE_OF.get(chosen, chosen)
-            if chosen in known_algorithms(op):
-                return chosen
-        return known_algorithms(op)[0]
+            if chosen in known:
+                return self._shaped(chosen)
+        return known[0]
 
-    def _simulate(self, op: str, size: int, algorithm: str) -> tuple[ScheduleRun, CollectiveTime]:
+    def _shaped(self, algorithm: str) -> str:
+        """A hierarchy of the group's domains where they have one size."""
+        view = self._setting.view
+        if algorithm != "hierarchical" or view.min_per_domain != view.max_per_domain:
+            return algorithm
+        return f"{algorithm}:{view.num_domains}x{view.max_per_domain}"
+
+    def _simulate(
+        self, op: str, size: int, algorithm: str, most: int | None = None
+    ) -> tuple[ScheduleRun, CollectiveTime]:
+        """``most``: refuse more messages than this before they are simulated."""
         n = len(self.ranks)
         sent = sent_bytes(op, size, n)
         schedule, name = self._schedule(op, sent, algorithm)
+        if most is not None and isinstance(schedule, Schedule) and _num_messages(schedule) > most:
+            raise InputError(f"more than {most} messages")
         done = run_schedule(
             schedule,
             self.cluster,
@@ -132,7 +165,12 @@ class Stepwise:
     def _schedule(self, op: str, sent: int, algorithm: str) -> tuple[Schedule | ExpandedSchedule, str]:
         if algorithm.endswith((".json", ".xml")) or os.sep in algorithm:
             return self._from_plan(op, sent, algorithm), Path(algorithm).name
-        return make_schedule(op, len(self.ranks), sent, algorithm), algorithm
+        n = len(self.ranks)
+        if op == "send_recv" and algorithm in known_algorithms(op):
+            return to_the_next(n, sent), algorithm
+        if self.matrix is not None:
+            return make_schedule(op, n, sent, algorithm, matrix=self.matrix), algorithm
+        return make_schedule(op, n, sent, algorithm, 0 if op in ROOTED else -1), algorithm
 
     def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
         """The plan's transfers; proven to do what it says before the first use."""
@@ -141,8 +179,8 @@ class Stepwise:
         if self._plan is None:
             plan = load_plan(path)
             check_plan(plan)
-            self._plan = path, plan
-        plan = self._plan[1]
+            self._plan = plan
+        plan = self._plan
         if plan.collective != op:
             raise InputError(f"is a plan for {plan.collective}, not for {op}", file=path)
         if plan.num_ranks != len(self.ranks):
@@ -174,12 +212,10 @@ class Stepwise:
 
     def _step_ps(self, source: int, target: int) -> int:
         """The software's part of a message: by whether it leaves the domain."""
-        setting = self._setting
         route, _ = self.cluster.paths(source, target)[0]
         out = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
-        tier, medium = (setting.view.between, setting.outer) if out else (setting.view.inside, setting.inner)
-        hardware_us = tier.latency_ps / 1e6 if tier else 0.0
-        return round(max(0.0, step_us(tier, medium, self.protocol) - hardware_us) * 1e6)
+        medium = self._setting.outer if out else self._setting.inner
+        return round(medium.step_us[self.protocol] * 1e6)
 
     def _answer(self, op: str, size: int, sent: int, name: str, done: ScheduleRun) -> CollectiveTime:
         parts = []
@@ -204,8 +240,30 @@ class Stepwise:
             algorithm=name,
             protocol=self.protocol,
             channels=0,
-            bus_factor=bus_factor(op, len(self.ranks)),
+            bus_factor=self._bus_factor(op, sent),
             evidence="modelled" if self.library is None else "assumed",
             limit=self.cluster.links[int(busiest)].name if busiest is not None else "",
             parts=tuple(parts),
         )
+
+    def _bus_factor(self, op: str, sent: int) -> float:
+        """With a matrix, the part of the largest row that leaves its rank: (n - 1) / n where all blocks are equal."""
+        if self.matrix is None or not sent:
+            return bus_factor(op, len(self.ranks))
+        leaves = (sum(row) - row[rank] for rank, row in enumerate(self.matrix))
+        return int(max(leaves)) / sent
+
+
+def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
+    """Whether only the links count: the protocol ``none``, or links that do not say what they are."""
+    if options.protocol != AUTO:
+        return options.protocol == "none"
+    return not any(link.medium for link in cluster.links)
+
+
+def _num_messages(schedule: Schedule) -> int:
+    """About how many; exactly where all ranks do alike."""
+    if schedule.shift_symmetric:
+        sends = schedule.sends_of(0, schedule.num_ranks, schedule.num_chunks, schedule.root)
+        return len(sends.step) * schedule.num_ranks
+    return expand(schedule).num_transfers

@@ -42,9 +42,7 @@ def answer_json(answer: CollectiveAnswer) -> dict[str, Any]:
         data["explain"] = [
             {
                 "size_bytes": row.size_bytes,
-                "parts": [
-                    {"name": part.name, "time_us": part.time_ps / 1e6, "why": part.why} for part in row.parts
-                ],
+                "parts": [{"name": part.name, "time_us": part.time_ps / 1e6, "why": part.why} for part in row.parts],
                 "fastest": _pair_json(others[0]),
                 "alternatives": [_pair_json(other) for other in others],
             }

@@ -17,8 +17,8 @@ class CollectiveOptions:
 
     ``library``: ``nccl``, ``rccl`` or ``auto`` (by the GPUs). ``algorithm``: ``ring``, ``tree``, ``nvls``, ... .
     ``protocol``: one of PROTOCOLS. ``min_channels``, ``max_channels``: as NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS.
-    ``launch``: one of LAUNCHES. ``nvls``: False forbids in-network reduction (NCCL_NVLS_ENABLE=0), True demands that
-    the cluster has it, None lets the library choose.
+    ``launch``: one of LAUNCHES. ``nvls``: False forbids in-network reduction (NCCL_NVLS_ENABLE=0), True demands it
+    (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose.
     """
 
     library: str = AUTO
@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveTime:
-    """The time of one collective of one size; parts add up to ``time_ps``.
+    """The time of one collective of one size; parts add up to ``time_ps``. Ordered by it; ``float()`` is in seconds.
 
     ``size_bytes``: as asked for; ``sent_bytes``: as nccl-tests rounds it to whole elements a rank. ``low_ps`` and
     ``high_ps``: the band in which 80 % of measurements are expected. ``channels``: 0 where the notion does not apply.
@@ -64,6 +64,22 @@ class CollectiveTime:
     limit: str
     parts: tuple[Part, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __float__(self) -> float:
+        """The time in seconds."""
+        return self.time_ps / 1e12
+
+    def __lt__(self, other: CollectiveTime) -> bool:
+        return self.time_ps < other.time_ps
+
+    def __le__(self, other: CollectiveTime) -> bool:
+        return self.time_ps <= other.time_ps
+
+    def __gt__(self, other: CollectiveTime) -> bool:
+        return self.time_ps > other.time_ps
+
+    def __ge__(self, other: CollectiveTime) -> bool:
+        return self.time_ps >= other.time_ps
 
     @property
     def algbw_bytes_per_s(self) -> float:

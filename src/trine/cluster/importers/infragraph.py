@@ -91,8 +91,9 @@ def infragraph_cluster(
             "(merge_switches=True) makes one of each group, or route with 'ecmp-split'"
         )
     cluster = assemble(
-        spec.name or Path(file).stem, devices, wires, file=file, sources={**sources, **choices.used}, notes=notes
-    )
+        spec.name or Path(file).stem, devices, wires, file=file, sources={**sources, **choices.used}, notes=notes,
+        says_who_forwards=own is not None,
+    )  # fmt: skip
     return cluster if own is None else restored(cluster, own, file)
 
 

@@ -75,8 +75,11 @@ def assemble(
     sources: Mapping[str, str],
     notes: Sequence[str] = (),
     library: str | None = None,
+    says_who_forwards: bool = False,
 ) -> Cluster:
     """A cluster of what was read; GPUs forward the traffic of others where nothing else joins them.
+
+    ``says_who_forwards``: the file itself does, as those that trine writes.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def assemble(
     if not any(device.kind == GPU for device in devices):
         raise SpecError("has no GPU", file=file)
     devices, notes = list(devices), list(notes)
-    if gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
+    if not says_who_forwards and gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
         devices = [replace(device, forwards=True) if device.kind == GPU else device for device in devices]
         notes.append("GPUs carry the traffic of other GPUs, since nothing else joins all of them")
     try:

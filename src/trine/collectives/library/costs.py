@@ -21,9 +21,9 @@ COLLNET_EFFICIENCY = 0.8
 NVLS_PATHS = 16
 #: The generation of a GPU, by the beginning of its name.
 GENERATIONS = (
-    ("v100", "volta"), ("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("h20", "hopper"), ("gh200", "hopper"),
-    ("b200", "blackwell"), ("b300", "blackwell"), ("gb200", "blackwell"), ("gb300", "blackwell"), ("mi250", "cdna2"),
-    ("mi300", "cdna3"), ("mi325", "cdna3"), ("mi350", "cdna4"), ("mi355", "cdna4"),
+    ("v100", "volta"), ("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("h20", "hopper"),
+    ("gh200", "hopper"), ("b200", "blackwell"), ("b300", "blackwell"), ("gb200", "blackwell"), ("gb300", "blackwell"),
+    ("mi250", "cdna2"), ("mi300", "cdna3"), ("mi325", "cdna3"), ("mi350", "cdna4"), ("mi355", "cdna4"),
 )  # fmt: skip
 #: Size at which half of the cost of further channels is due (the step that measured LL curves show at 8 to 32 KiB).
 SPREAD_BYTES = 16 << 10
@@ -48,12 +48,13 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """What a cost depends on besides the size. ``channels``: limits what the links give where it is small."""
+    """What a cost depends on besides the size. ``min_channels``, ``max_channels``: limits that the user sets."""
 
     view: View
     library: Library
     launch: str
-    channels: int | None = None
+    min_channels: int | None = None
+    max_channels: int | None = None
 
     @property
     def inner(self) -> Medium:
@@ -62,6 +63,11 @@ class Setting:
     @property
     def outer(self) -> Medium:
         return self.library.medium(self.view.between.medium if self.view.between else "", between=True)
+
+    def num_channels(self, medium: Medium) -> int:
+        """How many channels are used where ``medium`` is what they go over."""
+        most = medium.channels if self.max_channels is None else min(medium.channels, self.max_channels)
+        return max(most, self.min_channels or 0)
 
     @property
     def launch_us(self) -> float:
@@ -87,10 +93,8 @@ def _rate(tier: Tier | None, rate: float, efficiency: float, share: float = 1.0)
 
 
 def _capped(setting: Setting, medium: Medium) -> float:
-    """The part of a medium's rate that a limited number of channels reaches."""
-    if setting.channels is None:
-        return 1.0
-    return min(1.0, setting.channels / medium.channels)
+    """The part of a medium's rate that a limited number of channels reaches; more than usual reach no more."""
+    return min(1.0, setting.num_channels(medium) / medium.channels)
 
 
 def ring_rate(setting: Setting, protocol: str) -> tuple[float, str]:
@@ -113,11 +117,14 @@ def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
 
 
 def _base_us(setting: Setting, protocol: str, size: float) -> float:
-    """What a protocol costs once; LL takes more channels, which start later, from some 16 KiB on."""
+    """What a protocol costs once; LL takes more channels, which start later, from some 16 KiB on, each alike."""
     media = [setting.inner] if setting.view.inside else []
     media += [setting.outer] if setting.view.between else []
-    more = max(medium.spread_us for medium in media) * size / (size + SPREAD_BYTES) if protocol == LL else 0.0
-    return max(medium.base_us[protocol] for medium in media) + more
+    base_us = max(medium.base_us[protocol] for medium in media)
+    if protocol != LL:
+        return base_us
+    spread_us = max(medium.spread_us * setting.num_channels(medium) / medium.channels for medium in media)
+    return base_us + spread_us * size / (size + SPREAD_BYTES)
 
 
 def _ramp(setting: Setting, protocol: str) -> float:
@@ -189,14 +196,15 @@ def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     assert view.inside is not None
     n = view.min_per_domain
     single = inner.nvls_single if setting.launch == "single-process" else 1.0
-    a = _rate(view.inside, view.inside.ring_bytes_per_s, inner.nvls_efficiency * single) / (1.0 + 1.0 / n)
+    part = inner.nvls_efficiency * single
+    a = _rate(view.inside, view.inside.ring_bytes_per_s, part, _capped(setting, inner)) / (1.0 + 1.0 / n)
     b = math.inf
     steps_us = 2 * step_us(view.inside, inner, SIMPLE)
     num_steps = 2
     if view.between is not None:
         paths = min(1.0, NVLS_PATHS / view.between.lanes)
         rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains) * paths
-        b = _rate(view.between, rate, outer.efficiency[SIMPLE])
+        b = _rate(view.between, rate, outer.efficiency[SIMPLE], _capped(setting, outer))
         depth = math.ceil(math.log2(view.num_domains))
         steps_us += 2 * depth * step_us(view.between, outer, SIMPLE)
         num_steps += 2 * depth
@@ -220,8 +228,9 @@ def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     n = view.min_per_domain
     inner_us = step_us(view.inside, inner, SIMPLE)
     steps_us = 2 * inner_us + 2 * step_us(view.between, setting.outer, SIMPLE)
-    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[SIMPLE])
-    b = _rate(view.between, view.between.ring_bytes_per_s, COLLNET_EFFICIENCY * setting.outer.efficiency[SIMPLE])
+    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[SIMPLE], _capped(setting, inner))
+    part = COLLNET_EFFICIENCY * setting.outer.efficiency[SIMPLE]
+    b = _rate(view.between, view.between.ring_bytes_per_s, part, _capped(setting, setting.outer))
     bytes_us = max(2 * size * (n - 1) / n / a, size / b)
     return Cost(
         launch_us=setting.launch_us,
@@ -310,21 +319,41 @@ _PROTOCOLS = {
     "pat": (SIMPLE,),
     "direct": (SIMPLE,),
 }
+#: Algorithms in which the switches of a domain add.
+IN_NETWORK = ("nvls", "nvlstree")
 RING_OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "barrier")
 DIRECT_OPS = ("all_to_all", "gather", "scatter", "send_recv")
 
 
+#: Algorithms that a library has for an op, on one group or another.
+LIBRARY_ALGORITHMS = {
+    "all_reduce": ("ring", "tree", "nvls", "nvlstree", "collnet"),
+    "barrier": ("ring", "tree", "nvls", "nvlstree", "collnet"),
+    "all_gather": ("ring", "pat"),
+    "reduce_scatter": ("ring", "pat"),
+    "broadcast": ("ring",),
+    "reduce": ("ring",),
+    **dict.fromkeys(DIRECT_OPS, ("direct",)),
+}
+
+
+def ll128_allowed(view: View) -> bool:
+    """LL128 needs links that write 128 bytes at once: where all of a node's GPUs are joined by NVLink or xGMI."""
+    return view.inside is not None and view.inside.medium.startswith(("nvlink", "xgmi"))
+
+
 def runnable(view: View, library: str, op: str) -> list[tuple[str, str]]:
     """The (algorithm, protocol) pairs that the library has for ``op`` on this group."""
-    if op in DIRECT_OPS:
-        return [("direct", SIMPLE)]
-    names = ["ring"]
-    if op in ("all_reduce", "barrier"):
-        names.append("tree")
-        if view.multicast and view.min_per_domain > 1:
-            names.append("nvls" if view.num_domains == 1 else "nvlstree")
-        if view.sharp:
-            names.append("collnet")
-    if op in ("all_gather", "reduce_scatter") and view.max_per_domain == 1 and library == "nccl":
-        names.append("pat")
-    return [(name, protocol) for name in names for protocol in _PROTOCOLS[name]]
+    nvls = view.multicast and view.min_per_domain > 1
+    there = {
+        "ring": True,
+        "tree": True,
+        "nvls": nvls and view.num_domains == 1,
+        "nvlstree": nvls and view.num_domains > 1,
+        "collnet": view.sharp,
+        "pat": view.max_per_domain == 1 and library == "nccl",
+        "direct": True,
+    }
+    names = [name for name in LIBRARY_ALGORITHMS[op] if there[name]]
+    allowed = {LL, SIMPLE, LL128} if ll128_allowed(view) else {LL, SIMPLE}
+    return [(name, protocol) for name in names for protocol in _PROTOCOLS[name] if protocol in allowed]

@@ -39,7 +39,8 @@ def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Ite
     else:
         turns = 2 if answer.op in ("all_reduce", "barrier") else 1
         each = size if answer.op in ("broadcast", "reduce") else turns * (n - 1) * size // n
-        for here, there in zip(gpus, [*gpus[1:], gpus[0]], strict=True):
+        ring = sorted(gpus)
+        for here, there in zip(ring, [*ring[1:], ring[0]], strict=True):
             yield here, there, each
 
 

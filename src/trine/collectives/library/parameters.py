@@ -14,8 +14,10 @@ _FOLDER = Path(__file__).parents[2] / "presets" / "collectives"
 
 LL, LL128, SIMPLE, P2P = "ll", "ll128", "simple", "p2p"
 #: What stands for a medium of which no costs are known, by the beginning of its name.
-FALLBACKS = (("nvlink-c2c", "default-pcie"), ("nvlink", "default-nvlink"), ("xgmi", "default-xgmi"), ("pcie", "default-pcie"),
-             ("upi", "default-pcie"), ("qpi", "default-pcie"), ("infinity", "default-pcie"), ("ddr", "default-pcie"))  # fmt: skip
+FALLBACKS = (
+    ("nvlink-c2c", "default-pcie"), ("nvlink", "default-nvlink"), ("xgmi", "default-xgmi"), ("pcie", "default-pcie"),
+    ("upi", "default-pcie"), ("qpi", "default-pcie"), ("infinity", "default-pcie"), ("ddr", "default-pcie"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +86,7 @@ def load_library(name: str) -> Library:
 
 
 def library_from(data: Mapping[str, Any]) -> Library:
-    """A library from the mapping that its file holds; a medium inherits what it does not say from ``default-nvlink``."""
+    """A library from the mapping in its file; a medium inherits what it does not say from ``default-nvlink``."""
     default = data["media"]["default-nvlink"]
     media = {}
     for name, given in data["media"].items():

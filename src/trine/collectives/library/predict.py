@@ -2,30 +2,32 @@
 
 The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). The answer never
 falls as the size grows: where the library changes to something that is faster than what it did for a smaller size, the
-time stays level until the new choice has caught up.
+time stays level until the new choice has caught up. A reduce_scatter or all_gather never takes longer than the
+all_reduce of its size, which leaves every rank with all that they leave it: where the library's own way would, the
+all_reduce's time is the answer, and a note of the answer says so. That happens with many domains or switches that
+reduce, where all_reduce has trees or NVLS and the others a ring.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.library.costs import COSTS, DIRECT_OPS, RING_OPS, Cost, Setting, runnable
+from trine.collectives.library.conventions import MAX_BYTES, bus_factor, sent_bytes
+from trine.collectives.library.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, Setting, runnable
 from trine.collectives.library.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.library.tuner import tuner_us
 from trine.collectives.library.view import View, group_view
 from trine.errors import InputError, nearest
 from trine.model.collective import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, Part
-from trine.units import parse_bytes
+from trine.units import format_time
 
 OPS = (*RING_OPS, *DIRECT_OPS)
 ALGORITHMS = tuple(COSTS)
-#: Element of nccl-tests' default data type, and what it rounds a rank's part down to (float32; 16 bytes).
-ELEMENT_BYTES, ALIGN_BYTES = 4, 16
-MAX_BYTES = 1 << 50
+#: What an all_reduce does besides other things.
+CONTAINED = ("reduce_scatter", "all_gather")
 _GRID_PER_OCTAVE = 4
 
 Candidate = tuple[str, str]
@@ -61,13 +63,16 @@ class Collectives:
         library: Library | None = None,
     ) -> None:
         options = options or CollectiveOptions()
-        self.options = options
-        self.view = group_view(cluster, range(len(cluster.gpus)) if group is None else group)
+        self.options, self.cluster = options, cluster
+        self.group = range(len(cluster.gpus)) if group is None else group
+        self.view = group_view(cluster, self.group)
         name = self.view.library if options.library == AUTO else options.library
         self.library = library or load_library(name)
         _check_options(options, self.view)
-        channels = options.max_channels
-        self.setting = Setting(view=self.view, library=self.library, launch=options.launch, channels=channels)
+        self.setting = Setting(
+            view=self.view, library=self.library, launch=options.launch,
+            min_channels=options.min_channels, max_channels=options.max_channels,
+        )  # fmt: skip
         self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
 
     # -- what there is to choose from ----------------------------------------------------------------------------
@@ -82,16 +87,21 @@ class Collectives:
             for pair in every
             if options.algorithm in (AUTO, pair[0])
             and options.protocol in (AUTO, pair[1])
-            and not (options.nvls is False and pair[0].startswith("nvls"))
+            and options.nvls in (None, pair[0] in IN_NETWORK)
         ]
         if not left:
-            text = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
-            raise InputError(
-                f"{self.library.name} has no {op} with algorithm {options.algorithm!r} and protocol "
-                f"{options.protocol!r} on this group; it has {text}",
-                field="algorithm" if options.algorithm != AUTO else "protocol",
-            )
+            raise self._nothing_left(op, every)
         return left
+
+    def _nothing_left(self, op: str, every: Sequence[Candidate]) -> InputError:
+        options = self.options
+        asked = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
+        asked += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        has = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
+        field = "algorithm" if options.algorithm != AUTO else "protocol" if options.protocol != AUTO else "nvls"
+        return InputError(
+            f"{self.library.name} has no {op} with {' and '.join(asked)} on this group; it has {has}", field=field
+        )
 
     def choice(self, op: str, size_bytes: int) -> Candidate:
         """What the library would take for this size."""
@@ -113,14 +123,19 @@ class Collectives:
 
     def notes(self, op: str) -> tuple[str, ...]:
         """What an answer rests on, and what it leaves out, in sentences."""
-        notes = []
-        for medium in self._media():
-            how = "fitted on measurements of this medium" if medium.evidence != "assumed" else "assumed, of its kind"
-            notes.append(f"software costs on {medium.name}: {how} (docs/background/collectives.md)")
+        notes = list(self.cost_notes())
         if self.library.name != "nccl":
             notes.append(f"{self.library.name} chooses by tables that are not modelled: its fastest candidate is taken")
         if self.view.between is not None:
             notes.append("not modelled: other traffic on the fabric, and congestion control of its transport")
+        return tuple(notes)
+
+    def cost_notes(self) -> tuple[str, ...]:
+        """What the software's costs rest on, a sentence a medium."""
+        notes = []
+        for medium in self._media():
+            how = "fitted on measurements of this medium" if medium.evidence != "assumed" else "assumed, of its kind"
+            notes.append(f"software costs on {medium.name}: {how} (docs/background/collectives.md)")
         return tuple(notes)
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -133,6 +148,14 @@ class Collectives:
         InputError: an unknown op, or a size below 0 or above 1 PiB.
         """
         _check_op(op)
+        own = self._chosen(op, size_bytes)
+        if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
+            return own
+        whole = self._chosen("all_reduce", size_bytes)
+        return own if own.time_ps <= whole.time_ps else _bounded(own, whole)
+
+    def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
+        """With what the library would take."""
         sent = sent_bytes(op, size_bytes, self.view.num_ranks)
         segment = self._segment(op, sent)
         return self._answer(op, size_bytes, sent, segment.candidate, segment.floor_us)
@@ -172,11 +195,7 @@ class Collectives:
         )
 
     def _channels(self) -> int:
-        medium = self.setting.inner if self.view.inside else self.setting.outer
-        channels = medium.channels
-        if self.options.max_channels is not None:
-            channels = min(channels, self.options.max_channels)
-        return max(channels, self.options.min_channels or 0)
+        return self.setting.num_channels(self.setting.inner if self.view.inside else self.setting.outer)
 
     def _evidence(self) -> str:
         found = [medium.evidence for medium in self._media()]
@@ -229,92 +248,6 @@ class Collectives:
         return high
 
 
-def sent_bytes(op: str, size_bytes: int, num_ranks: int) -> int:
-    """What nccl-tests really sends for ``-b size``: whole float32 elements; equal parts in steps of 16 bytes.
-
-    Raises InputError for a size below 0 or above 1 PiB.
-    """
-    if not 0 <= size_bytes <= MAX_BYTES:
-        raise InputError(f"a collective has 0 to {MAX_BYTES} bytes, got {size_bytes}", field="size")
-    if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
-        return size_bytes // num_ranks // ALIGN_BYTES * ALIGN_BYTES * num_ranks
-    return size_bytes // ELEMENT_BYTES * ELEMENT_BYTES
-
-
-def bus_factor(op: str, num_ranks: int) -> float:
-    """busbw / algbw (nccl-tests, doc/PERFORMANCE.md)."""
-    if op in ("all_reduce", "barrier"):
-        return 2 * (num_ranks - 1) / num_ranks
-    if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
-        return (num_ranks - 1) / num_ranks
-    return 1.0
-
-
-def predict(
-    op: str,
-    size_bytes: int,
-    cluster: Cluster,
-    group: Sequence[int] | None = None,
-    options: CollectiveOptions | None = None,
-) -> CollectiveTime:
-    """:meth:`Collectives.predict` of a group that is looked at anew unless it was asked for lately."""
-    return _prepared(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
-
-
-def collective_time(
-    op: str,
-    nbytes: int | str,
-    group: Sequence[int] | int | None,
-    cluster: Cluster | str,
-    options: CollectiveOptions | None = None,
-) -> CollectiveTime:
-    """How long one collective takes; some 20 us a call once the cluster and the group are known.
-
-    Parameters
-    ----------
-    op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``reduce``, ``all_to_all``, ``gather``,
-        ``scatter``, ``send_recv`` or ``barrier``.
-    nbytes: size as nccl-tests counts it, in bytes or as text (``"64 MiB"``).
-    group: the ranks that take part, how many of the first ones, or None for all.
-    cluster: a cluster, or the name of a preset (looked up once).
-
-    Returns the answer with its band and evidence; ``float(answer)`` is in seconds, and answers compare by time.
-
-    Raises
-    ------
-    InputError: an unknown op, a group that the cluster has not, or an option that does not fit.
-    """
-    size = nbytes if isinstance(nbytes, int) else parse_bytes(nbytes, "the size")
-    ranks = range(group) if isinstance(group, int) else group
-    if isinstance(cluster, str):
-        cluster = _named(cluster)
-    return _prepared(cluster, ranks, options or CollectiveOptions()).predict(op, size)
-
-
-_Key = tuple[int, object, CollectiveOptions]
-_prepared_before: OrderedDict[_Key, tuple[Cluster, Collectives]] = OrderedDict()
-_named_before: dict[str, Cluster] = {}
-_KEPT = 256
-
-
-def _prepared(cluster: Cluster, group: Sequence[int] | None, options: CollectiveOptions) -> Collectives:
-    """Keeps the cluster beside the answer, so that its id is not given to another one."""
-    key = (id(cluster), group if group is None or isinstance(group, range) else tuple(group), options)
-    if key not in _prepared_before:
-        _prepared_before[key] = cluster, Collectives(cluster, group, options)
-        if len(_prepared_before) > _KEPT:
-            _prepared_before.popitem(last=False)
-    return _prepared_before[key][1]
-
-
-def _named(name: str) -> Cluster:
-    if name not in _named_before:
-        from trine.cluster import load_cluster
-
-        _named_before[name] = load_cluster(name)
-    return _named_before[name]
-
-
 def _check_op(op: str) -> None:
     if op not in OPS:
         raise InputError(f"unknown collective {op!r}{nearest(op, OPS)}", field="op")
@@ -337,6 +270,19 @@ def _check_options(options: CollectiveOptions, view: View) -> None:
         raise InputError(f"is {low}, more than max_channels {high}", field="min_channels")
     if options.nvls and not view.multicast:
         raise InputError("no switch of this group reduces (NVLS), so it cannot be demanded", field="nvls")
+
+
+def _bounded(own: CollectiveTime, whole: CollectiveTime) -> CollectiveTime:
+    """``own`` with the time of the all_reduce ``whole``, in one part."""
+    note = (
+        f"{own.op} is bounded by the all_reduce of its size ({whole.algorithm}/{whole.protocol}), which contains it: "
+        f"{own.algorithm}/{own.protocol} alone would take {format_time(own.time_ps)}"
+    )
+    part = Part(name="all_reduce", time_ps=whole.time_ps, why=note)
+    return replace(
+        own, time_ps=whole.time_ps, low_ps=whole.low_ps, high_ps=whole.high_ps, limit=whole.limit, parts=(part,),
+        notes=(*own.notes, note),
+    )  # fmt: skip
 
 
 def _ps(us: float) -> int:

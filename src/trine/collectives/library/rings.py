@@ -66,14 +66,21 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
         count = len(domain) - 1
         path = float(lane * (count + 1)) if count > 1 else float(lane)
-        return RingRates(ring=float(lane * count), path=path, fan_out=fan_out, lanes=count, link=slowest, latency_ps=slowest.latency_ps)
+        return RingRates(
+            ring=float(lane * count),
+            path=path,
+            fan_out=fan_out,
+            lanes=count,
+            link=slowest,
+            latency_ps=slowest.latency_ps,
+        )
     lanes = [[min(MAX_LANES, rate // lane) for rate in row] for row in rates]
     found = _count_rings(lanes) if size > 2 else lanes[0][1]
     if not found:
         return None
     return RingRates(
-        ring=float(found * lane), path=float(found * lane), fan_out=max(fan_out, float(lane)), lanes=found, link=slowest,
-        latency_ps=slowest.latency_ps,
+        ring=float(found * lane), path=float(found * lane), fan_out=max(fan_out, float(lane)), lanes=found,
+        link=slowest, latency_ps=slowest.latency_ps,
     )  # fmt: skip
 
 
@@ -159,13 +166,8 @@ def _give(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
 
 def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     """One ring in order over the routes of the cluster; each link's rate is shared by the hops that cross it."""
-    load: dict[int, int] = {}
-    latency_ps = 0
-    for a, b in zip(domain, [*domain[1:], domain[0]], strict=True):
-        route = cluster.paths(a, b)[0][0]
-        latency_ps += cluster.route_latency_ps(route)
-        for link in route:
-            load[link] = load.get(link, 0) + 1
+    pairs = list(zip(domain, [*domain[1:], domain[0]], strict=True))
+    load, latency_ps = crossings(cluster, pairs)
     worst = min(load, key=lambda link: (cluster.links[link].bytes_per_s / load[link], link))
     rate = cluster.links[worst].bytes_per_s / load[worst]
     if any(cluster.devices[cluster.links[link].target].kind == HOST for link in load):
@@ -178,19 +180,30 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
         fan_out=_fan_out(cluster, domain, rate),
         lanes=1,
         link=cluster.links[worst],
-        latency_ps=latency_ps // len(domain),
+        latency_ps=latency_ps,
     )
+
+
+def crossings(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, float], int]:
+    """How often each link is crossed if every pair (device, device) sends once, and the mean latency of a message.
+
+    A message that is spread over several routes crosses each of them in part, and its latency is that of the longest.
+    """
+    load: dict[int, float] = {}
+    latency_ps = 0
+    for source, target in pairs:
+        paths = cluster.paths(source, target)
+        latency_ps += max(cluster.route_latency_ps(route) for route, _ in paths)
+        for route, part in paths:
+            for link in route:
+                load[link] = load.get(link, 0) + part
+    return load, latency_ps // len(pairs)
 
 
 def _fan_out(cluster: Cluster, domain: Sequence[int], at_most: float) -> float:
     """What one GPU sends to all others at once while all do: links are shared by the pairs that cross them."""
     if len(domain) > 16 or len(domain) < 3:  # behind switches it is the GPU's own link
         return at_most
-    load: dict[int, int] = {}
-    for a in domain:
-        for b in domain:
-            if a != b:
-                for link in cluster.paths(a, b)[0][0]:
-                    load[link] = load.get(link, 0) + 1
+    load, _ = crossings(cluster, [(a, b) for a in domain for b in domain if a != b])
     worst = min(cluster.links[link].bytes_per_s / count for link, count in load.items())
     return worst * (len(domain) - 1)

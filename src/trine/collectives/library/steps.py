@@ -2,8 +2,8 @@
 
 A training step simulates the messages of its collectives on the links, where they meet other traffic. The links know
 nothing of launches, protocols and synchronisation; spread over the rounds of the schedule, these are added to the
-latency of its messages. Where the library would be faster than the schedule on bare links (in-network reduction, several
-rings), nothing is taken off.
+latency of its messages. Where the library would be faster than the schedule on bare links (in-network reduction,
+several rings), nothing is taken off.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.closed_forms import uncontended_ps
+from trine.collectives.closed_forms import has_closed_form, uncontended_ps
 from trine.collectives.library.predict import OPS, Collectives
 from trine.collectives.library.view import group_view
 from trine.collectives.registry import ROOTED, make_schedule
@@ -30,7 +30,9 @@ class StepCosts:
         self._asked: dict[tuple[int, ...], Collectives] = {}
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
 
-    def __call__(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
+    def __call__(
+        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
+    ) -> tuple[str | None, int]:
         """The algorithm to simulate (as given, else one that uses all links), and ps to add to each message.
 
         ranks: the group, as positions in ``cluster.gpus``.
@@ -49,6 +51,9 @@ class StepCosts:
         asked = self._asked[group]
         name = algorithm if algorithm is not None else self._usual(kind, asked, group)
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
+        if not has_closed_form(schedule):  # a plug-in's: the bare links
+            self.num_below += 1
+            return name, 0
         rate, latency_ps = self._hop(group)
         bare_ps = uncontended_ps(schedule, rate, latency_ps)
         rounds = (uncontended_ps(schedule, rate, latency_ps + PS_PER_US) - bare_ps) // PS_PER_US

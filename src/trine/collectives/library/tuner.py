@@ -47,13 +47,16 @@ NVLS_PART = (0.0, 0.0, 0.85, 0.74)
 TREE_CORRECTION = {
     LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
     LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
-    SIMPLE: (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+    SIMPLE: (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8,
+             0.9, 0.9),
 }  # fmt: skip
 #: A network operation costs a ring step at least this, three times it with Simple.
 NET_OVERHEAD_US = 1.0
 
-_ARCHITECTURES = (("v100", VOLTA), ("h100", HOPPER), ("h200", HOPPER), ("h20", HOPPER), ("gh200", HOPPER), ("b200", BLACKWELL),
-                  ("b300", BLACKWELL), ("gb200", BLACKWELL), ("gb300", BLACKWELL), ("rtx-pro-6000", BLACKWELL), ("gb10", BLACKWELL))  # fmt: skip
+_ARCHITECTURES = (
+    ("v100", VOLTA), ("h100", HOPPER), ("h200", HOPPER), ("h20", HOPPER), ("gh200", HOPPER), ("b200", BLACKWELL),
+    ("b300", BLACKWELL), ("gb200", BLACKWELL), ("gb300", BLACKWELL), ("rtx-pro-6000", BLACKWELL), ("gb10", BLACKWELL),
+)  # fmt: skip
 
 
 def architecture(gpu: str) -> int:
@@ -61,16 +64,9 @@ def architecture(gpu: str) -> int:
     return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
 
 
-def ll128_allowed(view: View) -> bool:
-    """NCCL uses LL128 where all of a node's GPUs are joined by NVLink."""
-    return view.inside is not None and view.inside.medium.startswith(("nvlink", "xgmi"))
-
-
 def tuner_us(setting: Setting, op: str, size: float, algorithm: str, protocol: str) -> float | None:
     """What NCCL's model says; None for what it would not consider."""
     view = setting.view
-    if protocol == LL128 and not ll128_allowed(view):
-        return None
     if op in ("gather", "scatter", "all_to_all", "send_recv"):
         return 0.0
     rate = _rate(setting, op, algorithm, protocol)
@@ -82,7 +78,7 @@ def tuner_us(setting: Setting, op: str, size: float, algorithm: str, protocol: s
         table = TREE_CORRECTION[protocol]
         if index < len(table):
             rate *= table[index]
-    plateau = size / (setting.inner.channels * view.num_ranks) >= 64
+    plateau = size / (setting.num_channels(setting.inner) * view.num_ranks) >= 64
     if algorithm == "ring" and protocol == SIMPLE and view.num_nodes > 1 and op == "all_reduce" and plateau:
         latency *= 1.9 if architecture(view.gpu) < AMPERE else 1.4
     return latency + size / rate
@@ -102,22 +98,27 @@ def _graph_rate(setting: Setting) -> float:
     view = setting.view
     inner = view.inside.ring_bytes_per_s if view.inside and view.between is None else view.path_bytes_per_s
     outer = view.between.ring_bytes_per_s if view.between else math.inf
-    return min(inner, outer) / 1e6
+    medium = setting.inner if view.inside else setting.outer
+    return min(inner, outer) / 1e6 * min(1.0, setting.num_channels(medium) / medium.channels)
 
 
 def _rate(setting: Setting, op: str, algorithm: str, protocol: str) -> float:
     """Algorithm bandwidth in bytes/us."""
     view = setting.view
     generation, nodes = _columns(view)
-    channels = (setting.inner if view.inside else setting.outer).channels
+    channels = setting.num_channels(setting.inner if view.inside else setting.outer)
     bus = _graph_rate(setting)
     n = view.num_ranks
     if algorithm == "ring":
         if protocol == LL:
             bus = min(LL_MAX[generation][nodes] * 1e3, bus * 0.5)
         elif protocol == LL128:
-            bus = min(bus * (0.7 if view.per_domain < 2 else 0.92), channels * CHANNEL_RING_LL128[generation][nodes] * 1e3)
-        steps = 2 * (n - 1) if op in ("all_reduce", "barrier") else n - 1 if op in ("all_gather", "reduce_scatter") else n
+            bus = min(
+                bus * (0.7 if view.per_domain < 2 else 0.92), channels * CHANNEL_RING_LL128[generation][nodes] * 1e3
+            )
+        steps = (
+            2 * (n - 1) if op in ("all_reduce", "barrier") else n - 1 if op in ("all_gather", "reduce_scatter") else n
+        )
         return bus * n / steps
     if algorithm == "tree":
         bus = min(bus * 0.92, channels * CHANNEL_TREE[generation][nodes] * 1e3)

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trine.cluster.cluster import GPU, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster
 from trine.collectives.library.rings import ring_rates
 from trine.errors import InputError
+
+#: An exchange of all with all is judged by how far shifts by so many eighths of the domains get.
+_EIGHTHS = (1, 2, 3, 4)
+#: More routes than this are not looked at for it: then only the shift by half of them.
+MAX_ROUTES = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +75,7 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
     InputError: fewer than two ranks, a rank twice, or one that the cluster has not.
     """
     _check_group(cluster, group)
-    gpus = [cluster.gpus[rank] for rank in group]
+    gpus = sorted(cluster.gpus[rank] for rank in group)  # a library finds its own order, whatever the ranks' names
     domains = _domains(cluster, gpus)
     inside, path = _inside(cluster, domains)
     devices = cluster.devices
@@ -180,37 +186,51 @@ def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
 
 
 def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
-    """What leaves a domain for the next one in a ring of domains, over the NICs nearest to its GPUs."""
-    load: dict[int, int] = {}
-    latency_ps, crossings, num_paths = 0, 0, 0
+    """What leaves a domain for another one, over the NICs nearest to its GPUs: the next in a ring, and all at once."""
     width = min(map(len, domains))
-    starts = [_spread(domain, width) for domain in domains]
-    for here, there in zip(starts, [*starts[1:], starts[0]], strict=True):
-        for source, target in zip(here, there, strict=True):
-            route, _ = cluster.paths(source, target)[0]
-            latency_ps += cluster.route_latency_ps(route)
-            crossings += 1
-            for link in route:
-                load[link] = load.get(link, 0) + 1
-        num_paths = len(here)
-    worst = min(load, key=lambda link: (cluster.links[link].bytes_per_s / load[link], link))
-    outer = [cluster.links[link] for link in load if cluster.links[link].link_class == SCALE_OUT]
-    medium = next((link.medium for link in outer if link.medium), "")
+    starts = [domain[:width] for domain in domains]
+    ring = _shifted(cluster, starts, 1)
+    links = cluster.links
+    worst = min(ring.load, key=lambda link: (links[link].bytes_per_s / ring.load[link], link))
+    outer = [links[link] for link in ring.load if links[link].link_class == SCALE_OUT]
     nics = {link.source for link in outer if cluster.devices[link.source].kind in (NIC, GPU)}
-    rate = cluster.links[worst].bytes_per_s / load[worst] * num_paths
+    rate = links[worst].bytes_per_s / ring.load[worst] * width
+    shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
+    shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
+    exchange = [rate if shift == 1 else _shifted(cluster, starts, shift).rate(cluster) * width for shift in shifts]
     return Tier(
-        medium=medium or "",
+        medium=next((link.medium for link in outer if link.medium), "") or "",
         ring_bytes_per_s=rate,
-        gpu_bytes_per_s=rate / width,
+        gpu_bytes_per_s=len(exchange) / sum(1 / each for each in exchange) / width,
         lanes=max(1, len(nics) // len(domains)),
-        latency_ps=latency_ps // crossings,
-        limit=cluster.links[worst].name,
+        latency_ps=ring.latency_ps,
+        limit=links[worst].name,
     )
 
 
-def _spread(domain: Sequence[int], width: int) -> list[int]:
-    """``width`` of the GPUs, evenly."""
-    return [domain[i * len(domain) // width] for i in range(width)]
+class _Shift(NamedTuple):
+    """How many of the paths from each domain to the one ``shift`` further cross each link; their mean latency."""
+
+    load: dict[int, float]
+    latency_ps: int
+
+    def rate(self, cluster: Cluster) -> float:
+        """bytes/s of one path where all are in use."""
+        return min(cluster.links[link].bytes_per_s / count for link, count in self.load.items())
+
+
+def _shifted(cluster: Cluster, starts: Sequence[Sequence[int]], shift: int) -> _Shift:
+    load: dict[int, float] = {}
+    latency_ps = crossings = 0
+    for i, here in enumerate(starts):
+        for source, target in zip(here, starts[(i + shift) % len(starts)], strict=True):
+            paths = cluster.paths(source, target)
+            latency_ps += cluster.route_latency_ps(paths[0][0])
+            crossings += 1
+            for route, part in paths:
+                for link in route:
+                    load[link] = load.get(link, 0.0) + part
+    return _Shift(load, latency_ps // crossings)
 
 
 def _on_reducing_switches(cluster: Cluster, gpu: int) -> bool:

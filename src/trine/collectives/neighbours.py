@@ -1,0 +1,21 @@
+"""send_recv as nccl-tests runs it: every rank sends its buffer to the next one, all at once, the last to the first."""
+
+from __future__ import annotations
+
+from trine.collectives.sends import SendList
+from trine.model.schedule import Schedule, Sends
+
+
+def next_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """One send, of one's own buffer."""
+    sends = SendList()
+    sends.each(0, (position + 1) % num_ranks, position)
+    return sends.build()
+
+
+def to_the_next(num_ranks: int, size_bytes: int) -> Schedule:
+    """Rank p ends with the buffer of rank p - 1. ``size_bytes``: of each message. At least two ranks."""
+    return Schedule(
+        kind="send_recv", algorithm="direct", num_ranks=num_ranks, num_chunks=num_ranks, chunk_bytes=size_bytes,
+        size_bytes=size_bytes, sends_of=next_sends, shift_symmetric=True,
+    )  # fmt: skip
