@@ -18,7 +18,7 @@ from trine.cli.main import app
 from trine.errors import InputError, SpecError
 from trine.model.collective import CollectiveTime
 from trine.studies.left_out import left_out
-from trine.studies.measured import COUNTED, FIT, Point, Series, load_measurements, model_fingerprint
+from trine.studies.measured import COUNTED, FIT, Point, Series, load_measurements
 from trine.studies.page import write_report
 from trine.studies.report import report_json, summary_text, verdicts
 from trine.studies.validate import (
@@ -158,16 +158,17 @@ def test_left_out_predictions_replace_the_time_and_keep_the_band(tmp_path: Path)
     ]
     found = validate_collectives([series], off_by(2.0))
     path = tmp_path / "left_out.csv"
-    rows = [f"{series.number},{point.size_bytes},{point.time_ps / 1e6 * 1.1:.9g}" for point in series.points[:-1]]
-    path.write_text("\n".join(["# " + model_fingerprint(), "series,size_bytes,predicted_us", *rows]) + "\n")
+    head = "series,size_bytes,predicted_us,usual_us,measured_us"
+    times = [(point.size_bytes, point.time_ps / 1e6) for point in series.points[:-1]]
+    rows = [f"{series.number},{size},{us * 1.1:.9g},{us * 2:.9g},{us:.9g}" for size, us in times]
+    path.write_text("\n".join([head, *rows]) + "\n")
     without, doubt = left_out(found, path)
     assert doubt == ""
     assert without is not None
     assert [x.point for x in without.compared] == list(series.points[:-1])
     assert all(x.error == pytest.approx(0.1, rel=1e-3) for x in without.compared)
     assert all(x.width == pytest.approx(1.5, rel=1e-3) for x in without.compared)
-    path.write_text(path.read_text().replace("# ", "# 0"))
-    assert "older model" in left_out(found, path)[1]
+    assert "older model" in left_out(validate_collectives([series], off_by(1.9)), path)[1]
     assert left_out(found, tmp_path / "none.csv")[0] is None
     path.write_text("# x\nseries,size\n1,2\n")
     with pytest.raises(SpecError, match="not a table"):

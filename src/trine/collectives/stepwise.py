@@ -16,7 +16,7 @@ from trine.collectives.library.costs import Setting
 from trine.collectives.library.predict import OPS
 from trine.collectives.neighbours import to_the_next
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
-from trine.collectives.run import ScheduleRun, run_schedule
+from trine.collectives.run import ScheduleRun, StepCost, run_schedule
 from trine.errors import InputError, TrineError, nearest
 from trine.model.collective import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part
 from trine.model.schedule import ExpandedSchedule, Schedule
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: Bytes on the wire for each byte of payload: LL sends a 4-byte flag with 4 bytes, LL128 8 bytes of flag with 120.
 WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "none": Fraction(1)}
-#: The schedule that stands for an algorithm of the library.
-SCHEDULE_OF = {"tree": "double-binary-tree", "nvlstree": "hierarchical", "collnet": "sharp"}
+#: The schedule that stands for an algorithm of the library where it has another name.
+SCHEDULE_OF = {"collnet": "sharp"}
 #: Alternatives with more messages than this are not simulated for ``--explain``.
 MAX_MESSAGES = 3_000_000
 
@@ -59,12 +59,10 @@ class Stepwise:
         self.group = [cluster.gpus[rank] for rank in ranks]
         self.load: Mapping[str, int] = {}
         self.notes: tuple[str, ...] = ()
-        self.protocol = options.protocol
-        if self.protocol == AUTO:
-            self.protocol = "none" if is_bare(options, cluster) else "simple"
+        self.is_bare = is_bare(options, cluster)
         self.library: Collectives | None = None
         self._refuse_unused()
-        if self.protocol != "none":
+        if not self.is_bare:
             asked = CollectiveOptions(library=options.library, launch=options.launch)
             self.library = Collectives(cluster, ranks, asked)
             self.notes = self.library.cost_notes()
@@ -82,8 +80,8 @@ class Stepwise:
 
     def run(self, op: str, size: int) -> CollectiveTime:
         """Simulate one size. Raises InputError for a collective or algorithm that does not exist or does not fit."""
-        algorithm = self._algorithm(op, size)
-        done, answer = self._simulate(op, size, algorithm)
+        algorithm, protocol = self._choice(op, size)
+        done, answer = self._simulate(op, size, algorithm, protocol)
         links = self.cluster.links
         carried = done.link_bytes.tolist()
         order = sorted(
@@ -98,9 +96,10 @@ class Stepwise:
         Left out: those that do not fit the group, and those of more than MAX_MESSAGES messages.
         """
         rows = []
+        protocol = self._choice(op, size)[1]
         for algorithm in known_algorithms(op):
             try:
-                rows.append(self._simulate(op, size, algorithm, MAX_MESSAGES)[1])
+                rows.append(self._simulate(op, size, algorithm, protocol, MAX_MESSAGES)[1])
             except TrineError:
                 continue
         return sorted(rows, key=lambda row: row.time_ps)
@@ -112,40 +111,46 @@ class Stepwise:
         options = self.options
         if options.min_channels is not None or options.max_channels is not None:
             raise InputError("limits on channels belong to the library model: leave out --network", field="channels")
-        if self.protocol == "none" and options.library != AUTO:
+        if self.is_bare and options.library != AUTO:
             raise InputError("the bare links know no library: give --protocol simple, ll or ll128", field="library")
-        if self.protocol == "none" and options.launch != CollectiveOptions().launch:
+        if self.is_bare and options.launch != CollectiveOptions().launch:
             raise InputError("the bare links know no launches: give --protocol simple, ll or ll128", field="launch")
         if options.nvls is not None:
             raise InputError("is the library's choice; give --algorithm nvls or another one", field="nvls")
 
-    def _algorithm(self, op: str, size: int) -> str:
+    def _choice(self, op: str, size: int) -> tuple[str, str]:
+        """Algorithm and protocol; where they are left open what the library would take, if there is one."""
         known = known_algorithms(op)
         if not known:
             raise InputError(f"unknown collective {op!r}{nearest(op, known_kinds())}", field="op")
-        asked = self.options.algorithm
+        asked, protocol = self.options.algorithm, self.options.protocol
+        if self.library is None:
+            return (known[0] if asked == AUTO else asked), "none"
         if asked != AUTO:
-            return asked if asked in known else SCHEDULE_OF.get(asked, asked)
-        if self.library is not None and op in OPS:
-            chosen = self.library.predict(op, size).algorithm
-            chosen = SCHEDULE_OF.get(chosen, chosen)
-            if chosen in known:
-                return self._shaped(chosen)
-        return known[0]
+            return self._schedule_for(op, asked), "simple" if protocol == AUTO else protocol
+        if op not in OPS:
+            return known[0], "simple" if protocol == AUTO else protocol
+        taken = self.library.predict(op, size)
+        return self._schedule_for(op, taken.algorithm), taken.protocol if protocol == AUTO else protocol
 
-    def _shaped(self, algorithm: str) -> str:
-        """A hierarchy of the group's domains where they have one size."""
+    def _schedule_for(self, op: str, algorithm: str) -> str:
+        """A library's algorithm as one of trine's: trees and NVLS of several domains are hierarchies of them."""
         view = self._setting.view
-        if algorithm != "hierarchical" or view.min_per_domain != view.max_per_domain:
-            return algorithm
-        return f"{algorithm}:{view.num_domains}x{view.max_per_domain}"
+        alike = view.min_per_domain == view.max_per_domain
+        if self.options.algorithm == AUTO and algorithm == "tree":
+            if view.num_domains > 1 and view.max_per_domain > 1 and alike:
+                return f"hierarchical:{view.num_domains}x{view.max_per_domain}:outer=double-binary-tree"
+            return "double-binary-tree"
+        if algorithm == "nvlstree":
+            return f"hierarchical:{view.num_domains}x{view.max_per_domain}" if alike else "hierarchical"
+        return SCHEDULE_OF.get(algorithm, algorithm)
 
     def _simulate(
-        self, op: str, size: int, algorithm: str, most: int | None = None
+        self, op: str, size: int, algorithm: str, protocol: str, most: int | None = None
     ) -> tuple[ScheduleRun, CollectiveTime]:
         """``most``: refuse more messages than this before they are simulated."""
         n = len(self.ranks)
-        sent = sent_bytes(op, size, n)
+        sent = size if self.matrix is not None else sent_bytes(op, size, n)
         schedule, name = self._schedule(op, sent, algorithm)
         if most is not None and isinstance(schedule, Schedule) and _num_messages(schedule) > most:
             raise InputError(f"more than {most} messages")
@@ -154,13 +159,13 @@ class Stepwise:
             self.cluster,
             self.group,
             network=self.network,
-            step_ps=self._step_ps if self.library is not None else 0,
-            byte_factor=WIRE[self.protocol],
+            step_ps=0 if self.library is None else self._steps(protocol),
+            byte_factor=WIRE[protocol],
             agents=self._agents(schedule),
             progress=self.progress,
             on_compile=self.on_compile,
         )
-        return done, self._answer(op, size, sent, name, done)
+        return done, self._answer(op, size, sent, (name, protocol), done)
 
     def _schedule(self, op: str, sent: int, algorithm: str) -> tuple[Schedule | ExpandedSchedule, str]:
         if algorithm.endswith((".json", ".xml")) or os.sep in algorithm:
@@ -210,14 +215,18 @@ class Stepwise:
         assert self.library is not None
         return self.library.setting
 
-    def _step_ps(self, source: int, target: int) -> int:
+    def _steps(self, protocol: str) -> StepCost:
         """The software's part of a message: by whether it leaves the domain."""
-        route, _ = self.cluster.paths(source, target)[0]
-        out = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
-        medium = self._setting.outer if out else self._setting.inner
-        return round(medium.step_us[self.protocol] * 1e6)
 
-    def _answer(self, op: str, size: int, sent: int, name: str, done: ScheduleRun) -> CollectiveTime:
+        def step_ps(source: int, target: int) -> int:
+            route, _ = self.cluster.paths(source, target)[0]
+            out = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
+            medium = self._setting.outer if out else self._setting.inner
+            return round(medium.step_us[protocol] * 1e6)
+
+        return step_ps
+
+    def _answer(self, op: str, size: int, sent: int, pair: tuple[str, str], done: ScheduleRun) -> CollectiveTime:
         parts = []
         if self.library is not None:
             setting = self._setting
@@ -237,8 +246,8 @@ class Stepwise:
             time_ps=time_ps,
             low_ps=round(time_ps * low),
             high_ps=round(time_ps * high),
-            algorithm=name,
-            protocol=self.protocol,
+            algorithm=pair[0],
+            protocol=pair[1],
             channels=0,
             bus_factor=self._bus_factor(op, sent),
             evidence="modelled" if self.library is None else "assumed",

@@ -110,7 +110,8 @@ def check_log(
     if log.op is None:
         raise InputError("the log does not say which collective it is: give --op", file=log.path)
     _check_ranks(log, cluster)
-    options, said = (options, ()) if options is not None else options_of(log)
+    found, said = options_of(log)
+    options = found if options is None else options
     measured, notes = _measured(log, in_place)
     asked = Collectives(cluster, None, options)
     rows = tuple(_checked(size, times, asked.predict(log.op, size)) for size, times in measured)

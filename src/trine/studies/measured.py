@@ -5,7 +5,6 @@ Numbers are those of their sources, unchanged but for the thinning that ``benchm
 
 from __future__ import annotations
 
-import ast
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -206,25 +205,3 @@ def _entries() -> dict[str, Any]:
 def _rows(name: str) -> list[dict[str, str]]:
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def model_fingerprint() -> str:
-    """SHA-256 of what the predictions without a machine rest on: the cost model, its priors' outcome and the points."""
-    import hashlib
-
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for name in ("costs.py", "tuner.py", "rings.py", "view.py"):
-        code = (root / "collectives" / "library" / name).read_text(encoding="utf-8")
-        digest.update(ast.dump(_without_docstrings(ast.parse(code))).encode())
-    for name in ("machines.yaml", "series.csv", "points.csv"):
-        digest.update((FOLDER / name).read_bytes())
-    return digest.hexdigest()
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    """Words and layout may change without a new fit."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return tree

@@ -8,7 +8,7 @@ from trine.errors import InputError
 ELEMENT_BYTES, ALIGN_BYTES = 4, 16
 MAX_BYTES = 1 << 50
 #: Every rank has a part of its own.
-_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter")
 
 
 def sent_bytes(op: str, size_bytes: int, num_ranks: int) -> int:

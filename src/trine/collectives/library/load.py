@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.library.view import domains_of
 from trine.model.collective import CollectiveTime
 
 #: With more pairs than this nobody waits for their routes: the loads of direct collectives are left out.
 MAX_PAIRS = 20_000
 
 Pair = tuple[int, int, int]
+Item = TypeVar("Item")
 
 
 def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) -> dict[str, int]:
     """Bytes over each link that carries any, the busiest (longest at its rate) first.
 
-    For rings the ring in the order of the group, for trees and in-network reduction the equivalent sums; empty where
-    there are more than MAX_PAIRS pairs of ranks.
+    For rings those that are spread over all NICs of a domain, and the same sums for trees and for in-network reduction
+    across domains; empty for direct collectives of more than MAX_PAIRS pairs of ranks.
     """
     gpus = [cluster.gpus[rank] for rank in group]
     load: dict[int, int] = {}
@@ -27,7 +30,7 @@ def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) ->
                 load[link] = load.get(link, 0) + round(count * part)
     links = cluster.links
     order = sorted(load, key=lambda link: (-load[link] / links[link].bytes_per_s, link))
-    return {links[link].name: load[link] for link in order}
+    return {links[link].name: load[link] for link in order if load[link]}
 
 
 def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Iterator[Pair]:
@@ -39,16 +42,32 @@ def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Ite
     else:
         turns = 2 if answer.op in ("all_reduce", "barrier") else 1
         each = size if answer.op in ("broadcast", "reduce") else turns * (n - 1) * size // n
-        ring = sorted(gpus)
-        for here, there in zip(ring, [*ring[1:], ring[0]], strict=True):
-            yield here, there, each
+        yield from _rings(domains_of(cluster, sorted(gpus)), each)
+
+
+def _rings(domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
+    """``each`` bytes through every GPU; a part of the rings leaves each domain from each of its first GPUs."""
+    if len(domains) == 1:
+        yield from ((here, there, each) for here, there in _around(domains[0]))
+        return
+    width = min(map(len, domains))
+    for domain in domains:
+        m = len(domain)
+        yield from ((here, there, each * (m - 1) // m) for here, there in _around(domain) if m > 1)
+    for domain, following in _around(domains):
+        for here, there in zip(domain[:width], following[:width], strict=True):
+            yield here, there, each // width
+
+
+def _around(items: Sequence[Item]) -> Iterator[tuple[Item, Item]]:
+    """Each with the next one, the last with the first."""
+    return zip(items, [*items[1:], items[0]], strict=True)
 
 
 def _direct(gpus: Sequence[int], op: str, size: int) -> Iterator[Pair]:
     n = len(gpus)
     if op == "send_recv":
-        for here, there in zip(gpus, [*gpus[1:], gpus[0]], strict=True):
-            yield here, there, size
+        yield from ((here, there, size) for here, there in _around(gpus))
     elif op in ("gather", "scatter"):
         for other in gpus[1:]:
             yield (other, gpus[0], size // n) if op == "gather" else (gpus[0], other, size // n)

@@ -67,6 +67,8 @@ class Collectives:
         self.group = range(len(cluster.gpus)) if group is None else group
         self.view = group_view(cluster, self.group)
         name = self.view.library if options.library == AUTO else options.library
+        if cluster.library not in (None, name):
+            raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
         self.library = library or load_library(name)
         _check_options(options, self.view)
         self.setting = Setting(

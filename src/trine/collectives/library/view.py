@@ -76,7 +76,7 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
     """
     _check_group(cluster, group)
     gpus = sorted(cluster.gpus[rank] for rank in group)  # a library finds its own order, whatever the ranks' names
-    domains = _domains(cluster, gpus)
+    domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
     devices = cluster.devices
     return View(
@@ -106,7 +106,7 @@ def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
         )
 
 
-def _domains(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
+def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """GPUs that scale-up links join, in order; GPUs without any are joined by their node, or by host links."""
     roots = list(range(len(cluster.devices)))
 
@@ -147,29 +147,42 @@ def _of_one_node(cluster: Cluster, gpus: Sequence[int], parts: Sequence[int | No
 def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
     """The slowest domain, and the rate of ring paths through it. One domain of each make is looked at."""
     best: dict[object, tuple[Tier, float]] = {}
-    for domain in domains:
-        if len(domain) > 1:
-            key = _make(cluster, domain)
-            if key not in best:
-                best[key] = _one_domain(cluster, domain)
+    several = [domain for domain in domains if len(domain) > 1]
+    for make, domain in zip(_makes(cluster, several), several, strict=True):
+        if make not in best:
+            best[make] = _one_domain(cluster, domain)
     if not best:
         return None, float("inf")
     tiers = list(best.values())
     return min((tier for tier, _ in tiers), key=lambda tier: tier.ring_bytes_per_s), min(path for _, path in tiers)
 
 
-def _make(cluster: Cluster, domain: Sequence[int]) -> object:
-    """Equal for domains that are built alike: links of each GPU, as (class, rate, whether to a GPU, which one)."""
-    place = {gpu: i for i, gpu in enumerate(domain)}
-    return tuple(
-        tuple(
-            sorted(
-                (link.link_class, link.bytes_per_s, place.get(link.target, -1), cluster.devices[link.target].kind)
-                for link in cluster.links_from(gpu)
-            )
-        )
-        for gpu in domain
-    )
+def _makes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
+    """Equal for domains that are built alike: their links, both ways, between devices as they are counted inside."""
+    if len(domains) < 2:
+        return list(range(len(domains)))
+    devices = cluster.devices
+    owner: dict[object, int] = {}
+    for number, domain in enumerate(domains):
+        for gpu in domain:
+            owner[gpu] = owner[("node", devices[gpu].node)] = number
+    home = [owner.get(i, owner.get(("node", device.node), -1)) for i, device in enumerate(devices)]
+    count = [0] * len(domains)
+    place = []
+    for number in home:
+        place.append(count[number])
+        count[number] += number >= 0
+    links: list[list[tuple[int, int, int, int]]] = [[] for _ in domains]
+    for link in cluster.links:
+        here, there = home[link.source], home[link.target]
+        for number in {here, there} - {-1}:
+            source = place[link.source] if here == number else -1
+            target = place[link.target] if there == number else -1
+            links[number].append((source, target, link.bytes_per_s, link.latency_ps))
+    return [
+        (tuple(place[gpu] for gpu in domain), tuple(sorted(found)))
+        for domain, found in zip(domains, links, strict=True)
+    ]
 
 
 def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
