@@ -31,9 +31,26 @@ from trine.studies.validate import validate_collectives
 
 FOLDER = Path(__file__).parents[1] / "src" / "trine" / "presets" / "collectives"
 KINDS = ("default-nvlink", "default-xgmi", "default-pcie", "default-net")
-PLAIN = ("p2p_step_us", "p2p_base_us", "p2p_efficiency", "spread_us", "copy_GBps", "nvls_us", "nvls_efficiency", "nvls_single")
+PLAIN = (
+    "p2p_step_us",
+    "p2p_base_us",
+    "p2p_efficiency",
+    "spread_us",
+    "copy_GBps",
+    "nvls_us",
+    "nvls_efficiency",
+    "nvls_single",
+)
 #: How far (in log) a parameter may easily move from its prior: from its kind, and the kind's from its start.
-PRIOR = {"efficiency": 0.06, "nvls_efficiency": 0.06, "nvls_single": 0.1, "nvls_us": 0.15, "p2p_efficiency": 0.1, "ramp": 0.4, "launch_factor": 0.3}
+PRIOR = {
+    "efficiency": 0.06,
+    "nvls_efficiency": 0.06,
+    "nvls_single": 0.1,
+    "nvls_us": 0.15,
+    "p2p_efficiency": 0.1,
+    "ramp": 0.4,
+    "launch_factor": 0.3,
+}
 PRIOR_ELSE, LOSS = 0.4, 0.12
 #: Data that says nothing else weighs like this many points for each parameter.
 PRIOR_WEIGHT = 0.5
@@ -77,7 +94,18 @@ def samples(library: str, families_out: frozenset[str] = frozenset(), split: str
         for point in points:
             weight = 1.0 / math.sqrt(len(points)) * (1.5 if point.size_bytes >= 1 << 30 else 1.0)
             sent = sent_bytes(series.op, point.size_bytes, view.num_ranks)
-            out.append(Sample(asked, series.op, point.size_bytes, sent, math.log(point.time_ps / 1e6), weight, series, frozenset(names)))
+            out.append(
+                Sample(
+                    asked,
+                    series.op,
+                    point.size_bytes,
+                    sent,
+                    math.log(point.time_ps / 1e6),
+                    weight,
+                    series,
+                    frozenset(names),
+                )
+            )
     return out
 
 
@@ -231,11 +259,15 @@ def report(points: list[Sample], library: Library, verbose: bool) -> None:
         errors.setdefault((key, band), []).append(error)
     for band, found in every.items():
         if found:
-            print(f"{band}: n {len(found)} median {np.median(np.abs(found)):.3f} p90 {np.quantile(np.abs(found), 0.9):.3f}")
+            print(
+                f"{band}: n {len(found)} median {np.median(np.abs(found)):.3f} p90 {np.quantile(np.abs(found), 0.9):.3f}"
+            )
     if verbose:
         for (key, band), found in sorted(errors.items()):
             a = np.array(found)
-            print(f"  {key} {band:5} n {len(a):3} median |e| {np.median(abs(a)):.2f}  bias {np.median(a):+.2f} worst {a[abs(a).argmax()]:+.2f}")
+            print(
+                f"  {key} {band:5} n {len(a):3} median |e| {np.median(abs(a)):.2f}  bias {np.median(a):+.2f} worst {a[abs(a).argmax()]:+.2f}"
+            )
 
 
 def leave_out(name: str, data: dict[str, Any], steps: int) -> list[tuple[Sample, float]]:
@@ -278,7 +310,10 @@ def write_left_out(rows: list[tuple[Sample, float]]) -> None:
     path = FOLDER.parent / "measured" / "left_out.csv"
     load_library.cache_clear()  # the presets have just been written anew
     usual = {(c.series.number, c.point.size_bytes): c for c in validate_collectives().compared}
-    lines = ["# written by benchmarks/fit_collectives.py --leave", "series,size_bytes,predicted_us,usual_us,measured_us"]
+    lines = [
+        "# written by benchmarks/fit_collectives.py --leave",
+        "series,size_bytes,predicted_us,usual_us,measured_us",
+    ]
     for sample, us in rows:
         found = usual[sample.series.number, sample.size]
         times = f"{us:.6g},{found.predicted.time_ps / 1e6:.6g},{found.point.time_ps / 1e6:.6g}"

@@ -249,7 +249,9 @@ def _collective_costs(asked: str, machine: Cluster | None) -> StepCosts | None:
     Raises InputError for another word, or for a library's costs on links of an unknown kind.
     """
     if asked not in COLLECTIVE_COSTS:
-        raise InputError(f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs")
+        raise InputError(
+            f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
+        )
     known = machine is not None and any(link.medium for link in machine.links)
     if asked == "library" and not known:
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")

@@ -157,5 +157,7 @@ def test_routes_of_transfers_are_those_of_the_cluster(tmp_path: Path) -> None:
     graph = read(tmp_path, cluster, [{**TRANSFER, "src": "host0", "dst": "gpu3"}])
     links = graph.route_links[graph.route_ptr[graph.route[0]] : graph.route_ptr[graph.route[0] + 1]]
     assert [graph.link_names[link] for link in links] == ["host0->pcie1", "pcie1->gpu3"]
-    assert graph.route_latency_ps[graph.route[0]] == sum(cluster.links[link].latency_ps for link in cluster.route(21, 3))
+    assert graph.route_latency_ps[graph.route[0]] == sum(
+        cluster.links[link].latency_ps for link in cluster.route(21, 3)
+    )
     assert np.array_equal(graph.link_bytes_per_s, cluster.link_bytes_per_s)

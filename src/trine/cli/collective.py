@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -138,27 +138,37 @@ def _answer(
             )  # fmt: skip
 
         answer = asked(machine, explain)
-        for option, plain in _without(described):
-            other = asked(group_machine(plain)[0], False)
-            if other.load == answer.load and [row.time_ps for row in other.rows] == [
-                row.time_ps for row in answer.rows
-            ]:
-                raise InputError(
-                    f"{option} changes nothing: no message of this group goes another way or over that link"
-                )
+        _refuse_links_that_do_not_matter(described, lambda other: asked(group_machine(other)[0], False))
     return answer, warnings
 
 
-def _without(machine: MachineOptions) -> Iterator[tuple[str, MachineOptions]]:
-    """Options about links and routes, each with the machine as it is without it."""
+def _refuse_links_that_do_not_matter(
+    machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveAnswer]
+) -> None:
+    """Options about links and routes without which the answer is the same, and with which alone it is that of none."""
+    none = replace(machine, routing=None, slow_links=(), links_down=())
+
+    def same(one: MachineOptions, other: MachineOptions) -> bool:
+        first, second = ask(one), ask(other)
+        return first.load == second.load and first.times_ps == second.times_ps
+
+    for option, without, alone in _options_of_links(machine, none):
+        if same(machine, without) and same(alone, none):
+            raise InputError(f"{option} changes nothing: no message of this group goes another way or over that link")
+
+
+def _options_of_links(
+    machine: MachineOptions, none: MachineOptions
+) -> Iterator[tuple[str, MachineOptions, MachineOptions]]:
+    """Each of these options, the machine without it, and the one that has it alone."""
     if machine.routing is not None:
-        yield f"--routing {machine.routing}", replace(machine, routing=None)
+        yield f"--routing {machine.routing}", replace(machine, routing=None), replace(none, routing=machine.routing)
     for text in machine.slow_links:
         rest = tuple(other for other in machine.slow_links if other != text)
-        yield f"--slow-link {text}", replace(machine, slow_links=rest)
+        yield f"--slow-link {text}", replace(machine, slow_links=rest), replace(none, slow_links=(text,))
     for text in machine.links_down:
         rest = tuple(other for other in machine.links_down if other != text)
-        yield f"--link-down {text}", replace(machine, links_down=rest)
+        yield f"--link-down {text}", replace(machine, links_down=rest), replace(none, links_down=(text,))
 
 
 def alias(op: str) -> str:

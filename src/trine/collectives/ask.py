@@ -45,6 +45,11 @@ class CollectiveAnswer:
     num_domains: int = 1
     num_nodes: int = 1
 
+    @property
+    def times_ps(self) -> tuple[int, ...]:
+        """The time of each row."""
+        return tuple(row.time_ps for row in self.rows)
+
     def to_json(self) -> dict[str, Any]:
         """The answer as documented in docs/reference/collective-json.md."""
         from trine.collectives.table import answer_json

@@ -1,0 +1,168 @@
+"""Does every option of ``trine collective`` move the answer, or get refused by name? One option at a time, all of them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trine.cli.collective import collective
+from trine.cli.main import app
+
+RUNNER = CliRunner()
+H100 = "all_reduce --size 1K,1M,64M --cluster dgx-h100"
+TWO = "all_reduce --size 1K,1M,64M --cluster dgx-h100 --nodes 2"
+INLINE = "all_reduce --size 1K,1M --topology ring --gpus 4 --bandwidth 50GB/s --latency 1us"
+FAIR = "all_reduce --size 1M --cluster dgx-h100 --network fair"
+PLANS = Path(__file__).parents[1] / "data" / "mscclpp"
+
+#: (base command, option to add)
+MOVES = [
+    (H100, "--gpus 4"),
+    (H100, "--nodes 2"),
+    ("all_reduce --size 64M --cluster dgx-h100 --nodes 64", "--fabric fat-tree:4"),
+    (H100, "--slow-link gpu0->nvswitch:0.5"),
+    ("all_reduce --size 64M --cluster mi300x-node", "--link-down gpu0->gpu1 --link-down gpu1->gpu0"),
+    ("all_to_all --size 64M --cluster dgx-h100 --nodes 64 --fabric fat-tree:2", "--routing ecmp-hash"),
+    ("all_reduce --size 1M --topology ring --gpus 4 --bandwidth 50GB/s", "--latency 1us"),
+    (H100, "--link-down gpu0->nvswitch"),  # round by PCIe
+    (H100, "--algorithm ring"),
+    (H100, "--algorithm halving-doubling"),
+    (H100, "--protocol simple"),
+    (H100, "--protocol none"),
+    (INLINE, "--protocol simple"),
+    (INLINE, "--algorithm halving-doubling"),
+    (H100, "--launch graph"),
+    (H100, "--launch single-process"),
+    (FAIR, "--launch graph"),
+    (FAIR, "--protocol simple"),
+    (FAIR, "--algorithm direct"),
+    (FAIR, "--gpus 4"),
+    (H100, "--nvls"),
+    (H100, "--no-nvls"),
+    (TWO, "--nvls"),
+    (H100, "--min-channels 48"),
+    (H100, "--max-channels 4"),
+    (TWO, "--max-channels 4"),
+    ("all_to_all --size 64M --cluster l40s-pcie", "--max-channels 1"),
+    (H100, "--network fair"),
+    (H100, "--network fifo"),
+    ("all_to_all --size 64M --cluster l40s-pcie --network fair", "--network fifo"),
+    (H100, "--explain"),
+    (f"all_reduce --size 1M --cluster dgx-h100 --gpus 4 --algorithm {PLANS}/v1_v0.7.0_allreduce_ring_4gpu.json",
+     "--protocol ll"),
+]  # fmt: skip
+
+#: (base command, option to add, a word of the refusal)
+REFUSED = [
+    (H100, "--gpus 9 --nodes 1", "8"),
+    (H100, "--fabric switch", "fabric"),
+    (INLINE, "--fabric switch", "--fabric"),
+    (INLINE, "--nodes 2", "--nodes"),
+    (INLINE, "--launch graph", "--launch"),
+    (INLINE, "--launch process-per-gpu", "--launch"),
+    (INLINE, "--library nccl", "library"),
+    (INLINE, "--nvls", "nvls"),
+    (INLINE, "--no-nvls", "nvls"),
+    (INLINE, "--max-channels 4", "channels"),
+    (INLINE, "--cluster dgx-h100", "--topology"),
+    (INLINE, "--routing ecmp-hash", "--routing"),
+    (H100, "--bandwidth 50GB/s", "--bandwidth"),
+    (H100, "--latency 1us", "--latency"),
+    (H100, "--routing ecmp-hash", "--routing"),
+    (H100, "--routing sideways", "sideways"),
+    (H100, "--slow-link gpu0->nvswitc:0.5", "nvswitch"),
+    (TWO, "--slow-link node0.pcie0->node0.host0:0.5", "--slow-link"),
+    (TWO, "--link-down node0.pcie0->node0.host0 --link-down node1.pcie0->node1.host0", "--link-down"),
+    (H100, "--library rccl", "library"),
+    (H100, "--library ncl", "library"),
+    ("all_reduce --size 1M --cluster mi300x-node", "--library nccl", "library"),
+    (H100, "--launch by-hand", "launch"),
+    (H100, "--algorithm rign", "ring"),
+    (H100, "--algorithm collnet", "algorithm"),
+    (H100, "--protocol ll256", "protocol"),
+    ("all_reduce --size 1M --cluster l40s-pcie", "--protocol ll128", "protocol"),
+    ("all_reduce --size 1M --cluster dgx-a100", "--nvls", "nvls"),
+    ("all_reduce --size 1M --cluster dgx-a100", "--no-nvls", "nvls"),
+    ("broadcast --size 1M --cluster dgx-h100", "--no-nvls", "nvls"),
+    ("broadcast --size 1M --cluster dgx-h100", "--nvls", "nvls"),
+    ("all_to_all --size 1M --cluster dgx-h100", "--min-channels 48", "min_channels"),
+    ("all_reduce --size 1G --cluster dgx-h100", "--min-channels 48", "min_channels"),
+    (H100, "--min-channels 8", "min_channels"),
+    (H100, "--max-channels 64", "max_channels"),
+    (H100, "--max-channels 0", "max_channels"),
+    (H100, "--min-channels 9 --max-channels 8", "min_channels"),
+    (H100, "--algorithm ring --nvls", "ring"),
+    (FAIR, "--max-channels 4", "channels"),
+    (FAIR, "--min-channels 4", "channels"),
+    (FAIR, "--nvls", "nvls"),
+    (FAIR, "--no-nvls", "nvls"),
+    (FAIR, "--protocol none --launch graph", "launch"),
+    (FAIR, "--protocol none --library nccl", "library"),
+    (H100, "--network fare", "fair"),
+    (H100, "--matrix {tmp}/m.csv", "--matrix"),
+    ("all_reduce --cluster dgx-h100", "--matrix {tmp}/m.csv", "matrix"),
+    ("barrier --cluster dgx-h100", "--size 1K", "size"),
+    ("all_reduce --size 1M --cluster dgx-h100", "--plot {tmp}/x.png", "two sizes"),
+    (H100, "--plot {tmp}/x.bmp", "x.bmp"),
+    (H100, "--json {tmp}/no/where.json", "where.json"),
+]
+
+
+def run(command: str) -> tuple[int, str, str]:
+    text = command.replace("50GB/s", "50\0GB/s").replace("1us", "1\0us")
+    result = RUNNER.invoke(app, ["collective", *(word.replace("\0", " ") for word in text.split())])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def answer(command: str) -> dict[str, object]:
+    code, out, err = run(f"{command} --json -")
+    assert code == 0, err
+    data = json.loads(out)
+    assert isinstance(data, dict)
+    return data
+
+
+def times(data: dict[str, object]) -> list[float]:
+    rows = data["rows"]
+    assert isinstance(rows, list)
+    return [row["time_us"] for row in rows]
+
+
+@pytest.mark.parametrize(("base", "option"), MOVES, ids=lambda text: str(text)[-60:])
+def test_it_moves_the_answer(base: str, option: str) -> None:
+    before, after = answer(base), answer(f"{base} {option}")
+    if option == "--explain":
+        assert "explain" in after and "explain" not in before
+    else:
+        assert times(before) != times(after)
+
+
+@pytest.mark.parametrize(("base", "option", "word"), REFUSED, ids=lambda text: str(text)[-60:])
+def test_it_is_refused_by_name(base: str, option: str, word: str, tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("0,1\n1,0\n")
+    code, out, err = run(f"{base} {option.replace('{tmp}', str(tmp_path))}")
+    assert code == 2, out + err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("error: ") and word in last
+
+
+def test_no_option_is_missing_here() -> None:
+    """An option that is added to the command has to be added above."""
+    tried = " ".join(f"{base} {option}" for base, option, *_ in [*MOVES, *REFUSED]).replace("--no-nvls", "--nvls")
+    for name in inspect.signature(collective).parameters:
+        if name != "op":
+            assert f"--{name.replace('_', '-')} " in tried + " ", name
+
+
+def test_the_order_of_sizes_and_repeats_do_not_matter() -> None:
+    one, other = answer("all_reduce --size 1M,1K,1M --cluster dgx-h100"), answer("all_reduce --size 1K,1M --cluster dgx-h100")
+    assert one == other
+
+
+@pytest.mark.parametrize("name", ["allreduce", "all_reduce_perf", "All-Reduce", "all_reduce"])
+def test_other_names_of_a_collective(name: str) -> None:
+    assert answer(f"{name} --size 1K --cluster dgx-h100")["op"] == "all_reduce"
