@@ -260,13 +260,15 @@ def report(points: list[Sample], library: Library, verbose: bool) -> None:
     for band, found in every.items():
         if found:
             print(
-                f"{band}: n {len(found)} median {np.median(np.abs(found)):.3f} p90 {np.quantile(np.abs(found), 0.9):.3f}"
+                f"{band}: n {len(found)} median {np.median(np.abs(found)):.3f} "
+                f"p90 {np.quantile(np.abs(found), 0.9):.3f}"
             )
     if verbose:
         for (key, band), found in sorted(errors.items()):
             a = np.array(found)
             print(
-                f"  {key} {band:5} n {len(a):3} median |e| {np.median(abs(a)):.2f}  bias {np.median(a):+.2f} worst {a[abs(a).argmax()]:+.2f}"
+                f"  {key} {band:5} n {len(a):3} median |e| {np.median(abs(a)):.2f}  bias {np.median(a):+.2f} "
+                f"worst {a[abs(a).argmax()]:+.2f}"
             )
 
 
@@ -300,7 +302,8 @@ def summarise(rows: list[tuple[Sample, float]]) -> None:
                 error = np.abs(np.array(part) - 1)
                 low, high = np.quantile(1 / np.array(part), (0.1, 0.9))
                 print(
-                    f"left out, {'between' if net else 'inside'} domains, {'<' if small else '>='} 1 MiB: n {len(part)} "
+                    f"left out, {'between' if net else 'inside'} domains, {'<' if small else '>='} 1 MiB: "
+                    f"n {len(part)} "
                     f"median {np.median(error):.3f} p90 {np.quantile(error, 0.9):.3f} band {low:.2f} to {high:.2f}"
                 )
 

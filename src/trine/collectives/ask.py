@@ -10,6 +10,7 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.library import Collectives
 from trine.collectives.library.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.library.load import link_load
+from trine.collectives.registry import known_algorithms
 from trine.collectives.stepwise import Stepwise, is_bare
 from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
@@ -112,10 +113,10 @@ def collective(
         raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {op}", field="matrix")
     if op == "barrier" and any(sizes):
         raise InputError("a barrier has no bytes: its size is 0", field="size")
-    if network is not None or needs_steps(op, options, cluster):
-        asked_stepwise = Stepwise(cluster, ranks, options, network or "fair", progress, on_compile, matrix)
-        return _stepwise(op, sizes, asked_stepwise, explain)
-    asked = Collectives(cluster, ranks, options)
+    asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
+    if asked is None or _only_trine_has_it(op, asked):
+        stepwise = Stepwise(cluster, ranks, options, network or "fair", progress, on_compile, matrix)
+        return _stepwise(op, sizes, stepwise, explain)
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)
     return CollectiveAnswer(
@@ -141,6 +142,13 @@ def needs_steps(op: str, options: CollectiveOptions, cluster: Cluster) -> bool:
     if op == "all_to_all_v" or is_bare(options, cluster):
         return True
     return options.algorithm not in (AUTO, *LIBRARY_ALGORITHMS.get(op, (options.algorithm,)))
+
+
+def _only_trine_has_it(op: str, asked: Collectives) -> bool:
+    """Whether the library lacks the algorithm on this group, and trine has a schedule of that name."""
+    algorithm = asked.options.algorithm
+    there = {name for name, _ in runnable(asked.view, asked.library.name, op)} if op in LIBRARY_ALGORITHMS else set()
+    return algorithm not in (AUTO, *there) and algorithm in known_algorithms(op)
 
 
 def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[CollectiveTime]) -> None:
