@@ -133,7 +133,9 @@ def test_a_ring_on_one_node(op: str, turns: int, size: int, protocol: str) -> No
     library, inside, n = model.library, model.view.inside, 8
     assert inside is not None
     medium = library.media["nvlink3"]
-    launch = library.launch_us["process-per-gpu"] * library.launch_factor.get("ampere", library.launch_factor["default"])
+    launch = library.launch_us["process-per-gpu"] * library.launch_factor.get(
+        "ampere", library.launch_factor["default"]
+    )
     base = medium.base_us[protocol] + (medium.spread_us * size / (size + 16384) if protocol == "ll" else 0.0)
     steps = turns * (n - 1) * (medium.step_us[protocol] + inside.latency_ps / 1e6)
     volume = (turns * (n - 1) + library.extra_steps.get(op, 0.0)) * size / n

@@ -1,4 +1,4 @@
-"""Does every option of ``trine collective`` move the answer, or get refused by name? One option at a time, all of them."""
+"""Does every option of ``trine collective`` move the answer, or get refused by name? One at a time, all of them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def times(data: dict[str, object]) -> list[float]:
 def test_it_moves_the_answer(base: str, option: str) -> None:
     before, after = answer(base), answer(f"{base} {option}")
     if option == "--explain":
-        assert "explain" in after and "explain" not in before
+        assert "explain" in after
+        assert "explain" not in before
     else:
         assert times(before) != times(after)
 
@@ -147,7 +148,8 @@ def test_it_is_refused_by_name(base: str, option: str, word: str, tmp_path: Path
     code, out, err = run(f"{base} {option.replace('{tmp}', str(tmp_path))}")
     assert code == 2, out + err
     last = err.strip().splitlines()[-1]
-    assert last.startswith("error: ") and word in last
+    assert last.startswith("error: ")
+    assert word in last
 
 
 def test_no_option_is_missing_here() -> None:
@@ -159,7 +161,10 @@ def test_no_option_is_missing_here() -> None:
 
 
 def test_the_order_of_sizes_and_repeats_do_not_matter() -> None:
-    one, other = answer("all_reduce --size 1M,1K,1M --cluster dgx-h100"), answer("all_reduce --size 1K,1M --cluster dgx-h100")
+    one, other = (
+        answer("all_reduce --size 1M,1K,1M --cluster dgx-h100"),
+        answer("all_reduce --size 1K,1M --cluster dgx-h100"),
+    )
     assert one == other
 
 

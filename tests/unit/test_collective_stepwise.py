@@ -37,7 +37,8 @@ def test_a_ring_of_bare_links_is_the_closed_form_to_the_picosecond(
     step = math.ceil(part * 10**12 / (50 * GB)) + US
     assert row.time_ps == turns * (gpus - 1) * step
     assert (row.low_ps, row.high_ps, row.evidence) == (row.time_ps, row.time_ps, "modelled")
-    assert row.protocol == "none" and row.channels == 0
+    assert row.protocol == "none"
+    assert row.channels == 0
 
 
 @pytest.mark.parametrize(("protocol", "wire"), [("simple", 1), ("ll", 2), ("ll128", 128 / 120)])
@@ -63,7 +64,8 @@ def test_launches_differ_step_by_step_too(launch: str) -> None:
         simulate("all_reduce", 1 << 20, cluster, algorithm="ring", protocol="simple", **given).rows[0]
         for given in ({}, {"launch": launch})
     )
-    assert usual.parts[1] == other.parts[1] and usual.parts[0] != other.parts[0]
+    assert usual.parts[1] == other.parts[1]
+    assert usual.parts[0] != other.parts[0]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,8 @@ def test_algorithms_that_the_library_has_not(op: str, algorithm: str) -> None:
     answer = collective(op, [1 << 20], cluster, options=CollectiveOptions(algorithm=algorithm))
     assert answer.network is not None
     assert answer.rows[0].algorithm == algorithm
-    assert answer.load and answer.rows[0].limit in answer.load
+    assert answer.load
+    assert answer.rows[0].limit in answer.load
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,8 @@ def test_algorithms_that_the_library_has_not(op: str, algorithm: str) -> None:
 def test_plans_are_algorithms(plan: str, op: str, gpus: int) -> None:
     cluster = load_cluster("dgx-h100", nodes=2 if "2node" in plan else 1, gpus=gpus)
     row = collective(op, [1 << 20], cluster, options=CollectiveOptions(algorithm=str(PLANS / plan))).rows[0]
-    assert row.algorithm == plan and row.time_ps > 0
+    assert row.algorithm == plan
+    assert row.time_ps > 0
     with pytest.raises(InputError, match=f"for {gpus} ranks, the group has 3"):
         collective(op, [1 << 20], load_cluster("dgx-h100", gpus=3),
                    options=CollectiveOptions(algorithm=str(PLANS / plan)))  # fmt: skip
@@ -118,7 +122,8 @@ def test_rooted_collectives_have_rank_0_as_root(network: str) -> None:
     # Three quarters go over the root's link; fifo stores and forwards the last of them once more.
     last = one if network == "fifo" else 0
     assert gather.rows[0].time_ps == scatter.rows[0].time_ps == 3 * one + last + US * _hops(cluster)
-    assert next(iter(gather.load)).endswith("gpu0") and next(iter(scatter.load)).startswith("gpu0")
+    assert next(iter(gather.load)).endswith("gpu0")
+    assert next(iter(scatter.load)).startswith("gpu0")
     for op in ("broadcast", "reduce"):
         assert simulate(op, size, cluster, network).rows[0].time_ps > 4 * one
 
@@ -177,7 +182,10 @@ def test_a_matrix_has_to_fit() -> None:
 def test_without_an_algorithm_the_library_chooses() -> None:
     cluster = load_cluster("dgx-h100", nodes=2)
     for size in (1 << 10, 1 << 20, 1 << 28):
-        row, chosen = simulate("all_reduce", size, cluster).rows[0], trine.Collectives(cluster).predict("all_reduce", size)
+        row, chosen = (
+            simulate("all_reduce", size, cluster).rows[0],
+            trine.Collectives(cluster).predict("all_reduce", size),
+        )
         assert row.protocol == chosen.protocol
         assert row.algorithm.startswith("hierarchical:2x8")
         assert 0.4 < row.time_ps / chosen.time_ps < 2.0
@@ -190,7 +198,8 @@ def test_alternatives_are_all_that_fit_the_fastest_first() -> None:
     (others,) = answer.alternatives
     names = [other.algorithm for other in others]
     assert {"ring", "tree", "double-binary-tree", "direct", "halving-doubling"} <= set(names)
-    assert "nvls" not in names and "sharp" not in names  # no switch adds
+    assert "nvls" not in names
+    assert "sharp" not in names
     assert [other.time_ps for other in others] == sorted(other.time_ps for other in others)
     assert answer.rows[0] in others
 

@@ -30,14 +30,16 @@ def test_rings_of_a_dgx1(gpus: int, rings: int) -> None:
 @pytest.mark.parametrize("gpus", range(2, 9))
 def test_fully_joined_gpus_have_a_ring_for_every_other_gpu(gpus: int) -> None:
     inside = view("mi300x-node", gpus=gpus).inside
-    assert inside is not None and inside.lanes == gpus - 1
+    assert inside is not None
+    assert inside.lanes == gpus - 1
 
 
 def test_nics_are_those_of_the_gpus_that_take_part() -> None:
     four = view("dgx-h100", nodes=2, gpus=8)
     assert (four.num_domains, four.min_per_domain, four.max_per_domain, four.num_ranks) == (2, 4, 4, 8)
     all_of_them = view("dgx-h100", nodes=2)
-    assert four.between is not None and all_of_them.between is not None
+    assert four.between is not None
+    assert all_of_them.between is not None
     assert (four.between.lanes, all_of_them.between.lanes) == (4, 8)
     assert all_of_them.between.ring_bytes_per_s == 2 * four.between.ring_bytes_per_s
 
@@ -45,7 +47,8 @@ def test_nics_are_those_of_the_gpus_that_take_part() -> None:
 def test_a_rack_is_one_domain() -> None:
     rack = view("gb200-nvl72")
     assert (rack.num_domains, rack.num_ranks, rack.num_nodes) == (1, 72, 18)
-    assert rack.between is None and rack.multicast
+    assert rack.between is None
+    assert rack.multicast
     two = view("gb200-nvl72", nodes=2)
     assert (two.num_domains, two.num_ranks) == (2, 144)
 
@@ -53,7 +56,9 @@ def test_a_rack_is_one_domain() -> None:
 def test_one_gpu_a_node_has_nothing_inside() -> None:
     cluster = load_cluster("dgx-h100", nodes=4)
     alone = group_view(cluster, (0, 8, 16, 24))
-    assert alone.inside is None and alone.num_domains == 4 and not alone.multicast
+    assert alone.inside is None
+    assert alone.num_domains == 4
+    assert not alone.multicast
 
 
 def test_switches_that_add_are_told_from_those_that_do_not() -> None:
@@ -65,7 +70,8 @@ def test_switches_that_add_are_told_from_those_that_do_not() -> None:
 def test_gpus_on_pcie_are_one_domain() -> None:
     cards = view("l40s-pcie")
     assert (cards.num_domains, cards.num_ranks) == (1, 8)
-    assert cards.inside is not None and cards.inside.medium.startswith(("pcie", "upi"))
+    assert cards.inside is not None
+    assert cards.inside.medium.startswith(("pcie", "upi"))
 
 
 def first(cluster: Cluster, part: str) -> str:
@@ -75,7 +81,8 @@ def first(cluster: Cluster, part: str) -> str:
 @pytest.mark.parametrize("slow", ["node0.gpu0->node0.nvswitch", "node1.nvswitch->node1.gpu3"])
 def test_a_slow_link_of_any_node_slows_the_rings_inside(slow: str) -> None:
     healthy, degraded = view("dgx-h100", nodes=2), view("dgx-h100", nodes=2, slow_links=[(slow, "0.5")])
-    assert healthy.inside is not None and degraded.inside is not None
+    assert healthy.inside is not None
+    assert degraded.inside is not None
     assert degraded.inside.ring_bytes_per_s == pytest.approx(healthy.inside.ring_bytes_per_s / 2, rel=0.01)
     assert degraded.inside.limit == slow
 
@@ -83,7 +90,8 @@ def test_a_slow_link_of_any_node_slows_the_rings_inside(slow: str) -> None:
 def test_a_slow_nic_bounds_all_rings_between_nodes() -> None:
     slow = [("node1.nic3->leaf3.rail3", "0.5")]
     healthy, degraded = view("dgx-h100", nodes=2), view("dgx-h100", nodes=2, slow_links=slow)
-    assert healthy.between is not None and degraded.between is not None
+    assert healthy.between is not None
+    assert degraded.between is not None
     assert degraded.between.ring_bytes_per_s == pytest.approx(healthy.between.ring_bytes_per_s / 2, rel=0.01)
     assert healthy.inside == degraded.inside
 
@@ -92,7 +100,8 @@ def test_a_slow_lane_of_direct_links_lowers_the_ring_rate() -> None:
     cluster = load_cluster("dgx1-v100")
     slow = load_cluster("dgx1-v100", slow_links=[(first(cluster, "gpu0->gpu"), "0.5")])
     usual, degraded = group_view(cluster, range(8)).inside, group_view(slow, range(8)).inside
-    assert usual is not None and degraded is not None
+    assert usual is not None
+    assert degraded is not None
     assert degraded.ring_bytes_per_s < usual.ring_bytes_per_s
 
 

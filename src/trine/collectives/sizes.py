@@ -9,7 +9,7 @@ from pathlib import Path
 from trine.errors import InputError, UnitError
 from trine.units import parse_bytes
 
-_NUMBER = re.compile(r"\s*(\d{1,18})\s*([kKmMgGtT]?)\s*")
+_NUMBER = re.compile(r"\s*([0-9]{1,18})\s*([kKmMgGtT]?)\s*")
 _POWER = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 MAX_SIZES = 4096
 #: A matrix of 1024 ranks with ten digits an entry.

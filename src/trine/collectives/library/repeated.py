@@ -36,7 +36,7 @@ def collective_time(
     cluster: Cluster | str,
     options: CollectiveOptions | None = None,
 ) -> CollectiveTime:
-    """How long one collective takes; some 20 us a call once the cluster and the group are known.
+    """How long one collective takes; some 0.1 ms a call once the cluster and the group are known.
 
     Parameters
     ----------
