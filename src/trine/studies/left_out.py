@@ -36,9 +36,7 @@ def left_out(validation: Validation, path: Path | None = None) -> tuple[Validati
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         try:
-            table = {
-                (int(r["series"]), int(r["size_bytes"])): tuple(float(r[name]) for name in _TIMES) for r in rows
-            }
+            table = {(int(r["series"]), int(r["size_bytes"])): tuple(float(r[name]) for name in _TIMES) for r in rows}
         except (KeyError, ValueError, TypeError) as error:
             raise SpecError(f"not a table of series, size_bytes, {', '.join(_TIMES)}: {error}", file=path) from None
     found = tuple(
