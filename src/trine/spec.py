@@ -100,6 +100,8 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
     ------
     SpecError: the file cannot be opened, is too large, or is not UTF-8.
     """
+    if Path(path).exists() and not Path(path).is_file():
+        raise SpecError("cannot be read: it is not a regular file", file=os.fspath(path))
     try:
         with Path(path).open("rb") as file:
             content = file.read(max_bytes + 1)

@@ -88,7 +88,8 @@ def collective(
         links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
     )  # fmt: skip
     options = CollectiveOptions(
-        library=library, algorithm=algorithm, protocol=protocol, min_channels=min_channels, max_channels=max_channels,
+        library=library.lower(), algorithm=_plain(algorithm), protocol=protocol.lower(),
+        min_channels=min_channels, max_channels=max_channels,
         nvls=nvls, **({} if launch is None else {"launch": launch}),
     )  # fmt: skip
     answer, warnings = _answer(kind, sizes, machine, options, launch, network, table, explain)
@@ -101,6 +102,11 @@ def collective(
     if plot is not None:
         answer.plot(plot)
         say(f"drawn in {plot}")
+
+
+def _plain(algorithm: str) -> str:
+    """NCCL_ALGO's spelling as ours; the path of a plan as it is."""
+    return algorithm.lower() if algorithm.isalpha() else algorithm
 
 
 def _sizes(op: str, size: Text, matrix: Text) -> tuple[list[int], Matrix | None]:

@@ -37,6 +37,8 @@ def collectives(
 
     if report is not None and machine:
         raise InputError("the report is about all machines: leave out --machine", field="--report")
+    if plot is not None and Path(plot).suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InputError(f"must end in .png, .svg or .pdf, got {plot!r}", field="--plot")
     series = load_measurements()
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)

@@ -112,7 +112,7 @@ def collective(
     if matrix is not None and op != "all_to_all_v":
         raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {op}", field="matrix")
     if op == "barrier" and any(sizes):
-        raise InputError("a barrier has no bytes: its size is 0", field="size")
+        raise InputError("a barrier has no bytes: leave --size out", field="size")
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
         stepwise = Stepwise(cluster, ranks, options, network or "fair", progress, on_compile, matrix)

@@ -66,6 +66,15 @@ class Stepwise:
             asked = CollectiveOptions(library=options.library, launch=options.launch)
             self.library = Collectives(cluster, ranks, asked)
             self.notes = self.library.cost_notes()
+        else:
+            self.notes = (
+                "bare links: no launch, protocol or synchronisation of a library is in these times; links of a known "
+                "kind ('link: nvlink4' in the cluster file) or --protocol simple add them",
+            )
+        if options.algorithm == AUTO:
+            self.notes += (
+                "one schedule in the order of the ranks is simulated; a library may run several rings at once",
+            )
         self._plan: KernelPlan | None = None
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.library import Collectives
+from trine.collectives.library.conventions import bus_factor
 from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
 from trine.studies.hypotheses import FITTED_PENALTY, Hypothesis, hypotheses
@@ -70,8 +71,8 @@ class Check:
 
     @property
     def healthy(self) -> bool:
-        """Whether no range of sizes is slower than the band allows."""
-        return self.suspicious_from is None
+        """Whether the results are right and no range of sizes is slower than the band allows."""
+        return self.suspicious_from is None and not self.log.has_wrong_results
 
     def table(self) -> str:
         """Measured against predicted by size, and the verdict."""
@@ -110,6 +111,7 @@ def check_log(
     if log.op is None:
         raise InputError("the log does not say which collective it is: give --op", file=log.path)
     _check_ranks(log, cluster)
+    _check_ratio(log, log.op, len(cluster.gpus))
     found, said = options_of(log)
     options = found if options is None else options
     measured, notes = _measured(log, in_place)
@@ -121,7 +123,7 @@ def check_log(
         suspicious_from=start, suspicious_to=stop, noise=noise,
         notes=(*log.notes, *said, *notes, *_doubts(log, cluster)),
     )  # fmt: skip
-    return check if check.healthy else _with_cause(check)
+    return check if check.suspicious_from is None else _with_cause(check)
 
 
 def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
@@ -154,6 +156,17 @@ def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
         f"{log.num_ranks}" + (f" --nodes {len(log.hosts)}" if len(log.hosts) > 1 else ""),
         file=log.path,
     )
+
+
+def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
+    """Refuse a collective whose busbw / algbw is not the log's."""
+    expected = bus_factor(op, num_ranks)
+    if log.bus_ratio is not None and expected and abs(log.bus_ratio / expected - 1) > 0.02:
+        raise InputError(
+            f"busbw / algbw is {log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks: "
+            "another collective, or another number of ranks (--op, --gpus)",
+            file=log.path,
+        )
 
 
 def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:

@@ -69,6 +69,16 @@ class NcclLog:
     average_busbw_bytes_per_s: float | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_wrong_results(self) -> bool:
+        """Whether the test itself found wrong elements."""
+        return _counts_errors(self.rows)
+
+    @property
+    def bus_ratio(self) -> float | None:
+        """busbw / algbw where rounding matters least; None below 1 GB/s."""
+        return _ratio(self.rows)
+
 
 @dataclass
 class _Draft:
@@ -120,6 +130,8 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     ------
     InputError: a file that is too large or has no row of results.
     """
+    if not os.path.isfile(path):
+        raise InputError("is not a regular file" if os.path.exists(path) else "no such file", file=path)
     if os.path.getsize(path) > MAX_BYTES:
         raise InputError(f"larger than {MAX_BYTES >> 20} MiB: cut it to the tables", file=path)
     drafts, started = [_Draft()], False

@@ -195,9 +195,9 @@ def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     view, inner, outer = setting.view, setting.inner, setting.outer
     assert view.inside is not None
     n = view.min_per_domain
-    single = inner.nvls_single if setting.launch == "single-process" else 1.0
-    part = inner.nvls_efficiency * single
-    a = _rate(view.inside, view.inside.ring_bytes_per_s, part, _capped(setting, inner)) / (1.0 + 1.0 / n)
+    a = _rate(view.inside, view.inside.ring_bytes_per_s, inner.nvls_efficiency, _capped(setting, inner)) / (
+        1.0 + 1.0 / n
+    )
     b = math.inf
     steps_us = 2 * step_us(view.inside, inner, SIMPLE)
     num_steps = 2
@@ -263,26 +263,24 @@ def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
 
 
 def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
-    """Messages from each rank straight to its peers: all_to_all, gather, scatter, send_recv."""
+    """Messages from each rank straight to its peers: all_to_all; gather, scatter at the root; send_recv to the next."""
     view, inner, outer = setting.view, setting.inner, setting.outer
     n, m = view.num_ranks, view.per_domain
     one = op == "send_recv"
-    peers_in, peers_out = (0.0, 1.0) if one and view.between else (1.0, 0.0) if one else (m - 1, n - m)
+    peers_in, peers_out = (1.0, 1.0) if one else (m - 1, n - m)
     part = size if one else size / n
-    steps_us = peers_in * (inner.p2p_step_us if view.inside else 0.0)
-    steps_us += peers_out * outer.p2p_step_us
-    inside_us = between_us = 0.0
+    steps_us = inside_us = between_us = 0.0
     limit = ""
-    if view.inside is not None and peers_in:
-        rate = view.inside.ring_bytes_per_s if one else view.inside.gpu_bytes_per_s
+    if view.inside is not None:
         efficiency = inner.efficiency[SIMPLE] if one else inner.p2p_efficiency
-        inside_us = part * peers_in / (rate * efficiency * _capped(setting, inner) / 1e6)
-        steps_us += view.inside.latency_ps / 1e6
+        rate = _message_rate(view.inside, op) * efficiency * _capped(setting, inner)
+        inside_us = part * peers_in / (rate / 1e6)
+        steps_us = peers_in * inner.p2p_step_us + view.inside.latency_ps / 1e6
         limit = view.inside.limit
     if view.between is not None:
-        share = view.between.ring_bytes_per_s / view.between.lanes if one else view.between.gpu_bytes_per_s
-        between_us = part * peers_out / (share * outer.p2p_efficiency * _capped(setting, outer) / 1e6)
-        steps_us += view.between.latency_ps / 1e6
+        rate = _message_rate(view.between, op) * outer.p2p_efficiency * _capped(setting, outer)
+        between_us = part * peers_out / (rate / 1e6)
+        steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + view.between.latency_ps / 1e6
         limit = view.between.limit if between_us >= inside_us else limit
     if not one:  # the part that stays is copied beside the others, by the same kernel
         inside_us += part / ((inner if view.inside else outer).copy_GBps * 1e3)
@@ -297,6 +295,13 @@ def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
         num_steps=1 if one else n - 1,
         limit=limit,
     )
+
+
+def _message_rate(tier: Tier, op: str) -> float:
+    """bytes/s of the rank that has most to do."""
+    if op == "send_recv":
+        return tier.shift_bytes_per_s
+    return tier.gpu_bytes_per_s if op == "all_to_all" else tier.root_bytes_per_s
 
 
 #: The built-in algorithms of the libraries.

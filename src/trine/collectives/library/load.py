@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from trine.cluster.cluster import Cluster
+from trine.cluster.cluster import SCALE_UP, Cluster
 from trine.collectives.library.view import domains_of
 from trine.model.collective import CollectiveTime
 
@@ -42,21 +42,55 @@ def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Ite
     else:
         turns = 2 if answer.op in ("all_reduce", "barrier") else 1
         each = size if answer.op in ("broadcast", "reduce") else turns * (n - 1) * size // n
-        yield from _rings(domains_of(cluster, sorted(gpus)), each)
+        domains = domains_of(cluster, sorted(gpus))
+        if answer.algorithm in ("ring", "pat"):
+            yield from _rings(cluster, domains, each)
+        else:  # trees and in-network sums: the buffer leaves each domain once, twice with more than two of them
+            yield from _between(domains, size * (1 if len(domains) <= 2 or answer.algorithm == "collnet" else 2))
+            for domain in domains:
+                if answer.algorithm == "nvlstree":
+                    yield from _multicast(cluster, domain, size)
+                elif len(domain) > 1:
+                    yield from _inside(cluster, domain, 2 * size * (len(domain) - 1) // len(domain))
 
 
-def _rings(domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
+def _rings(cluster: Cluster, domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
     """``each`` bytes through every GPU; a part of the rings leaves each domain from each of its first GPUs."""
-    if len(domains) == 1:
-        yield from ((here, there, each) for here, there in _around(domains[0]))
-        return
-    width = min(map(len, domains))
     for domain in domains:
         m = len(domain)
-        yield from ((here, there, each * (m - 1) // m) for here, there in _around(domain) if m > 1)
-    for domain, following in _around(domains):
-        for here, there in zip(domain[:width], following[:width], strict=True):
-            yield here, there, each // width
+        if m > 1:
+            yield from _inside(cluster, domain, each if len(domains) == 1 else each * (m - 1) // m)
+    if len(domains) > 1:
+        yield from _between(domains, each)
+
+
+def _inside(cluster: Cluster, domain: Sequence[int], each: int) -> Iterator[Pair]:
+    """``each`` bytes out of every GPU of a domain: over all its links to others in proportion to their rates, where it
+    has such links (the rings use them all), else to the next GPU.
+    """
+    members = set(domain)
+    for here, there in _around(domain):
+        direct = {
+            link.target: 0
+            for link in cluster.links_from(here)
+            if link.target in members and link.link_class == SCALE_UP
+        }
+        for link in cluster.links_from(here):
+            if link.target in direct:
+                direct[link.target] += link.bytes_per_s
+        if not direct:
+            yield here, there, each
+        total = sum(direct.values())
+        yield from ((here, target, each * rate // total) for target, rate in direct.items())
+
+
+def _between(domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
+    """``each`` bytes out of every domain, spread over its first GPUs."""
+    width = min(map(len, domains))
+    if len(domains) > 1:
+        for domain, following in _around(domains):
+            for here, there in zip(domain[:width], following[:width], strict=True):
+                yield here, there, each // width
 
 
 def _around(items: Sequence[Item]) -> Iterator[tuple[Item, Item]]:

@@ -26,8 +26,8 @@ class Medium:
 
     ``step_us``, ``efficiency``: by protocol, of rings and trees. ``ramp``: how much steps and bytes delay each other,
     by protocol. ``p2p_step_us``, ``p2p_efficiency``, ``p2p_base_us``: of messages to one peer (all-to-all, send/recv).
-    ``nvls_us``, ``nvls_efficiency``: of in-network reduction; ``nvls_single``: its part where one process drives all
-    GPUs. ``channels``: how many a ring collective uses. ``evidence``: of these numbers.
+    ``nvls_us``, ``nvls_efficiency``: of in-network reduction. ``channels``: how many a ring collective uses.
+    ``evidence``: of these numbers.
     """
 
     name: str
@@ -44,7 +44,6 @@ class Medium:
     evidence: str
     nvls_us: float = 0.0
     nvls_efficiency: float = 0.0
-    nvls_single: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ reduce, where all_reduce has trees or NVLS and the others a ring.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,11 @@ OPS = (*RING_OPS, *DIRECT_OPS)
 ALGORITHMS = tuple(COSTS)
 #: What an all_reduce does besides other things.
 CONTAINED = ("reduce_scatter", "all_gather")
+#: NCCL has 64 channels at most, RCCL 128.
+MAX_CHANNELS = 128
 _GRID_PER_OCTAVE = 4
+#: Between these binary logarithms of the size the band goes over from that of small messages to that of large ones.
+_BAND_FROM, _BAND_TO = 18, 21
 
 Candidate = tuple[str, str]
 
@@ -211,10 +216,10 @@ class Collectives:
     def _band(self, evidence: str, size: int) -> tuple[float, float]:
         kind = f"{evidence}-net" if self.view.between else evidence
         rows = self.library.bands.get(kind) or self.library.bands[evidence]
-        for largest, low, high in rows:
-            if size <= largest:
-                return low, high
-        return rows[-1][1], rows[-1][2]
+        (_, *small), (_, *large) = rows
+        share = min(1.0, max(0.0, (math.log2(max(size, 1)) - _BAND_FROM) / (_BAND_TO - _BAND_FROM)))
+        low, high = (a + share * (b - a) for a, b in zip(small, large, strict=True))
+        return low, high
 
     # -- segments ------------------------------------------------------------------------------------------------
 
@@ -266,8 +271,8 @@ def _check_options(options: CollectiveOptions, view: View) -> None:
             raise InputError(f"unknown {name} {value!r}{nearest(value, known)}", field=name)
     low, high = options.min_channels, options.max_channels
     for name, number in (("min_channels", low), ("max_channels", high)):
-        if number is not None and not 1 <= number <= 1024:
-            raise InputError(f"must be 1 to 1024, got {number}", field=name)
+        if number is not None and not 1 <= number <= MAX_CHANNELS:
+            raise InputError(f"must be 1 to {MAX_CHANNELS}, got {number}", field=name)
     if low is not None and high is not None and low > high:
         raise InputError(f"is {low}, more than max_channels {high}", field="min_channels")
     if options.nvls and not view.multicast:

@@ -10,11 +10,12 @@ from typing import SupportsIndex
 from trine.cluster.cluster import Cluster
 from trine.collectives.library.predict import Collectives
 from trine.collectives.sizes import parse_size
+from trine.errors import InputError
 from trine.model.collective import CollectiveOptions, CollectiveTime
 
 _Key = tuple[int, object, CollectiveOptions]
 _prepared_before: OrderedDict[_Key, tuple[Cluster, Collectives]] = OrderedDict()
-_named_before: dict[str, Cluster] = {}
+_named_before: dict[tuple[str, int | None], Cluster] = {}
 _KEPT = 256
 
 
@@ -44,7 +45,7 @@ def collective_time(
         ``scatter``, ``send_recv`` or ``barrier``.
     nbytes: size as nccl-tests counts it, in bytes or as text (``"64 MiB"``, ``"64M"``).
     group: the ranks that take part, how many of the first ones, or None for all.
-    cluster: a cluster, or the name of a preset (looked up once).
+    cluster: a cluster, or the name of a preset (looked up once; as many nodes as a number of ranks needs).
 
     Returns the answer with its band and evidence; ``float(answer)`` is in seconds, and answers compare by time.
 
@@ -52,11 +53,19 @@ def collective_time(
     ------
     InputError: an unknown op, a group that the cluster has not, or an option that does not fit.
     """
-    size = parse_size(nbytes, "the size") if isinstance(nbytes, str) else operator.index(nbytes)
+    size = _size(nbytes)
     ranks = range(operator.index(group)) if isinstance(group, SupportsIndex) else group
     if isinstance(cluster, str):
-        cluster = _named(cluster)
+        cluster = _named(cluster, len(ranks) if isinstance(ranks, range) else None)
     return _prepared(cluster, ranks, options or CollectiveOptions()).predict(op, size)
+
+
+def _size(nbytes: SupportsIndex | str) -> int:
+    if isinstance(nbytes, str):
+        return parse_size(nbytes, "the size")
+    if isinstance(nbytes, bool) or not isinstance(nbytes, SupportsIndex):
+        raise InputError(f"must be a whole number of bytes or text such as '64 MiB', got {nbytes!r}", field="nbytes")
+    return operator.index(nbytes)
 
 
 def _prepared(cluster: Cluster, group: Sequence[int] | None, options: CollectiveOptions) -> Collectives:
@@ -70,9 +79,15 @@ def _prepared(cluster: Cluster, group: Sequence[int] | None, options: Collective
     return _prepared_before[key][1]
 
 
-def _named(name: str) -> Cluster:
-    if name not in _named_before:
-        from trine.cluster import load_cluster
+def _named(name: str, num_gpus: int | None) -> Cluster:
+    """The preset; as many nodes of it as so many GPUs need."""
+    from trine.cluster import load_cluster
 
-        _named_before[name] = load_cluster(name)
-    return _named_before[name]
+    if (name, None) not in _named_before:
+        _named_before[name, None] = load_cluster(name)
+    one = _named_before[name, None]
+    if num_gpus is None or num_gpus <= len(one.gpus):
+        return one
+    if (name, num_gpus) not in _named_before:
+        _named_before[name, num_gpus] = load_cluster(name, gpus=num_gpus)
+    return _named_before[name, num_gpus]

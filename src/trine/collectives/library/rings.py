@@ -24,7 +24,11 @@ Lanes = list[list[int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RingRates:
-    """bytes/s per direction of all rings together: closed ones, paths through all GPUs, and one GPU to all others.
+    """bytes/s per direction of all rings together: closed ones, and paths through all GPUs.
+
+    ``fan_out``: out of one GPU while all exchange with all. ``shift``: from each GPU to the next one, straight.
+    ``root``:
+    between one GPU and all others while only that one sends or receives.
 
     ``link``: the one that bounds them. ``latency_ps``: of a hop from one GPU to the next, on average.
     """
@@ -32,6 +36,8 @@ class RingRates:
     ring: float
     path: float
     fan_out: float
+    shift: float
+    root: float
     lanes: int
     link: Link
     latency_ps: int
@@ -62,14 +68,17 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         return None
     links = [rates[i][j] for i in members for j in members if i != j]
     slowest = min(used, key=lambda link: link.bytes_per_s)
-    fan_out = float(min(sum(rates[i][j] for j in members) for i in members))
+    root = float(min(sum(rates[i][j] for j in members) for i in members))
+    shift = float(min(_straight(rates, i, (i + 1) % size) for i in members))
     if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
         count = len(domain) - 1
         path = float(lane * (count + 1)) if count > 1 else float(lane)
         return RingRates(
             ring=float(lane * count),
             path=path,
-            fan_out=fan_out,
+            fan_out=root,
+            shift=shift,
+            root=root,
             lanes=count,
             link=slowest,
             latency_ps=slowest.latency_ps,
@@ -79,9 +88,42 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     if not found:
         return None
     return RingRates(
-        ring=float(found * lane), path=float(found * lane), fan_out=max(fan_out, float(lane)), lanes=found,
-        link=slowest, latency_ps=slowest.latency_ps,
+        ring=float(found * lane), path=float(found * lane), fan_out=_exchange(rates), shift=shift, root=root,
+        lanes=found, link=slowest, latency_ps=slowest.latency_ps,
     )  # fmt: skip
+
+
+def _middles(rates: Lanes, here: int, there: int) -> list[int]:
+    """The GPUs that have links from ``here`` and to ``there``."""
+    return [middle for middle in range(len(rates)) if rates[here][middle] and rates[middle][there]]
+
+
+def _straight(rates: Lanes, here: int, there: int) -> float:
+    """bytes/s of the link between two GPUs, else through the best one between them, else through the hosts."""
+    if rates[here][there]:
+        return rates[here][there]
+    through = [min(rates[here][middle], rates[middle][there]) for middle in _middles(rates, here, there)]
+    return max(through, default=ROOT_COMPLEX_BYTES_PER_S)
+
+
+def _exchange(rates: Lanes) -> float:
+    """bytes/s out of one GPU while all send as much to each other; pairs without a link share those through others."""
+    size = len(rates)
+    load = [[0.0] * size for _ in range(size)]
+    for here in range(size):
+        for there in range(size):
+            if here == there:
+                continue
+            middles = [] if rates[here][there] else _middles(rates, here, there)
+            if not middles:
+                load[here][there] += 1
+            for middle in middles:
+                load[here][middle] += 1 / len(middles)
+                load[middle][there] += 1 / len(middles)
+    each = min(
+        (rates[i][j] or ROOT_COMPLEX_BYTES_PER_S) / load[i][j] for i in range(size) for j in range(size) if load[i][j]
+    )
+    return each * (size - 1)
 
 
 def _count_rings(lanes: Lanes) -> int:
@@ -178,6 +220,8 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
         ring=rate,
         path=rate,
         fan_out=_fan_out(cluster, domain, rate),
+        shift=rate,
+        root=max(rate, _star(cluster, domain)),
         lanes=1,
         link=cluster.links[worst],
         latency_ps=latency_ps,
@@ -207,3 +251,10 @@ def _fan_out(cluster: Cluster, domain: Sequence[int], at_most: float) -> float:
     load, _ = crossings(cluster, [(a, b) for a in domain for b in domain if a != b])
     worst = min(cluster.links[link].bytes_per_s / count for link, count in load.items())
     return worst * (len(domain) - 1)
+
+
+def _star(cluster: Cluster, domain: Sequence[int]) -> float:
+    """bytes/s from the first GPU to all others at once; links are shared by the pairs that cross them."""
+    load, _ = crossings(cluster, [(domain[0], other) for other in domain[1:]])
+    rate = min(cluster.links[link].bytes_per_s / count for link, count in load.items()) * (len(domain) - 1)
+    return rate * (STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0)

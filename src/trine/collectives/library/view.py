@@ -25,7 +25,8 @@ class Tier:
     """How GPUs reach each other at one level.
 
     ``medium``: of the slowest link on the way. ``ring_bytes_per_s``: per direction, all rings together; inside a domain
-    through one GPU, between domains out of one domain. ``gpu_bytes_per_s``: out of one GPU to all others at once.
+    through one GPU, between domains out of one domain. ``gpu_bytes_per_s``: out of one GPU to all others at once, while
+    all do. ``shift_bytes_per_s``: from each rank to the next. ``root_bytes_per_s``: between one rank and all others.
     ``lanes``: separate paths that the traffic is spread over (rings found; NICs). ``latency_ps``: hardware, one way,
     of a hop from one rank to the next. ``limit``: the name of the link that bounds it.
     """
@@ -33,6 +34,8 @@ class Tier:
     medium: str
     ring_bytes_per_s: float
     gpu_bytes_per_s: float
+    shift_bytes_per_s: float
+    root_bytes_per_s: float
     lanes: int
     latency_ps: int
     limit: str
@@ -191,6 +194,8 @@ def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
         medium=rates.link.medium or "",
         ring_bytes_per_s=rates.ring,
         gpu_bytes_per_s=rates.fan_out,
+        shift_bytes_per_s=rates.shift,
+        root_bytes_per_s=rates.root,
         lanes=rates.lanes,
         latency_ps=rates.latency_ps,
         limit=rates.link.name,
@@ -208,6 +213,7 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     outer = [links[link] for link in ring.load if links[link].link_class == SCALE_OUT]
     nics = {link.source for link in outer if cluster.devices[link.source].kind in (NIC, GPU)}
     rate = links[worst].bytes_per_s / ring.load[worst] * width
+    lanes = max(1, len(nics) // len(domains))
     shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
     shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
     exchange = [rate if shift == 1 else _shifted(cluster, starts, shift).rate(cluster) * width for shift in shifts]
@@ -215,7 +221,9 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
         medium=next((link.medium for link in outer if link.medium), "") or "",
         ring_bytes_per_s=rate,
         gpu_bytes_per_s=len(exchange) / sum(1 / each for each in exchange) / width,
-        lanes=max(1, len(nics) // len(domains)),
+        shift_bytes_per_s=rate / lanes,
+        root_bytes_per_s=rate / lanes,
+        lanes=lanes,
         latency_ps=ring.latency_ps,
         limit=links[worst].name,
     )
