@@ -33,6 +33,8 @@ NOT_MODELLED = (
     "run-to-run variation: every rank takes the same time for the same work",
     "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead",
 )
+#: A simulated schedule that takes so much longer than the library is warned of.
+SLOWER_SCHEDULE = 1.2
 #: Where the cost of a collective's messages comes from.
 COLLECTIVE_COSTS = ("auto", "links", "library")
 NO_HOST = "copying the inputs from host memory (no host is described)"
@@ -102,6 +104,12 @@ def simulate(
     costs = _collective_costs(collective_costs, setup.machine)
     graph, memory = instantiate(job, placement_of(setup.machine, setup.plan.num_ranks, costs))
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
+    if costs is not None and costs.worst > SLOWER_SCHEDULE:
+        warnings = (
+            *warnings,
+            f"collectives: {costs.library} would be up to {costs.worst:.1f} times faster than the schedule that is "
+            "simulated (several rings or in-network reduction); --algorithm chooses another schedule",
+        )
     sentences = (*warnings, *report.warnings, *setup.model.notes, *_warnings(setup))
     capacity = tuple(spec.memory_bytes if spec is not None else 0 for spec in setup.rank_gpus)
     result = Result(
@@ -334,8 +342,6 @@ def _evidence(setup: _Setup, report: BuildReport, costs: StepCosts | None) -> tu
             software = "no protocol overhead"
             if costs is not None:
                 software = f"software costs of {setup.machine.library or 'nccl'} (docs/background/collectives.md)"
-                if costs.num_below:
-                    software += f", which would be faster than the schedule in {costs.num_below} cases"
             detail = f"{sharing}; schedules on one channel; {software}"
             rows.append(Evidence("communication time", "modelled", detail))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)

@@ -160,7 +160,7 @@ def _refuse_links_that_do_not_matter(
 
     for option, without, alone in _options_of_links(machine, none):
         if same(machine, without) and same(alone, none):
-            raise InputError(f"{option} changes nothing: no message of this group goes another way or over that link")
+            raise InputError(f"{option} changes nothing: it is not what bounds this group, or carries none of it")
 
 
 def _options_of_links(

@@ -12,7 +12,8 @@ from trine.cluster.cluster import SCALE_OUT, Cluster
 from trine.collectives.expand import expand
 from trine.collectives.library import Collectives
 from trine.collectives.library.conventions import bus_factor, sent_bytes
-from trine.collectives.library.costs import Setting
+from trine.collectives.library.costs import Setting, ll128_allowed
+from trine.collectives.library.parameters import LL, LL128
 from trine.collectives.library.predict import OPS
 from trine.collectives.neighbours import to_the_next
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
@@ -65,6 +66,10 @@ class Stepwise:
         if not self.is_bare:
             asked = CollectiveOptions(library=options.library, launch=options.launch)
             self.library = Collectives(cluster, ranks, asked)
+            if options.protocol == LL128 and not ll128_allowed(self.library.view):
+                raise InputError("LL128 needs links that write 128 bytes at once, such as NVLink", field="protocol")
+            if options.algorithm in ("nvls", "sharp") and options.protocol in (LL, LL128):
+                raise InputError("switches that reduce take the protocol simple only", field="protocol")
             self.notes = self.library.cost_notes()
         else:
             self.notes = (
@@ -140,7 +145,9 @@ class Stepwise:
         if op not in OPS:
             return known[0], "simple" if protocol == AUTO else protocol
         taken = self.library.predict(op, size)
-        return self._schedule_for(op, taken.algorithm), taken.protocol if protocol == AUTO else protocol
+        name = self._schedule_for(op, taken.algorithm)
+        name = name if name.partition(":")[0] in known else known[0]
+        return name, taken.protocol if protocol == AUTO else protocol
 
     def _schedule_for(self, op: str, algorithm: str) -> str:
         """A library's algorithm as one of trine's: trees and NVLS of several domains are hierarchies of them."""
@@ -244,8 +251,7 @@ class Stepwise:
         time_ps = sum(part.time_ps for part in parts)
         low = high = 1.0
         if self.library is not None:
-            bands = self.library.library.bands["assumed"]
-            low, high = next((row[1], row[2]) for row in bands if sent <= row[0])
+            _, low, high = self.library.library.bands["assumed"][0 if sent < 1 << 20 else -1]
         busiest = done.link_busy_ps.argmax() if done.link_busy_ps.any() else None
         return CollectiveTime(
             op=op,

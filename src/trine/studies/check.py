@@ -140,7 +140,16 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
     for name, key in (("MIN_NCHANNELS", "min_channels"), ("MAX_NCHANNELS", "max_channels")):
         if environment.get(name, "").isdigit():
             fields[key] = int(environment[name])
-    said = tuple(f"the log sets NCCL_{name}={value}" for name, value in environment.items())
+    for key in ("min_channels", "max_channels"):
+        if fields.get(key) == 0:
+            del fields[key]
+    if log.op != "all_reduce":  # NCCL_ALGO filters what a collective has; of the others most have a ring only
+        fields.pop("algorithm", None)
+    said = tuple(
+        f"the log sets NCCL_{name}={value}"
+        + ("" if re.fullmatch(r"\w+", value) else ": a list or an exclusion, which is not modelled and was left out")
+        for name, value in environment.items()
+    )
     if log.launch is None:
         said = (*said, "the log does not say how processes were launched: taken as process-per-gpu")
     return CollectiveOptions(**fields), said

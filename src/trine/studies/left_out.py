@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trine.errors import SpecError
-from trine.studies.measured import FOLDER
+from trine.studies.measured import FIT, FOLDER
 from trine.studies.validate import Compared, Validation
 
 PATH = FOLDER / "left_out.csv"
@@ -49,7 +49,12 @@ def left_out(validation: Validation, path: Path | None = None) -> tuple[Validati
         for each in validation.compared
         if (times := table.get((each.series.number, each.point.size_bytes))) is not None
     )
-    stale = "" if as_written else f"left-out predictions are of an older model: run {HOW}"
+    missing = [
+        each
+        for each in validation.counted
+        if each.series.machine.split == FIT and (each.series.number, each.point.size_bytes) not in table
+    ]
+    stale = "" if as_written and not missing else f"left-out predictions are of an older model: run {HOW}"
     return Validation(compared=found, skipped=()), stale
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import SupportsIndex
+from collections.abc import Iterable, Sequence, Sized
+from typing import SupportsIndex, cast
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.library.predict import Collectives
@@ -54,10 +54,19 @@ def collective_time(
     InputError: an unknown op, a group that the cluster has not, or an option that does not fit.
     """
     size = _size(nbytes)
-    ranks = range(operator.index(group)) if isinstance(group, SupportsIndex) else group
+    ranks = _ranks(group)
     if isinstance(cluster, str):
         cluster = _named(cluster, len(ranks) if isinstance(ranks, range) else None)
     return _prepared(cluster, ranks, options or CollectiveOptions()).predict(op, size)
+
+
+def _ranks(group: Sequence[int] | SupportsIndex | None) -> Sequence[int] | None:
+    """A number is that many of the first ranks; whatever has a length lists them."""
+    if group is None or isinstance(group, range):
+        return group
+    if isinstance(group, Sized) and isinstance(group, Iterable):
+        return [operator.index(rank) for rank in group]
+    return range(operator.index(cast(SupportsIndex, group)))
 
 
 def _size(nbytes: SupportsIndex | str) -> int:

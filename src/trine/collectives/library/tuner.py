@@ -84,6 +84,11 @@ def tuner_us(setting: Setting, op: str, size: float, algorithm: str, protocol: s
     return latency + size / rate
 
 
+def _log2i(number: int) -> int:
+    """Rounded down, as NCCL's log2i."""
+    return number.bit_length() - 1
+
+
 def _hardware(view: View) -> str:
     return NVLINK if view.inside is not None and view.inside.medium.startswith(("nvlink", "xgmi")) else PCI
 
@@ -152,9 +157,9 @@ def _latency(view: View, op: str, algorithm: str, protocol: str) -> float:
             inner_us = max(inner_us, NET_OVERHEAD_US * (3 if protocol == SIMPLE else 1))
         return base_us + turns * ((n - domains) * inner_us + (domains - 1) * outer_us)
     if algorithm == "tree":
-        return base_us + 2 * ((n / domains - 1) * inner_us + math.log2(domains) * outer_us)
+        return base_us + 2 * ((n // domains - 1) * inner_us + _log2i(domains) * outer_us)
     if algorithm == "nvlstree":
-        return base_us + inner_us + 2 * math.log2(domains) * outer_us
+        return base_us + inner_us + 2 * _log2i(domains) * outer_us
     if algorithm == "pat":
-        return base_us + math.log2(n) * outer_us
+        return base_us + _log2i(view.num_nodes) * outer_us / 3.5 + n * 2.8
     return base_us + inner_us + (outer_us if algorithm == "collnet" else 0.0)
