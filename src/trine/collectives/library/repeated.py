@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence, Sized
-from typing import SupportsIndex, cast
+from typing import SupportsIndex
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.library.predict import Collectives
@@ -66,7 +66,7 @@ def _ranks(group: Sequence[int] | SupportsIndex | None) -> Sequence[int] | None:
         return group
     if isinstance(group, Sized) and isinstance(group, Iterable):
         return [operator.index(rank) for rank in group]
-    return range(operator.index(cast(SupportsIndex, group)))
+    return range(operator.index(group))
 
 
 def _size(nbytes: SupportsIndex | str) -> int:

@@ -1,0 +1,48 @@
+"""Does a schedule with the library's costs take, alone on the links, what the library takes?"""
+
+import pytest
+
+from trine.cluster import load_cluster
+from trine.collectives import make_schedule
+from trine.collectives.library import Collectives
+from trine.collectives.library.steps import StepCosts
+from trine.collectives.registry import ROOTED
+from trine.collectives.run import run_schedule
+
+MACHINES = [
+    ("dgx-h100", {}),
+    ("dgx-a100", {"nodes": 2}),
+    ("mi300x-node", {}),
+    ("l40s-pcie", {}),
+    ("dgx-h100", {"nodes": 4}),
+]
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv")
+
+
+@pytest.mark.parametrize(("name", "machine"), MACHINES, ids=str)
+@pytest.mark.parametrize("size", [64 << 10, 16 << 20])
+def test_alone_it_takes_what_the_library_takes(name: str, machine: dict[str, int], size: int) -> None:
+    cluster = load_cluster(name, **machine)
+    costs = StepCosts(cluster)
+    for kind in KINDS:
+        group = (0, 1) if kind == "send_recv" else tuple(range(len(cluster.gpus)))
+        before = costs.worst
+        costs.worst = 0.0
+        algorithm, step_ps = costs(kind, size, group, None)
+        slower, costs.worst = costs.worst, max(before, costs.worst)
+        schedule = make_schedule(kind, len(group), size, algorithm, 0 if kind in ROOTED else -1)
+        gpus = [cluster.gpus[rank] for rank in group]
+        alone_ps = run_schedule(schedule, cluster, gpus, step_ps=step_ps).end_ps
+        wanted_ps = Collectives(cluster, group).predict(kind, size).time_ps
+        print(f"{name} {machine} {kind} {size}: {alone_ps / wanted_ps:.3f}, bare links {slower:.2f}")
+        if slower <= 1.0:
+            assert abs(alone_ps / wanted_ps - 1) <= 0.1
+        else:  # the schedule is slower than the library even on bare links: nothing is added, and the result says so
+            assert step_ps == 0
+            assert alone_ps / wanted_ps == pytest.approx(slower)
+
+
+def test_what_has_no_library_costs_is_left_alone() -> None:
+    costs = StepCosts(load_cluster("dgx-h100"))
+    assert costs("all_reduce", 1 << 20, (3,), None) == (None, 0)
+    assert costs("all_to_all_v", 1 << 20, (0, 1), None) == (None, 0)
