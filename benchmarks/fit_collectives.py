@@ -45,7 +45,6 @@ PLAIN = (
 PRIOR = {
     "efficiency": 0.06,
     "nvls_efficiency": 0.06,
-    
     "nvls_us": 0.15,
     "p2p_efficiency": 0.1,
     "ramp": 0.4,
