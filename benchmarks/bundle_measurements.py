@@ -5,8 +5,8 @@ How the tables are thinned (nothing is smoothed beyond this):
 - nccl-tests and rccl-tests logs (``collectives.csv``): every row. Runs of one machine, version and setting that give a
   size more than once become one series with the median.
 - aiconfigurator (``collectives_profiled.csv.gz``): every size; the median over repeats and over its two data types
-  (half, int8), which differ by 1 %. But on machines whose switches reduce, an all_reduce of int8 is a series
-  of its own, without NVLS: NCCL has no in-network sum of int8, and the times show it (8 H100, 512 MiB: 2.11 and 2.68 ms).
+  (half, int8), which differ by 1 %. But on machines whose switches reduce, an all_reduce of int8 is a series of its
+  own, without NVLS: NCCL has no in-network sum of int8, and the times show it (8 H100, 512 MiB: 2.11 and 2.68 ms).
 - vTrain (1 MiB steps) and vidur (993 or more sizes): two sizes an octave, each the median of all rows within 6 % of it,
   at the median of their sizes.
 
