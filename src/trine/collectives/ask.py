@@ -11,6 +11,7 @@ from trine.collectives.library import Collectives
 from trine.collectives.library.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.library.load import link_load
 from trine.collectives.registry import known_algorithms
+from trine.collectives.sizes import format_size
 from trine.collectives.stepwise import Stepwise, is_bare
 from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
@@ -119,6 +120,7 @@ def collective(
         return _stepwise(op, sizes, stepwise, explain)
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)
+    load = link_load(cluster, ranks, rows[-1])
     return CollectiveAnswer(
         op=op,
         cluster=cluster,
@@ -130,11 +132,22 @@ def collective(
         rows=rows,
         alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
         crossovers=tuple(asked.crossovers(op)) if explain else (),
-        load=link_load(cluster, ranks, rows[-1]),
-        notes=(*asked.notes(op), *dict.fromkeys(note for row in rows[-1:] for note in row.notes)),
+        load=load,
+        notes=(*asked.notes(op), *_row_notes(rows, load)),
         num_domains=asked.view.num_domains,
         num_nodes=asked.view.num_nodes,
     )
+
+
+def _row_notes(rows: Sequence[CollectiveTime], load: Mapping[str, int]) -> list[str]:
+    """What the rows say of themselves: the first that was bounded stands for the others."""
+    said = [row for row in rows if row.notes]
+    notes = [f"at {format_size(said[0].size_bytes)}: {note}" for note in said[0].notes] if said else []
+    if len(said) > 1:
+        notes.append(f"so it is at {len(said)} of the {len(rows)} sizes")
+    if not load and rows[-1].sent_bytes:
+        notes.append("the loads of links are left out: there are too many pairs of ranks")
+    return notes
 
 
 def needs_steps(op: str, options: CollectiveOptions, cluster: Cluster) -> bool:
