@@ -132,6 +132,23 @@ def _ramp(setting: Setting, protocol: str) -> float:
     return medium.ramp[protocol]
 
 
+def _cost(
+    setting: Setting, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int, limit: str,
+    delayed_us: float | None = None,
+) -> Cost:  # fmt: skip
+    """A cost whose bytes are delayed by ``delayed_us``: by default set-up and steps."""
+    delayed_us = base_us + steps_us if delayed_us is None else delayed_us
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=base_us,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(delayed_us, bytes_us, ramp),
+        num_steps=num_steps,
+        limit=limit,
+    )
+
+
 def ring_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     """Rounds of a ring: 2(N-1) for all_reduce, N-1 else; broadcast and reduce are pipelined chains."""
     view = setting.view
@@ -146,15 +163,7 @@ def ring_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     volume = size if op in ("broadcast", "reduce") else (steps + extra) * size / n
     base_us = _base_us(setting, protocol, size)
     bytes_us = volume / rate
-    return Cost(
-        launch_us=setting.launch_us,
-        base_us=base_us,
-        steps_us=steps_us,
-        bytes_us=bytes_us,
-        delay_us=_delays(steps_us + base_us, bytes_us, _ramp(setting, protocol)),
-        num_steps=steps,
-        limit=limit,
-    )
+    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, protocol), steps, limit)
 
 
 def _tree_load(domains: int) -> int:
@@ -179,15 +188,7 @@ def tree_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     base_us = _base_us(setting, protocol, size)
     bytes_us = size / min(a, b)
     limit = view.between.limit if view.between and b < a else view.inside.limit if view.inside else ""
-    return Cost(
-        launch_us=setting.launch_us,
-        base_us=base_us,
-        steps_us=steps_us,
-        bytes_us=bytes_us,
-        delay_us=_delays(steps_us + base_us, bytes_us, _ramp(setting, protocol)),
-        num_steps=2 * (hops + depth),
-        limit=limit,
-    )
+    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, protocol), 2 * (hops + depth), limit)
 
 
 def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
@@ -210,15 +211,7 @@ def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
         num_steps += 2 * depth
     bytes_us = size / min(a, b)
     limit = view.between.limit if view.between and b < a else view.inside.limit
-    return Cost(
-        launch_us=setting.launch_us,
-        base_us=inner.nvls_us,
-        steps_us=steps_us,
-        bytes_us=bytes_us,
-        delay_us=_delays(inner.nvls_us + steps_us, bytes_us, _ramp(setting, SIMPLE)),
-        num_steps=num_steps,
-        limit=limit,
-    )
+    return _cost(setting, inner.nvls_us, steps_us, bytes_us, _ramp(setting, SIMPLE), num_steps, limit)
 
 
 def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
@@ -232,15 +225,7 @@ def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     part = COLLNET_EFFICIENCY * setting.outer.efficiency[SIMPLE]
     b = _rate(view.between, view.between.ring_bytes_per_s, part, _capped(setting, setting.outer))
     bytes_us = max(2 * size * (n - 1) / n / a, size / b)
-    return Cost(
-        launch_us=setting.launch_us,
-        base_us=COLLNET_US,
-        steps_us=steps_us,
-        bytes_us=bytes_us,
-        delay_us=_delays(steps_us, bytes_us, _ramp(setting, SIMPLE)),
-        num_steps=4,
-        limit=view.between.limit,
-    )
+    return _cost(setting, COLLNET_US, steps_us, bytes_us, _ramp(setting, SIMPLE), 4, view.between.limit, steps_us)
 
 
 def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
@@ -251,15 +236,7 @@ def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     rate, limit = ring_rate(setting, SIMPLE)
     base_us = _base_us(setting, SIMPLE, size)
     bytes_us = size * (view.num_ranks - 1) / view.num_ranks / rate
-    return Cost(
-        launch_us=setting.launch_us,
-        base_us=base_us,
-        steps_us=steps_us,
-        bytes_us=bytes_us,
-        delay_us=_delays(steps_us + base_us, bytes_us, _ramp(setting, SIMPLE)),
-        num_steps=depth,
-        limit=limit,
-    )
+    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, SIMPLE), depth, limit)
 
 
 def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
@@ -286,15 +263,7 @@ def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
         inside_us += part / ((inner if view.inside else outer).copy_GBps * 1e3)
     base_us = max(inner.p2p_base_us if view.inside else 0.0, outer.p2p_base_us if view.between else 0.0)
     bytes_us = max(inside_us, between_us)
-    return Cost(
-        launch_us=setting.launch_us,
-        base_us=base_us,
-        steps_us=steps_us,
-        bytes_us=bytes_us,
-        delay_us=_delays(base_us + steps_us, bytes_us, _ramp(setting, P2P)),
-        num_steps=1 if one else n - 1,
-        limit=limit,
-    )
+    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, P2P), 1 if one else n - 1, limit)
 
 
 def _message_rate(tier: Tier, op: str) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trine.cluster.cluster import GPU, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster
-from trine.collectives.library.rings import ring_rates
+from trine.collectives.library.rings import crossings, ring_rates
 from trine.errors import InputError
 
 #: An exchange of all with all is judged by how far shifts by so many eighths of the domains get.
@@ -241,17 +241,9 @@ class _Shift(NamedTuple):
 
 
 def _shifted(cluster: Cluster, starts: Sequence[Sequence[int]], shift: int) -> _Shift:
-    load: dict[int, float] = {}
-    latency_ps = crossings = 0
-    for i, here in enumerate(starts):
-        for source, target in zip(here, starts[(i + shift) % len(starts)], strict=True):
-            paths = cluster.paths(source, target)
-            latency_ps += cluster.route_latency_ps(paths[0][0])
-            crossings += 1
-            for route, part in paths:
-                for link in route:
-                    load[link] = load.get(link, 0.0) + part
-    return _Shift(load, latency_ps // crossings)
+    following = [*starts[shift:], *starts[:shift]]
+    pairs = [pair for here, there in zip(starts, following, strict=True) for pair in zip(here, there, strict=True)]
+    return _Shift(*crossings(cluster, pairs))
 
 
 def _on_reducing_switches(cluster: Cluster, gpu: int) -> bool:
