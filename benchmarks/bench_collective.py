@@ -17,7 +17,7 @@ import time
 
 ASTRA_MESSAGES_PER_S = (0.5e6, 0.75e6)
 TARGET_S = 3.0
-TARGET_ANSWER_S, TARGET_COMMAND_S = 1e-3, 1.5
+TARGET_ANSWER_S, TARGET_COMMAND_S, TARGET_EXPAND_S = 1e-3, 1.5, 2.0
 ANSWERS = """
 import time
 import trine
@@ -35,6 +35,14 @@ for preset, nodes in (("dgx-h100", 1), ("dgx-h100", 16), ("dgx-a100", 128), ("gb
     for size in range(1000):
         trine.collective_time(ops[size % 4], size * 5000, group, cluster)
     print(f"{nodes} x {preset}, {len(group)} ranks", first / len(ops), (time.perf_counter() - began) / 1000)
+"""
+EXPAND = """
+import time
+import trine
+for fabric in ("rail", "clos", "dragonfly", "switch"):
+    began = time.perf_counter()
+    trine.load_cluster("dgx-h100", nodes=512, fabric=fabric)
+    print(fabric, time.perf_counter() - began)
 """
 ONE = """
 import resource, sys, time
@@ -81,6 +89,15 @@ def measure(ranks: int, network: str, topology: str) -> None:
         print(f"      target {TARGET_S} s: {'met' if whole < TARGET_S else 'MISSED'}, {whole / TARGET_S:.2f} of it")
 
 
+def measure_expansion() -> None:
+    """4096 GPUs as 512 DGX H100 on each fabric."""
+    out = subprocess.run([sys.executable, "-c", EXPAND], check=True, capture_output=True, text=True).stdout
+    for line in out.splitlines():
+        fabric, spent = line.split()
+        state = "met" if float(spent) < TARGET_EXPAND_S else "MISSED"
+        print(f"expand 4096 GPUs on {fabric:10s} {float(spent):.2f} s  (target {TARGET_EXPAND_S} s {state})")
+
+
 def measure_answers() -> None:
     """The library model: one answer when warm, a group's first answer, and the whole command."""
     out = subprocess.run([sys.executable, "-c", ANSWERS], check=True, capture_output=True, text=True).stdout
@@ -106,6 +123,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--answers", action="store_true", help="only the library model's answers")
     options = parser.parse_args()
+    measure_expansion()
     measure_answers()
     if options.answers:
         return

@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trine.cli.machine import (
+    BandwidthOption,
+    ClusterOption,
+    FabricOption,
+    LatencyOption,
+    LinkDownOption,
+    RoutingOption,
+    SlowLinkOption,
+    TopologyOption,
+)
 from trine.cli.output import EXIT_FAILED, reports_errors, say, show, write_json
 
 if TYPE_CHECKING:
@@ -22,26 +32,18 @@ _MACHINE = "Machine"
 @reports_errors
 def check(
     log: Annotated[str, typer.Argument(metavar="LOG", help="Output of nccl-tests or rccl-tests.")],
-    cluster: Annotated[Text, typer.Option(help="Preset name or cluster file.", rich_help_panel=_MACHINE)] = None,
+    cluster: ClusterOption = None,
     gpus: Annotated[
         Number, typer.Option(help="GPUs, nodes filled in order [the log's].", rich_help_panel=_MACHINE)
     ] = None,
     nodes: Annotated[Number, typer.Option(help="Nodes of the preset [the log's].", rich_help_panel=_MACHINE)] = None,
-    fabric: Annotated[
-        Text, typer.Option(help="What joins the nodes: switch, rail, ...", rich_help_panel=_MACHINE)
-    ] = None,
-    slow_link: Annotated[
-        list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_MACHINE)
-    ] = None,
-    link_down: Annotated[
-        list[str] | None, typer.Option(metavar="LINK", help="Take a link out.", rich_help_panel=_MACHINE)
-    ] = None,
-    routing: Annotated[Text, typer.Option(help="How routes are chosen [shortest].", rich_help_panel=_MACHINE)] = None,
-    topology: Annotated[Text, typer.Option(help="Describe the cluster inline.", rich_help_panel=_MACHINE)] = None,
-    bandwidth: Annotated[
-        Text, typer.Option(help='Of each link of --topology: "65 GB/s".', rich_help_panel=_MACHINE)
-    ] = None,
-    latency: Annotated[Text, typer.Option(help='Of each link of --topology: "1 us".', rich_help_panel=_MACHINE)] = None,
+    fabric: FabricOption = None,
+    slow_link: SlowLinkOption = None,
+    link_down: LinkDownOption = None,
+    routing: RoutingOption = None,
+    topology: TopologyOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
     op: Annotated[Text, typer.Option(help="Which collective it is, or which of several runs.")] = None,
     launch: Annotated[Text, typer.Option(metavar="process-per-gpu|single-process|graph", help="[the log's]")] = None,
     nvls: Annotated[bool | None, typer.Option("--nvls/--no-nvls", help="Demand or forbid it [the log's].")] = None,

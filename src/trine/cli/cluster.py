@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trine.cli.machine import MachineOptions, group_machine
+from trine.cli.machine import (
+    BandwidthOption,
+    FabricOption,
+    GpusOption,
+    LatencyOption,
+    LinkDownOption,
+    MachineOptions,
+    NodesOption,
+    RoutingOption,
+    SlowLinkOption,
+    TopologyOption,
+    group_machine,
+)
 from trine.cli.output import reports_errors, say, show, write_json
 from trine.errors import InputError
 
@@ -86,23 +98,15 @@ def list_topologies(json: Annotated[Text, typer.Option(help="Write JSON; - for s
 @reports_errors
 def show_cluster(
     cluster: Annotated[Text, typer.Argument(help="Preset name or cluster file.")] = None,
-    gpus: Annotated[Number, typer.Option(help="So many GPUs, nodes filled in order.", rich_help_panel=_PART)] = None,
-    nodes: Annotated[Number, typer.Option(help="So many nodes.", rich_help_panel=_PART)] = None,
-    fabric: Annotated[
-        Text, typer.Option(metavar="KIND[:OVER][@LINK]", help="What joins the nodes.", rich_help_panel=_PART)
-    ] = None,
-    slow_link: Annotated[
-        list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_PART)
-    ] = None,
-    link_down: Annotated[
-        list[str] | None, typer.Option(metavar="LINK", help="Leave a link out.", rich_help_panel=_PART)
-    ] = None,
-    routing: Annotated[Text, typer.Option(help="How routes are chosen.", rich_help_panel=_PART)] = None,
-    topology: Annotated[
-        Text, typer.Option(help="A cluster in a word, such as torus:4x4.", rich_help_panel=_INLINE)
-    ] = None,
-    bandwidth: Annotated[Text, typer.Option(help="Of each link of --topology.", rich_help_panel=_INLINE)] = None,
-    latency: Annotated[Text, typer.Option(help="Of each link of --topology.", rich_help_panel=_INLINE)] = None,
+    gpus: GpusOption = None,
+    nodes: NodesOption = None,
+    fabric: FabricOption = None,
+    slow_link: SlowLinkOption = None,
+    link_down: LinkDownOption = None,
+    routing: RoutingOption = None,
+    topology: TopologyOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
     gpu: Annotated[Text, typer.Option(help="GPU model of --topology.", rich_help_panel=_INLINE)] = None,
     links: Annotated[bool, typer.Option("--links", help="Every device and every link.")] = False,
     yaml: Annotated[Text, typer.Option(help="Write it as a cluster file.")] = None,

@@ -8,6 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trine.cli.machine import (
+    BandwidthOption,
+    ClusterOption,
+    FabricOption,
+    GpusOption,
+    LatencyOption,
+    LinkDownOption,
+    NodesOption,
+    RoutingOption,
+    SlowLinkOption,
+    TopologyOption,
+)
 from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
 from trine.errors import InputError
 
@@ -28,24 +40,16 @@ _HOW = "How it is run"
 def collective(
     op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_gather, reduce_scatter, broadcast, ...")],
     size: Annotated[Text, typer.Option(help="64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4; powers of 1024.")] = None,
-    cluster: Annotated[Text, typer.Option(help="Preset name or cluster file.", rich_help_panel=_MACHINE)] = None,
-    gpus: Annotated[Number, typer.Option(help="GPUs, nodes filled in order.", rich_help_panel=_MACHINE)] = None,
-    nodes: Annotated[Number, typer.Option(help="Nodes of the preset.", rich_help_panel=_MACHINE)] = None,
-    fabric: Annotated[
-        Text, typer.Option(help="What joins the nodes: switch, rail, ...", rich_help_panel=_MACHINE)
-    ] = None,
-    slow_link: Annotated[
-        list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_MACHINE)
-    ] = None,
-    link_down: Annotated[
-        list[str] | None, typer.Option(metavar="LINK", help="Take a link out.", rich_help_panel=_MACHINE)
-    ] = None,
-    routing: Annotated[Text, typer.Option(help="How routes are chosen [shortest].", rich_help_panel=_MACHINE)] = None,
-    topology: Annotated[Text, typer.Option(help="Describe the cluster inline.", rich_help_panel=_MACHINE)] = None,
-    bandwidth: Annotated[
-        Text, typer.Option(help='Of each link of --topology: "65 GB/s".', rich_help_panel=_MACHINE)
-    ] = None,
-    latency: Annotated[Text, typer.Option(help='Of each link of --topology: "1 us".', rich_help_panel=_MACHINE)] = None,
+    cluster: ClusterOption = None,
+    gpus: GpusOption = None,
+    nodes: NodesOption = None,
+    fabric: FabricOption = None,
+    slow_link: SlowLinkOption = None,
+    link_down: LinkDownOption = None,
+    routing: RoutingOption = None,
+    topology: TopologyOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
     algorithm: Annotated[
         str, typer.Option(help="auto, ring, tree, nvls, ..., or a plan (JSON, XML).", rich_help_panel=_HOW)
     ] = "auto",

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+
+_PANEL = "Machine"
+#: The options themselves, as every command that takes a machine declares them.
+ClusterOption = Annotated[str | None, typer.Option(help="Preset name or cluster file.", rich_help_panel=_PANEL)]
+GpusOption = Annotated[int | None, typer.Option(help="GPUs, nodes filled in order.", rich_help_panel=_PANEL)]
+NodesOption = Annotated[int | None, typer.Option(help="Nodes of the preset.", rich_help_panel=_PANEL)]
+FabricOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND[:OVER][@LINK]", help="What joins the nodes: switch, rail, clos, ...", rich_help_panel=_PANEL
+    ),
+]
+SlowLinkOption = Annotated[
+    list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_PANEL)
+]
+LinkDownOption = Annotated[
+    list[str] | None, typer.Option(metavar="LINK", help="Take a link out.", rich_help_panel=_PANEL)
+]
+RoutingOption = Annotated[
+    str | None, typer.Option(help="How routes are chosen [shortest, or the fabric's].", rich_help_panel=_PANEL)
+]
+TopologyOption = Annotated[
+    str | None, typer.Option(help="Describe the cluster inline, such as torus:4x4.", rich_help_panel=_PANEL)
+]
+BandwidthOption = Annotated[
+    str | None, typer.Option(help='Of each link and direction of --topology: "65 GB/s".', rich_help_panel=_PANEL)
+]
+LatencyOption = Annotated[str | None, typer.Option(help='Of each link of --topology: "1 us".', rich_help_panel=_PANEL)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -171,6 +171,27 @@ class Cluster:
         """The links that start at the device of this index, in order."""
         return self._links_from[device]
 
+    @cached_property
+    def islands(self) -> tuple[int, ...]:
+        """For each device a number that it shares with all that scale-up links join to it, directly or not.
+
+        Host links count only between devices of which none has a scale-up link.
+        """
+        roots = list(range(len(self.devices)))
+
+        def find(device: int) -> int:
+            while roots[device] != device:
+                roots[device] = roots[roots[device]]
+                device = roots[device]
+            return device
+
+        fast = {link.source for link in self.links if link.link_class == SCALE_UP}
+        for link in self.links:
+            slow = link.link_class == HOST_LINK and not (fast & {link.source, link.target})
+            if link.link_class == SCALE_UP or slow:
+                roots[find(link.source)] = find(link.target)
+        return tuple(find(device) for device in range(len(self.devices)))
+
     def index(self, name: str) -> int:
         """The index of the device of this name.
 

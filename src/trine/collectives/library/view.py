@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trine.cluster.cluster import GPU, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster
+from trine.cluster.cluster import GPU, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster
 from trine.collectives.library.rings import crossings, ring_rates
 from trine.errors import InputError
 
@@ -111,21 +111,10 @@ def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
 
 def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """GPUs that scale-up links join, in order; GPUs without any are joined by their node, or by host links."""
-    roots = list(range(len(cluster.devices)))
-
-    def find(device: int) -> int:
-        while roots[device] != device:
-            roots[device] = roots[roots[device]]
-            device = roots[device]
-        return device
-
-    fast = {link.source for link in cluster.links if link.link_class == SCALE_UP}
-    for link in cluster.links:
-        slow = link.link_class == HOST_LINK and not (fast & {link.source, link.target})
-        if link.link_class == SCALE_UP or slow:
-            roots[find(link.source)] = find(link.target)
+    islands = cluster.islands
+    fast = {gpu for gpu in gpus if any(link.link_class == SCALE_UP for link in cluster.links_from(gpu))}
     found: dict[object, list[int]] = {}
-    for domain in _of_one_node(cluster, gpus, [find(gpu) if gpu in fast else None for gpu in gpus]):
+    for domain in _of_one_node(cluster, gpus, [islands[gpu] if gpu in fast else None for gpu in gpus]):
         found.setdefault(domain[0], []).append(domain[1])
     return list(found.values())
 
