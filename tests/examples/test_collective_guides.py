@@ -31,6 +31,7 @@ REFERENCE = (ROOT / "docs" / "reference" / "collective-json.md").read_text()
 def answer(command: str) -> str:
     done = CliRunner().invoke(app, shlex.split(command)[1:])
     assert done.exit_code == 0, (command, done.output)
+    assert done.output.strip(), command
     return done.stdout
 
 
@@ -40,7 +41,7 @@ def test_command_runs(command, tmp_path, monkeypatch):
     plan = ROOT / "tests" / "data" / "mscclpp" / "v2_HEAD_allreduce_allpairs_4gpu.json"
     shutil.copy(plan, tmp_path / "allreduce_allpairs_4gpu.json")
     monkeypatch.chdir(tmp_path)
-    answer(command)
+    assert "Traceback" not in answer(command)
 
 
 def test_there_are_commands_and_code():

@@ -6,6 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trine.cli.machine import (
+    BandwidthOption,
+    ClusterOption,
+    FabricOption,
+    LatencyOption,
+    LinkDownOption,
+    NodesOption,
+    RoutingOption,
+    SlowLinkOption,
+    TopologyOption,
+)
 from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
 
 if TYPE_CHECKING:
@@ -36,38 +47,15 @@ def train(
     cuts: Annotated[Text, typer.Option(help="Layers that begin later stages, e.g. conv2d.5,linear.1.")] = None,
     bucket: Annotated[Text, typer.Option(help="Cap of every DDP bucket, e.g. 25MiB.")] = None,
     tp_style: Annotated[Text, typer.Option(metavar="column|megatron", help="How linears are split [column].")] = None,
-    cluster: Annotated[Text, typer.Option(help="Preset name or cluster file.", rich_help_panel="Machine")] = None,
-    nodes: Annotated[Number, typer.Option(help="So many nodes of --cluster.", rich_help_panel="Machine")] = None,
-    fabric: Annotated[
-        Text,
-        typer.Option(
-            metavar="switch|rail|fat-tree[:OVER]|...[@LINK]",
-            help="What joins --nodes.",
-            rich_help_panel="Machine",
-        ),
-    ] = None,
-    slow_link: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LINK:FACTOR", help="Slow a link: gpu0->nvswitch:0.5.", rich_help_panel="Machine"),
-    ] = None,
-    link_down: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LINK", help="Leave a link out: gpu0-nvswitch.", rich_help_panel="Machine"),
-    ] = None,
-    routing: Annotated[
-        Text,
-        typer.Option(
-            metavar="shortest|d-mod-k|ecmp-hash|rail|dimension-order",
-            help="How routes are chosen.",
-            rich_help_panel="Machine",
-        ),
-    ] = None,
-    topology: Annotated[
-        Text,
-        typer.Option(metavar="ring|switch|full|mesh:RxC|torus:RxC|tree|...", help="Describe the cluster inline."),
-    ] = None,
-    bandwidth: Annotated[Text, typer.Option(help='Of each link and direction of --topology: "65 GB/s".')] = None,
-    latency: Annotated[Text, typer.Option(help='Of each link of --topology: "1 us".')] = None,
+    cluster: ClusterOption = None,
+    nodes: NodesOption = None,
+    fabric: FabricOption = None,
+    slow_link: SlowLinkOption = None,
+    link_down: LinkDownOption = None,
+    routing: RoutingOption = None,
+    topology: TopologyOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
     gpu: Annotated[Text, typer.Option(help="Predict for this GPU instead of the trace's.")] = None,
     trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
     compute: Annotated[

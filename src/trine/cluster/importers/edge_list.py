@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trine.cluster.cluster import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Cluster, Device
 from trine.cluster.importers.choices import parse_choice
+from trine.cluster.importers.reading import gpu_named
 from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
 from trine.errors import InputError, SpecError, nearest
 from trine.spec import read_text
@@ -60,10 +61,7 @@ def edge_list_cluster(
     from trine.cluster.importers.media import check_links_from
 
     check_links_from(links_from)
-    if gpu is not None:
-        from trine.cluster.gpus import load_gpu
-
-        gpu = load_gpu(gpu).name
+    gpu = gpu_named(gpu)
     reader = _Reader(file, gpu, dict(links or {}), from_catalogue=links_from is not None)
     try:
         for line, row in _rows(text, file):

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from pathlib import Path
 
 from trine.cluster.cluster import GPU, HOST, NIC, SWITCH, Cluster, Device
 from trine.cluster.importers.choices import LinkChoices
@@ -18,7 +17,8 @@ from trine.cluster.importers.media import (
     pcie_of_bandwidth,
     socket_entry,
 )
-from trine.cluster.importers.wiring import Draft, Rates, assemble
+from trine.cluster.importers.reading import gpu_named, read_out
+from trine.cluster.importers.wiring import Draft, Rates
 from trine.cluster.importers.xml_tree import Element, parse_xml
 from trine.errors import SpecError
 from trine.spec import read_text, show
@@ -68,24 +68,9 @@ def lstopo_cluster(
         raise SpecError(f"is no XML of lstopo: the root is <{root.tag[:40]}>, not <topology>", file=file)
     if not root.get("version").startswith("2"):
         raise SpecError("is of hwloc 1; write it anew with hwloc 2 (lstopo file.xml)", file=file)
-    if gpu is not None:
-        from trine.cluster.gpus import load_gpu
-
-        gpu = load_gpu(gpu).name
-    reader = _Reader(file, gpu, Media(LinkChoices(given=links or {}), file))
+    reader = _Reader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
     reader.read(root)
-    reader.media.check()
-    sources = {"structure": f"{Path(file).name}, written by lstopo", **reader.media.choices.used}
-    draft = reader.draft
-    return assemble(
-        Path(file).stem,
-        draft.devices,
-        draft.wires,
-        file=file,
-        sources=sources,
-        notes=reader.notes,
-        library=reader.library,
-    )
+    return read_out(reader, "written by lstopo")
 
 
 class _Reader:

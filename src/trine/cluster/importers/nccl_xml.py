@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
-from pathlib import Path
 
 from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SWITCH, Cluster, Device
 from trine.cluster.importers.choices import LinkChoices
@@ -22,7 +21,8 @@ from trine.cluster.importers.media import (
     socket_entry,
     xgmi_of_gfx,
 )
-from trine.cluster.importers.wiring import Draft, Rates, assemble
+from trine.cluster.importers.reading import gpu_named, read_out
+from trine.cluster.importers.wiring import Draft, Rates
 from trine.cluster.importers.xml_tree import Element, parse_xml
 from trine.errors import SpecError, nearest
 from trine.spec import read_text, show
@@ -68,24 +68,9 @@ def nccl_xml_cluster(
     root = parse_xml(text, file)
     if root.tag != "system":
         raise SpecError(f"is no topology of NCCL: the root is <{root.tag[:40]}>, not <system>", file=file)
-    if gpu is not None:
-        from trine.cluster.gpus import load_gpu
-
-        gpu = load_gpu(gpu).name
-    reader = _Reader(file, gpu, Media(LinkChoices(given=links or {}), file))
+    reader = _Reader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
     reader.read(root)
-    reader.media.check()
-    sources = {"structure": f"{Path(file).name}, as NCCL saw the machine", **reader.media.choices.used}
-    draft = reader.draft
-    return assemble(
-        Path(file).stem,
-        draft.devices,
-        draft.wires,
-        file=file,
-        sources=sources,
-        notes=reader.notes,
-        library=reader.library,
-    )
+    return read_out(reader, "as NCCL saw the machine")
 
 
 class _Reader:
@@ -95,7 +80,7 @@ class _Reader:
         self.notes: list[str] = []
         self.hosts: dict[str, str] = {}
         self.several = False
-        self.library = "nccl"
+        self.library: str | None = "nccl"
         self.cpus: dict[str, list[tuple[int, Element]]] = {}
         self.by_bus: dict[tuple[str, str], int] = {}
         self.gpus: list[tuple[int, int, Element, int]] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 from trine.cluster.cluster import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Cluster, Device
 from trine.cluster.importers.choices import LinkChoices
+from trine.cluster.importers.reading import gpu_named
 from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
 from trine.errors import SpecError, nearest
 from trine.spec import show
@@ -89,10 +90,7 @@ def _cluster(
     from trine.cluster.importers.media import check_links_from
 
     check_links_from(links_from)
-    if gpu is not None:
-        from trine.cluster.gpus import load_gpu
-
-        gpu = load_gpu(gpu).name
+    gpu = gpu_named(gpu)
     draft = Draft(file)
     for label, attributes in nodes:
         draft.add(_device(label, attributes, gpu, file))

@@ -10,6 +10,7 @@ from trine.cluster.cluster import GPU, HOST, NIC, SWITCH, Cluster, Device
 from trine.cluster.importers.choices import LinkChoices
 from trine.cluster.importers.media import REDUCING, Media, nvlink_of_model, pcie_of_model
 from trine.cluster.importers.nvidia_smi import LEVELS, Matrix
+from trine.cluster.importers.reading import gpu_named
 from trine.cluster.importers.wiring import Draft, assemble
 from trine.cluster.links import known_links, link_named
 from trine.errors import SpecError
@@ -24,10 +25,7 @@ def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoic
     ------
     SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
     """
-    if gpu is not None:
-        from trine.cluster.gpus import load_gpu
-
-        gpu = load_gpu(gpu).name
+    gpu = gpu_named(gpu)
     machine = _Machine(matrix, gpu, Media(choices, file), file)
     machine.build()
     machine.media.check()
