@@ -67,6 +67,11 @@ class TaskGraph:
         first of them (software).
     link_bytes_per_s: int64[links].
     link_latency_ps: int64[links]; only networks that carry messages link by link need it, None where nobody knows.
+    route_counts: int32, parallel to route_links; None: one each. In a folded graph a transfer stands for a class of
+        flows and a link for a class of links, and this is how many of the flows cross each link of the class.
+    pressure_ppm, pressure_stream: int32[n]; None where nothing slows compute tasks down. When task i ends, the stream
+        pressure_stream[i] (-1: none) loses pressure_ppm[i] millionths of its full speed (gains them back if negative);
+        a compute task on it goes on at the speed that is left.
     stream_names, rank_names, link_names: for people.
     """
 
@@ -94,6 +99,9 @@ class TaskGraph:
     collectives: tuple[CollectiveLabel, ...] = ()
     task_names: tuple[str, ...] = ()
     link_latency_ps: Int64 | None = None
+    route_counts: Int32 | None = None
+    pressure_ppm: Int32 | None = None
+    pressure_stream: Int32 | None = None
 
     @property
     def num_tasks(self) -> int:
@@ -115,3 +123,35 @@ class Records:
     num_events: int
     engine: str
     network: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Snapshot:
+    """A run that has stopped at an instant, to go on from there, perhaps on a graph with more tasks for the same work.
+
+    Everything that happens at ``now_ps`` has happened, except that the network has not shared its links anew and that
+    held tasks have not begun. Arrays have one entry a task; int64 ps, -1 before it has happened or where it does not
+    apply, unless said otherwise.
+    ready_ps, start_ps, end_ps: as in Records. A held task that is ready has ready_ps and neither of the others.
+    due_ps: of a compute task that runs, or a transfer in its latency: when that ends if nothing changes.
+    since_ps, remaining_bytes (float64), bytes_per_s (float64), flow_end_ps: of a transfer in flight: when its rate last
+        changed, the bytes left then, its rate since, and the foreseen end.
+    speed_ppm: int32[streams], of full speed, of each stream; stream_left_ps: float64[streams], of the compute task that
+        runs on it what was left at full speed at stream_since_ps: int64[streams]; None where nothing slows down.
+    is_finished: whether every task has ended. num_events: the engine's events so far.
+    """
+
+    now_ps: int
+    ready_ps: Int64
+    start_ps: Int64
+    end_ps: Int64
+    due_ps: Int64
+    since_ps: Int64
+    remaining_bytes: npt.NDArray[np.float64]
+    bytes_per_s: npt.NDArray[np.float64]
+    flow_end_ps: Int64
+    is_finished: bool
+    num_events: int
+    speed_ppm: Int32 | None = None
+    stream_left_ps: npt.NDArray[np.float64] | None = None
+    stream_since_ps: Int64 | None = None
