@@ -353,13 +353,13 @@ def test_a_job_of_bare_computes_runs():
 
 def test_gradients_are_reduced_in_the_last_backward_pass_of_the_order(monkeypatch):
     """A schedule that runs backward in reverse order (GPipe's figure) completes the gradients with micro-batch 0."""
-    from trine.parallel import build
+    from trine.parallel import stage
 
     def reverse(stage, num_stages, num_microbatches, *, backward=True):
         forward = [(0, m) for m in range(num_microbatches)]
         return forward + [(1, m) for m in reversed(range(num_microbatches))] if backward else forward
 
-    monkeypatch.setattr(build.SCHEDULES, "get", lambda name: reverse)
+    monkeypatch.setattr(stage.SCHEDULES, "get", lambda name: reverse)
     graph, _ = graph_of(Chain([MS] * 2, [MS] * 2).workload(), Plan(dp=2, micro_batch=2))
     reduced = graph.labels.microbatch[graph.labels.collective >= 0]
     assert set(reduced.tolist()) == {0}

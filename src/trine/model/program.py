@@ -27,7 +27,10 @@ class Label(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Another rank on an axis of the grid: ``position`` is its coordinate there, all others are one's own."""
+    """Another rank on an axis of the grid: ``position`` is its coordinate there, all others are one's own.
+
+    An axis may join several of the grid, fastest first: ``"cp+dp"``, see :class:`trine.parallel.grid.RankGrid`.
+    """
 
     axis: str
     position: int
@@ -77,9 +80,11 @@ class HostCopy:
 class Collective:
     """Take part in a collective of the group along ``axis``; all members name it by the same ``key``.
 
-    ``size_bytes`` is the payload as nccl-tests counts it, ``root`` the position of the root in the group (or -1),
-    ``algorithm`` the name of the schedule to use (None: the default of the kind).
-    Collectives of one axis run in the order of the program, one after the other.
+    ``axis`` may join several axes of the grid, fastest first (``"cp+dp"``). ``size_bytes`` is the payload as nccl-tests
+    counts it, ``root`` the position of the root in the group (or -1), ``algorithm`` the name of the schedule to use
+    (None: the default of the kind).
+    Collectives of one ``queue`` run in the order of the program, one after the other; an empty queue is that of the
+    axis. (Libraries run those of one communicator and stream in order.)
     """
 
     kind: str
@@ -90,6 +95,7 @@ class Collective:
     algorithm: str | None
     after: tuple[int, ...]
     label: Label
+    queue: str = ""
 
 
 Step = Compute | Send | Recv | HostCopy | Collective
@@ -122,6 +128,7 @@ class Job:
     """All that runs: distinct programs, and which of them each rank runs (``program_of[rank]``).
 
     ``axes`` are the axes of the rank grid with their sizes, fastest first: rank = sum of coordinate x stride.
+    ``program_of`` may be any sequence of numbers, such as an array.
     """
 
     axes: tuple[tuple[str, int], ...]

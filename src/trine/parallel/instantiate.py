@@ -135,10 +135,11 @@ def _template(program: RankProgram, streams: dict[str, int]) -> _Template:
             kind[task], size[task] = TRANSFER, step.size_bytes
             template.copies.append(task)
         else:
-            if step.axis in previous_on_axis:
+            queue = step.queue or step.axis
+            if queue in previous_on_axis:
                 tasks.append(task)
-                predecessors.append(previous_on_axis[step.axis])
-            previous_on_axis[step.axis] = int(last[i])
+                predecessors.append(previous_on_axis[queue])
+            previous_on_axis[queue] = int(last[i])
             tasks.append(int(last[i]))  # it cannot end before this rank has entered
             predecessors.append(task)
             if step.key in template.collectives:
@@ -237,8 +238,10 @@ class _Assembly:
 
     def all_collectives(self) -> None:
         """The transfers of every collective, group by group."""
-        for axis, size in self.job.axes:
-            if size > 1:
+        used = dict.fromkeys(s.axis for p in self.job.programs for s in p.steps if isinstance(s, Collective))
+        order = {name: number for number, (name, _) in enumerate(self.job.axes)}
+        for axis in sorted(used, key=lambda axis: [order[name] for name in axis.split("+")]):
+            if self.grid.size(axis) > 1:
                 for group in self.grid.groups(axis):
                     for key, step in self._agreed(group, axis).items():
                         self._collective(group, key, step)
@@ -417,16 +420,20 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
 
 def _check_size(job: Job) -> None:
     """Refuse collectives on unknown axes, and a job whose graph would not fit into memory, before building anything."""
-    sizes = dict(job.axes)
+    sizes, grid = dict(job.axes), RankGrid(job.axes)
     per_program = []
     for program in job.programs:
-        unknown = {s.axis: None for s in program.steps if isinstance(s, Collective) and s.axis not in sizes}
+        unknown = {
+            s.axis: None
+            for s in program.steps
+            if isinstance(s, Collective) and any(name not in sizes for name in s.axis.split("+"))
+        }
         if unknown:
             raise PlanError(
                 f"program {program.name!r} has collectives on {', '.join(unknown)}, which is no axis of the grid"
             )
         # A ring all-reduce of n ranks is 2 (n - 1) transfers a rank; no algorithm here has many more.
-        rings = sum(2 * (sizes[step.axis] - 1) for step in program.steps if isinstance(step, Collective))
+        rings = sum(2 * (grid.size(step.axis) - 1) for step in program.steps if isinstance(step, Collective))
         per_program.append(len(program.steps) + rings)
     total = sum(per_program[program] for program in job.program_of)
     if total > MAX_TASKS:

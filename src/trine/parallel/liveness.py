@@ -10,6 +10,7 @@ from trine.model.memory import MEMORY_CATEGORIES
 from trine.model.program import MemoryChange
 from trine.model.workload import BACKWARD, OPTIMIZER, Operator
 from trine.parallel.context import JobContext
+from trine.parallel.extension import Extension
 from trine.parallel.ownership import OwnedWeight, trained_bytes
 from trine.parallel.stages import Crossing
 from trine.parallel.writer import ProgramWriter
@@ -184,7 +185,11 @@ class StageMemory:
             self._free(key, last[0])
 
     def resident(
-        self, weights: Sequence[OwnedWeight], optimizer: Sequence[Operator], has_buckets: bool
+        self,
+        weights: Sequence[OwnedWeight],
+        optimizer: Sequence[Operator],
+        has_buckets: bool,
+        extensions: Sequence[Extension] = (),
     ) -> tuple[int, ...]:
         """Bytes of each category that stay from step to step."""
         context = self._context
@@ -208,6 +213,8 @@ class StageMemory:
         sizes["weights"] = sum(context.local_bytes[w.weight] for w in weights) + sum(buffers.values())
         sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
         sizes["buckets"] = trained if has_buckets else 0
+        for extension in extensions:
+            extension.resident(sizes)
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)
 
     def _allocate(self, key: Key, step: int, size: int, category: int) -> None:

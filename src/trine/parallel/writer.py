@@ -47,11 +47,11 @@ class ProgramWriter:
 
     def collective(
         self, kind: str, axis: str, key: tuple[int | str, ...], size_bytes: int, after: tuple[int, ...], label: Label,
-        root: int = -1,
+        root: int = -1, queue: str = "",
     ) -> int:  # fmt: skip
         """Append a collective by the algorithm that the plan names for its kind."""
         algorithm = self.context.algorithm(kind)
-        return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label))
+        return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
 
     def last_compute(self) -> tuple[int, ...]:
         """The latest operator on the compute stream, if any."""
