@@ -76,6 +76,9 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = 
         name: getattr(graph, name)[order]
         for name in ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "need")
     }
+    for name in ("pressure_ppm", "pressure_stream"):
+        columns[name] = None if getattr(graph, name) is None else getattr(graph, name)[order]
+    latency_ps = graph.link_latency_ps
     other = replace(
         graph,
         **columns,
@@ -86,7 +89,7 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = 
         route_links=route_links,
         route_latency_ps=graph.route_latency_ps[route_order],
         link_bytes_per_s=graph.link_bytes_per_s[link_order],
-        link_latency_ps=graph.link_latency_ps[link_order],
+        link_latency_ps=None if latency_ps is None else latency_ps[link_order],
         link_names=tuple(graph.link_names[i] for i in link_order),
     )
     return other, new

@@ -17,6 +17,7 @@ _PUBLIC = {
     "CollectiveOptions": "trine.model.collective",
     "Collectives": "trine.collectives.library",
     "DeadlockError": "trine.errors",
+    "HopProtocol": "trine.parallel.hop",
     "InputError": "trine.errors",
     "Operator": "trine.model.workload",
     "Plan": "trine.parallel.plan",
@@ -25,6 +26,7 @@ _PUBLIC = {
     "Result": "trine.results",
     "SimulationError": "trine.errors",
     "SpecError": "trine.errors",
+    "Stragglers": "trine.parallel.stragglers",
     "TaskGraph": "trine.model.taskgraph",
     "TaskGraphBuilder": "trine.model.builder",
     "Tensor": "trine.model.workload",
@@ -37,12 +39,14 @@ _PUBLIC = {
     "capture": "trine.traces",
     "collective": "trine.collectives.ask",
     "collective_time": "trine.collectives.library",
+    "hop": "trine.studies.hop",
     "load": "trine.traces",
     "load_cluster": "trine.cluster",
     "load_gpu": "trine.cluster",
     "run": "trine.engine",
     "save": "trine.traces",
     "simulate": "trine.simulation",
+    "synthesize": "trine.traces",
 }
 
 if TYPE_CHECKING:
@@ -65,11 +69,15 @@ if TYPE_CHECKING:
     from trine.model.collective import CollectiveOptions
     from trine.model.taskgraph import Records, TaskGraph
     from trine.model.workload import Operator, Tensor, Workload
+    from trine.parallel.hop import HopProtocol
     from trine.parallel.plan import Plan
+    from trine.parallel.stragglers import Stragglers
     from trine.results import Result
     from trine.simulation import simulate
+    from trine.studies.hop import hop
     from trine.traces.load import load
     from trine.traces.native import save
+    from trine.traces.synthesize_model import synthesize
     from trine.traces.tracer import capture
 
 __all__ = [
@@ -78,6 +86,7 @@ __all__ = [
     "CollectiveOptions",
     "Collectives",
     "DeadlockError",
+    "HopProtocol",
     "InputError",
     "Operator",
     "Plan",
@@ -86,6 +95,7 @@ __all__ = [
     "Result",
     "SimulationError",
     "SpecError",
+    "Stragglers",
     "TaskGraph",
     "TaskGraphBuilder",
     "Tensor",
@@ -98,12 +108,14 @@ __all__ = [
     "capture",
     "collective",
     "collective_time",
+    "hop",
     "load",
     "load_cluster",
     "load_gpu",
     "run",
     "save",
     "simulate",
+    "synthesize",
 ]
 
 

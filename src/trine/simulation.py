@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trine.errors import InputError, PlanError, nearest
-from trine.model.workload import FORWARD, Workload
+from trine.model.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.plan import Plan
 from trine.units import format_bytes
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine import Progress
     from trine.model.device import GpuSpec
+    from trine.model.program import Job
     from trine.network.models import Network
     from trine.parallel.build import BuildReport
     from trine.parallel.instantiate import Placement
@@ -48,7 +49,7 @@ def simulate(
     compute: str = "auto",
     gpu: str | None = None,
     trace_gpu: str | None = None,
-    network: str | Network = "fair",
+    network: str | Network | None = None,
     collective_costs: str = "auto",
     cpu: bool | None = None,
     launch_cost_ps: int | None = None,
@@ -56,6 +57,7 @@ def simulate(
     engine: str = "compiled",
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
+    on_job: Callable[[Job], None] | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Result:
     """Simulate one job and say how long a step takes, and why.
@@ -69,7 +71,8 @@ def simulate(
     gpu: predict for this GPU instead of the one that the trace was recorded on.
     trace_gpu: the GPU that the trace was recorded on, where the trace does not say.
     network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
-        serves whole messages in turn), or a model of your own, which needs ``engine="reference"``.
+        serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a model of your own, which needs
+        ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
     collective_costs: ``library`` adds what NCCL or RCCL costs in launches, protocols and synchronisation to the
         messages of collectives, ``links`` nothing; ``auto``: the library where the links are of a known kind.
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
@@ -77,6 +80,7 @@ def simulate(
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
     progress, on_compile: callbacks, see :func:`trine.engine.run`.
+    on_job: called with the rank programs before they run, for example to write them (:mod:`trine.chakra`).
     warnings: sentences to carry into the result.
 
     Raises
@@ -84,16 +88,19 @@ def simulate(
     InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
     """
     from trine.engine import run
+    from trine.network.circuit import network_on
     from trine.parallel.build import build_job
     from trine.parallel.instantiate import instantiate
     from trine.results import Result
 
     began = time.perf_counter()
-    workload = _workload(workload, trace_gpu)
+    machine = _machine(cluster, plan if plan is not None else Plan())
+    network = network_on(machine, network)
+    workload = _workload(workload, trace_gpu, gpu if gpu is not None else _gpu_of(machine))
     setup = _Setup(
         workload=workload,
         plan=plan if plan is not None else Plan(),
-        machine=_machine(cluster, plan if plan is not None else Plan()),
+        machine=machine,
         compute=compute,
         model=_compute(workload, compute, gpu, calibration),
         launch=_launch(workload, cpu, launch_cost_ps),
@@ -101,7 +108,9 @@ def simulate(
         gpu=None if gpu is None else _gpu(gpu),
     )
     job, report = build_job(workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host)
-    costs = _collective_costs(collective_costs, setup.machine)
+    if on_job is not None:
+        on_job(job)
+    costs = costs_on(collective_costs, setup.machine)
     graph, memory = instantiate(job, placement_of(setup.machine, setup.plan.num_ranks, costs))
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     if costs is not None and costs.worst > SLOWER_SCHEDULE:
@@ -183,9 +192,22 @@ def _with_memory_verdict(result: Result) -> Result:
     return replace(result, warnings=(text, *result.warnings))
 
 
-def _workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None) -> Workload:
-    """Load the trace, and put in the name of its GPU where the user knows better than the trace."""
-    if not isinstance(workload, Workload):
+def _gpu_of(machine: Cluster | None) -> str | None:
+    """The first GPU model of the cluster, where trine has its data sheet."""
+    spec = None if machine is None else _known_gpu(machine.devices[machine.gpus[0]].gpu)
+    return None if spec is None else spec.name
+
+
+def _workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None, gpu: str | None) -> Workload:
+    """Load the trace, and put in the name of its GPU where the user knows better than the trace.
+
+    A model (``model:NAME``) is written for ``gpu``.
+    """
+    if isinstance(workload, str) and workload.startswith("model:"):
+        from trine.traces.synthesize_model import from_text
+
+        workload = from_text(workload, gpu)
+    elif not isinstance(workload, Workload):
         from trine.traces import load
 
         workload = load(workload)
@@ -251,7 +273,7 @@ def _launch(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Launch
     return launch_costs(workload) if cpu or has_side else None
 
 
-def _collective_costs(asked: str, machine: Cluster | None) -> StepCosts | None:
+def costs_on(asked: str, machine: Cluster | None) -> StepCosts | None:
     """What a library adds to messages: by default where the links say what they are.
 
     Raises InputError for another word, or for a library's costs on links of an unknown kind.
@@ -260,7 +282,7 @@ def _collective_costs(asked: str, machine: Cluster | None) -> StepCosts | None:
         raise InputError(
             f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
         )
-    known = machine is not None and any(link.medium for link in machine.links)
+    known = machine is not None and machine.circuits is None and any(link.medium for link in machine.links)
     if asked == "library" and not known:
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
     if machine is None or asked == "links" or not known:
@@ -339,6 +361,8 @@ def _evidence(setup: _Setup, report: BuildReport, costs: StepCosts | None) -> tu
         rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
         if setup.plan.num_ranks > 1:
             sharing = "whole messages queue for links" if setup.network == "fifo" else "flows share links"
+            if setup.machine.circuits is not None:
+                sharing = f"{setup.machine.circuits.describe()}, between GPUs that no links join"
             software = "no protocol overhead"
             if costs is not None:
                 software = f"software costs of {setup.machine.library or 'nccl'} (docs/background/collectives.md)"
@@ -350,6 +374,8 @@ def _evidence(setup: _Setup, report: BuildReport, costs: StepCosts | None) -> tu
 
 def _operator_detail(kind: str, setup: _Setup) -> str:
     workload = setup.workload
+    if workload.format == SYNTHESISED:
+        return f"no trace: predicted from the shapes of {workload.name}"
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
     target = setup.gpu.name if setup.gpu is not None else "another size"
     return {

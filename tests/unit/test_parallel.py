@@ -6,11 +6,11 @@ import pytest
 from synthetic import MS, Chain
 
 from trine.errors import PlanError
-from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, Peer
+from trine.model.program import Peer
 from trine.parallel.buckets import Gradient, fill_buckets
 from trine.parallel.grid import RankGrid
 from trine.parallel.plan import Plan, micro_batches
-from trine.parallel.schedules import gpipe, one_f_one_b
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, SCHEDULES, Pass, Pipeline
 from trine.parallel.stages import cut_into_stages
 
 
@@ -57,15 +57,17 @@ def test_buckets_hold_one_dtype_each_and_come_in_the_order_in_which_they_are_rea
 def test_one_f_one_b_holds_no_more_micro_batches_than_stages_are_left():
     for stages in range(1, 6):
         for stage in range(stages):
-            passes = one_f_one_b(stage, stages, 8)
-            assert sorted(passes) == sorted(gpipe(stage, stages, 8))
+            shape = Pipeline(stages, 8)
+            passes = SCHEDULES.get("1f1b").passes(stage, shape)
+            assert sorted(passes) == sorted(SCHEDULES.get("gpipe").passes(stage, shape))
             live = peak = 0
-            for phase, _ in passes:
-                live += 1 if phase == PHASE_FORWARD else -1
+            for one in passes:
+                live += 1 if one.kind == FORWARD_PASS else -1
                 peak = max(peak, live)
             assert peak == min(stages - stage, 8)
             for m in range(8):
-                assert passes.index((PHASE_FORWARD, m)) < passes.index((PHASE_BACKWARD, m))
+                forward, backward = Pass(FORWARD_PASS, stage, m), Pass(BACKWARD_PASS, stage, m)
+                assert passes.index(forward) < passes.index(backward)
 
 
 def test_balanced_cuts_are_optimal():

@@ -353,13 +353,16 @@ def test_a_job_of_bare_computes_runs():
 
 def test_gradients_are_reduced_in_the_last_backward_pass_of_the_order(monkeypatch):
     """A schedule that runs backward in reverse order (GPipe's figure) completes the gradients with micro-batch 0."""
-    from trine.parallel import stage
+    from trine.parallel import context
+    from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, Pass, PipelineSchedule
 
-    def reverse(stage, num_stages, num_microbatches, *, backward=True):
-        forward = [(0, m) for m in range(num_microbatches)]
-        return forward + [(1, m) for m in reversed(range(num_microbatches))] if backward else forward
+    class Reverse(PipelineSchedule):
+        def passes(self, rank, pipeline):
+            count = pipeline.num_microbatches
+            forward = [Pass(FORWARD_PASS, rank, m) for m in range(count)]
+            return forward + [Pass(BACKWARD_PASS, rank, m) for m in reversed(range(count))]
 
-    monkeypatch.setattr(stage.SCHEDULES, "get", lambda name: reverse)
+    monkeypatch.setattr(context.SCHEDULES, "get", lambda name: Reverse())
     graph, _ = graph_of(Chain([MS] * 2, [MS] * 2).workload(), Plan(dp=2, micro_batch=2))
     reduced = graph.labels.microbatch[graph.labels.collective >= 0]
     assert set(reduced.tolist()) == {0}

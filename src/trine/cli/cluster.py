@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,7 +167,9 @@ def _summary(machine: Cluster) -> list[str]:
     usual = f"; usually joined by {machine.fabric.kind} of {machine.fabric.link}" if machine.fabric else ""
     lines.append(f"library {machine.library or 'not said'}, routing {machine.routing}{usual}")
     lines.append(f"numbers are {machine.evidence}")
-    lines += _kinds(machine)
+    lines += _kinds(machine) if len(machine.links) else []
+    if machine.circuits is not None:
+        lines.append(f"GPUs that no links join: {machine.circuits.describe()}")
     bisection = bisection_bytes_per_s(machine)
     if bisection is not None:
         lines.append(f"first half of the GPUs to the second: {format_bandwidth(bisection)}")
@@ -204,7 +207,10 @@ def _pairs(machine: Cluster) -> list[str]:
 def _cell(machine: Cluster, a: int, b: int) -> str:
     from trine.cluster.capacity import route_bytes_per_s
 
-    latency_ps = max(machine.route_latency_ps(route) for route, _ in machine.paths(a, b))
+    paths = machine.paths(a, b)
+    latency_ps = max(machine.route_latency_ps(route) for route, _ in paths)
+    if machine.circuits is not None and not paths[0][0]:
+        latency_ps = machine.circuits.latency_ps
     return f"{route_bytes_per_s(machine, a, b) / 1e9:.4g}/{latency_ps / 1e6:.3g}"
 
 
@@ -250,6 +256,7 @@ def _document(machine: Cluster) -> dict[str, Any]:
             }
             for kind in link_kinds(machine)
         ],
+        "circuits": None if machine.circuits is None else asdict(machine.circuits),
         "notes": machine.notes,
         "sources": dict(machine.sources),
     }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trine.cli.circuits import BufferOption, CircuitOptions, DelayOption, PortsOption, RateOption, SetupOption
 from trine.cli.machine import (
     BandwidthOption,
     ClusterOption,
@@ -50,6 +51,11 @@ def collective(
     topology: TopologyOption = None,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = None,
+    circuit_setup: SetupOption = None,
+    circuit_ports: PortsOption = None,
+    circuit_bandwidth: RateOption = None,
+    circuit_latency: DelayOption = None,
+    circuit_buffer: BufferOption = None,
     algorithm: Annotated[
         str, typer.Option(help="auto, ring, tree, nvls, ..., or a plan (JSON, XML).", rich_help_panel=_HOW)
     ] = "auto",
@@ -68,7 +74,7 @@ def collective(
     max_channels: Annotated[Number, typer.Option(help="As NCCL_MAX_NCHANNELS.", rich_help_panel=_HOW)] = None,
     network: Annotated[
         Text,
-        typer.Option(metavar="fair|equal|fifo", help="Simulate every message on the links.", rich_help_panel=_HOW),
+        typer.Option(metavar="fair|equal|fifo|circuit", help="Simulate every message on the links.", rich_help_panel=_HOW),
     ] = None,
     matrix: Annotated[
         Text,
@@ -90,6 +96,10 @@ def collective(
     machine = MachineOptions(
         cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
         links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
+        circuits=CircuitOptions(
+            setup=circuit_setup, ports=circuit_ports, bandwidth=circuit_bandwidth, latency=circuit_latency,
+            buffer=circuit_buffer,
+        ),
     )  # fmt: skip
     options = CollectiveOptions(
         library=library.lower(), algorithm=_plain(algorithm), protocol=protocol.lower(),

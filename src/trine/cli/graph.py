@@ -13,7 +13,12 @@ from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
 def run(
     graph: Annotated[str, typer.Argument(help="Task graph, JSON (docs/formats/graph.md).")],
     cluster: Annotated[str, typer.Option(help="Preset name or cluster file.")],
-    network: Annotated[str, typer.Option(metavar="fair|equal|fifo", help="How flows share links.")] = "fair",
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fair|equal|fifo|circuit", help="How flows share links [fair, or circuit where there are any]."
+        ),
+    ] = None,
     engine: Annotated[
         str, typer.Option(metavar="compiled|reference", help="The engine, or its Python twin.")
     ] = "compiled",
@@ -23,13 +28,14 @@ def run(
     import trine.engine
     from trine.cluster import load_cluster
     from trine.graphfile import graph_answer, load_graph
+    from trine.network.circuit import network_on
     from trine.units import format_time
 
     machine = load_cluster(cluster)
     tasks = load_graph(graph, machine)
     with ProgressLine() as progress:
         records = trine.engine.run(
-            tasks, network=network, engine=engine, progress=progress, on_compile=progress.compiling
+            tasks, network=network_on(machine, network), engine=engine, progress=progress, on_compile=progress.compiling
         )
     end = int(records.end_ps.max(initial=0))
     last = int(records.end_ps.argmax()) if tasks.num_tasks else -1

@@ -63,7 +63,7 @@ def plan_from(options: LayoutOptions) -> Plan:
             raise PlanError(f"--bucket must be positive, got {options.bucket!r}")
         fields["first_bucket_bytes"] = fields["bucket_bytes"] = cap
     if options.algorithm is not None:
-        fields["algorithms"] = _algorithms(options.algorithm)
+        fields["algorithms"] = algorithm_pairs(options.algorithm)
     return Plan(**ways, **fields)
 
 
@@ -129,7 +129,7 @@ def _names(text: str, option: str) -> list[str]:
     return names
 
 
-def _algorithms(text: str) -> tuple[tuple[str, str], ...]:
+def algorithm_pairs(text: str) -> tuple[tuple[str, str], ...]:
     """``all_reduce=ring,broadcast=ring`` as pairs."""
     pairs = []
     for item in _names(text, "--algorithm"):

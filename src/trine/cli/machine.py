@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trine.cli.circuits import CircuitOptions, circuits_alone, joined
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class MachineOptions:
     bandwidth: str | None = None
     latency: str | None = None
     gpu: str | None = None
+    circuits: CircuitOptions = field(default_factory=CircuitOptions)
 
 
 def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
@@ -67,7 +69,10 @@ def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
     """
     machine, warnings = described_machine(options)
     if machine is None:
-        raise InputError("no machine was described: --cluster NAME or FILE, or --topology with --bandwidth")
+        raise InputError(
+            "no machine was described: --cluster NAME or FILE, --topology with --bandwidth, or --circuit-setup with "
+            "--circuit-ports and --circuit-bandwidth"
+        )
     return machine, warnings
 
 
@@ -82,10 +87,12 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
         _refuse(
             options, ("nodes", "fabric", "slow_links", "links_down", "routing"), "and none was described: --cluster"
         )
+        if options.circuits.are_given:
+            return circuits_alone(options.gpus, options.circuits, options.gpu)
         return None, []
     from trine.cluster import load_cluster
 
-    return load_cluster(
+    cluster = load_cluster(
         options.cluster,
         nodes=options.nodes,
         gpus=options.gpus,
@@ -93,13 +100,15 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
         slow_links=[slow_link(text) for text in options.slow_links],
         links_down=options.links_down,
         routing=options.routing,
-    ), []
+    )
+    return joined(cluster, options.circuits)
 
 
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     """The cluster of a job of ``num_ranks``: as it is, or as many nodes of it as ``--nodes`` says."""
     if options.topology is not None or options.cluster is None:
-        return described_machine(replace(options, gpus=None if options.topology is None else num_ranks))
+        alone = options.topology is None and not options.circuits.are_given
+        return described_machine(replace(options, gpus=None if alone else num_ranks))
     return described_machine(replace(options, gpus=None if options.nodes is None else num_ranks))
 
 
@@ -107,6 +116,8 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
     if options.cluster is not None:
         raise InputError("--cluster and --topology both describe the machine: give one")
     _refuse(options, ("nodes", "fabric"), "and --topology describes all of it: use --cluster")
+    if options.circuits.are_given:
+        raise InputError("--topology describes links between all GPUs, where circuits are none: use --cluster, or neither")
     if options.bandwidth is None:
         raise InputError(f'--topology {options.topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
     from trine.cluster import build_topology

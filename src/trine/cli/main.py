@@ -9,7 +9,7 @@ import sys
 import typer
 
 from trine import __version__
-from trine.cli import calibrate, check, cluster, cluster_files, collective, graph, trace, train, validate, warmup
+from trine.cli import calibrate, chakra, check, cluster, cluster_files, collective, graph, hop, trace, train, validate, warmup
 
 app = typer.Typer(
     name="trine",
@@ -40,8 +40,10 @@ calibrate.register(app)
 warmup.register(app)
 collective.register(app)
 check.register(app)
+hop.register(app)
 validate.register(app)
 app.add_typer(trace.app, name="trace", help="Look into, convert and capture traces.")
+app.add_typer(chakra.app, name="chakra", help="Chakra execution traces: look into and simulate them.")
 cluster_files.register(cluster.app)
 app.add_typer(cluster.app, name="cluster", help="Look at clusters: presets and files.")
 

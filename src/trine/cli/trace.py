@@ -82,3 +82,70 @@ def capture(
     say(f"trace written to {folder}")
     show(description_text(description), json)
     write_json(asdict(description), json)
+
+
+@app.command()
+@reports_errors
+def models(json: Json = None) -> None:
+    """List the models that trine can write a trace of from their published shapes."""
+    from trine.cli.trace_text import models_text
+    from trine.traces import known_models
+    from trine.traces.synthesize_models import load_model, summary
+
+    rows = [summary(load_model(name)) for name in known_models()]
+    show(models_text(rows), json)
+    write_json({"models": rows}, json)
+
+
+@app.command()
+@reports_errors
+def synthesize(
+    model: Annotated[str, typer.Argument(help="A model that comes with trine (trine trace models), or a model file.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="File to write: NAME.trine.json or .trine.json.gz.")],
+    gpu: Annotated[str, typer.Option(help="The GPU that times are predicted for.")] = "h100-sxm",
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample; the model's own if not given.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples [1, or 128 images].")] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="bf16|fp16|fp32", help="Of weights and activations.")] = None,
+    layers: Annotated[int | None, typer.Option(help="So many of a transformer's layers in place of all.")] = None,
+    image: Annotated[int | None, typer.Option(help="Pixels of an image's side, in place of 224.")] = None,
+    times: Annotated[str | None, typer.Option(metavar="roofline|fitted", help="Where operator times come from.")] = None,
+    share: Annotated[
+        list[str] | None, typer.Option(help="Share of a data sheet's peak, e.g. matmul=0.6; may be repeated.")
+    ] = None,
+    calibration: Annotated[str | None, typer.Option(help="File of trine calibrate that fitted times rest on.")] = None,
+    json: Json = None,
+) -> None:
+    """Write a training step of MODEL from its published shapes, with predicted times."""
+    from dataclasses import asdict
+
+    from trine.cli.trace_text import description_text
+    from trine.compute import Calibration
+    from trine.traces import describe, save
+    from trine.traces import synthesize as write
+
+    workload = write(
+        model, gpu=gpu, sequence=sequence, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
+        shares=_shares(share or []), calibration=None if calibration is None else Calibration.load(calibration),
+    )  # fmt: skip
+    save(workload, output)
+    say(f"trace written to {output}")
+    description = describe(workload)
+    show(description_text(description), json)
+    write_json(asdict(description), json)
+
+
+def _shares(texts: list[str]) -> dict[str, float]:
+    """``matmul=0.6`` as a name and a number, each name once."""
+    from trine.errors import InputError
+
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            raise InputError(f"must be NAME=SHARE such as matmul=0.6, got {text[:80]!r}", field="--share") from None
+        if name in found:
+            raise InputError(f"{name} is given twice", field="--share")
+        found[name] = number
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trine.units import format_bytes, format_time
@@ -60,3 +61,12 @@ def difference_text(difference: Difference) -> str:
 def _row(name: str, total: Total) -> str:
     share = f"{100 * total.share:5.1f} %"
     return f"{name[:34]:34} {total.count:9} {format_time(total.gpu_time_ps):>11} {share:>7}"
+
+
+def models_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """One line a model: name, parameters, tokens of a sample, shapes."""
+    lines = [f"{'model':18} {'parameters':>15} {'sequence':>9}  shapes"]
+    for row in rows:
+        sequence = "" if row["sequence"] is None else row["sequence"]
+        lines.append(f"{row['name']:18} {row['parameters']:>15,} {sequence:>9}  {row['shapes']}")
+    return "\n".join(lines)

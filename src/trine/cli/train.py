@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trine.cli.circuits import BufferOption, CircuitOptions, DelayOption, PortsOption, RateOption, SetupOption
 from trine.cli.machine import (
     BandwidthOption,
     ClusterOption,
@@ -28,7 +29,7 @@ Number = int | None
 
 @reports_errors
 def train(
-    workload: Annotated[str, typer.Argument(help="Trace folder or file, or a bundled trace such as vgg13-h100-b128.")],
+    workload: Annotated[str, typer.Argument(help="Trace, bundled trace such as vgg13-h100-b128, or model:NAME such as model:llama-3-8b.")],
     gpus: Annotated[Number, typer.Option(help="How many GPUs.", rich_help_panel="Layout")] = None,
     parallel: Annotated[
         Text, typer.Option(metavar="dp|ddp|tp|pp", help="Put all GPUs on one axis.", rich_help_panel="Layout")
@@ -56,13 +57,18 @@ def train(
     topology: TopologyOption = None,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = None,
+    circuit_setup: SetupOption = None,
+    circuit_ports: PortsOption = None,
+    circuit_bandwidth: RateOption = None,
+    circuit_latency: DelayOption = None,
+    circuit_buffer: BufferOption = None,
     gpu: Annotated[Text, typer.Option(help="Predict for this GPU instead of the trace's.")] = None,
     trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
     compute: Annotated[
         str, typer.Option(metavar="auto|recorded|linear", help="Where operator times come from.")
     ] = "auto",
     calibration: Annotated[Text, typer.Option(help="File written by trine calibrate.")] = None,
-    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo", help="How flows share links [fair].")] = None,
+    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links [fair, or circuit where there are any].")] = None,
     collective_costs: Annotated[
         Text, typer.Option(metavar="links|library", help="What messages cost besides the links [library if known].")
     ] = None,
@@ -79,14 +85,18 @@ def train(
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
     parquet: Annotated[Text, typer.Option(help="Write all records to this folder.")] = None,
     timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
+    chakra: Annotated[Text, typer.Option(help="Write the job as Chakra traces CHAKRA.<rank>.et.")] = None,
+    chakra_target: Annotated[
+        Text, typer.Option(metavar="astra-sim|chakra", help="Who reads them: all that the schema holds? [astra-sim]")
+    ] = None,
 ) -> None:
     """Say how long a training step of WORKLOAD takes on N GPUs, and why."""
+    from trine.cli.chakra import ChakraExport
     from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
     from trine.cli.machine import MachineOptions, job_machine
     from trine.compute import Calibration
     from trine.network.models import is_compiled
     from trine.simulation import simulate
-    from trine.traces import load
     from trine.units import parse_time
 
     plan = plan_from(
@@ -102,35 +112,42 @@ def train(
             cluster=cluster, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
             links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth,
             latency=latency, gpu=gpu,
+            circuits=CircuitOptions(
+                setup=circuit_setup, ports=circuit_ports, bandwidth=circuit_bandwidth, latency=circuit_latency,
+                buffer=circuit_buffer,
+            ),
         ),
     )  # fmt: skip
     refuse_without_machine(
         machine, network=network, collective_costs=collective_costs, inputs=inputs, algorithm=algorithm
     )
+    exported = ChakraExport(chakra, chakra_target)
     with ProgressLine() as progress:
         result = simulate(
-            load(workload),
+            workload,
             plan,
             cluster=machine,
             compute=compute,
             gpu=gpu,
             trace_gpu=trace_gpu,
-            network=network or "fair",
+            network=network,
             collective_costs=collective_costs or "auto",
-            engine="compiled" if is_compiled(network or "fair") else "reference",
+            engine="compiled" if network is None or is_compiled(network) else "reference",
             cpu=cpu,
             launch_cost_ps=None if launch_cost is None else parse_time(launch_cost, "--launch-cost"),
             calibration=None if calibration is None else Calibration.load(calibration),
             progress=progress,
             on_compile=progress.compiling,
+            on_job=exported.write,
             warnings=tuple(warnings),
         )
     show(result.summary(), json)
     write_json(result.to_json(), json)
-    _write_files(result, perfetto, parquet, timeline)
+    write_files(result, perfetto, parquet, timeline)
+    exported.report()
 
 
-def _write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:
+def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:
     """Write what was asked for, and say where."""
     if perfetto is not None:
         result.to_perfetto(perfetto)

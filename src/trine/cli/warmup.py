@@ -18,7 +18,7 @@ def warmup() -> None:
     began = time.monotonic()
     graph = trine.TaskGraphBuilder([10**9], [10**6])
     graph.join([graph.compute(0, "compute", 10**6), graph.transfer(0, 0, [0], 10**6)])
-    for network in ("fair", "equal", "fifo"):
+    for network in ("fair", "equal", "fifo", "circuit"):
         trine.run(graph.build(), network=network)
     say(f"done in {time.monotonic() - began:.1f} s")
 

@@ -1,5 +1,6 @@
 """Clusters: devices, links, routes, topologies, presets."""
 
+from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster, Device, Fabric, Link
 from trine.cluster.gpus import known_gpus, load_gpu
 from trine.cluster.links import LinkType, known_links, link_named
@@ -7,6 +8,7 @@ from trine.cluster.presets import known_clusters, load_cluster
 from trine.cluster.topologies import build_topology, known_topologies
 
 __all__ = [
+    "Circuits",
     "Cluster",
     "Device",
     "Fabric",

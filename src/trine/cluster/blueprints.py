@@ -199,9 +199,14 @@ def _tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     return shape
 
 
-def _plant(devices: list[Device], wire: Wire) -> Plant:
+def _plant(devices: Sequence[Device], wire: Wire) -> Plant:
     outer = wire._replace(link_class=SCALE_OUT)
-    return Plant(devices=devices, end=outer, hop=outer)
+    return Plant(first=len(devices), end=outer, hop=outer)
+
+
+def _planted(devices: Sequence[Device], plant: Plant, wires: Iterable[Wire] = ()) -> Shape:
+    """Devices and their wires with the network that was added to them."""
+    return Shape(devices=[*devices, *plant.switches], wires=[*wires, *plant.wires()], routing="d-mod-k")
 
 
 def _fat_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
@@ -213,13 +218,14 @@ def _fat_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     oversubscription = _numbers("fat-tree", over)[0] if over else 1
     if any(size % oversubscription for size in levels):
         raise SpecError(f"topology 'fat-tree:{sizes}': {shape} does not divide by the oversubscription {over}")
-    plant = _plant(_gpus(num_gpus, False, 1), wire)
+    gpus = _gpus(num_gpus, False, 1)
+    plant = _plant(gpus, wire)
     leaves = add_leaves(plant, chunks(range(num_gpus), levels[0]))
     if len(levels) == 1 and len(leaves) > 1:
         add_spines(plant, leaves, levels[0] // oversubscription)
     elif len(leaves) > 1:
         add_pods(plant, leaves, levels[1], levels[0] // oversubscription, levels[1] // oversubscription)
-    return Shape(devices=plant.devices, wires=plant.wires, routing="d-mod-k")
+    return _planted(gpus, plant)
 
 
 def _rail(sizes: str, num_gpus: int, wire: Wire) -> Shape:
@@ -227,16 +233,16 @@ def _rail(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     size = _numbers("rail", sizes)[0] if sizes else 8
     if num_gpus % size:
         raise SpecError(f"topology 'rail:{size}': {num_gpus} GPUs do not divide into nodes of {size}")
-    plant = _plant(_gpus(num_gpus, False, size), wire)
+    devices = _gpus(num_gpus, False, size)
     inner: list[Wire] = []
     for number, members in enumerate(chunks(range(num_gpus), size)):
-        plant.devices.append(Device(name=f"node{number}.switch", kind=SWITCH, forwards=True, node=f"node{number}"))
-        inner.extend(wire._replace(source=gpu, target=len(plant.devices) - 1) for gpu in members)
-    plant.wires.extend(way for there in inner for way in (there, there.back()))
+        devices.append(Device(name=f"node{number}.switch", kind=SWITCH, forwards=True, node=f"node{number}"))
+        inner.extend(wire._replace(source=gpu, target=len(devices) - 1) for gpu in members)
+    plant = _plant(devices, wire)
     leaves = add_leaves(plant, [range(rail, num_gpus, size) for rail in range(size)], list(range(size)))
     if size > 1:
         add_spines(plant, leaves, num_gpus // size)
-    return Shape(devices=plant.devices, wires=plant.wires, routing="d-mod-k")
+    return _planted(devices, plant, (way for there in inner for way in (there, there.back())))
 
 
 def _dragonfly(sizes: str, num_gpus: int, wire: Wire) -> Shape:
@@ -247,9 +253,10 @@ def _dragonfly(sizes: str, num_gpus: int, wire: Wire) -> Shape:
             "such as 'dragonfly:4x2x2'"
         )
     routers, per_router, global_links = numbers
-    plant = _plant(_gpus(num_gpus, False, 1), wire)
+    gpus = _gpus(num_gpus, False, 1)
+    plant = _plant(gpus, wire)
     add_dragonfly(plant, range(num_gpus), routers, per_router, global_links)
-    return Shape(devices=plant.devices, wires=plant.wires, routing="d-mod-k")
+    return _planted(gpus, plant)
 
 
 def _pcie_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:

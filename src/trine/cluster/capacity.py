@@ -52,8 +52,11 @@ def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
 
 
 def route_bytes_per_s(cluster: Cluster, source: int, target: int) -> int:
-    """Bandwidth of the narrowest link between two devices; of routes that share a message, their sum."""
+    """Bandwidth of the narrowest link, or of the circuit, between two devices; of routes that share a message, their sum.
+    """
     paths = cluster.paths(source, target)
+    if cluster.circuits is not None and not paths[0][0]:
+        return cluster.circuits.bytes_per_s
     return sum(min(cluster.links[link].bytes_per_s for link in route) for route, _ in paths)
 
 
@@ -61,10 +64,10 @@ def bisection_bytes_per_s(cluster: Cluster) -> int | None:
     """What the first half of the GPUs can send to the second half at once, over any routes.
 
     The halves are those of the order of the ranks, so this is the bisection bandwidth of machines that are built alike
-    throughout, and no less than it of others. None for a single GPU or more than :data:`MAX_LINKS` links.
+    throughout, and no less than it of others. None for a single GPU, more than :data:`MAX_LINKS` links, or circuits.
     """
     gpus = cluster.gpus
-    if len(gpus) < 2 or len(cluster.links) > MAX_LINKS:
+    if len(gpus) < 2 or len(cluster.links) > MAX_LINKS or cluster.circuits is not None:
         return None
     half = len(gpus) // 2
     return _max_flow(_capacities(cluster, dict.fromkeys(gpus[:half], _START) | dict.fromkeys(gpus[half:], _END)))

@@ -3,104 +3,83 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.routing import Path, Router, check_routing
+from trine.cluster.circuits import Circuits
+from trine.cluster.parts import (
+    EVIDENCE,
+    FABRICS,
+    GPU,
+    HOST,
+    HOST_LINK,
+    KINDS,
+    LEAVED,
+    LIBRARIES,
+    LINK_CLASSES,
+    NIC,
+    SCALE_OUT,
+    SCALE_UP,
+    SWITCH,
+    Device,
+    Fabric,
+    Link,
+    Wire,
+    check_link,
+    make_links,
+    wire_of,
+)
+from trine.cluster.routing import MAX_KEPT, Path, Router, check_routing
+from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import SpecError, nearest
 
-GPU, HOST, SWITCH, NIC = "gpu", "host", "switch", "nic"
-KINDS = (GPU, HOST, SWITCH, NIC)
-SCALE_UP, HOST_LINK, SCALE_OUT = "scale-up", "host", "scale-out"
-#: What a link is for: between the GPUs of a node or rack, to host memory and NICs (PCIe), or between nodes.
-LINK_CLASSES = (SCALE_UP, HOST_LINK, SCALE_OUT)
-#: How far a cluster's numbers can be trusted; see docs/formats/cluster.md.
-EVIDENCE = ("measured", "interpolated", "modelled", "assumed")
-#: Libraries whose choices and costs trine knows.
-LIBRARIES = ("nccl", "rccl")
-#: What can join nodes; ``clos`` is another word for ``fat-tree``. Those of :data:`LEAVED` have leaf switches.
-FABRICS = ("switch", "rail", "fat-tree", "clos", "dragonfly", "none")
-LEAVED = ("rail", "fat-tree", "clos")
+if TYPE_CHECKING:
+    from trine.cluster.bulk import BulkRoutes
 
+#: Clusters of so many devices are searched for single routes: that is faster than looking at their nodes.
+SEARCHED = 4096
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
-    """Something that links connect. ``gpu`` names a GPU model that :func:`trine.cluster.load_gpu` knows.
-
-    ``kind``: ``gpu``, ``host`` (host memory), ``switch`` or ``nic``. ``node`` is the host that it belongs to.
-    ``forwards``: whether routes may pass through it. ``reduces``: a switch that adds up and multicasts what passes
-    through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to.
-    """
-
-    name: str
-    kind: str = GPU
-    gpu: str | None = None
-    node: str | None = None
-    forwards: bool = False
-    reduces: bool = False
-    rail: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
-    """One direction of a wire, from device index ``source`` to device index ``target``.
-
-    ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` what the data sheet says (None: not known).
-    ``latency_ps`` is that of the wire and what it ends in, without software. ``link_class``: one of LINK_CLASSES.
-    ``medium``: its entry in the link catalogue (``nvlink4``, ``pcie5``, ``ib-ndr``), None where it is just numbers.
-    """
-
-    name: str
-    source: int
-    target: int
-    bytes_per_s: int
-    latency_ps: int
-    link_class: str = SCALE_UP
-    medium: str | None = None
-    peak_bytes_per_s: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fabric:
-    """What joins nodes: ``kind`` is one of :data:`FABRICS`; ``link`` is in the link catalogue.
-
-    ``lanes``: of each NIC. ``reduces``: its switches add up what passes through (SHARP). Of fabrics with leaves:
-    ``oversubscription``: how many times more bandwidth goes down from a leaf switch than up; ``radix``: ports of a
-    switch.
-
-    Raises
-    ------
-    SpecError: an unknown kind, or numbers of leaves where there are none.
-    """
-
-    kind: str
-    link: str
-    lanes: int = 1
-    oversubscription: float = 1.0
-    radix: int = 64
-    reduces: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind not in FABRICS:
-            raise SpecError(f"unknown fabric {self.kind!r}{nearest(self.kind, FABRICS)}")
-        if self.kind not in LEAVED and (self.oversubscription, self.radix) != (1.0, 64):
-            raise SpecError(f"a {self.kind} fabric has no leaves, so that neither oversubscription nor radix matter")
+__all__ = [
+    "EVIDENCE",
+    "FABRICS",
+    "GPU",
+    "HOST",
+    "HOST_LINK",
+    "KINDS",
+    "LEAVED",
+    "LIBRARIES",
+    "LINK_CLASSES",
+    "NIC",
+    "SCALE_OUT",
+    "SCALE_UP",
+    "SWITCH",
+    "Cluster",
+    "Device",
+    "Fabric",
+    "Link",
+    "Wire",
+    "make_links",
+    "wire_of",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Devices and links, checked on construction.
 
+    Large machines hold both as columns (:mod:`trine.cluster.tables`), which read like tuples; :attr:`link_table` and
+    :attr:`device_table` are the columns of any cluster. Whoever works on many devices or links asks for those.
+
     ``evidence`` says where the numbers come from (one of :data:`EVIDENCE`); ``sources`` says it in words, one entry a
     kind of number; ``notes`` are for people. ``library``: what runs collectives on it (one of :data:`LIBRARIES`).
     ``routing``: how routes are chosen, see :mod:`trine.cluster.routing`. ``grid``: the sizes of the mesh or torus that
     the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of this node, None where
-    that is not known or is already built.
+    that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None: nothing does.
 
     Raises
     ------
@@ -108,8 +87,8 @@ class Cluster:
     """
 
     name: str
-    devices: tuple[Device, ...]
-    links: tuple[Link, ...]
+    devices: Sequence[Device]
+    links: Sequence[Link]
     evidence: str = "assumed"
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
@@ -117,6 +96,7 @@ class Cluster:
     routing: str = "shortest"
     grid: tuple[int, ...] = ()
     fabric: Fabric | None = None
+    circuits: Circuits | None = None
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -126,31 +106,83 @@ class Cluster:
         if self.library is not None and self.library not in LIBRARIES:
             raise SpecError(f"unknown library {self.library!r}{nearest(self.library, LIBRARIES)}")
         check_routing(self.routing, self.grid)
-        for device in self.devices:
-            if device.kind not in KINDS:
-                raise SpecError(f"device {device.name!r}: unknown kind {device.kind!r}{nearest(device.kind, KINDS)}")
-        if len(self._index) != len(self.devices):
-            names = [device.name for device in self.devices]
-            raise SpecError(f"two devices are named {next(n for n in names if names.count(n) > 1)!r}")
-        for link in self.links:
-            _check_link(link, self.devices)
+        self._check_devices()
+        self._check_links()
         if self.grid and int(np.prod(self.grid, dtype=np.int64)) != len(self.gpus):
             raise SpecError(f"a grid of {'x'.join(map(str, self.grid))} has not the cluster's {len(self.gpus)} GPUs")
+
+    def _check_devices(self) -> None:
+        devices = self.devices
+        for device in devices.kinds if isinstance(devices, DeviceTable) else devices:
+            if device.kind not in KINDS:
+                name = device.name if isinstance(device, Device) else "of a table"
+                raise SpecError(f"device {name!r}: unknown kind {device.kind!r}{nearest(device.kind, KINDS)}")
+        if not isinstance(devices, DeviceTable) and len(self._index) != len(devices):
+            names = [device.name for device in devices]
+            raise SpecError(f"two devices are named {next(n for n in names if names.count(n) > 1)!r}")
+
+    def _check_links(self) -> None:
+        """One link of each kind of a table, and the ends of all."""
+        links = self.links
+        if isinstance(links, LinkTable):
+            ends = np.concatenate((links.source, links.target))
+            bad = (
+                (links.source == links.target)
+                if len(ends) == 0 or 0 <= ends.min() <= ends.max() < len(self.devices)
+                else np.ones(len(links), np.bool_)
+            )
+            first = np.unique(links.number, return_index=True)[1].tolist()
+            links = [links[i] for i in [*first, *np.flatnonzero(bad)[:1].tolist()]]
+        for link in links:
+            check_link(link, self.devices)
+
+    @cached_property
+    def device_table(self) -> DeviceTable:
+        """The devices as columns."""
+        return DeviceTable.of(self.devices)
+
+    @cached_property
+    def link_table(self) -> LinkTable:
+        """The links as columns."""
+        return LinkTable.of(self.links)
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:
         """Indices of the GPUs, in the order of the devices: the ranks of a job fill them in this order."""
-        return tuple(i for i, device in enumerate(self.devices) if device.kind == GPU)
+        return tuple(np.flatnonzero(self.device_table.where(GPU)).tolist())
 
-    @cached_property
+    @property
+    def node_of(self) -> npt.NDArray[np.int32]:
+        """int32[devices]: a number of the node (host) that each belongs to; -1: none, such as switches of a fabric."""
+        return self.device_table.node
+
+    @property
+    def link_names(self) -> Sequence[str]:
+        """Names of the links; those of large machines are made when they are asked for."""
+        return self.link_table.names
+
+    @property
+    def device_names(self) -> Sequence[str]:
+        """Names of the devices, likewise."""
+        return self.device_table.names
+
+    def link_name(self, link: int) -> str:
+        """The name of one link."""
+        return self.link_names[link]
+
+    def device_name(self, device: int) -> str:
+        """The name of one device."""
+        return self.device_names[device]
+
+    @property
     def link_bytes_per_s(self) -> npt.NDArray[np.int64]:
         """int64[links]."""
-        return np.array([link.bytes_per_s for link in self.links], dtype=np.int64)
+        return self.link_table.bytes_per_s
 
-    @cached_property
+    @property
     def link_latency_ps(self) -> npt.NDArray[np.int64]:
         """int64[links]."""
-        return np.array([link.latency_ps for link in self.links], dtype=np.int64)
+        return self.link_table.latency_ps
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -161,7 +193,20 @@ class Cluster:
         return Router(self)
 
     @cached_property
-    def _links_from(self) -> tuple[tuple[Link, ...], ...]:
+    def _bulk(self) -> BulkRoutes | None:
+        """Routes of a machine of nodes alike."""
+        from trine.cluster.bulk import BulkRoutes
+
+        layout = self.device_table.layout
+        if layout is None or layout is not self.link_table.layout or not BulkRoutes.suits(layout, self.routing):
+            return None
+        return BulkRoutes(self.device_table, self.link_table, layout, self.routing)
+
+    @cached_property
+    def _links_from(self) -> tuple[tuple[Link, ...], ...] | None:
+        """Of clusters that hold objects."""
+        if isinstance(self.links, LinkTable):
+            return None
         found: list[list[Link]] = [[] for _ in self.devices]
         for link in self.links:
             found[link.source].append(link)
@@ -169,28 +214,19 @@ class Cluster:
 
     def links_from(self, device: int) -> tuple[Link, ...]:
         """The links that start at the device of this index, in order."""
-        return self._links_from[device]
+        if self._links_from is not None:
+            return self._links_from[device]
+        return tuple(self.links[link] for link in self.link_table.links_from(device).tolist())
 
     @cached_property
-    def islands(self) -> tuple[int, ...]:
-        """For each device a number that it shares with all that scale-up links join to it, directly or not.
+    def islands(self) -> npt.NDArray[np.int64]:
+        """int64[devices]: a number that each shares with all that scale-up links join to it, directly or not.
 
         Host links count only between devices of which none has a scale-up link.
         """
-        roots = list(range(len(self.devices)))
+        from trine.cluster.islands import islands_of
 
-        def find(device: int) -> int:
-            while roots[device] != device:
-                roots[device] = roots[roots[device]]
-                device = roots[device]
-            return device
-
-        fast = {link.source for link in self.links if link.link_class == SCALE_UP}
-        for link in self.links:
-            slow = link.link_class == HOST_LINK and not (fast & {link.source, link.target})
-            if link.link_class == SCALE_UP or slow:
-                roots[find(link.source)] = find(link.target)
-        return tuple(find(device) for device in range(len(self.devices)))
+        return islands_of(self)
 
     def index(self, name: str) -> int:
         """The index of the device of this name.
@@ -199,9 +235,18 @@ class Cluster:
         ------
         SpecError: there is none; names the nearest.
         """
-        if name not in self._index:
-            raise SpecError(f"cluster {self.name!r} has no device {name!r}{nearest(name, self._index)}")
-        return self._index[name]
+        if self.device_table.layout is not None:
+            from trine.cluster.lookup import device_named
+
+            found = device_named(self.device_table, name)
+        else:
+            found = self._index.get(name)
+        if found is None:
+            from trine.cluster.lookup import likely_names
+
+            hint = nearest(name, likely_names(self.device_names))
+            raise SpecError(f"cluster {self.name!r} has no device {name!r}{hint}")
+        return found
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Indices of the links from one device to another, in the order in which they are crossed.
@@ -225,11 +270,15 @@ class Cluster:
     def paths(self, source: int, target: int) -> tuple[Path, ...]:
         """The routes from one device to another, each with the part of the bytes that takes it; the parts sum to 1.
 
+        A route without links leads from a GPU to another one that only a circuit joins to it.
+
         Raises
         ------
         SpecError: as :meth:`route`, but for several routes.
         """
-        paths = self._router.paths(source, target)
+        paths = self._known_paths.get((source, target)) or self._find_paths(source, target)
+        if not paths and self.circuits is not None and self.devices[source].kind == self.devices[target].kind == GPU:
+            return (((), 1.0),)
         if not paths:
             names = f"from {self.devices[source].name!r} to {self.devices[target].name!r}"
             raise SpecError(
@@ -238,17 +287,67 @@ class Cluster:
             )
         return paths
 
+    @cached_property
+    def _known_paths(self) -> dict[tuple[int, int], tuple[Path, ...]]:
+        return {}
+
+    def _find_paths(self, source: int, target: int) -> tuple[Path, ...]:
+        """From the nodes of a machine where they say, else by search."""
+        if len(self.devices) <= SEARCHED or self._bulk is None:
+            return self._router.paths(source, target)
+        _, links, left = self._bulk.routes(np.array([source]), np.array([target]))
+        paths = self._router.paths(source, target) if len(left) else ((tuple(links.tolist()), 1.0),)
+        if len(self._known_paths) < MAX_KEPT:
+            self._known_paths[source, target] = paths
+        return paths
+
+    def routes(
+        self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """Many of :meth:`route` at once, as CSR: (ptr int64[m + 1], links int32[ptr[-1]]).
+
+        sources, targets: int64[m], devices. A device's route to itself has no links.
+
+        Raises
+        ------
+        SpecError: as :meth:`route`, of the first pair that has none.
+        """
+        from trine.cluster.many import many_routes
+
+        return many_routes(self, self._bulk, np.asarray(sources, np.int64), np.asarray(targets, np.int64))
+
+    def host_routes(
+        self, gpus: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+        """The host memory of each GPU, and the routes from there: (hosts int64[m], -1: none; routes as CSR).
+
+        gpus: int64[m], devices. A GPU without a host has a route without links.
+        """
+        hosts = self.hosts_of(gpus)
+        return hosts, self.routes(np.where(hosts < 0, gpus, hosts), gpus)
+
+    def hosts_of(self, gpus: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """int64[m]: :meth:`host_of` many GPUs at once; -1: none."""
+        from trine.cluster.many import many_hosts
+
+        return many_hosts(self._bulk, self._router, np.asarray(gpus, np.int64))
+
     def route_latency_ps(self, route: tuple[int, ...]) -> int:
         """Sum of the latencies of a route's links."""
-        return sum(self.links[link].latency_ps for link in route)
+        latency_ps = self.link_table.latency_ps
+        return sum(int(latency_ps[link]) for link in route)
 
     def host_of(self, gpu: int) -> int | None:
         """Index of the host memory nearest to a GPU (as routes are measured), None if it reaches none."""
-        return self._router.host_of(gpu)
+        host = int(self.hosts_of(np.array([gpu]))[0])
+        return None if host < 0 else host
 
     def nic_of(self, gpu: int) -> int | None:
         """Index of the NIC through which a GPU reaches other nodes, None if it reaches none; see ``routing.py``."""
-        return self._router.nic_of(gpu)
+        if self._bulk is None or self.device_table.kinds[self.device_table.kind[gpu]].kind != GPU:
+            return self._router.nic_of(gpu)
+        nic = int(self._bulk.nics_of(np.array([gpu]))[0])
+        return None if nic < 0 else nic
 
     def to_networkx(self) -> Any:
         """A ``networkx.MultiDiGraph``, see :func:`trine.cluster.exporters.to_networkx`; needs networkx."""
@@ -259,10 +358,9 @@ class Cluster:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything in the cluster, in a canonical form."""
-        from trine.cluster.written import to_mapping
-        from trine.spec import fingerprint
+        from trine.cluster.identity import fingerprint
 
-        return fingerprint(to_mapping(self))
+        return fingerprint(self)
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str]) -> Cluster:
@@ -282,66 +380,3 @@ class Cluster:
         from trine.spec import dump_yaml
 
         return dump_yaml(to_mapping(self))
-
-
-class Wire(NamedTuple):
-    """A link before it has a name; the fields are those of :class:`Link`. ``name`` None: it is named after its ends."""
-
-    source: int
-    target: int
-    bytes_per_s: int
-    latency_ps: int
-    link_class: str = SCALE_UP
-    medium: str | None = None
-    peak_bytes_per_s: int | None = None
-    name: str | None = None
-
-    def back(self) -> Wire:
-        """The other direction of a duplex wire."""
-        return self._replace(source=self.target, target=self.source)
-
-
-def make_links(devices: tuple[Device, ...], wires: Iterable[Wire | tuple[int, int, int, int]]) -> tuple[Link, ...]:
-    """Name directed wires after their ends; parallel ones get #2, #3, ..."""
-    seen: dict[tuple[int, int], int] = {}
-    links = []
-    for wire in wires:
-        source, target, bytes_per_s, latency_ps, link_class, medium, peak, name = Wire(*wire)
-        count = seen[source, target] = seen.get((source, target), 0) + 1
-        if name is None:
-            name = f"{devices[source].name}->{devices[target].name}" + (f"#{count}" if count > 1 else "")
-        links.append(
-            Link(
-                name=name,
-                source=source,
-                target=target,
-                bytes_per_s=bytes_per_s,
-                latency_ps=latency_ps,
-                link_class=link_class,
-                medium=medium,
-                peak_bytes_per_s=peak,
-            )
-        )
-    return tuple(links)
-
-
-def wire_of(link: Link) -> Wire:
-    """The wire of a link, to be named anew."""
-    return Wire(
-        link.source, link.target, link.bytes_per_s, link.latency_ps, link.link_class, link.medium, link.peak_bytes_per_s
-    )
-
-
-def _check_link(link: Link, devices: tuple[Device, ...]) -> None:
-    if not (0 <= link.source < len(devices) and 0 <= link.target < len(devices)):
-        raise SpecError(f"link {link.name!r} joins a device that does not exist")
-    if link.source == link.target:
-        raise SpecError(f"link {link.name!r} joins {devices[link.source].name!r} to itself")
-    if link.bytes_per_s <= 0:
-        raise SpecError(f"link {link.name!r}: the bandwidth must be positive")
-    if link.link_class not in LINK_CLASSES:
-        raise SpecError(
-            f"link {link.name!r}: unknown class {link.link_class!r}{nearest(link.link_class, LINK_CLASSES)}"
-        )
-    if link.latency_ps < 0:
-        raise SpecError(f"link {link.name!r}: the latency must not be negative")

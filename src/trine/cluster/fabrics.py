@@ -6,50 +6,74 @@ The same functions join the NICs of nodes (:mod:`trine.cluster.join`) and the GP
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import ceil
 
-from trine.cluster.cluster import SWITCH, Device, Wire
+from trine.cluster.clos import Clos
+from trine.cluster.parts import SWITCH, Device, Wire
 from trine.errors import SpecError
 
 #: More links both ways or switches than this are taken for a mistake.
-MAX_SIZE = 1 << 20
+MAX_SIZE = 1 << 21
 
 
 @dataclass(kw_only=True)
 class Plant:
-    """Devices and wires to which a network is added.
+    """The switches and wires of a network. ``first``: the number of its first switch; the devices before have others.
 
-    ``end``: the numbers of a link from a port to its switch; ``hop``: of one lane between switches.
+    ``end``: the numbers of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``,
+    ``highs``, ``kinds``: the ends of each wire, which leads both ways, and the index of its numbers in ``numbers``.
+    ``clos``: its shape where it is one.
     """
 
-    devices: list[Device]
+    first: int
     end: Wire
     hop: Wire
     reduces: bool = False
-    wires: list[Wire] = field(default_factory=list)
+    switches: list[Device] = field(default_factory=list)
+    lows: list[int] = field(default_factory=list)
+    highs: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    numbers: list[Wire] = field(default_factory=list)
+    clos: Clos | None = None
+    _known: dict[float | None, int] = field(default_factory=dict)
 
     def switch(self, name: str, rail: int | None = None) -> int:
-        """Add a switch; returns its index."""
-        self.devices.append(Device(name=name, kind=SWITCH, forwards=True, reduces=self.reduces, rail=rail))
-        return len(self.devices) - 1
+        """Add a switch; returns its number."""
+        self.switches.append(Device(name=name, kind=SWITCH, forwards=True, reduces=self.reduces, rail=rail))
+        return self.first + len(self.switches) - 1
 
-    def attach(self, port: int, switch: int) -> None:
-        """Join a port to a switch, both ways."""
-        self._join(self.end, port, switch, 1)
+    def attach(self, ports: Sequence[int], switch: int) -> None:
+        """Join ports to a switch, both ways."""
+        self._join(None, ports, [switch] * len(ports))
 
-    def trunk(self, low: int, high: int, lanes: float = 1) -> None:
-        """Join two switches, both ways."""
-        self._join(self.hop, low, high, lanes)
+    def trunk(self, lows: Sequence[int], highs: Sequence[int], lanes: float = 1) -> None:
+        """Join switches in pairs, both ways."""
+        self._join(lanes, lows, highs)
 
-    def _join(self, wire: Wire, a: int, b: int, lanes: float) -> None:
-        peak = None if wire.peak_bytes_per_s is None else round(wire.peak_bytes_per_s * lanes)
-        there = wire._replace(
-            source=a, target=b, bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak
-        )
-        self.wires.extend((there, there.back()))
+    def _join(self, lanes: float | None, lows: Sequence[int], highs: Sequence[int]) -> None:
+        """``lanes`` None: the wire of a port."""
+        if lanes not in self._known:
+            self._known[lanes] = len(self.numbers)
+            self.numbers.append(self.end if lanes is None else _wide(self.hop, lanes))
+        self.lows.extend(lows)
+        self.highs.extend(highs)
+        self.kinds.extend([self._known[lanes]] * len(lows))
+
+    def wires(self) -> Iterator[Wire]:
+        """Every wire there and back, in the order in which they were added."""
+        for low, high, kind in zip(self.lows, self.highs, self.kinds, strict=True):
+            there = self.numbers[kind]._replace(source=low, target=high)
+            yield there
+            yield there.back()
+
+
+def _wide(wire: Wire, lanes: float) -> Wire:
+    """So many lanes as one."""
+    peak = None if wire.peak_bytes_per_s is None else round(wire.peak_bytes_per_s * lanes)
+    return wire._replace(bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak)
 
 
 def check_size(number: int) -> None:
@@ -61,8 +85,8 @@ def check_size(number: int) -> None:
 def add_switch(plant: Plant, ports: Sequence[int], name: str = "switch") -> int:
     """All ports on one switch."""
     switch = plant.switch(name)
-    for port in ports:
-        plant.attach(port, switch)
+    plant.attach(ports, switch)
+    plant.clos = Clos(leaves=(switch,))
     return switch
 
 
@@ -73,18 +97,18 @@ def add_leaves(plant: Plant, groups: Sequence[Sequence[int]], rails: Sequence[in
         rail = None if rails is None else rails[number]
         leaf = plant.switch(f"leaf{number}" if rail is None else f"leaf{number}.rail{rail}", rail)
         leaves.append(leaf)
-        for port in group:
-            plant.attach(port, leaf)
+        plant.attach(group, leaf)
+    plant.clos = Clos(leaves=tuple(leaves)) if len(leaves) == 1 else None
     return leaves
 
 
 def add_spines(plant: Plant, leaves: Sequence[int], spines: int, lanes: float = 1) -> None:
     """Each leaf to each of ``spines`` spines, by ``lanes`` lanes."""
     check_size(spines * len(leaves))
-    for number in range(spines):
-        spine = plant.switch(f"spine{number}")
-        for leaf in leaves:
-            plant.trunk(leaf, spine, lanes)
+    upper = [plant.switch(f"spine{number}") for number in range(spines)]
+    for spine in upper:
+        plant.trunk(leaves, [spine] * len(leaves), lanes)
+    plant.clos = Clos(leaves=tuple(leaves), spines=tuple(upper))
 
 
 def add_pods(
@@ -97,13 +121,14 @@ def add_pods(
     pods = chunks(leaves, per_pod)
     check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)))
     groups = [[plant.switch(f"core{a}.{c}") for c in range(cores)] for a in range(aggregations)]
-    for number, pod in enumerate(pods):
-        for a in range(aggregations):
-            aggregation = plant.switch(f"aggregation{number}.{a}")
-            for leaf in pod:
-                plant.trunk(leaf, aggregation)
-            for core in groups[a]:
-                plant.trunk(aggregation, core, lanes)
+    middle = [[plant.switch(f"aggregation{p}.{a}") for a in range(aggregations)] for p in range(len(pods))]
+    for pod, upper in zip(pods, middle, strict=True):
+        for aggregation, group in zip(upper, groups, strict=True):
+            plant.trunk(pod, [aggregation] * len(pod))
+            plant.trunk([aggregation] * cores, group, lanes)
+    plant.clos = Clos(
+        leaves=tuple(leaves), per_pod=per_pod, aggregations=tuple(map(tuple, middle)), cores=tuple(map(tuple, groups))
+    )
 
 
 def add_clos(plant: Plant, leaves: Sequence[int], ports_per_leaf: int, oversubscription: float, radix: int) -> None:
@@ -142,10 +167,10 @@ def add_dragonfly(plant: Plant, ports: Sequence[int], routers: int, per_router: 
     check_size(len(groups) * routers * (routers + global_links))
     switches = [[plant.switch(f"router{g}.{r}") for r in range(routers)] for g in range(len(groups))]
     for group, members in zip(groups, switches, strict=True):
-        for number, port in enumerate(group):
-            plant.attach(port, members[number // per_router])
-        for a, b in combinations(members, 2):
-            plant.trunk(a, b)
+        for member, under in zip(members, chunks(group, per_router), strict=False):
+            plant.attach(under, member)
+        pairs = list(combinations(members, 2))
+        plant.trunk([a for a, _ in pairs], [b for _, b in pairs])
     _join_groups(plant, switches, routers * global_links)
 
 
@@ -161,7 +186,7 @@ def _join_groups(plant: Plant, switches: Sequence[Sequence[int]], ports: int) ->
             for group in (a, b):
                 ends.append(switches[group][used[group] % len(switches[group])])
                 used[group] += 1
-            plant.trunk(*ends)
+            plant.trunk(ends[:1], ends[1:])
 
 
 def balanced_dragonfly(num_ports: int) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import (
     GPU,
     HOST,
@@ -30,7 +31,7 @@ from trine.cluster.written import exact_bandwidth, exact_time, to_mapping
 from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
-    from trine.cluster.schema import ClusterFile, FabricSpec, LinkSpec, NodeSpec, TopologySpec
+    from trine.cluster.schema import CircuitsSpec, ClusterFile, FabricSpec, LinkSpec, NodeSpec, TopologySpec
 
 __all__ = ["exact_bandwidth", "exact_time", "read_cluster", "to_mapping"]
 
@@ -88,6 +89,7 @@ def _named(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
         routing=spec.routing or built.routing,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
         fabric=usual,
+        circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
     )
 
 
@@ -229,6 +231,18 @@ def _fabric(spec: FabricSpec, file: str) -> Fabric:
         oversubscription=spec.oversubscription or 1.0,
         radix=spec.radix or 64,
         reduces=spec.reduces,
+    )
+
+
+def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
+    if spec.buffer is not None and spec.buffer < 1:
+        raise SpecError("must be positive; leave it out where there is always room", file=file, field="circuits.buffer")
+    return Circuits(
+        setup_ps=spec.setup,
+        ports=spec.ports,
+        bytes_per_s=spec.bandwidth,
+        latency_ps=spec.latency,
+        buffer_bytes=spec.buffer,
     )
 
 

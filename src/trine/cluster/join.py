@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+import numpy as np
+
 from trine.cluster.cluster import (
     EVIDENCE,
     FABRICS,
@@ -14,14 +16,14 @@ from trine.cluster.cluster import (
     NIC,
     SCALE_OUT,
     Cluster,
-    Device,
     Fabric,
-    Link,
     Wire,
-    make_links,
 )
 from trine.cluster.fabrics import Plant, add_clos, add_dragonfly, add_leaves, add_switch, balanced_dragonfly
+from trine.cluster.layout import Block, Layout, blocks_of, device_columns, is_plain, link_columns, runs_of
 from trine.cluster.links import link_named
+from trine.cluster.names import EndNames, JoinedNames
+from trine.cluster.tables import DeviceKind, DeviceTable, LinkNumbers, LinkTable, kind_of
 from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth
 
@@ -39,86 +41,93 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str) -> Cl
     """
     if sum(len(node.gpus) for node in nodes) > MAX_GPUS:
         raise SpecError(f"more than {MAX_GPUS} GPUs")
-    devices, links = _side_by_side(nodes)
     if len(nodes) > 1 and fabric is None:
         raise SpecError(
             f"{nodes[0].name!r} does not say what joins its nodes: add 'fabric: {{kind: ..., link: ...}}' to the file, "
             "or --fabric KIND@LINK, for example rail@ib-ndr"
         )
-    routing, words = nodes[0].routing, "not joined"
-    wires: list[Wire] = []
+    with_circuits = next((node for node in nodes if node.circuits is not None), None)
+    if with_circuits is not None and len(nodes) > 1:
+        raise SpecError(f"the circuits of {with_circuits.name!r} end at its GPUs: it cannot be one of several nodes")
+    blocks = blocks_of(runs_of(nodes))
+    plant, routing, words = None, nodes[0].routing, "not joined"
     if fabric is not None and fabric.kind != "none" and len(nodes) > 1:
-        wires, routing, words = _fabric_wires(devices, fabric)
+        plant, routing, words = _planted(device_columns(blocks, {}), fabric)
         if nodes[0].routing != "shortest":
             routing = nodes[0].routing
+    devices, links = joined_columns(blocks, plant)
     counts = [f"{len(list(alike))} x {which}" for which, alike in groupby(node.name for node in nodes)]
     return Cluster(
         name=name,
-        devices=tuple(devices),
-        links=(*links, *make_links(tuple(devices), wires)),
+        devices=devices,
+        links=links,
         evidence=max((node.evidence for node in nodes), key=EVIDENCE.index),
-        sources=_sources(nodes, fabric, wires),
+        sources=_sources(nodes, fabric if plant is not None else None),
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(),
         library=_library(nodes),
         routing=routing,
     )
 
 
-def _side_by_side(nodes: Sequence[Cluster]) -> tuple[list[Device], list[Link]]:
-    """Devices of all nodes, GPUs first, and their links between the new indices."""
-    order = [(n, i) for n, node in enumerate(nodes) for i in node.gpus]
-    order += [(n, i) for n, node in enumerate(nodes) for i, device in enumerate(node.devices) if device.kind != GPU]
-    place = {old: new for new, old in enumerate(order)}
-    prefixes = [_prefix(node, n) for n, node in enumerate(nodes)]
-    devices = [_renamed(nodes[n].devices[i], prefixes[n], _hosts(nodes[n]) > 1) for n, i in order]
-    links = []
-    for n, node in enumerate(nodes):
-        for link in node.links:
-            source, target = place[n, link.source], place[n, link.target]
-            name = link.name.replace("->", f"->{prefixes[n]}.", 1)
-            links.append(_moved(link, f"{prefixes[n]}.{name}", source, target))
-    return devices, links
+def joined_columns(blocks: tuple[Block, ...], plant: Plant | None) -> tuple[DeviceTable, LinkTable]:
+    """The devices and links of nodes and of the fabric that joins them."""
+    kinds: dict[DeviceKind, int] = {}
+    numbers: dict[LinkNumbers, int] = {}
+    plain = all(is_plain(block.node) for block in blocks)
+    inner, wired = device_columns(blocks, kinds), link_columns(blocks, numbers)
+    clos = plant.clos if plant is not None else None
+    layout = Layout(blocks=blocks, fabric_device=len(inner), fabric_link=len(wired), clos=clos) if plain else None
+    if plant is None:
+        return replace(inner, layout=layout), replace(wired, layout=layout)
+    devices = _with_switches(inner, plant, kinds, layout)
+    return devices, _with_wires(wired, plant, numbers, devices, layout)
 
 
-def _moved(link: Link, name: str, source: int, target: int) -> Link:
-    return Link(
-        name=name,
-        source=source,
-        target=target,
-        bytes_per_s=link.bytes_per_s,
-        latency_ps=link.latency_ps,
-        link_class=link.link_class,
-        medium=link.medium,
-        peak_bytes_per_s=link.peak_bytes_per_s,
+def _with_switches(
+    inner: DeviceTable, plant: Plant, kinds: dict[DeviceKind, int], layout: Layout | None
+) -> DeviceTable:
+    kind = [kinds.setdefault(kind_of(switch), len(kinds)) for switch in plant.switches]
+    return DeviceTable(
+        kinds=tuple(kinds),
+        kind=np.concatenate((inner.kind, np.array(kind, np.int32))),
+        node=np.concatenate((inner.node, np.full(len(kind), -1, np.int32))),
+        names=JoinedNames([inner.names, tuple(switch.name for switch in plant.switches)]),
+        node_names=inner.node_names,
+        layout=layout,
     )
 
 
-def _renamed(device: Device, prefix: str, several: bool) -> Device:
-    return Device(
-        name=f"{prefix}.{device.name}",
-        kind=device.kind,
-        gpu=device.gpu,
-        node=f"{prefix}.{device.node}" if several and device.node is not None else prefix,
-        forwards=device.forwards,
-        reduces=device.reduces,
-        rail=device.rail,
+def _with_wires(
+    wired: LinkTable, plant: Plant, numbers: dict[LinkNumbers, int], devices: DeviceTable, layout: Layout | None
+) -> LinkTable:
+    """The links of the nodes, and both directions of each wire of the fabric."""
+    codes = [
+        numbers.setdefault(
+            LinkNumbers(wire.bytes_per_s, wire.latency_ps, wire.link_class, wire.medium, wire.peak_bytes_per_s),
+            len(numbers),
+        )
+        for wire in plant.numbers
+    ]
+    lows, highs = np.array(plant.lows, np.int32), np.array(plant.highs, np.int32)
+    source, target = np.column_stack((lows, highs)).ravel(), np.column_stack((highs, lows)).ravel()
+    number = np.repeat(np.array(codes, np.int32)[plant.kinds], 2)
+    return LinkTable(
+        numbers=tuple(numbers),
+        number=np.concatenate((wired.number, number)),
+        source=np.concatenate((wired.source, source)),
+        target=np.concatenate((wired.target, target)),
+        names=JoinedNames([wired.names, EndNames(devices.names, source, target)]),
+        layout=layout,
     )
 
 
-def _hosts(node: Cluster) -> int:
-    return len({device.node for device in node.devices if device.kind == GPU})
-
-
-def _prefix(node: Cluster, number: int) -> str:
-    return f"rack{number}" if _hosts(node) > 1 else f"node{number}"
-
-
-def _fabric_wires(devices: list[Device], fabric: Fabric) -> tuple[list[Wire], str, str]:
-    """Adds the switches of the fabric to ``devices``. Returns its wires, the routing for it, and what to say of it."""
-    nics = [i for i, device in enumerate(devices) if device.kind == NIC]
-    without = {d.node for d in devices if d.kind == GPU} - {devices[nic].node for nic in nics}
-    if without:
-        raise SpecError(f"{min(map(str, without))} has no NIC, so that no fabric can join it to the others")
+def _planted(devices: DeviceTable, fabric: Fabric) -> tuple[Plant, str, str]:
+    """The fabric that joins the NICs among ``devices``, the routing for it, and what to say of it."""
+    nics = np.flatnonzero(devices.where(NIC))
+    without = np.setdiff1d(devices.node[devices.where(GPU)], devices.node[nics])
+    if len(without):
+        name = min(devices.node_names[int(node)] for node in without)
+        raise SpecError(f"{name} has no NIC, so that no fabric can join it to the others")
     kind = link_named(fabric.link)
     if kind.link_class != SCALE_OUT:
         raise SpecError(f"fabric: {fabric.link!r} is a {kind.link_class} link; nodes are joined by {SCALE_OUT} links")
@@ -126,16 +135,15 @@ def _fabric_wires(devices: list[Device], fabric: Fabric) -> tuple[list[Wire], st
         0, 0, kind.bytes_per_s * fabric.lanes, kind.latency_ps, SCALE_OUT, kind.name,
         kind.peak_bytes_per_s * fabric.lanes,
     )  # fmt: skip
-    plant = Plant(devices=devices, end=end, hop=end._replace(latency_ps=kind.hop_ps), reduces=fabric.reduces)
-    routing = _add_fabric(plant, nics, fabric)
-    switches = sum(device.node is None for device in devices)
-    words = f"joined by {fabric.kind} of {switches} switches, {fabric.link}"
+    plant = Plant(first=len(devices), end=end, hop=end._replace(latency_ps=kind.hop_ps), reduces=fabric.reduces)
+    routing = _add_fabric(plant, nics.tolist(), fabric, devices)
+    words = f"joined by {fabric.kind} of {len(plant.switches)} switches, {fabric.link}"
     if fabric.oversubscription != 1:
         words += f", {fabric.oversubscription:g} to 1 oversubscribed"
-    return plant.wires, routing, words
+    return plant, routing, words
 
 
-def _add_fabric(plant: Plant, nics: list[int], fabric: Fabric) -> str:
+def _add_fabric(plant: Plant, nics: list[int], fabric: Fabric, devices: DeviceTable) -> str:
     """Build it; returns the routing that suits it."""
     if fabric.kind == "switch":
         add_switch(plant, nics, "fabric")
@@ -148,7 +156,7 @@ def _add_fabric(plant: Plant, nics: list[int], fabric: Fabric) -> str:
         leaves = [nics[first : first + per_leaf] for first in range(0, len(nics), per_leaf)]
         add_clos(plant, add_leaves(plant, leaves), min(per_leaf, len(nics)), fabric.oversubscription, fabric.radix)
         return "d-mod-k"
-    groups, rails = _rail_leaves(plant.devices, nics, per_leaf)
+    groups, rails = _rail_leaves(devices, nics, per_leaf)
     ports = max(map(len, groups))
     add_clos(plant, add_leaves(plant, groups, rails), ports, fabric.oversubscription, fabric.radix)
     return "rail"
@@ -159,15 +167,13 @@ def _ports_down(fabric: Fabric) -> int:
     return max(1, int(fabric.radix * fabric.oversubscription / (1 + fabric.oversubscription)))
 
 
-def _rail_leaves(
-    devices: Sequence[Device], nics: Sequence[int], per_leaf: int
-) -> tuple[list[list[int]], list[int | None]]:
+def _rail_leaves(devices: DeviceTable, nics: Sequence[int], per_leaf: int) -> tuple[list[list[int]], list[int | None]]:
     """NICs of the same rail under one leaf, ``per_leaf`` at most; the rails of the first nodes come first."""
     by_rail: dict[int, list[int]] = {}
-    for nic in nics:
-        rail = devices[nic].rail
+    for nic, kind in zip(nics, devices.kind[nics].tolist(), strict=True):
+        rail = devices.kinds[kind].rail
         if rail is None:
-            raise SpecError(f"a rail fabric needs the rail of each NIC, and {devices[nic].name!r} has none")
+            raise SpecError(f"a rail fabric needs the rail of each NIC, and {devices.names[nic]!r} has none")
         by_rail.setdefault(rail, []).append(nic)
     parts: list[tuple[int, int, list[int]]] = []
     for rail, members in sorted(by_rail.items()):
@@ -179,15 +185,15 @@ def _rail_leaves(
     return [members for _, _, members in parts], [rail for _, rail, _ in parts]
 
 
-def _sources(nodes: Sequence[Cluster], fabric: Fabric | None, wires: Sequence[Wire]) -> Mapping[str, str]:
-    """Where the numbers of every make of node, and those of the fabric, come from."""
+def _sources(nodes: Sequence[Cluster], fabric: Fabric | None) -> Mapping[str, str]:
+    """Where the numbers of every make of node, and those of the fabric (None: there is none), come from."""
     makes = {node.name: node.sources for node in nodes}
     found = {
         what if len(makes) == 1 else f"{name}: {what}": text
         for name, sources in makes.items()
         for what, text in sources.items()
     }
-    if fabric is not None and wires:
+    if fabric is not None:
         kind = link_named(fabric.link)
         found["fabric"] = (
             f"{kind.name}: {format_bandwidth(kind.bytes_per_s)} a lane and direction, "

@@ -103,15 +103,18 @@ class Routes:
             return None
         return None if (source, exits[0]) in self._twins else exits[0]
 
-    def port_of(self, target: int) -> int:
-        """The position of a device among those that its first neighbour leads to and that forward nothing."""
+    def port_of(self, target: int, other: int) -> int:
+        """The position of a device among those that its first neighbour leads to and that forward nothing.
+
+        ``other``: the answer for a device that forwards.
+        """
         neighbours = self._into[target]
         if not neighbours:
             return 0
         if neighbours[0] not in self._ports:
             ends = sorted(end for end in self._exits[neighbours[0]] if not self._forwards[end])
             self._ports[neighbours[0]] = {end: position for position, end in enumerate(ends)}
-        return self._ports[neighbours[0]].get(target, target)
+        return self._ports[neighbours[0]].get(target, other)
 
     def one_of(self, source: int, target: int, choose: Callable[[int, int], int]) -> tuple[int, ...] | None:
         """One of the shortest routes: ``choose(device, number)`` picks among the ways into a device, from the end."""

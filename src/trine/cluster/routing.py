@@ -24,13 +24,18 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trine.cluster.grid_routes import GridRoutes
 from trine.cluster.routes import Routes
+from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import SpecError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
 
+#: (device, number of ways into it) -> which of them
+Chooser = Callable[[int, int], int]
 #: A route and the part of the bytes that takes it.
 Path = tuple[tuple[int, ...], float]
 SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS = (
@@ -57,9 +62,12 @@ def check_routing(text: str, grid: tuple[int, ...]) -> None:
 class Router:
     """Routes of one cluster, worked out when they are asked for."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, policy: str | None = None, joined_nics: frozenset[int] | None = None) -> None:
+        """``policy``: in place of the cluster's. ``joined_nics``: of a node of a machine, those that lead out of it."""
         self._cluster = cluster
-        self._policy = cluster.routing.partition(":")[0]
+        self._devices, self._links = DeviceTable.of(cluster.devices), LinkTable.of(cluster.links)
+        self._policy = policy or cluster.routing.partition(":")[0]
+        self._given_nics = joined_nics
         self._kept: dict[tuple[int, int], tuple[Path, ...]] = {}
         self._legs: dict[tuple[int, int], tuple[Path, ...]] = {}
         self._nics: dict[int, int | None] = {}
@@ -79,14 +87,14 @@ class Router:
             return (((), 1.0),)
         if self._policy == DIMENSIONS and self._is_gpu[source] and self._is_gpu[target]:
             return ((self._grid.route(source, target), 1.0),)
-        for tier in (self._scale_up, self._node):
+        for tier in (self.scale_up, self.node):
             if found := self._choose(tier, source, target):
                 return found
         if not self._has_scale_out:
             return ()
         peer = self._pxn_peer(source, target) if self._policy == RAIL else None
         if peer is not None:
-            return _joined(self._choose(self._scale_up, source, peer), self._across(peer, target))
+            return _joined(self._choose(self.scale_up, source, peer), self._across(peer, target))
         return self._across(source, target)
 
     def _across(self, source: int, target: int) -> tuple[Path, ...]:
@@ -104,7 +112,7 @@ class Router:
         if source == target:
             return (((), 1.0),)
         if (source, target) not in self._legs:
-            self._legs[source, target] = self._choose(self._node, source, target)
+            self._legs[source, target] = self._choose(self.node, source, target)
         return self._legs[source, target]
 
     def _choose(self, tier: Routes, source: int, target: int) -> tuple[Path, ...]:
@@ -114,29 +122,17 @@ class Router:
             return () if route is None else ((route, 1.0),)
         if self._policy == SPLIT:
             return tier.split(source, target, MAX_SPLIT)
-        chooser = self._by_hash(source, target) if self._policy == HASH else self._by_port(tier, target)
+        chooser = self._by_hash(source, target) if self._policy == HASH else dealt(tier.port_of(target, target))
         route = tier.one_of(source, target, chooser)
         return () if route is None else ((route, 1.0),)
 
-    def _by_hash(self, source: int, target: int) -> Callable[[int, int], int]:
-        names = f"{self._cluster.devices[source].name}\0{self._cluster.devices[target].name}\0{self._cluster.routing}"
-        seed = zlib.crc32(names.encode())
-        return lambda device, number: _mixed(seed << 32 | device) % number
-
-    def _by_port(self, tier: Routes, target: int) -> Callable[[int, int], int]:
-        key = tier.port_of(target)
-
-        def choose(device: int, number: int) -> int:
-            nonlocal key
-            choice = key % number
-            key = key // number + device if number > 1 else key
-            return choice
-
-        return choose
+    def _by_hash(self, source: int, target: int) -> Chooser:
+        names = self._devices.names
+        return hashed(hash_seed(names[source], names[target], self._cluster.routing))
 
     def host_of(self, gpu: int) -> int | None:
         """The nearest host, in the GPU's node if that has one."""
-        hosts = self._hosts_of_node.get(self._cluster.devices[gpu].node, self._hosts)
+        hosts = self.hosts_by_node.get(self.node_of[gpu], self._hosts)
         return self._everything.nearest_of(gpu, hosts) if hosts else None
 
     def nic_of(self, gpu: int) -> int | None:
@@ -152,78 +148,90 @@ class Router:
 
     def _share_nics(self, gpu: int) -> None:
         """Give the GPUs of a node their NICs: of the nearest ones, each GPU that has the same takes the next."""
-        node = self._cluster.devices[gpu].node
+        node = self.node_of[gpu]
         nics = self._nics_of_node.get(node, ())
         nics = tuple(nic for nic in nics if nic in self._joined_nics) or nics
         turns: dict[tuple[int, ...], int] = {}
         for member in self._gpus_of_node[node]:
-            choice = self._node.all_nearest(member, nics)
+            choice = self.node.all_nearest(member, nics)
             turn = turns[choice] = turns.get(choice, -1) + 1
             self._nics[member] = choice[turn % len(choice)] if choice else None
 
     def _pxn_peer(self, source: int, target: int) -> int | None:
         """The GPU beside ``source`` whose NIC is on the target's rail; None where there is none or it is source."""
         rail, nic = self._rail_of(target), self._own_nic(source)
-        if rail is None or nic is None or self._cluster.devices[nic].rail == rail:
+        if rail is None or nic is None or self._rail_of(source) == rail:
             return None
+        return self.peer_on(source, rail)
+
+    def peer_on(self, source: int, rail: int) -> int | None:
+        """The first GPU beside ``source`` whose NIC is on a rail."""
         if (source, rail) not in self._peers:
             self._peers[source, rail] = self._find_peer(source, rail)
         return self._peers[source, rail]
 
     def _find_peer(self, source: int, rail: int) -> int | None:
-        for peer in self._gpus_of_node[self._cluster.devices[source].node]:
-            if self._rail_of(peer) == rail and self._scale_up.route(source, peer) is not None:
+        for peer in self._gpus_of_node[self.node_of[source]]:
+            if self._rail_of(peer) == rail and self.scale_up.route(source, peer) is not None:
                 return peer
         return None
 
     def _rail_of(self, gpu: int) -> int | None:
         nic = self._own_nic(gpu)
-        return None if nic is None else self._cluster.devices[nic].rail
+        return None if nic is None else self._devices.kinds[self._devices.kind[nic]].rail
 
     @cached_property
     def _is_gpu(self) -> list[bool]:
-        return [device.kind == "gpu" for device in self._cluster.devices]
+        flags: list[bool] = self._devices.where("gpu").tolist()
+        return flags
+
+    @cached_property
+    def node_of(self) -> list[int]:
+        nodes: list[int] = self._devices.node.tolist()
+        return nodes
 
     @cached_property
     def _hosts(self) -> tuple[int, ...]:
-        return tuple(i for i, device in enumerate(self._cluster.devices) if device.kind == "host")
+        return tuple(np.flatnonzero(self._devices.where("host")).tolist())
 
     @cached_property
-    def _hosts_of_node(self) -> dict[str | None, tuple[int, ...]]:
+    def hosts_by_node(self) -> dict[int, tuple[int, ...]]:
         return self._by_node("host")
 
     @cached_property
-    def _nics_of_node(self) -> dict[str | None, tuple[int, ...]]:
+    def _nics_of_node(self) -> dict[int, tuple[int, ...]]:
         return self._by_node("nic")
 
     @cached_property
-    def _gpus_of_node(self) -> dict[str | None, tuple[int, ...]]:
+    def _gpus_of_node(self) -> dict[int, tuple[int, ...]]:
         return self._by_node("gpu")
 
-    def _by_node(self, kind: str) -> dict[str | None, tuple[int, ...]]:
-        found: dict[str | None, list[int]] = {}
-        for i, device in enumerate(self._cluster.devices):
-            if device.kind == kind:
-                found.setdefault(device.node, []).append(i)
+    def _by_node(self, kind: str) -> dict[int, tuple[int, ...]]:
+        found: dict[int, list[int]] = {}
+        for i in np.flatnonzero(self._devices.where(kind)).tolist():
+            found.setdefault(self.node_of[i], []).append(i)
         return {node: tuple(members) for node, members in found.items()}
 
     @cached_property
     def _joined_nics(self) -> frozenset[int]:
         """Those that lead out of their node."""
-        devices = self._cluster.devices
-        ends = (link.source for link in self._cluster.links if link.link_class == "scale-out")
-        return frozenset(end for end in ends if devices[end].kind == "nic")
+        if self._given_nics is not None:
+            return self._given_nics
+        ends = np.unique(self._links.source[self._links.of_class("scale-out")])
+        return frozenset(ends[self._devices.where("nic")[ends]].tolist())
 
     @cached_property
     def _has_scale_out(self) -> bool:
-        return any(link.link_class == "scale-out" for link in self._cluster.links)
+        return bool(self._links.of_class("scale-out").any())
 
     @cached_property
-    def _scale_up(self) -> Routes:
+    def scale_up(self) -> Routes:
+        """Over scale-up links alone."""
         return self._routes(("scale-up",))
 
     @cached_property
-    def _node(self) -> Routes:
+    def node(self) -> Routes:
+        """Over all links of a node."""
         return self._routes(("scale-up", "host"))
 
     @cached_property
@@ -237,21 +245,40 @@ class Router:
 
     @cached_property
     def _grid(self) -> GridRoutes:
-        cluster = self._cluster
-        return GridRoutes(cluster.grid, cluster.gpus, [(link.source, link.target) for link in cluster.links])
+        ends = zip(self._links.source.tolist(), self._links.target.tolist(), strict=True)
+        return GridRoutes(self._cluster.grid, self._cluster.gpus, list(ends))
 
     def _routes(self, classes: Iterable[str], without: tuple[str, ...] = ()) -> Routes:
-        cluster, wanted = self._cluster, frozenset(classes)
-        forwards = [device.forwards and device.kind not in without for device in cluster.devices]
-        links = [
-            (i, link.source, link.target, link.latency_ps)
-            for i, link in enumerate(cluster.links)
-            if link.link_class in wanted
-        ]
-        return Routes(forwards, links)
+        forward = [what.forwards and what.kind not in without for what in self._devices.kinds]
+        forwards = np.array(forward, np.bool_)[self._devices.kind].tolist()
+        wanted = np.flatnonzero(self._links.of_class(*classes))
+        columns = (wanted, self._links.source[wanted], self._links.target[wanted], self._links.latency_ps[wanted])
+        return Routes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)))
 
 
-def _mixed(number: int) -> int:
+def dealt(key: int) -> Chooser:
+    """The choice by the position of the target under its switch, ``key``."""
+
+    def choose(device: int, number: int) -> int:
+        nonlocal key
+        choice = key % number
+        key = key // number + device if number > 1 else key
+        return choice
+
+    return choose
+
+
+def hash_seed(source: str, target: str, routing: str) -> int:
+    """What the hash of both ends begins with."""
+    return zlib.crc32(f"{source}\0{target}\0{routing}".encode())
+
+
+def hashed(seed: int) -> Chooser:
+    """The choice by a hash."""
+    return lambda device, number: mixed(seed << 32 | device) % number
+
+
+def mixed(number: int) -> int:
     """64 bits in which every bit of ``number`` shows (the finaliser of splitmix64; Steele, Lea, Flood, OOPSLA 2014)."""
     number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     number = (number ^ number >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from trine.cluster.link_schema import LinkClass
-from trine.spec import Bandwidth, Duration, Spec
+from trine.spec import Bandwidth, Duration, Size, Spec
 
 
 def _name(value: Any) -> Any:
@@ -81,6 +81,16 @@ class FabricSpec(Spec):
     reduces: bool = False
 
 
+class CircuitsSpec(Spec):
+    """Circuits between GPUs that no links join: the fields of :class:`trine.cluster.Circuits`."""
+
+    setup: Duration
+    ports: int = Field(ge=1, le=1 << 16)
+    bandwidth: Bandwidth
+    latency: Duration
+    buffer: Size | None = Field(default=None)
+
+
 class NodeSpec(Spec):
     """``count`` copies of a preset or of the cluster file ``file``, each with its first ``gpus`` GPUs."""
 
@@ -116,7 +126,8 @@ class HostSpec(Spec):
 class ClusterFile(Spec):
     """A whole cluster file: ``devices`` with ``links``, or ``topology`` with ``host``, or ``node`` or ``nodes``.
 
-    ``fabric`` joins the nodes; without nodes it is what usually joins copies of this one.
+    ``fabric`` joins the nodes; without nodes it is what usually joins copies of this one. ``circuits`` join GPUs that
+    no links join.
     """
 
     name: str | None = None
@@ -127,6 +138,7 @@ class ClusterFile(Spec):
     node: NodeSpec | None = None
     nodes: list[NodeSpec] | None = Field(default=None, min_length=1, max_length=1 << 17)
     fabric: FabricSpec | None = None
+    circuits: CircuitsSpec | None = None
     library: Literal["nccl", "rccl"] | None = None
     routing: str | None = None
     grid: list[Annotated[int, Field(ge=1, le=1 << 20)]] | None = Field(default=None, min_length=1, max_length=8)

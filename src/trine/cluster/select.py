@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from trine.cluster.cluster import GPU, Cluster, Link
+from trine.cluster.layout import trimmed
+from trine.cluster.lookup import likely_names, links_named
+from trine.cluster.reach import reached
+from trine.cluster.tables import LinkNumbers, LinkTable
 from trine.errors import SpecError, nearest
 from trine.units import parse_bandwidth
 
@@ -51,14 +57,30 @@ def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster
     ------
     SpecError: no such link, or a factor that is not above 0 and at most 1.
     """
+    if not slow:
+        return cluster
+    if isinstance(cluster.links, LinkTable):
+        return replace(cluster, links=_slower_table(cluster, cluster.links, slow))
     links = list(cluster.links)
     for name, how in slow:
         for index in find_links(cluster, name):
             links[index] = replace(links[index], bytes_per_s=_slower(links[index], how, name))
-    return replace(cluster, links=tuple(links)) if slow else cluster
+    return replace(cluster, links=tuple(links))
 
 
-def _slower(link: Link, how: Slowness, name: str) -> int:
+def _slower_table(cluster: Cluster, links: LinkTable, slow: Sequence[tuple[str, Slowness]]) -> LinkTable:
+    """Other numbers for the slow links; all else, and so every route, stays."""
+    numbers = {each: i for i, each in enumerate(links.numbers)}
+    number = links.number.copy()
+    for name, how in slow:
+        for index in find_links(cluster, name):
+            old = list(numbers)[number[index]]
+            new = old._replace(bytes_per_s=_slower(old, how, name))
+            number[index] = numbers.setdefault(new, len(numbers))
+    return replace(links, numbers=tuple(numbers), number=number)
+
+
+def _slower(link: Link | LinkNumbers, how: Slowness, name: str) -> int:
     """The new bandwidth of a link."""
     factor = _factor(how)
     if factor is None:
@@ -89,9 +111,21 @@ def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
     if not names:
         return cluster
     down = {index for name in names for index in find_links(cluster, name)}
-    left = replace(cluster, links=tuple(link for i, link in enumerate(cluster.links) if i not in down))
+    left = _without(cluster, sorted(down))
     _check_connected(cluster, left, sorted(down), names)
     return left
+
+
+def _without(cluster: Cluster, down: Sequence[int]) -> Cluster:
+    """The cluster without links; nodes of a large one that lose some become nodes of their own make."""
+    if not isinstance(cluster.links, LinkTable):
+        return replace(cluster, links=tuple(link for i, link in enumerate(cluster.links) if i not in set(down)))
+    devices, layout = cluster.device_table, cluster.links.layout
+    if layout is not None:
+        layout = trimmed(layout, cluster.links, down)
+        devices = replace(devices, layout=layout)
+    kept = np.delete(np.arange(len(cluster.links)), list(down))
+    return replace(cluster, devices=devices, links=cluster.links.chosen(kept, layout))
 
 
 def find_links(cluster: Cluster, name: str) -> list[int]:
@@ -101,13 +135,15 @@ def find_links(cluster: Cluster, name: str) -> list[int]:
     ------
     SpecError: there is none; names the nearest.
     """
-    found = [i for i, link in enumerate(cluster.links) if link.name == name or link.name.partition("#")[0] == name]
+    if cluster.device_table.layout is not None:
+        found = links_named(cluster.device_table, cluster.link_table, name)
+    else:
+        names = enumerate(cluster.link_names)
+        found = [i for i, own in names if own == name or own.partition("#")[0] == name]
+        found = found or _pair_names(cluster).get(name, [])
     if not found:
-        found = _pair_names(cluster).get(name, [])
-    if not found:
-        raise SpecError(
-            f"cluster {cluster.name!r} has no link {name!r}{nearest(name, {link.name for link in cluster.links})}"
-        )
+        hint = nearest(name, likely_names(cluster.link_names))
+        raise SpecError(f"cluster {cluster.name!r} has no link {name!r}{hint}")
     return found
 
 
@@ -123,12 +159,11 @@ def _pair_names(cluster: Cluster) -> dict[str, list[int]]:
 
 def _check_connected(before: Cluster, after: Cluster, down: Sequence[int], names: Sequence[str]) -> None:
     """Raise SpecError if a GPU no longer reaches another one that it reached."""
-    starts = _affected(before, down)
+    is_gpu = before.device_table.where(GPU)
     lost = [
         (start, other)
-        for start in starts
-        for other in sorted(_reached(before, start) - _reached(after, start))
-        if before.devices[other].kind == GPU
+        for start in _affected(before, down)
+        for other in np.flatnonzero(is_gpu & reached(before, start) & ~reached(after, start)).tolist()
     ]
     if lost:
         cut = ", ".join(f"{before.devices[a].name} to {before.devices[b].name}" for a, b in lost[:4])
@@ -138,25 +173,12 @@ def _check_connected(before: Cluster, after: Cluster, down: Sequence[int], names
 
 def _affected(cluster: Cluster, down: Sequence[int]) -> list[int]:
     """GPUs to look from: all, but of large clusters one of each node and all of the nodes that lose a link."""
-    if len(cluster.gpus) <= MAX_STARTS:
+    gpus, links, node_of = np.array(cluster.gpus), cluster.link_table, cluster.node_of
+    if len(gpus) <= MAX_STARTS:
         return list(cluster.gpus)
-    ends = {end for link in down for end in (cluster.links[link].source, cluster.links[link].target)}
-    touched = {cluster.devices[end].node for end in ends}
-    first: dict[str | None, int] = {}
-    for gpu in cluster.gpus:
-        first.setdefault(cluster.devices[gpu].node, gpu)
+    ends = np.concatenate((links.source[list(down)], links.target[list(down)]))
+    touched = np.setdiff1d(node_of[ends], [-1])
+    near = gpus[np.isin(node_of[gpus], touched)]
+    first = np.sort(np.unique(node_of[gpus], return_index=True)[1])
     step = max(1, len(first) // MAX_STARTS)
-    near = {gpu for gpu in cluster.gpus if cluster.devices[gpu].node in touched - {None}}
-    return sorted(near | set(list(first.values())[::step]))
-
-
-def _reached(cluster: Cluster, start: int) -> set[int]:
-    """Devices that a message from ``start`` can get to."""
-    reached, pending = {start}, [start]
-    while pending:
-        for link in cluster.links_from(pending.pop()):
-            if link.target not in reached:
-                reached.add(link.target)
-                if cluster.devices[link.target].forwards:
-                    pending.append(link.target)
-    return reached
+    return sorted({*near.tolist(), *gpus[first[::step]].tolist()})

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import HOST, HOST_LINK, LEAVED, SCALE_UP, Cluster, Device, Fabric, Link
 from trine.units import PS_PER_S
 
 
 def to_mapping(cluster: Cluster) -> dict[str, object]:
     """The cluster as a cluster file holds it, in the full form."""
+    data = header(cluster)
+    data["devices"] = [_device_mapping(device) for device in cluster.devices]
+    data["links"] = _link_mappings(cluster)
+    return data
+
+
+def header(cluster: Cluster) -> dict[str, object]:
+    """What a cluster file says besides devices and links."""
     data: dict[str, object] = {"name": cluster.name, "evidence": cluster.evidence}
     if cluster.notes:
         data["notes"] = cluster.notes
@@ -21,14 +30,25 @@ def to_mapping(cluster: Cluster) -> dict[str, object]:
         data["grid"] = list(cluster.grid)
     if cluster.fabric is not None:
         data["fabric"] = _fabric_mapping(cluster.fabric)
-    data["devices"] = [_device_mapping(device) for device in cluster.devices]
-    data["links"] = _link_mappings(cluster)
+    if cluster.circuits is not None:
+        data["circuits"] = _circuits_mapping(cluster.circuits)
     return data
 
 
 def _fabric_mapping(fabric: Fabric) -> dict[str, object]:
     leaves = {"oversubscription": fabric.oversubscription, "radix": fabric.radix} if fabric.kind in LEAVED else {}
     return {"kind": fabric.kind, "link": fabric.link, "lanes": fabric.lanes, **leaves, "reduces": fabric.reduces}
+
+
+def _circuits_mapping(circuits: Circuits) -> dict[str, object]:
+    buffer = {} if circuits.buffer_bytes is None else {"buffer": f"{circuits.buffer_bytes} B"}
+    return {
+        "setup": exact_time(circuits.setup_ps),
+        "ports": circuits.ports,
+        "bandwidth": exact_bandwidth(circuits.bytes_per_s),
+        "latency": exact_time(circuits.latency_ps),
+        **buffer,
+    }
 
 
 def _device_mapping(device: Device) -> dict[str, object]:
@@ -40,7 +60,7 @@ def _device_mapping(device: Device) -> dict[str, object]:
 def _link_mappings(cluster: Cluster) -> list[dict[str, object]]:
     """Links in order; one followed by its reverse with the same numbers becomes one duplex entry."""
     entries = []
-    names = _plain_names(cluster)
+    names = plain_names(cluster)
     links, position = cluster.links, 0
     while position < len(links):
         link = links[position]
@@ -56,7 +76,7 @@ def _link_mappings(cluster: Cluster) -> list[dict[str, object]]:
     return entries
 
 
-def _plain_names(cluster: Cluster) -> list[str]:
+def plain_names(cluster: Cluster) -> list[str]:
     """The names that reading gives links without one: numbered between the same ends."""
     seen: dict[tuple[int, int], int] = {}
     names = []

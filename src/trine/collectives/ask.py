@@ -15,6 +15,7 @@ from trine.collectives.sizes import format_size
 from trine.collectives.stepwise import Stepwise, is_bare
 from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
+from trine.network.circuit import usual_network
 
 if TYPE_CHECKING:
     from trine.collectives.direct import Matrix
@@ -97,7 +98,7 @@ def collective(
     op, sizes: as nccl-tests counts bytes. cluster, group: ranks are positions in ``cluster.gpus``; None: all.
     options: how it is run. An algorithm that the library has not (``halving-doubling``, a plan file, ...) and the
         protocol ``none`` are simulated step by step.
-    network: ``fair``, ``equal`` or ``fifo`` simulates every message on the links, whatever the algorithm.
+    network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.
     explain: also work out the alternatives.
     matrix: of all_to_all_v, bytes from each rank (row) to each rank; the size is the largest sum of a row.
     progress, on_compile: as of :func:`trine.engine.run`.
@@ -116,7 +117,7 @@ def collective(
         raise InputError("a barrier has no bytes: leave --size out", field="size")
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
-        stepwise = Stepwise(cluster, ranks, options, network or "fair", progress, on_compile, matrix)
+        stepwise = Stepwise(cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix)
         return _stepwise(op, sizes, stepwise, explain)
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)

@@ -68,7 +68,7 @@ def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
 
 def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Bruck's: rank d ends with block d of every rank. ``size_bytes``: what one rank sends, its own block included."""
-    one = cut("all_to_all", "bruck", num_ranks, size_bytes, num_ranks, all_to_all_sends)
+    one = cut("all_to_all", "bruck", num_ranks, size_bytes, num_ranks, all_to_all_sends, symmetry=(num_ranks,))
     return replace(one, num_chunks=num_ranks * num_ranks)
 
 

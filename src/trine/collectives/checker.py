@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.collectives.expand import expand
+from trine.collectives.local_check import check_local
+from trine.collectives.symmetry import symmetry_of
 from trine.errors import InputError, nearest
 from trine.model.schedule import ExpandedSchedule, Schedule, Sends
 
@@ -56,10 +58,12 @@ def check_schedule(schedule: Schedule, orders: int = 3) -> None:
         raise InputError(f"cannot check a {schedule.kind!r}{nearest(schedule.kind, KINDS)}")
     _check_chunks(schedule)
     # The claim of symmetry is checked below; the proof does not rest on it.
-    expanded = expand(dataclasses.replace(schedule, shift_symmetric=False))
+    expanded = expand(dataclasses.replace(schedule, shift_symmetric=False, symmetry=None))
     check_expanded(schedule, expanded, orders)
     if schedule.shift_symmetric:
         _check_symmetry(schedule)
+    if symmetry_of(schedule) is not None:
+        check_local(schedule, expanded)
 
 
 def check_expanded(schedule: Schedule, expanded: ExpandedSchedule, orders: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""What the transfers of a schedule wait for, as pairs of numbers. Used by :mod:`trine.collectives.expand` only."""
+"""What the transfers of a schedule wait for, as pairs of numbers. Used where schedules are expanded."""
 
 from __future__ import annotations
 

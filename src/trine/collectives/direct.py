@@ -122,12 +122,13 @@ def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
 
 def one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Every rank sends its buffer to all and adds up what it gets, kept in scratch. ``size_bytes``: the buffer."""
-    return cut("all_reduce", "one-shot", num_ranks, size_bytes, 1, one_shot_sends, staged=True)
+    return cut("all_reduce", "one-shot", num_ranks, size_bytes, 1, one_shot_sends, staged=True, symmetry=(num_ranks,))
 
 
 def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Rank d ends with block d of every rank. ``size_bytes``: what one rank sends, its own block included."""
-    one = cut("all_to_all", "direct", num_ranks, size_bytes, num_ranks, DirectSends("all_to_all"))
+    sends_of = DirectSends("all_to_all")
+    one = cut("all_to_all", "direct", num_ranks, size_bytes, num_ranks, sends_of, symmetry=(num_ranks,))
     return replace(one, num_chunks=num_ranks * num_ranks)
 
 
@@ -155,7 +156,15 @@ def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Mat
         size_bytes=size_bytes,
         sends_of=BlockSends(present),
         chunk_sizes=tuple(table.ravel().tolist()),
+        symmetry=(num_ranks,) if _is_cyclic(table > 0) else None,
     )
+
+
+def _is_cyclic(present: npt.NDArray[np.bool_]) -> bool:
+    """Whether every rank has bytes for the ranks at the same distances behind it, itself left out."""
+    ranks = np.arange(len(present))
+    by_distance = present[ranks[:, None], (ranks[:, None] + ranks) % len(present)]
+    return bool((by_distance[:, 1:] == by_distance[:1, 1:]).all())
 
 
 def _checked(matrix: Matrix, num_ranks: int, size_bytes: int) -> npt.NDArray[np.int64]:
@@ -196,4 +205,6 @@ def send_recv(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
 
 def barrier(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """No rank ends before all have entered. ``size_bytes``: of each of its messages, usually 0."""
-    return cut("barrier", "dissemination", num_ranks, size_bytes, 1, dissemination_sends, staged=True)
+    return cut(
+        "barrier", "dissemination", num_ranks, size_bytes, 1, dissemination_sends, staged=True, symmetry=(num_ranks,)
+    )

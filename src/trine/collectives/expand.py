@@ -12,15 +12,15 @@ A send waits for
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from trine.collectives.columns import Columns, columns_of
 from trine.collectives.dependencies import check_edges, check_units, csr, previous_of_same, received_before
 from trine.errors import InputError
-from trine.model.schedule import ExpandedSchedule, Pieces, Schedule, Sends
+from trine.model.schedule import ExpandedSchedule, Pieces, Schedule
 
 Index = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -37,129 +37,49 @@ def expand(schedule: Schedule) -> ExpandedSchedule:
     InputError: the schedule sends to a rank, or a chunk, that does not exist, or from a rank to itself; a switch sends
         what it never received; or there are more dependencies than fit into memory.
     """
-    # What differs between sizes is left out, so that the cache finds the structure again.
-    key = dataclasses.replace(schedule, chunk_bytes=0, size_bytes=0, chunk_sizes=None, parameters=())
-    structure = (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(key)
-    return dataclasses.replace(structure, size_bytes=_transfer_bytes(schedule, structure))
+    one = (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(without_sizes(schedule))
+    return dataclasses.replace(one, size_bytes=transfer_bytes(schedule, one.chunk, one.pieces))
+
+
+def without_sizes(schedule: Schedule) -> Schedule:
+    """What its structure follows from; schedules that differ in sizes only have the same."""
+    return dataclasses.replace(schedule, chunk_bytes=0, size_bytes=0, chunk_sizes=None, parameters=())
 
 
 @lru_cache(maxsize=16)
 def _kept(schedule: Schedule) -> ExpandedSchedule:
-    return _structure(schedule)
+    return structure(schedule)
 
 
 @lru_cache(maxsize=2)
 def _kept_large(schedule: Schedule) -> ExpandedSchedule:
-    return _structure(schedule)
+    return structure(schedule)
 
 
-def _structure(schedule: Schedule) -> ExpandedSchedule:
-    """Everything but the sizes, which are left at zero."""
+def structure(schedule: Schedule) -> ExpandedSchedule:
+    """Everything but the sizes, which are left at zero. Not cached."""
     if schedule.shift_symmetric and not schedule.num_agents and schedule.num_chunks % schedule.num_ranks == 0:
         return _shifted(schedule)
     return _general(schedule)
 
 
-def _transfer_bytes(schedule: Schedule, structure: ExpandedSchedule) -> Index:
-    """int64[transfers]: the sum of the sizes of the chunks that each carries."""
-    pieces, num_chunks = structure.pieces, schedule.num_chunks
+def transfer_bytes(schedule: Schedule, chunk: Int32, pieces: Pieces | None) -> Index:
+    """int64[transfers]: the sum of the sizes of the chunks that each carries: ``chunk``, or its ``pieces``."""
+    num_chunks = schedule.num_chunks
     if schedule.chunk_sizes is None:
         if pieces is None:
-            return np.full(structure.num_transfers, schedule.chunk_bytes, dtype=np.int64)
+            return np.full(len(chunk), schedule.chunk_bytes, dtype=np.int64)
         of_piece = pieces.count * np.int64(schedule.chunk_bytes)
     else:
         if len(schedule.chunk_sizes) != num_chunks:
             raise InputError(f"the schedule has {num_chunks} chunks, but {len(schedule.chunk_sizes)} sizes of chunks")
         sizes = np.array(schedule.chunk_sizes, dtype=np.int64)
         if pieces is None:
-            return sizes[structure.chunk]
+            return sizes[chunk]
         until = np.concatenate(([0], np.cumsum(np.concatenate((sizes, sizes)))))
         of_piece = until[pieces.chunk + pieces.count] - until[pieces.chunk]
     totals = np.concatenate(([0], np.cumsum(of_piece)))
     return np.diff(totals[pieces.ptr])
-
-
-# -- the sends of positions as columns ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Columns:
-    """Transfers of some positions. ``units``: (transfer, chunk) for each chunk that one carries."""
-
-    src: Int32
-    dst: Int32
-    step: Int32
-    chunk: Int32
-    channel: Int32
-    reduce: Bool
-    unit_transfer: Index
-    unit_chunk: Index
-    unit_adds: Bool
-    pieces: Pieces | None
-
-
-def _columns(schedule: Schedule, positions: range) -> _Columns:
-    """Join the sends of ``positions``, checked."""
-    sends: list[Sends] = []
-    rows_so_far = 0
-    for position in positions:
-        sends.append(schedule.sends_of(position, schedule.num_ranks, schedule.num_chunks, schedule.root))
-        rows_so_far += len(sends[-1].step)
-        check_units(rows_so_far)
-    src = np.repeat(np.array(positions, dtype=np.int32), [len(one.step) for one in sends])
-    dst, step, chunk, channel = (
-        np.concatenate([getattr(one, name) for one in sends]).astype(np.int32, copy=False)
-        for name in ("peer", "step", "chunk", "channel")
-    )
-    reduce = np.concatenate([one.reduce for one in sends])
-    _check_range("rank", dst, schedule.num_ranks + schedule.num_agents)
-    _check_range("chunk", chunk, schedule.num_chunks)
-    if (src == dst).any():
-        raise InputError("in this schedule a rank sends to itself")
-    rows = np.arange(len(src), dtype=np.int64)
-    if all(one.count is None and one.message is None for one in sends):
-        return _Columns(
-            src=src, dst=dst, step=step, chunk=chunk, channel=channel, reduce=reduce,
-            unit_transfer=rows, unit_chunk=chunk.astype(np.int64), unit_adds=reduce, pieces=None,
-        )  # fmt: skip
-    count = np.concatenate([np.ones_like(one.chunk) if one.count is None else one.count for one in sends])
-    if len(count) and (count.min() < 1 or count.max() > schedule.num_chunks):
-        raise InputError(f"in this schedule a send carries fewer than 1 or more than {schedule.num_chunks} chunks")
-    check_units(int(count.sum()))
-    first = _first_of_message(sends, src, dst, step, channel)
-    transfer = np.cumsum(first) - 1
-    starts = np.flatnonzero(first)
-    unit_row = np.repeat(rows, count)
-    offset = np.arange(len(unit_row)) - np.repeat(np.cumsum(count) - count, count)
-    ptr = np.append(starts, len(src)).astype(np.int64)
-    return _Columns(
-        src=src[starts],
-        dst=dst[starts],
-        step=step[starts],
-        chunk=chunk[starts],
-        channel=channel[starts],
-        reduce=np.logical_or.reduceat(reduce, starts) if len(starts) else reduce,
-        unit_transfer=transfer[unit_row],
-        unit_chunk=(chunk[unit_row] + offset) % schedule.num_chunks,
-        unit_adds=reduce[unit_row],
-        pieces=Pieces(ptr=ptr, chunk=chunk, count=count.astype(np.int32), reduce=reduce),
-    )
-
-
-def _first_of_message(sends: list[Sends], src: Int32, dst: Int32, step: Int32, channel: Int32) -> Bool:
-    """bool[rows]: whether a row is the first of its transfer."""
-    message = np.concatenate([np.arange(len(one.step)) if one.message is None else one.message for one in sends])
-    same = np.zeros(len(src), dtype=np.bool_)
-    same[1:] = (src[1:] == src[:-1]) & (message[1:] == message[:-1])
-    for name, column in (("receiver", dst), ("step", step), ("channel", channel)):
-        if (same[1:] & (column[1:] != column[:-1])).any():
-            raise InputError(f"in this schedule the parts of one message have more than one {name}")
-    return ~same
-
-
-def _check_range(name: str, values: Int32, limit: int) -> None:
-    if len(values) and (values.min() < 0 or values.max() >= limit):
-        raise InputError(f"in this schedule a send names a {name} outside 0 to {limit - 1}")
 
 
 # -- what they wait for ------------------------------------------------------------------------------------------------
@@ -168,7 +88,7 @@ def _check_range(name: str, values: Int32, limit: int) -> None:
 def _general(schedule: Schedule) -> ExpandedSchedule:
     """The structure from the sends of every position."""
     num_ranks = schedule.num_ranks
-    one = _columns(schedule, range(num_ranks + schedule.num_agents))
+    one = columns_of(schedule, range(num_ranks + schedule.num_agents))
     m = len(one.src)
     before = previous_of_same(one.src, one.channel)
     users, received = _received(one, schedule.num_chunks)
@@ -179,7 +99,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
         raise InputError("in this schedule a switch sends what it never received")
     ptr, idx = csr(np.concatenate([users, has_before]), np.concatenate([received, before[has_before]]), m, m)
     on_pair = previous_of_same(one.src, one.channel, one.dst)
-    ends = _last_of_pairs(on_pair)
+    ends = last_of_pairs(on_pair)
     ranks, transfers = np.concatenate([one.src[ends], one.dst[ends]]), np.concatenate([ends, ends])
     of_rank = ranks < num_ranks
     completion_ptr, completion_idx = csr(ranks[of_rank].astype(np.int64), transfers[of_rank], num_ranks, m)
@@ -202,7 +122,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
     )
 
 
-def _received(one: _Columns, num_chunks: int) -> tuple[Index, Index]:
+def _received(one: Columns, num_chunks: int) -> tuple[Index, Index]:
     """Pairs (transfer, transfer that brought one of its chunks to its sender in an earlier step)."""
     src, dst, step, channel = (column[one.unit_transfer] for column in (one.src, one.dst, one.step, one.channel))
     earlier = previous_of_same(src, channel, one.unit_chunk)
@@ -211,7 +131,7 @@ def _received(one: _Columns, num_chunks: int) -> tuple[Index, Index]:
     return one.unit_transfer[users], one.unit_transfer[received]
 
 
-def _last_of_pairs(on_pair: Index) -> Index:
+def last_of_pairs(on_pair: Index) -> Index:
     """Transfers that no other follows on the same channel to the same peer."""
     last = np.ones(len(on_pair), dtype=np.bool_)
     last[on_pair[on_pair >= 0]] = False
@@ -228,7 +148,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
     with p added to the sender.
     """
     num_ranks, part = schedule.num_ranks, schedule.num_chunks // schedule.num_ranks
-    one = _columns(schedule, range(1))
+    one = columns_of(schedule, range(1))
     k = len(one.src)
     check_units(num_ranks * (k if one.pieces is None else len(one.pieces.chunk)))
     sender = -one.dst.astype(np.int64) % num_ranks  # whose transfer of this number arrives at position 0
@@ -238,7 +158,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
     waits = before >= 0
     waits[users] = True
     on_pair = previous_of_same(one.channel, one.dst)
-    ends = _last_of_pairs(on_pair)
+    ends = last_of_pairs(on_pair)
     zeros = np.zeros_like(has_before)
     ptr, idx = _repeated(
         np.concatenate([users, has_before]),
@@ -270,7 +190,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
     )
 
 
-def _received_at_0(one: _Columns, sender: Index, part: int, num_chunks: int) -> tuple[Index, Index, Index]:
+def _received_at_0(one: Columns, sender: Index, part: int, num_chunks: int) -> tuple[Index, Index, Index]:
     """(transfer of position 0, sender and number of the transfer that brought one of its chunks), for every such."""
     step, channel = one.step[one.unit_transfer], one.channel[one.unit_transfer]
     earlier = previous_of_same(channel, one.unit_chunk)

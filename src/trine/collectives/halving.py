@@ -19,6 +19,12 @@ def core_size(num_ranks: int) -> int:
     return 1 << (num_ranks.bit_length() - 1)
 
 
+def _bits(num_ranks: int) -> tuple[int, ...] | None:
+    """The symmetry of a power of two: any bits may be flipped on all ranks. Ranks beyond the core break it."""
+    core = core_size(num_ranks)
+    return (2,) * (core.bit_length() - 1) if core == num_ranks else None
+
+
 def all_reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
     """Chunks are the parts of the P ranks of the core; a rank beyond it sends and gets the whole buffer."""
     core = num_chunks
@@ -75,16 +81,19 @@ class PartSends:
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    return cut("all_reduce", "halving-doubling", num_ranks, size_bytes, core_size(num_ranks), all_reduce_sends)
+    return cut(
+        "all_reduce", "halving-doubling", num_ranks, size_bytes, core_size(num_ranks), all_reduce_sends,
+        symmetry=_bits(num_ranks),
+    )  # fmt: skip
 
 
 def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
     kind = "reduce_scatter"
-    return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind))
+    return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))
 
 
 def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
     kind = "all_gather"
-    return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind))
+    return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.collectives.sends import SendList, cut, positive
+from trine.collectives.symmetry import symmetry_of
 from trine.errors import InputError, nearest
 from trine.model.schedule import Parameter, Schedule, Sends, SendsOf
 
@@ -85,9 +86,9 @@ class LevelSends:
 
 
 @lru_cache(maxsize=64)
-def _num_steps(sends_of: SendsOf, num_ranks: int, num_chunks: int, symmetric: bool) -> int:
+def _num_steps(sends_of: SendsOf, num_ranks: int, num_chunks: int, is_symmetric: bool) -> int:
     """Steps of a schedule without a root."""
-    positions = range(1 if symmetric else num_ranks)
+    positions = range(1 if is_symmetric else num_ranks)
     return 1 + max(int(sends_of(position, num_ranks, num_chunks, 0).step.max(initial=-1)) for position in positions)
 
 
@@ -139,13 +140,26 @@ def _levels(
     for step, within in PHASES[kind]:
         schedule = _phase(step, within, (groups, size), size_bytes, inner if within else outer)
         phases.append((schedule, within, first_step))
-        first_step += _num_steps(schedule.sends_of, schedule.num_ranks, schedule.num_chunks, schedule.shift_symmetric)
+        is_symmetric = symmetry_of(schedule) is not None
+        first_step += _num_steps(schedule.sends_of, schedule.num_ranks, schedule.num_chunks, is_symmetric)
     num_chunks = num_ranks
     if kind == "all_reduce":
         num_chunks = size * next(schedule.num_chunks for schedule, within, _ in phases if not within)
     parameters: tuple[tuple[str, Parameter], ...] = (("shape", (groups, size)), ("inner", inner), ("outer", outer))
     sends_of = LevelSends(kind, size, tuple(phases))
-    return cut(kind, algorithm, num_ranks, size_bytes, num_chunks, sends_of, parameters=parameters)
+    return cut(
+        kind, algorithm, num_ranks, size_bytes, num_chunks, sends_of,
+        parameters=parameters, symmetry=_symmetry(phases),
+    )  # fmt: skip
+
+
+def _symmetry(phases: list[tuple[Schedule, bool, int]]) -> tuple[int, ...] | None:
+    """Digits of the member, then of the group, where all schedules of a level have the same ones."""
+    inner, outer = ({symmetry_of(one) for one, within, _ in phases if within is level} for level in (True, False))
+    if len(inner) > 1 or len(outer) > 1:
+        return None
+    (of_member,), (of_group,) = inner, outer
+    return None if of_member is None or of_group is None else of_member + of_group
 
 
 def _phase(kind: str, within: bool, shape: tuple[int, int], size_bytes: int, algorithm: str) -> Schedule:
@@ -195,7 +209,7 @@ def all_to_all(
     groups, size = group_shape(num_ranks, shape)
     one = cut(
         "all_to_all", "hierarchical", num_ranks, size_bytes, num_ranks, BlockLevelSends(size),
-        parameters=(("shape", (groups, size)),),
+        parameters=(("shape", (groups, size)),), symmetry=(size, groups),
     )  # fmt: skip
     return replace(one, num_chunks=num_ranks * num_ranks)
 

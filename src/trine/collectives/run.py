@@ -18,6 +18,7 @@ from trine.errors import InputError
 from trine.model.builder import csr, no_labels
 from trine.model.schedule import ExpandedSchedule, Schedule
 from trine.model.taskgraph import JOIN, TRANSFER, Records, TaskGraph
+from trine.network.circuit import network_on
 from trine.network.models import Network
 from trine.units import transfer_ps
 
@@ -63,7 +64,7 @@ def run_schedule(
     cluster: Cluster,
     group: Sequence[int],
     *,
-    network: str | Network = "fair",
+    network: str | Network | None = None,
     engine: str = "compiled",
     step_ps: int | StepCost = 0,
     byte_factor: int | float | Fraction = 1,
@@ -76,7 +77,8 @@ def run_schedule(
     Parameters
     ----------
     group: the device index of each rank, in the order of the schedule's positions.
-    network, engine, progress, on_compile: as of :func:`trine.engine.run`.
+    network, engine, progress, on_compile: as of :func:`trine.engine.run`; without a network ``circuit`` where the
+        cluster has circuits, else ``fair``.
     step_ps: software cost of each message in ps, before it enters its first link: one number, or a function of (source
         device, target device), called once a pair.
     byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
@@ -87,6 +89,7 @@ def run_schedule(
     InputError: devices that do not match the schedule, a negative cost, or a factor below 1.
     SpecError: the cluster has no route between two devices that exchange data.
     """
+    network = network_on(cluster, network)
     graph, expanded = schedule_graph(schedule, cluster, group, step_ps=step_ps, byte_factor=byte_factor, agents=agents)
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     carried = link_bytes(graph)

@@ -61,6 +61,7 @@ def cut(
     num_agents: int = 0,
     staged: bool = False,
     parameters: tuple[tuple[str, Parameter], ...] = (),
+    symmetry: tuple[int, ...] | None = None,
 ) -> Schedule:
     """The schedule of a payload cut into equal chunks, each rounded up to whole bytes."""
     return Schedule(
@@ -76,6 +77,7 @@ def cut(
         num_agents=num_agents,
         staged=staged,
         parameters=parameters,
+        symmetry=symmetry,
     )
 
 

@@ -279,10 +279,10 @@ class Stepwise:
 
 
 def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
-    """Whether only the links count: the protocol ``none``, or links that do not say what they are."""
+    """Whether only the links count: the protocol ``none``, links that do not say what they are, or circuits."""
     if options.protocol != AUTO:
         return options.protocol == "none"
-    return not any(link.medium for link in cluster.links)
+    return cluster.circuits is not None or not any(link.medium for link in cluster.links)
 
 
 def _num_messages(schedule: Schedule) -> int:

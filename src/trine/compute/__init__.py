@@ -4,9 +4,11 @@ from trine.compute.calibration import Calibration, calibrate
 from trine.compute.cost import Work, work
 from trine.compute.kinds import kind_of
 from trine.compute.launch import LaunchCosts, launch_costs
-from trine.compute.models import ComputeModel, Duration, make_compute
+from trine.compute.models import ComputeModel, make_compute
 from trine.compute.report import FitReport, KindFit
 from trine.compute.resize import Resized, Split, resized
+from trine.compute.roofline import Roofline, Shares
+from trine.compute.times import Duration
 
 __all__ = [
     "Calibration",
@@ -16,6 +18,8 @@ __all__ = [
     "KindFit",
     "LaunchCosts",
     "Resized",
+    "Roofline",
+    "Shares",
     "Split",
     "Work",
     "calibrate",

@@ -35,6 +35,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("resample", r".*upsample.*|.*interpolate.*|gridsampler?.*|affinegrid.*"),
     ("loss", r".*(crossentropy|loss|logsoftmax|kldiv).*"),
     ("softmax", r".*softmax.*"),
+    ("elementwise", r".*rotary.*|.*rope"),
     ("embedding", r".*embedding.*"),
     ("index", r"(index|gather|scatter|take|put|masked|nonzero|topk|sort|argsort|unique|roll|flip|tri[lu]).*"),
     ("view", r"(t|numpyt|mt|view.*|reshape.*|transpose.*|permute|expand.*|unsqueeze|squeeze.*|detach|asstrided|alias"
@@ -46,7 +47,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("reduction", r"(sum|mean|amax|amin|max|min|argmax|argmin|norm|varmean|var|std|stdmean|prod|any|all|cumsum|cumprod"
                   r"|logsumexp|linalgvectornorm|linalgnorm|sumtosize|countnonzero|isfinite|median|quantile|aminmax)(dim)?"),
     ("elementwise", r"(.*relu6?|silu|mish|elu|celu|selu|prelu|gelu|.*sigmoid|tanh|.*swish|softplus|softsign|tanhshrink"
-                    r"|.*shrink|hardtanh|threshold|glu|add|sub|rsub|mul|div|truedivide|remainder|fmod|pow|sqrt|rsqrt|exp"
+                    r"|.*shrink|hardtanh|threshold|(swi|ge|re)?glu|add|sub|rsub|mul|div|truedivide|remainder|fmod|pow|sqrt|rsqrt|exp"
                     r"|expm1|log|log1p|log2|log10|neg|abs|sign|clamp.*|clip|maximum|minimum|where|lerp|addcmul|addcdiv"
                     r"|square|reciprocal|sin|cos|tan|atan2?|erf|erfc|erfinv|floor|ceil|round|trunc|frac|.*dropout.*"
                     r"|bernoulli|normal|uniform|random|randn?|randint|randperm|eq|ne|lt|le|gt|ge|logical.*|bitwise.*"

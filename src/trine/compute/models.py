@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from trine.compute.calibration import Calibration
 from trine.compute.linear import LinearTimes
 from trine.compute.report import FitReport
 from trine.compute.resize import Split
+from trine.compute.roofline import ROOFLINE, make_roofline
 from trine.compute.sizing import Sizing
+from trine.compute.times import ASSUMED, EVIDENCE, MEASURED, Duration
 from trine.compute.transfer import Transfer
 from trine.errors import InputError, PlanError, nearest
 from trine.model.device import GpuSpec
-from trine.model.workload import Operator, Workload
+from trine.model.workload import SYNTHESISED, Operator, Workload
 from trine.plugins import Registry
-
-MEASURED, INTERPOLATED, MODELLED, ASSUMED = "measured", "interpolated", "modelled", "assumed"
-#: Where a duration may come from.
-EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, ASSUMED)
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """``ps``: picoseconds on the GPU. ``evidence``: 'measured', 'interpolated', 'modelled' or 'assumed'."""
-
-    ps: int
-    evidence: str
-
 
 class ComputeModel(Protocol):
     """What every compute model offers; made for one workload by :func:`make_compute`."""
@@ -50,6 +38,11 @@ class ComputeModel(Protocol):
     def fit_report(self) -> FitReport | None:
         """How well its laws fit, kind by kind; None if it has none."""
         ...
+
+
+def is_synthesised(workload: Workload) -> bool:
+    """Whether the times of ``workload`` were predicted and not recorded."""
+    return workload.format == SYNTHESISED
 
 
 class Recorded:
@@ -77,7 +70,7 @@ class Recorded:
                 field="compute",
             )
         if self._transfer is None:
-            return Duration(operator.gpu_time_ps, MEASURED)
+            return Duration(operator.gpu_time_ps, ASSUMED if is_synthesised(self._workload) else MEASURED)
         work = self._sizing.work(operator, split)
         return Duration(self._transfer.time_ps(operator, work, operator.gpu_time_ps, 0.0), ASSUMED)
 
@@ -97,6 +90,7 @@ class Linear:
         name: str = "linear",
     ) -> None:
         self.name = name
+        self._synthesised = is_synthesised(workload)
         self._sizing = Sizing(workload)
         self._times = LinearTimes(workload, self._sizing, calibration)
         self._transfer = transfer
@@ -120,7 +114,7 @@ class Linear:
         as_recorded = self._sizing.is_as_recorded(operator, split)
         ps, evidence = (operator.gpu_time_ps, MEASURED) if as_recorded else self._times.time(operator, split)
         if self._transfer is None:
-            return Duration(ps, evidence)
+            return Duration(ps, ASSUMED if self._synthesised else evidence)
         work = self._sizing.work(operator, split)
         return Duration(self._transfer.time_ps(operator, work, ps, self._times.fixed_ps(operator)), ASSUMED)
 
@@ -131,7 +125,11 @@ ComputeMaker = Callable[[Workload, Transfer | None, Calibration | None], Compute
 
 
 def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
-    """The recorded time where sizes are the trace's, and the linear model elsewhere."""
+    """The recorded time where sizes are the trace's, and the linear model elsewhere; of times that came from a data
+    sheet, the data sheet's at all sizes.
+    """
+    if is_synthesised(workload) and workload.metadata.get("times") == ROOFLINE:
+        return make_roofline(workload, transfer, calibration)
     return Linear(workload, transfer, calibration, name="auto")
 
 
@@ -149,6 +147,7 @@ COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
         "auto": "trine.compute.models:make_auto",
         "linear": "trine.compute.models:Linear",
         "recorded": "trine.compute.models:make_recorded",
+        "roofline": "trine.compute.roofline:make_roofline",
     },
 )
 
@@ -161,7 +160,7 @@ def make_compute(
     source: GpuSpec | None = None,
     calibration: Calibration | None = None,
 ) -> ComputeModel:
-    """Make the compute model ``name`` ('recorded', 'linear', 'auto' or a plug-in's) for ``workload``.
+    """Make the compute model ``name`` ('recorded', 'linear', 'roofline', 'auto' or a plug-in's) for ``workload``.
 
     ``target``: predict for this GPU instead of the trace's own, ``source``. ``calibration``: more traces to fit on.
     'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere. Raises InputError for an unknown

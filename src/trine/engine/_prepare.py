@@ -52,7 +52,7 @@ def prepare(
         tasks.half[U(half + WAITS)] = need[U(task)]
         tasks.half[U(half + GATES)] = 1
         tasks.half[U(half + KIND)] = kind[U(task)]
-        tasks.half[U(half + ROUTE)] = route[U(task)]
+        tasks.half[U(half + ROUTE)] = route[U(task)] if kind[U(task)] == TRANSFER else stream[U(task)]
         tasks.half[U(half + NEXT_IN_STREAM)] = -1
         tasks.half[U(half + NUM_SUCCESSORS)] = 0
         if kind[U(task)] == COMPUTE and stream[U(task)] >= 0:

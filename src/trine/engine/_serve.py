@@ -6,7 +6,8 @@ import numpy as np
 
 from trine._jit import Int, inlined
 from trine.engine._heap import push
-from trine.engine._state import AMOUNT, HALVES, HOP, ROUTE, START_PS, WORDS, Int32, Int64, Routes, Tasks
+from trine.engine._sort import sort
+from trine.engine._state import AMOUNT, HALVES, HOP, ROUTE, START_PS, WORDS, Int64, Routes, Tasks
 from trine.network._fifo import pass_link
 from trine.network._limits import MAX_PS
 from trine.network._state import Links
@@ -37,7 +38,7 @@ def serve(
             links.fresh[U(link)] = 0
             size, beyond = _cross(tasks, routes, links, heap, size, task, link, now)
             late = max(late, beyond)
-    _sort(tasks.arrived, together)
+    sort(tasks.arrived, together)
     for at in range(together):
         task = np.int64(tasks.arrived[U(at)])
         link = _next_link(tasks, routes, task)
@@ -66,30 +67,3 @@ def _cross(
         tasks.word[U(WORDS * task + START_PS)] = begin_ps - entry_ps
     tasks.half[U(HALVES * task + HOP)] += 1
     return push(heap, size, end_ps + links.latency_ps[U(link)], task), np.int64(-1)
-
-
-@inlined
-def _sort(values: Int32, count: Int) -> None:
-    """Sort values[:count] in place, ascending: heapsort, as the number may be large and kernels allocate nothing."""
-    for start in range(count // 2 - 1, -1, -1):
-        _sift(values, np.int64(start), count)
-    for last in range(count - 1, 0, -1):
-        values[U(0)], values[U(last)] = values[U(last)], values[U(0)]
-        _sift(values, np.int64(0), np.int64(last))
-
-
-@inlined
-def _sift(values: Int32, at: Int, count: Int) -> None:
-    """Move values[at] down until none of its two children is larger."""
-    value = values[U(at)]
-    while True:
-        child = 2 * at + 1
-        if child >= count:
-            break
-        if child + 1 < count and values[U(child + 1)] > values[U(child)]:
-            child += 1
-        if values[U(child)] <= value:
-            break
-        values[U(at)] = values[U(child)]
-        at = child
-    values[U(at)] = value

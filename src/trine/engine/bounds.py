@@ -21,7 +21,10 @@ def critical_path_ps(graph: TaskGraph, *, engine: str = "compiled") -> int:
 
 
 def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
-    """End of each task in ps, int64[tasks], if every transfer had its links to itself."""
+    """End of each task in ps, int64[tasks], if every transfer had its links to itself and every stream its full speed.
+
+    A transfer that stands for many flows crosses its links like one of them.
+    """
     duration_ps = graph.duration_ps.copy()
     transfers = np.flatnonzero(graph.kind == TRANSFER)
     cases = np.stack([graph.route[transfers], graph.size_bytes[transfers]])
@@ -32,15 +35,26 @@ def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
     if len(transfers):
         kind[transfers], stream[transfers] = COMPUTE, -1
         duration_ps[transfers] = alone[which.ravel()]
-    return run(replace(graph, kind=kind, stream=stream, duration_ps=duration_ps), engine=engine).end_ps
+    alone_graph = replace(
+        graph,
+        kind=kind,
+        stream=stream,
+        duration_ps=duration_ps,
+        route_counts=None,
+        pressure_ppm=None,
+        pressure_stream=None,
+    )
+    return run(alone_graph, engine=engine).end_ps
 
 
 def link_bytes(graph: TaskGraph) -> Int64:
-    """Bytes that cross each link in the whole run: int64[links]."""
+    """Bytes that cross each link in the whole run, those of all flows that a transfer stands for: int64[links]."""
     transfers = graph.kind == TRANSFER
     per_route = np.zeros(len(graph.route_latency_ps), np.int64)
     np.add.at(per_route, graph.route[transfers], graph.size_bytes[transfers])
     crossing = np.repeat(per_route, np.diff(graph.route_ptr))
+    if graph.route_counts is not None:
+        crossing *= graph.route_counts
     total = np.zeros(len(graph.link_bytes_per_s), np.int64)
     np.add.at(total, graph.route_links, crossing)
     return total

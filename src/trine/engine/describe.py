@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trine.errors import SimulationError
 from trine.model.taskgraph import COMPUTE, KIND_NAMES, TRANSFER, TaskGraph
 
 
@@ -34,6 +35,12 @@ def task_name(graph: TaskGraph, task: int) -> str:
     if 0 <= collective < len(graph.collectives):
         return f"{graph.collectives[collective].kind} {collective}"
     return ""
+
+
+def faster_than_full(graph: TaskGraph, stream: int, now_ps: int) -> SimulationError:
+    """The error of a graph whose pressure gives a stream more than it has taken."""
+    name = f"stream {stream} ({graph.stream_names[stream]}, {rank_name(graph, graph.stream_ranks[stream])})"
+    return SimulationError(f"{name} has been given back more speed than it had lost, at {now_ps} ps")
 
 
 def rank_name(graph: TaskGraph, rank: int) -> str:

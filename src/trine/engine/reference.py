@@ -14,11 +14,14 @@ from time import monotonic
 
 import numpy as np
 
+from trine.engine.circuits import CircuitState
 from trine.engine.latency import entry_ps
+from trine.engine.paced import PacedStreams
 from trine.errors import SimulationError
 from trine.model.taskgraph import COMPUTE, JOIN, Records, TaskGraph
 from trine.network._limits import MAX_PS
-from trine.network.models import Network, NetworkModel, QueueModel, drain_ps
+from trine.network.circuit import CircuitModel
+from trine.network.models import Network, NetworkModel, QueueModel, WeightedModel, drain_ps
 from trine.units import PS_PER_S
 
 PROGRESS_S = 0.25
@@ -30,6 +33,7 @@ class Flow:
 
     task: int
     route: tuple[int, ...]
+    counts: tuple[int, ...]
     remaining: float
     rate: float = 0.0
     since_ps: int = 0
@@ -60,6 +64,7 @@ class Reference:
             tuple(graph.route_links[a:b].tolist())
             for a, b in zip(graph.route_ptr[:-1], graph.route_ptr[1:], strict=True)
         ]
+        self.counts = _route_counts(graph, self.routes)
         self.kind = graph.kind.tolist()
         self.waits = graph.need.tolist()
         self.ready_ps = [-1] * n
@@ -77,10 +82,18 @@ class Reference:
         self.ready: list[int] = [task for task in range(n) if self.waits[task] == 0]
         self.flows: dict[int, Flow] = {}
         self.flows_changed = False
+        self.held: set[int] = set()
+        self.is_held_back = False
+        self.paces: PacedStreams | None = None
+        if graph.pressure_ppm is not None and graph.pressure_stream is not None:
+            self.paces = PacedStreams(graph, graph.pressure_ppm, graph.pressure_stream)
         self.queues = _Queues(graph, model) if isinstance(model, QueueModel) else None
+        self.circuits: CircuitState | None = None
+        if isinstance(model, CircuitModel):
+            self.circuits = CircuitState(graph, model, self._at, self._begin)
 
     def run(self, progress: Callable[[int, int, int], None] | None = None) -> None:
-        """Let everything happen that can happen."""
+        """Let everything happen that can happen, or until held tasks have become ready."""
         reported = monotonic()
         while True:
             while self.ready:  # priority 0: what follows at once from what has ended
@@ -88,10 +101,16 @@ class Reference:
             if self.events and self.events[0][0] == self.now:  # priority 1: everything else of this instant
                 self._event(*heapq.heappop(self.events))
                 continue
+            if self.paces is not None and self.paces.changed:
+                self._repace(self.paces)
+            if self.is_held_back:
+                return
             if self.flows_changed:  # priority 2: the network, once an instant
                 self._share()
             if self.queues is not None and self.queues.arrived:
                 self._serve(self.queues)
+            if self.circuits is not None and self.circuits.has_changed:
+                self.circuits.settle(self.now)
             if not self.events:
                 return
             if progress is not None and monotonic() - reported > PROGRESS_S:
@@ -110,7 +129,11 @@ class Reference:
         )
 
     def _become_ready(self, task: int) -> None:
-        self.ready_ps[task] = self.now
+        if self.ready_ps[task] < 0:  # else it was held when it became ready
+            self.ready_ps[task] = self.now
+        if task in self.held:
+            self.is_held_back = True
+            return
         kind = self.kind[task]
         if kind == JOIN:
             self.start_ps[task] = self.now
@@ -124,16 +147,20 @@ class Reference:
             delay_ps = int(self.graph.route_latency_ps[route])
             if self.queues is not None and self.graph.size_bytes[task] > 0 and self.routes[route]:
                 delay_ps = self.queues.entry_ps[route]
+            if self.circuits is not None and self.circuits.is_circuit[task]:
+                self.circuits.ready(task)
             self._at(delay_ps, task)
 
     def _compute(self, task: int) -> None:
         self.start_ps[task] = self.now
-        self._at(int(self.graph.duration_ps[task]), task)
+        if self.paces is None or not self.paces.begin(task, self.now):
+            self._at(int(self.graph.duration_ps[task]), task)
 
     def _event(self, time_ps: int, task: int) -> None:
         flow = self.flows.get(task)
         if self.kind[task] == COMPUTE:
-            self._end(task)
+            if self.paces is None or self.paces.ends(task, self.now):
+                self._end(task)
         elif flow is not None:
             if flow.end_ps == time_ps:  # else its rate has changed since
                 del self.flows[task]
@@ -146,6 +173,10 @@ class Reference:
         """The latency is over: that of the route, or where messages go link by link, that before the next link."""
         route = self.routes[self.graph.route[task]]
         size = int(self.graph.size_bytes[task])
+        if self.circuits is not None and self.circuits.is_circuit[task]:
+            if self.circuits.event(task, self.now):
+                self._end(task)
+            return
         if size == 0 or not route:
             self._end(task)
             return
@@ -156,13 +187,15 @@ class Reference:
                 self.queues.arrived.append(task)
             return
         self.num_events += 1
-        self.flows[task] = Flow(task, route, float(size))
+        self.flows[task] = Flow(task, route, self.counts[self.graph.route[task]], float(size), since_ps=self.now)
         self.flows_changed = True
 
     def _end(self, task: int) -> None:
         self.end_ps[task] = self.now
         self.num_events += 1
         self.num_done += 1
+        if self.paces is not None:
+            self.paces.press(task)
         for after in self.successors[task]:
             self.waits[after] -= 1
             if self.waits[after] == 0:  # below 0: a join that did not need this one any more
@@ -170,15 +203,25 @@ class Reference:
         following = self.next_in_stream[task]
         if following >= 0:
             self.is_first[following] = True
-            if self.ready_ps[following] >= 0:
+            if self.ready_ps[following] >= 0 and following not in self.held:
                 self._compute(following)
+
+    def _repace(self, paces: PacedStreams) -> None:
+        """Foresee anew the ends of the compute tasks whose stream has changed its speed."""
+        for task, due_ps in paces.foresee(self.now, is_over=not self.is_held_back):
+            self._at(due_ps - self.now, task)
 
     def _share(self) -> None:
         """Ask the model for the rates, and foresee the end of each flow whose rate has changed."""
         self.flows_changed = False
         flows = [self.flows[task] for task in sorted(self.flows)]
         assert isinstance(self.model, NetworkModel)
-        rates = self.model.rates([flow.route for flow in flows], self.capacity)
+        routes = [flow.route for flow in flows]
+        if self.graph.route_counts is None:
+            rates = self.model.rates(routes, self.capacity)
+        else:
+            assert isinstance(self.model, WeightedModel)
+            rates = self.model.weighted_rates(routes, [flow.counts for flow in flows], self.capacity)
         if len(rates) != len(flows) or not all(math.isfinite(rate) and rate >= 0 for rate in rates):
             raise SimulationError(f"network model {self.model.name!r} must return one rate >= 0 a flow")
         for flow, rate in zip(flows, rates, strict=True):
@@ -197,6 +240,10 @@ class Reference:
             queues.hop[task] += 1
             self.num_events += 1
             self._at(arrival_ps - self.now, task)
+
+    def _begin(self, task: int) -> None:
+        """A circuit takes ``task`` now, after the latency of its route."""
+        self.start_ps[task] = self.now - int(self.graph.route_latency_ps[self.graph.route[task]])
 
     def _at(self, delay_ps: int, task: int) -> int:
         time_ps = self.now + delay_ps
@@ -240,6 +287,16 @@ class _Queues:
                 served.append((task, free_ps + service - alone, free_ps + service + self.latency_ps[link]))
             self.free_ps[link] = free_ps + max(service_ps)
         return served
+
+
+def _route_counts(graph: TaskGraph, routes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """How often the flows of each route cross each of its links."""
+    if graph.route_counts is None:
+        return [(1,) * len(route) for route in routes]
+    return [
+        tuple(graph.route_counts[first : first + len(route)].tolist())
+        for first, route in zip(graph.route_ptr.tolist(), routes, strict=False)
+    ]
 
 
 def _stream_order(graph: TaskGraph) -> tuple[list[int], list[bool]]:

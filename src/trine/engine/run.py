@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
 
 from trine._jit import without_collector
+from trine.engine.circuits import check_circuits
 from trine.engine.deadlock import deadlock
+from trine.engine.snapshots import validate_snapshot
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
-from trine.model.taskgraph import Records, TaskGraph
-from trine.network.models import Network, QueueModel, is_compiled, network_model
+from trine.model.taskgraph import Records, Snapshot, TaskGraph
+from trine.network.circuit import CircuitModel
+from trine.network.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
 
 #: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
@@ -29,15 +36,81 @@ def run(
 
     Parameters
     ----------
-    network: ``fair``, ``equal``, ``fifo``, the name of a plug-in's model, or a NetworkModel or QueueModel of your own;
-        the last two are plain Python and need ``engine="reference"``.
+    network: ``fair``, ``equal``, ``fifo``, ``circuit`` (:class:`trine.network.circuit.CircuitSwitching` gives it other
+        numbers), the name of a plug-in's model, or a NetworkModel, QueueModel or CircuitModel of your own; these are
+        plain Python and need ``engine="reference"``.
     engine: ``compiled``, or ``reference``, its plain-Python twin; both give the same picoseconds.
     progress: called a few times a second with (tasks ended, tasks in all, now in ps).
     on_compile: called once before kernels are compiled, which happens on the first run of an installation only.
 
-    Raises InputError for a graph that is not well formed, DeadlockError when tasks wait for each other for ever, and
-    SimulationError when the simulated time grows beyond about 106 days.
+    Raises InputError for a graph that is not well formed or stands for more flows than the network can tell apart,
+    DeadlockError when tasks wait for each other for ever, and SimulationError when the simulated time grows beyond
+    about 106 days or a stream is given back more speed than it has lost.
     """
+    model = _checked(graph, network, engine)
+    if engine == "reference":
+        from trine.engine.reference import simulate
+
+        records = simulate(graph, model, progress, on_compile)
+    else:
+        with without_collector():
+            from trine.engine.compiled import simulate
+
+            records = simulate(graph, model, progress, on_compile)
+    if graph.num_tasks and records.end_ps.min() < 0:
+        raise deadlock(graph, records.end_ps, records.ready_ps)
+    return records
+
+
+def advance(
+    graph: TaskGraph,
+    *,
+    hold: npt.NDArray[np.bool_] | None = None,
+    resume: Snapshot | None = None,
+    network: str | Network = "fair",
+    engine: str = "compiled",
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Snapshot:
+    """Simulate ``graph`` up to the first instant at which a held task becomes ready, or to the end.
+
+    All else that happens at that instant has happened, but the network has not shared its links anew. Going on from
+    there gives the same picoseconds as a run that was never stopped.
+
+    Parameters
+    ----------
+    hold: bool[tasks], tasks that do not begin; one that has started already is not held.
+    resume: where to go on; the tasks are those of ``graph`` (:func:`trine.engine.carry_over` brings a snapshot to
+        another graph). Tasks that were held and ready begin at that instant, unless they are held again: then they wait
+        without stopping the run.
+    network, engine, progress, on_compile: as of :func:`run`; the network must be one of flows.
+
+    Raises as :func:`run`, and InputError for a snapshot that is none of this graph. Tasks that can never run are a
+    deadlock only where no held task is ready.
+    """
+    model = _checked(graph, network, engine)
+    if not isinstance(model, NetworkModel) or isinstance(model, CircuitModel):
+        raise InputError(f"a run on the network {model.name!r} cannot stop and go on: it has no flows", field="network")
+    if hold is not None and (hold.shape != (graph.num_tasks,) or hold.dtype != np.bool_):
+        raise InputError(f"must be bool[{graph.num_tasks}], is {hold.dtype}{list(hold.shape)}", field="hold")
+    if resume is not None:
+        validate_snapshot(graph, resume)
+    if engine == "reference":
+        from trine.engine.reference_snapshot import proceed
+
+        snapshot = proceed(graph, model, hold, resume, progress, on_compile)
+    else:
+        with without_collector():
+            from trine.engine.compiled_snapshot import proceed
+
+            snapshot = proceed(graph, model, hold, resume, progress, on_compile)
+    if not snapshot.is_finished and not _waits(snapshot, hold):
+        raise deadlock(graph, snapshot.end_ps, snapshot.ready_ps)
+    return replace(snapshot, now_ps=_last_change_ps(snapshot, 0 if resume is None else resume.now_ps))
+
+
+def _checked(graph: TaskGraph, network: str | Network, engine: str) -> Network:
+    """The network model, if it and the engine can run ``graph``."""
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}", field="engine")
     model = network_model(network)
@@ -47,20 +120,25 @@ def run(
             f"the network {model.name!r} carries messages link by link: the graph must have the latency of each link",
             field="link_latency_ps",
         )
-    if engine == "reference":
-        from trine.engine.reference import simulate
+    if isinstance(model, CircuitModel):
+        check_circuits(graph)
+    why = why_unfolded(model)
+    if why is not None and graph.route_counts is not None and (graph.route_counts != 1).any():
+        raise InputError(f"transfers of the graph stand for many flows each, but {why}", field="route_counts")
+    if engine == "compiled" and not is_compiled(network):
+        name = network if isinstance(network, str) else model.name
+        raise InputError(
+            f"{name!r} is not built in: it is plain Python and runs with engine='reference' only", field="network"
+        )
+    return model
 
-        records = simulate(graph, model, progress, on_compile)
-    else:
-        if not is_compiled(network):
-            name = network if isinstance(network, str) else model.name
-            raise InputError(
-                f"{name!r} is not built in: it is plain Python and runs with engine='reference' only", field="network"
-            )
-        with without_collector():
-            from trine.engine.compiled import simulate
 
-            records = simulate(graph, model, progress, on_compile)
-    if graph.num_tasks and records.end_ps.min() < 0:
-        raise deadlock(graph, records.end_ps, records.ready_ps)
-    return records
+def _last_change_ps(snapshot: Snapshot, from_ps: int) -> int:
+    """The last instant at which something happened: an engine out of work has also seen ends that were moved since."""
+    columns = (snapshot.ready_ps, snapshot.start_ps, snapshot.end_ps, snapshot.since_ps)
+    return max(int(column.max(initial=from_ps)) for column in columns)
+
+
+def _waits(snapshot: Snapshot, hold: npt.NDArray[np.bool_] | None) -> bool:
+    """Whether a held task is ready."""
+    return hold is not None and bool((hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0)).any())

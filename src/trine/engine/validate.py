@@ -9,7 +9,7 @@ from trine.engine.describe import describe_task
 from trine.engine.latency import entry_ps
 from trine.errors import InputError
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
-from trine.network._limits import MAX_BYTES_PER_S, MAX_PS, MAX_WHOLE
+from trine.network._limits import FULL_PPM, MAX_BYTES_PER_S, MAX_PACED_PS, MAX_PS, MAX_WHOLE
 
 Bool = npt.NDArray[np.bool_]
 
@@ -21,6 +21,8 @@ def validate(graph: TaskGraph) -> None:
     _check_latencies(graph)
     _check_csr(graph.predecessor_ptr, graph.predecessor_idx, graph.num_tasks, "predecessor")
     _check_tasks(graph)
+    _check_counts(graph)
+    _check_pressure(graph)
 
 
 def _check_lengths(graph: TaskGraph) -> None:
@@ -94,6 +96,40 @@ def _check_tasks(graph: TaskGraph) -> None:
     num_streams = len(graph.stream_names)
     wrong_stream = is_compute & ((graph.stream < -1) | (graph.stream >= num_streams))
     _refuse(graph, wrong_stream, f"has a stream out of 0..{num_streams - 1}", graph.stream)
+
+
+def _check_counts(graph: TaskGraph) -> None:
+    counts = graph.route_counts
+    if counts is None:
+        return
+    if len(counts) != len(graph.route_links):
+        raise InputError(
+            f"has {len(counts)} entries for {len(graph.route_links)} links of routes", field="route_counts"
+        )
+    if len(counts) and counts.min() < 1:
+        entry = int((counts < 1).argmax())
+        route = int(np.searchsorted(graph.route_ptr, entry, side="right")) - 1
+        message = f"route {route} crosses link {graph.route_links[entry]} {counts[entry]} times, must be at least once"
+        raise InputError(message, field="route_counts")
+
+
+def _check_pressure(graph: TaskGraph) -> None:
+    ppm, stream = graph.pressure_ppm, graph.pressure_stream
+    if ppm is None and stream is None:
+        return
+    if ppm is None or stream is None:
+        missing = "pressure_ppm" if ppm is None else "pressure_stream"
+        raise InputError("is missing: what presses, and on which stream, go together", field=missing)
+    for field, column in (("pressure_ppm", ppm), ("pressure_stream", stream)):
+        if len(column) != graph.num_tasks:
+            raise InputError(f"has {len(column)} entries for {graph.num_tasks} tasks", field=field)
+    num_streams = len(graph.stream_names)
+    _refuse(graph, (stream < -1) | (stream >= num_streams), f"presses on a stream out of 0..{num_streams - 1}", stream)
+    _refuse(graph, (stream < 0) & (ppm != 0), "has pressure, but on no stream", ppm)
+    _refuse(graph, (ppm < -FULL_PPM) | (ppm > FULL_PPM), "takes more than full speed, in millionths", ppm)
+    is_paced = (graph.kind == COMPUTE) & (graph.stream >= 0)
+    too_long = is_paced & (graph.duration_ps > MAX_PACED_PS)
+    _refuse(graph, too_long, f"is longer than {MAX_PACED_PS} ps, while pressure slows streams down", graph.duration_ps)
 
 
 def _refuse(graph: TaskGraph, wrong: Bool, why: str, values: npt.NDArray[np.integer]) -> None:

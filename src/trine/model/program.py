@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 #: The streams of a rank: operators on the GPU, and their launches by the CPU thread.
 COMPUTE_STREAM, LAUNCH_STREAM = "compute", "cpu"
-PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER, PHASE_INPUT = 0, 1, 2, 3
+PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER, PHASE_INPUT, PHASE_RECOMPUTE = 0, 1, 2, 3, 4
 
 
 class Label(NamedTuple):

@@ -57,7 +57,11 @@ class Schedule:
 
     ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``; equal schedules should have equal
     ones, since what follows from them is cached. ``shift_symmetric`` states that the sends of position p are those of
-    position 0 with p added to the peer and p parts to the chunk, both modulo their number. ``kind`` says what the
+    position 0 with p added to the peer and p parts to the chunk, both modulo their number. ``symmetry`` states more
+    generally that positions are numbers of so many digits, the least significant first, with so many values each, and
+    that adding any digits to all positions, each modulo its values, maps what one position sends and waits for onto
+    what another does, chunks being renamed somehow: (n,) on a ring, (2, 2, ..., 2) for peers p XOR 2**k. It is for
+    schedules that are not ``shift_symmetric``, which says (n,) already. ``kind`` says what the
     schedule claims to do, which :mod:`trine.collectives.checker` proves. ``num_agents``: switches that add up and
     multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_agents - 1``. ``staged``: what
     arrives may have to wait in scratch memory until the receiver has sent what it overwrites. ``parameters``: what the
@@ -77,6 +81,7 @@ class Schedule:
     staged: bool = False
     chunk_sizes: tuple[int, ...] | None = None
     parameters: tuple[tuple[str, Parameter], ...] = ()
+    symmetry: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -126,3 +131,37 @@ class ExpandedSchedule:
     @property
     def num_transfers(self) -> int:
         return len(self.src)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RankSends:
+    """What one position of a schedule sends, and what it waits for; other positions are named by their place in peers.
+
+    peers: int32[roles], positions that it sends to or waits for, in the order in which the arrays below first name
+    them (of each send its receiver, then its predecessors; the completion last); switches follow the ranks in number.
+    receiver, step: int32[m]; index into ``peers``, and collective step, of each of its sends in its order.
+    size_bytes: int64[m]. entry_src, entry_dst: bool[m]; the send also waits until this position, or its receiver, has
+    entered the collective.
+    predecessor_ptr: int64[m + 1], CSR over its sends: sends that must have ended before. predecessor_who: int32, whose:
+    index into ``peers``, or -1 for its own. predecessor_number: int32, which of that position's sends, in its order.
+    completion_who, completion_number: int32, in the same way the sends that must have ended before the collective has
+    ended on this position. Empty for a switch, and for a rank that neither sends nor receives.
+    structure_key: positions with equal keys, of one schedule or of several, have equal arrays except ``peers``.
+    """
+
+    peers: Int32
+    receiver: Int32
+    step: Int32
+    size_bytes: Int64
+    entry_src: Bool
+    entry_dst: Bool
+    predecessor_ptr: Int64
+    predecessor_who: Int32
+    predecessor_number: Int32
+    completion_who: Int32
+    completion_number: Int32
+    structure_key: bytes
+
+    @property
+    def num_sends(self) -> int:
+        return len(self.receiver)

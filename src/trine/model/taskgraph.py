@@ -37,7 +37,10 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveLabel:
-    """One collective operation: ``size_bytes`` is the payload as nccl-tests counts it, ``ranks`` its group."""
+    """One collective operation: ``size_bytes`` is the payload as nccl-tests counts it, ``ranks`` its group.
+
+    In a folded graph ``ranks`` are the classes that its ``group_size`` ranks are of, and it stands for ``copies`` groups.
+    """
 
     kind: str
     algorithm: str
@@ -45,6 +48,13 @@ class CollectiveLabel:
     ranks: tuple[int, ...]
     axis: str
     step: int = 0
+    group_size: int = 0
+    copies: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the group."""
+        return self.group_size or len(self.ranks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -130,14 +140,17 @@ class Snapshot:
     """A run that has stopped at an instant, to go on from there, perhaps on a graph with more tasks for the same work.
 
     Everything that happens at ``now_ps`` has happened, except that the network has not shared its links anew and that
-    held tasks have not begun. Arrays have one entry a task; int64 ps, -1 before it has happened or where it does not
-    apply, unless said otherwise.
-    ready_ps, start_ps, end_ps: as in Records. A held task that is ready has ready_ps and neither of the others.
-    due_ps: of a compute task that runs, or a transfer in its latency: when that ends if nothing changes.
+    held tasks have not begun.
+    ready_ps, start_ps, end_ps: int64[n] as in Records, -1 before it has happened. A held task that is ready has
+        ready_ps and neither of the others.
+    active: int32[k], rising: the tasks that have started and not ended. The next five have one entry for each of them,
+        int64 ps, -1 where it does not apply, unless said otherwise.
+    due_ps: of a compute task, or a transfer in its latency: when that ends if nothing changes.
     since_ps, remaining_bytes (float64), bytes_per_s (float64), flow_end_ps: of a transfer in flight: when its rate last
-        changed, the bytes left then, its rate since, and the foreseen end.
-    speed_ppm: int32[streams], of full speed, of each stream; stream_left_ps: float64[streams], of the compute task that
-        runs on it what was left at full speed at stream_since_ps: int64[streams]; None where nothing slows down.
+        changed, the bytes left then, its rate since, and the foreseen end (-1: none yet).
+    speed_ppm: int64[streams], millionths of full speed that pressure leaves each stream, before it is kept from falling
+        below 10 000; stream_left_as: int64[streams], attoseconds (millionths of a ps) at full speed that are left at
+        now_ps of the compute task that runs on it. None where nothing slows down.
     is_finished: whether every task has ended. num_events: the engine's events so far.
     """
 
@@ -145,6 +158,7 @@ class Snapshot:
     ready_ps: Int64
     start_ps: Int64
     end_ps: Int64
+    active: Int32
     due_ps: Int64
     since_ps: Int64
     remaining_bytes: npt.NDArray[np.float64]
@@ -152,6 +166,5 @@ class Snapshot:
     flow_end_ps: Int64
     is_finished: bool
     num_events: int
-    speed_ppm: Int32 | None = None
-    stream_left_ps: npt.NDArray[np.float64] | None = None
-    stream_since_ps: Int64 | None = None
+    speed_ppm: Int64 | None = None
+    stream_left_as: Int64 | None = None

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 
+#: ``Workload.format`` of a workload that was written from a model's shapes: its times are predictions.
+SYNTHESISED = "synthesised"
+
 #: Roles of tensors. ``input`` (data and targets that the step is given), ``weight`` (trained), ``buffer`` (kept, not
 #: trained: running mean), ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (made on the way).
 ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation")

@@ -49,6 +49,7 @@ def fair_rates(links: Links, flows: Flows, num_links: Int, num_flows: Int) -> No
 @inlined
 def _freeze(links: Links, flows: Flows, link: Int, level: Float, num_touched: Int) -> tuple[Int, Int]:
     """Give ``level`` to the waiting flows of ``link``; returns how many, and the new length of links.touched."""
+    counted = len(flows.counts) > 0
     frozen = np.int64(0)
     edge = np.int64(links.head[U(link)])
     while edge >= 0:
@@ -58,14 +59,15 @@ def _freeze(links: Links, flows: Flows, link: Int, level: Float, num_touched: In
             continue
         flows.real[U(FIELDS * slot + NEW_RATE)] = level
         frozen += 1
-        base = slot * flows.hops * EDGE
+        crossing = slot * flows.hops
         for _ in range(flows.num_edges[U(slot)]):
-            crossed = np.int64(flows.edges[U(base + LINK)])
-            base += EDGE
+            crossed = np.int64(flows.edges[U(crossing * EDGE + LINK)])
+            count = np.int64(flows.counts[U(crossing)]) if counted else np.int64(1)
+            crossing += 1
             if links.fresh[U(crossed)] == 0:
                 links.touched[U(num_touched)] = crossed
                 num_touched += 1
-            links.fresh[U(crossed)] += 1
+            links.fresh[U(crossed)] += count
     return frozen, num_touched
 
 

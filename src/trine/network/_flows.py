@@ -66,8 +66,21 @@ def touch(links: Links, num_dirty: Int, link: Int) -> Int:
 
 
 @inlined
-def add_flow(links: Links, flows: Flows, num_dirty: Int, slot: Int, route_links: Int32, first: Int, last: Int) -> Int:
-    """Put the flow in ``slot`` on the links route_links[first:last]; returns the new number of dirty links."""
+def add_flow(
+    links: Links,
+    flows: Flows,
+    num_dirty: Int,
+    slot: Int,
+    route_links: Int32,
+    route_counts: Int32,
+    first: Int,
+    last: Int,
+) -> Int:
+    """Put the flow in ``slot`` on the links route_links[first:last]; returns the new number of dirty links.
+
+    It crosses them route_counts[first:last] times, or once each if flows.counts is empty.
+    """
+    counted = len(flows.counts) > 0
     flows.num_edges[U(slot)] = last - first
     edge = np.int64(slot) * flows.hops
     for hop in range(first, last):
@@ -81,7 +94,11 @@ def add_flow(links: Links, flows: Flows, num_dirty: Int, slot: Int, route_links:
         if head >= 0:
             flows.edges[U(head * EDGE + PREVIOUS)] = edge
         links.head[U(link)] = edge
-        links.crossings[U(link)] += 1
+        count = np.int64(1)
+        if counted:
+            count = np.int64(route_counts[U(hop)])
+            flows.counts[U(edge)] = count
+        links.crossings[U(link)] += count
         num_dirty = touch(links, num_dirty, link)
         edge += 1
     return num_dirty
@@ -90,7 +107,9 @@ def add_flow(links: Links, flows: Flows, num_dirty: Int, slot: Int, route_links:
 @inlined
 def remove_flow(links: Links, flows: Flows, num_dirty: Int, slot: Int) -> Int:
     """Take the flow in ``slot`` off its links; returns the new number of dirty links."""
-    base = np.int64(slot) * flows.hops * EDGE
+    counted = len(flows.counts) > 0
+    edge = np.int64(slot) * flows.hops
+    base = edge * EDGE
     for _ in range(flows.num_edges[U(slot)]):
         after = np.int64(flows.edges[U(base + NEXT)])
         before = np.int64(flows.edges[U(base + PREVIOUS)])
@@ -101,8 +120,9 @@ def remove_flow(links: Links, flows: Flows, num_dirty: Int, slot: Int) -> Int:
             links.head[U(link)] = after
         if after >= 0:
             flows.edges[U(after * EDGE + PREVIOUS)] = before
-        links.crossings[U(link)] -= 1
+        links.crossings[U(link)] -= np.int64(flows.counts[U(edge)]) if counted else np.int64(1)
         num_dirty = touch(links, num_dirty, link)
+        edge += 1
         base += EDGE
     flows.whole[U(FIELDS * slot + FLOW_END_PS)] = -1
     return num_dirty

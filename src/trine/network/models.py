@@ -8,7 +8,7 @@ QueueModel carries whole messages from link to link, one after the other. The co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from trine.errors import InputError, nearest
@@ -33,6 +33,20 @@ class NetworkModel(Protocol):
 
 
 @runtime_checkable
+class WeightedModel(NetworkModel, Protocol):
+    """A NetworkModel that can also be asked about flows that stand for many, as those of a folded graph do.
+
+    ``weighted_rates`` is ``rates`` with ``counts[i]``, parallel to ``routes[i]``: how often the flows that flow i
+    stands for cross the link, in all. It must return, bit for bit, what ``rates`` would return for those flows one by
+    one: so the arithmetic may know counts, but not who is counted (docs/design/time-and-order.md).
+    """
+
+    def weighted_rates(
+        self, routes: Sequence[Sequence[int]], counts: Sequence[Sequence[int]], capacity: Sequence[int]
+    ) -> Sequence[float]: ...
+
+
+@runtime_checkable
 class QueueModel(Protocol):
     """What a network model provides that carries whole messages from link to link: a name and times of service.
 
@@ -49,6 +63,9 @@ class QueueModel(Protocol):
 
 
 Network: TypeAlias = NetworkModel | QueueModel
+
+#: The model that is described in circuit.py: flows over links, circuits where there are none.
+CIRCUIT = "circuit"
 
 
 def drain_ps(remaining: float, rate: float) -> int:
@@ -72,11 +89,17 @@ class FairSharing:
     """
 
     name = "fair"
+    folds: str | None = None
 
     def rates(self, routes: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[float]:
+        return self.weighted_rates(routes, _ones(routes), capacity)
+
+    def weighted_rates(
+        self, routes: Sequence[Sequence[int]], counts: Sequence[Sequence[int]], capacity: Sequence[int]
+    ) -> list[float]:
         rates = [0.0] * len(routes)
         waiting = set(range(len(routes)))
-        left = _count(routes)
+        left = _crossings(routes, counts, waiting)
         used = dict.fromkeys(left, 0.0)
         share = {link: float(capacity[link]) / count for link, count in left.items()}
         while waiting:
@@ -86,7 +109,7 @@ class FairSharing:
             for flow in frozen:
                 rates[flow] = level
             waiting.difference_update(frozen)
-            for link, count in _count([routes[flow] for flow in frozen]).items():
+            for link, count in _crossings(routes, counts, frozen).items():
                 left[link] -= count
                 used[link] += count * level
                 if left[link] > 0:
@@ -102,10 +125,16 @@ class EqualSplit:
     """
 
     name = "equal"
+    folds: str | None = None
 
     def rates(self, routes: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[float]:
-        count = _count(routes)
-        return [min(float(capacity[link]) / count[link] for link in route) for route in routes]
+        return self.weighted_rates(routes, _ones(routes), capacity)
+
+    def weighted_rates(
+        self, routes: Sequence[Sequence[int]], counts: Sequence[Sequence[int]], capacity: Sequence[int]
+    ) -> list[float]:
+        crossings = _crossings(routes, counts, range(len(routes)))
+        return [min(float(capacity[link]) / crossings[link] for link in route) for route in routes]
 
 
 class StoreAndForward:
@@ -116,6 +145,7 @@ class StoreAndForward:
     """
 
     name = "fifo"
+    folds: str | None = "messages that are alike are served one after the other, in the order of their tasks"
 
     def service_ps(self, sizes_bytes: Sequence[int], bytes_per_s: int) -> list[int]:
         ends, end = [], 0
@@ -130,6 +160,7 @@ BUILT_IN = {
     "fair": "trine.network.models:FairSharing",
     "equal": "trine.network.models:EqualSplit",
     "fifo": "trine.network.models:StoreAndForward",
+    CIRCUIT: "trine.network.circuit:CircuitSwitching",
 }
 
 #: Another package adds a model as an entry point: a class, or a function without arguments that makes one.
@@ -156,14 +187,32 @@ def network_model(network: str | Network) -> Network:
 
 
 def is_compiled(network: str | Network) -> bool:
-    """Whether the compiled engine has this model: a built-in one, given by its name."""
-    return isinstance(network, str) and network in BUILT_IN
+    """Whether the compiled engine has this model: a built-in one, given by its name, or the built-in circuits."""
+    if isinstance(network, str):
+        return network in BUILT_IN
+    return f"{type(network).__module__}:{type(network).__qualname__}" == BUILT_IN[CIRCUIT]
 
 
-def _count(routes: Sequence[Sequence[int]]) -> dict[int, int]:
-    """How often each link is crossed."""
-    count: dict[int, int] = {}
-    for route in routes:
-        for link in route:
-            count[link] = count.get(link, 0) + 1
-    return count
+def why_unfolded(network: Network) -> str | None:
+    """Why a run on this network does not fold; None where it may.
+
+    A model says so itself in its attribute ``folds``. One from outside without it folds if it has ``weighted_rates``.
+    """
+    silent = f"the network {network.name!r} has no weighted_rates, so it cannot tell one flow from many that are alike"
+    why: str | None = getattr(network, "folds", None if isinstance(network, WeightedModel) else silent)
+    return why
+
+
+def _ones(routes: Sequence[Sequence[int]]) -> list[list[int]]:
+    return [[1] * len(route) for route in routes]
+
+
+def _crossings(
+    routes: Sequence[Sequence[int]], counts: Sequence[Sequence[int]], flows: Iterable[int]
+) -> dict[int, int]:
+    """How often each link is crossed by ``flows``."""
+    crossings: dict[int, int] = {}
+    for flow in flows:
+        for link, count in zip(routes[flow], counts[flow], strict=True):
+            crossings[link] = crossings.get(link, 0) + count
+    return crossings

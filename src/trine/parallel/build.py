@@ -78,7 +78,7 @@ def build_job(
 
 
 def _warnings(context: JobContext) -> tuple[str, ...]:
-    plan, sizes, found = context.plan, context.micro_batches, []
+    plan, sizes, found = context.plan, context.micro_batches, list(context.notes)
     if plan.pp > 1 and len(sizes) == 1:
         found.append(
             f"one micro-batch in a pipeline of {plan.pp} stages keeps each GPU idle most of the time: set --micro-batch"

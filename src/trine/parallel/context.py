@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 from trine.compute import Split
 from trine.errors import PlanError
-from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_OPTIMIZER, Label
+from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_OPTIMIZER, PHASE_RECOMPUTE, Label
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
+from trine.parallel.chunks import Chunk, operators_by_chunk
+from trine.parallel.extension import BOTH, INPUT_PART
 from trine.parallel.ownership import OwnedWeight, owned_weights, trained_bytes
 from trine.parallel.plan import Plan, micro_batches
-from trine.parallel.stages import Stages, cut_into_stages
+from trine.parallel.recompute import check_recompute, recompute_notes, recomputed
+from trine.parallel.schedules import SCHEDULES, Pipeline
+from trine.parallel.stages import Crossing, Stages, cut_into_stages
 from trine.parallel.tensor import TensorSplit, local_parameter_bytes, split_operators
 
 if TYPE_CHECKING:
@@ -25,8 +29,10 @@ class JobContext:
     """A workload under a plan.
 
     batch: samples of one replica. micro_batches: their sizes. splits: how operators are split over tp ranks.
-    divided: storages of which a tp rank holds its part only. stages, weights: the pipeline, and the weights of each
-    stage. local_bytes: bytes of each weight on one tp rank. evidence_ps: operator time by evidence, over all programs.
+    divided: storages of which a tp rank holds its part only. pipeline, schedule: the shape of the pipeline and the order
+    of its passes. stages, chunks: the parts of the model, of which a pipeline rank holds one or several. weights: those
+    of each pipeline rank. local_bytes: bytes of each weight on one tp rank. made_storages: what any operator writes.
+    evidence_ps: operator time by evidence, over all programs. notes: sentences for the result's warnings.
     """
 
     def __init__(self, workload: Workload, plan: Plan, compute: ComputeModel, launch: LaunchCosts | None) -> None:
@@ -52,8 +58,16 @@ class JobContext:
                 raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
         self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp)
         self.evidence_ps: dict[str, int] = {}
+        self._durations: dict[tuple[int, int, Fraction, str], tuple[int, str]] = {}
+        self._bytes: dict[tuple[int, int], int] = {}
+        self.made_storages = {workload.tensors[t].storage for op in workload.operators for t in op.outputs}
+        self.pipeline = Pipeline(plan.pp, len(self.micro_batches), plan.virtual_stages, workload.is_training)
+        self.schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 else "1f1b")
+        self.schedule.check(self.pipeline)
         self.stages = self._cut()
-        self.weights: list[list[OwnedWeight]] = owned_weights(workload, plan.pp, self.stages.stage_of)
+        self._earlier = self._earlier_targets()
+        self.chunks = self._chunks()
+        self.weights: list[list[OwnedWeight]] = owned_weights(workload, plan.pp, self._ranks_of_operators())
         self.total_trained_bytes = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
         if plan.dp > 1 and workload.is_training and not self.total_trained_bytes:
             raise PlanError(
@@ -63,37 +77,87 @@ class JobContext:
 
     def _cut(self) -> Stages:
         time: dict[int, int] = {}
-        if self.plan.pp > 1 and not self.plan.cuts:
+        if self.plan.pp > 1 and not self.plan.cuts and self.plan.balance == "time":
             largest = max(self.micro_batches)
             time = {
                 op.id: self.duration(op, largest, count=False)
                 for op in self.workload.operators
                 if op.phase != OPTIMIZER
             }
-        return cut_into_stages(self.workload, self.plan.pp, self.plan.cuts, time)
+        return cut_into_stages(self.workload, self.pipeline.num_chunks, self.plan.cuts, time, self.plan.balance)
+
+    def _chunks(self) -> list[Chunk]:
+        operators = operators_by_chunk(self.workload, self.stages)
+        stretches = [recomputed(self.workload, self.plan, forward) for forward, _ in operators]
+        together = [stretch for of_chunk in stretches for stretch in of_chunk]
+        check_recompute(self.workload, self.plan, together)
+        self.notes = recompute_notes(self.plan, together)
+        splits = self.schedule.splits_backward
+        return [Chunk(i, self.stages, operators[i], stretches[i], splits) for i in range(self.pipeline.num_chunks)]
+
+    def earlier_targets(self, crossing: Crossing) -> tuple[int, ...]:
+        """Earlier stages that are sent the same tensor."""
+        return self._earlier.get(crossing, ())
+
+    def _earlier_targets(self) -> dict[Crossing, tuple[int, ...]]:
+        targets: dict[tuple[int, int], list[int]] = {}
+        found: dict[Crossing, tuple[int, ...]] = {}
+        for crossing in self.stages.crossings:
+            before = targets.setdefault((crossing.producer, crossing.tensor), [])
+            if before:
+                found[crossing] = tuple(before)
+            before.append(crossing.target)
+        return found
+
+    def _ranks_of_operators(self) -> dict[int, tuple[int, ...]]:
+        """Forward or backward operator id -> the pipeline ranks that run it."""
+        holders: list[list[int]] = [[] for _ in self.chunks]
+        for rank in range(self.plan.pp):
+            for chunk in self.schedule.chunks_of(rank, self.pipeline):
+                holders[chunk].append(rank)
+        return {op_id: tuple(holders[chunk]) for op_id, chunk in self.stages.stage_of.items()}
 
     def split_of(self, op: Operator) -> TensorSplit | None:
         """The tensor split of a forward operator, or of the forward operator that a backward one belongs to."""
         owner = op.forward_id if op.phase == BACKWARD else op.id
         return self.splits.get(owner) if owner is not None else None
 
-    def duration(self, op: Operator, batch: int, share: Fraction = Fraction(1), *, count: bool = True) -> int:
-        """Time of an operator at ``batch`` samples on one rank of the tp group, in picoseconds."""
+    def duration(
+        self, op: Operator, batch: int, share: Fraction = Fraction(1), *, count: bool = True, part: str = BOTH
+    ) -> int:
+        """Time of an operator at ``batch`` samples on one rank of the tp group, in picoseconds.
+
+        ``part``: of a backward operator that is run in halves, the one of its two products that is meant; each is
+        taken to be half of the time, the gradient of activations rounded up.
+        """
+        key = op.id, batch, share, part
+        known = self._durations.get(key)
+        if known is None:
+            known = self._durations[key] = self._duration(op, batch, share, part)
+        ps, evidence = known
+        if count:
+            self.evidence_ps[evidence] = self.evidence_ps.get(evidence, 0) + ps
+        return ps
+
+    def _duration(self, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
         split = self.split_of(op)
         if split is None:
             answer = self.compute.duration(op, Split(batch=batch, share=share))
         else:
             mode = "column" if split.mode == "shared" else split.mode
             answer = self.compute.duration(op, Split(batch=batch, ways=self.plan.tp, mode=mode))
-        if count:
-            self.evidence_ps[answer.evidence] = self.evidence_ps.get(answer.evidence, 0) + answer.ps
-        return answer.ps
+        if part == BOTH:
+            return answer.ps, answer.evidence
+        return (answer.ps + (part == INPUT_PART)) // 2, "assumed"
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
         """Bytes of a whole tensor when the step runs at ``batch`` samples, rounded up."""
-        tensor = self.workload.tensors[tensor_id]
-        scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims)
-        return -(-tensor.size_bytes * scale.numerator // scale.denominator)
+        size = self._bytes.get((tensor_id, batch))
+        if size is None:
+            tensor = self.workload.tensors[tensor_id]
+            scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims)
+            size = self._bytes[tensor_id, batch] = -(-tensor.size_bytes * scale.numerator // scale.denominator)
+        return size
 
     def rank_bytes(self, tensor_id: int, batch: int) -> int:
         """Bytes of a tensor that one rank of the tp group holds: its part, where the tensor is divided."""
@@ -102,12 +166,11 @@ class JobContext:
 
     def input_bytes(self, operators: Iterable[Operator], batch: int) -> int:
         """Bytes of the data that ``operators`` are given from outside: largest view of each storage, at ``batch``."""
-        made = {self.workload.tensors[t].storage for op in self.workload.operators for t in op.outputs}
         sizes: dict[int, int] = {}
         for op in operators:
             for tensor_id in op.inputs:
                 tensor = self.workload.tensors[tensor_id]
-                if tensor.role == "input" and tensor.storage not in made:
+                if tensor.role == "input" and tensor.storage not in self.made_storages:
                     sizes[tensor.storage] = max(sizes.get(tensor.storage, 0), self.scaled_bytes(tensor_id, batch))
         return sum(sizes.values())
 
@@ -129,10 +192,10 @@ class JobContext:
         own = trained_bytes(self.weights[stage], self.local_bytes)
         return min(Fraction(own, self.total_trained_bytes), Fraction(1))
 
-    def label(self, op: Operator, stage: int, microbatch: int, step: int) -> Label:
-        """The label of an operator; the optimizer belongs to no micro-batch."""
+    def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
+        """The label of an operator, ``rerun``: one that is run again; the optimizer belongs to no micro-batch."""
         microbatch = -1 if op.phase == OPTIMIZER else microbatch
-        phase = PHASE_NUMBER[op.phase]
+        phase = PHASE_RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
         return Label(phase, self.operator_index[op.id], self.layer_index[op.layer], stage, microbatch, step)
 
     def algorithm(self, collective: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from trine.compute import kind_of
 from trine.model.program import (
@@ -18,6 +17,7 @@ from trine.model.program import (
     Send,
 )
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
+from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
 from trine.parallel.liveness import StageMemory
 from trine.parallel.writer import ProgramWriter
@@ -56,7 +56,8 @@ class _DataParallelProgram:
         self.backward = [op for op in backward if op.forward_id not in loss_ids]
         self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
         self.writer = ProgramWriter(context)
-        self.memory = StageMemory(context, 0, (*self.model, *self.loss), backward, self.writer)
+        runs = [Run(op) for op in (*self.model, *self.loss, *backward)]
+        self.memory = StageMemory(context, 0, [runs], [0], self.writer)
 
     def build(self) -> RankProgram:
         """Write all steps."""
@@ -125,7 +126,7 @@ class _DataParallelProgram:
         for op in operators:
             batch = self.context.batch * replicas
             done = self.writer.operator(op, self.context.duration(op, batch), self.context.label(op, 0, 0, step))
-            self.memory.ran(op, done, 0, batch, Fraction(1))
+            self.memory.ran(Run(op), done, 0, batch)
 
     def _output_bytes(self) -> int:
         tensors = self.context.workload.tensors

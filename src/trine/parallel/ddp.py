@@ -37,7 +37,7 @@ class BucketReductions(Extension):
         for number, bucket in enumerate(self.buckets):
             if bucket.ready_after == op.id:
                 label = self.context.label(op, self.builder.stage, place.microbatch, place.step)
-                key, after = ("bucket", self.builder.stage, number, place.step), self.writer.last_compute()
+                key, after = ("bucket", self.builder.stage, number, *place.key), self.writer.last_compute()
                 self.reductions.append(self.writer.collective("all_reduce", "dp", key, bucket.size_bytes, after, label))
 
     def before_optimizer(self, step: int) -> None:

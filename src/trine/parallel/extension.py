@@ -15,17 +15,34 @@ from trine.model.workload import Operator
 if TYPE_CHECKING:
     from trine.parallel.stage import StageBuilder
 
+#: What a pass of the backward phase computes, where a schedule splits it (:attr:`Place.part`).
+BOTH, INPUT_PART, WEIGHT_PART = "", "input", "weight"
+
 
 class Place(NamedTuple):
     """Where in its program a stage is: pass kind (a PHASE of model/program.py), micro-batch (-1: none) and step.
 
-    ``is_last``: this is the last pass of the step that adds to gradients of its weights.
+    ``is_last``: the gradients of the weights of this pass (of this operator, where the hook is given one) are complete
+    with it, so that they can be reduced. With ``Plan.sync = "each"`` that is so once a micro-batch, else once a step.
+    ``chunk``: which of the model's consecutive parts the pass runs; several may sit on one stage.
+    ``part``: in a backward phase that the schedule splits, ``"input"`` (gradients of activations) or ``"weight"``.
+    An operator that computes both is run twice, once in each part.
+    ``rerun``: a forward operator runs again within a backward pass (recomputation); everything that it needs of other
+    ranks is sent again.
     """
 
     phase: int
     microbatch: int
     step: int
     is_last: bool = False
+    chunk: int = 0
+    part: str = BOTH
+    rerun: bool = False
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """What tells the collectives of one operator at different places apart: for the ``key`` of a collective."""
+        return (self.microbatch, self.step, *([self.part] if self.part else []), *(["rerun"] if self.rerun else []))
 
 
 class Extension:

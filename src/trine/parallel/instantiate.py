@@ -7,7 +7,6 @@ collectives. A step of a program becomes one task, a collective two joins (enter
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +14,14 @@ import numpy.typing as npt
 from trine.collectives import expand, make_schedule
 from trine.errors import PlanError
 from trine.model.memory import MemoryEvents
-from trine.model.program import Collective, Compute, HostCopy, Job, RankProgram, Recv, Send
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, CollectiveLabel, Labels, TaskGraph
+from trine.model.program import Collective, Job
+from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, TaskGraph
 from trine.parallel.grid import RankGrid
+from trine.parallel.template import make_template
 
 Index = npt.NDArray[np.int64]
 #: More tasks than this (about 10 GB) are refused before anything of their size is built.
 MAX_TASKS = 50_000_000
-LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 
 #: (kind, bytes, ranks, algorithm or None) -> the algorithm to simulate, and ps of software before each message
@@ -84,76 +83,6 @@ class Placement:
         return self._numbers[key]
 
 
-@dataclass(slots=True)
-class _Template:
-    """One program as arrays: its tasks, numbered from 0, without what differs from rank to rank."""
-
-    kind: npt.NDArray[np.int8]
-    duration_ps: Index
-    size_bytes: Index
-    stream: npt.NDArray[np.int32]  # 0 compute, 1 cpu, ..., -1 none
-    labels: npt.NDArray[np.int32]  # [fields, tasks]
-    edges: tuple[Index, Index]  # task, predecessor
-    first_task: Index  # of each step
-    last_task: Index
-    sends: list[tuple[int, Send]]
-    receives: list[tuple[int, Recv]]
-    copies: list[int]
-    collectives: dict[tuple[int | str, ...], tuple[int, Collective]]
-
-
-def _template(program: RankProgram, streams: dict[str, int]) -> _Template:
-    steps = program.steps
-    width = np.array([2 if isinstance(s, Collective) else 1 for s in steps], dtype=np.int64)
-    first = np.cumsum(width) - width
-    last = first + width - 1
-    total = int(width.sum())
-    kind = np.full(total, JOIN, dtype=np.int8)
-    duration = np.zeros(total, dtype=np.int64)
-    size = np.zeros(total, dtype=np.int64)
-    stream = np.full(total, -1, dtype=np.int32)
-    tasks: list[int] = []
-    predecessors: list[int] = []
-    template = _Template(
-        kind, duration, size, stream, _label_table(steps, width), (first, first), first, last, [], [], [], {}
-    )
-    previous_on_axis: dict[str, int] = {}
-    for i, step in enumerate(steps):
-        task = int(first[i])
-        tasks += [task] * len(step.after)
-        predecessors += [int(last[j]) for j in step.after]
-        if isinstance(step, Compute):
-            kind[task] = COMPUTE
-            duration[task] = step.duration_ps
-            stream[task] = streams.setdefault(step.stream, len(streams))
-        elif isinstance(step, Send):
-            kind[task], size[task] = TRANSFER, step.size_bytes
-            template.sends.append((task, step))
-        elif isinstance(step, Recv):
-            template.receives.append((task, step))
-        elif isinstance(step, HostCopy):
-            kind[task], size[task] = TRANSFER, step.size_bytes
-            template.copies.append(task)
-        else:
-            queue = step.queue or step.axis
-            if queue in previous_on_axis:
-                tasks.append(task)
-                predecessors.append(previous_on_axis[queue])
-            previous_on_axis[queue] = int(last[i])
-            tasks.append(int(last[i]))  # it cannot end before this rank has entered
-            predecessors.append(task)
-            if step.key in template.collectives:
-                raise PlanError(f"program {program.name!r} names collective {step.key} twice")
-            template.collectives[step.key] = (task, step)
-    template.edges = (np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64))
-    return template
-
-
-def _label_table(steps: Sequence[object], width: Index) -> npt.NDArray[np.int32]:
-    rows = np.array([step.label for step in steps], dtype=np.int32)  # type: ignore[attr-defined]
-    return np.repeat(rows.reshape(len(steps), len(LABEL_FIELDS)), width, axis=0).T.copy()
-
-
 class _Assembly:
     """Collects the arrays of the graph, block by block."""
 
@@ -162,7 +91,7 @@ class _Assembly:
         self.placement = placement
         self.grid = RankGrid(job.axes)
         self.streams: dict[str, int] = {}
-        self.templates = [_template(program, self.streams) for program in job.programs]
+        self.templates = [make_template(program, self.streams) for program in job.programs]
         self.sizes = np.array([len(self.templates[p].kind) for p in job.program_of], dtype=np.int64)
         self.base = np.cumsum(self.sizes) - self.sizes
         self.num_rank_tasks = int(self.sizes.sum())

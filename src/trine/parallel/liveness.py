@@ -1,14 +1,16 @@
-"""Memory of one stage over its program: what each operator allocates and when the last reader lets go of it."""
+"""Memory of one pipeline rank over its program: what each operator allocates and when the last reader lets go of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from trine.compute import kind_of
 from trine.model.memory import MEMORY_CATEGORIES
 from trine.model.program import MemoryChange
-from trine.model.workload import BACKWARD, OPTIMIZER, Operator
+from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
+from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
 from trine.parallel.extension import Extension
 from trine.parallel.ownership import OwnedWeight, trained_bytes
@@ -19,11 +21,23 @@ from trine.parallel.writer import ProgramWriter
 SAVES_INPUT = frozenset({"conv", "linear", "matmul", "attention", "batch_norm", "layer_norm", "group_norm", "loss"})
 CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 
-Key = tuple[int, int]  # storage, micro-batch
+RunKey = tuple[int, str, bool]  # Run.key
+
+
+class Touch(NamedTuple):
+    """What one run may allocate, as (storage, tensor whose size counts, category), and the storages it frees."""
+
+    allocates: tuple[tuple[int, int, int], ...]
+    frees: tuple[int, ...]
 
 
 class StageMemory:
-    """Turns the operators that a stage runs into memory changes, per storage and micro-batch.
+    """Turns the operators that a rank runs into memory changes, per storage and micro-batch.
+
+    ``orders`` are the runs of one micro-batch from its first forward to its last backward operator, for each way in
+    which micro-batches pass; ``order_of[micro-batch]`` says which of them it takes. A storage lives from the run that
+    makes it to the last run that touches it, or that autograd keeps it for; one that is made again (recomputation)
+    does not live in between.
 
     Not modelled: workspaces of libraries, fragmentation and caching of the allocator, the CUDA context.
     """
@@ -32,21 +46,28 @@ class StageMemory:
         self,
         context: JobContext,
         stage: int,
-        forward: Sequence[Operator],
-        backward: Sequence[Operator],
+        orders: Sequence[Sequence[Run]],
+        order_of: Sequence[int],
         writer: ProgramWriter,
     ) -> None:
         self._context = context
         self._stage = stage
         self._writer = writer
         self._tensors = context.workload.tensors
-        optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
-        self._last_use = self._last_uses([*forward, *backward])
-        self._optimizer_last_use = self._last_uses(optimizer)
-        self._saved = self._saved_for_backward(forward, backward)
-        self._from_elsewhere = self._made_elsewhere(forward, backward)
-        self._used = {*self._storages(op.inputs for op in forward)}
-        self._live: dict[Key, tuple[int, int]] = {}  # bytes, category
+        self._order_of = order_of
+        runs = [run for order in orders for run in order]
+        self._backward = {run.op.id: run.op for run in runs if run.op.phase == BACKWARD}
+        forward = {run.op.id: run.op for run in runs if run.op.phase == FORWARD}
+        self._forward = forward
+        self._saved = self._saved_for_backward()
+        self._touches = [self._touches_of(order) for order in orders]
+        optimizer = [Run(op) for op in context.workload.operators if op.phase == OPTIMIZER]
+        self._optimizer_touches = self._touches_of(optimizer)
+        self._touched = [{s for run in order for s in self._storages([run.op.inputs])} for order in orders]
+        self._from_elsewhere = self._made_elsewhere()
+        self._used = self._storages(op.inputs for op in forward.values())
+        self._sizes: dict[tuple[RunKey, int], tuple[tuple[int, int, int], ...]] = {}
+        self._live: dict[int, dict[int, tuple[int, int]]] = {}  # micro-batch -> storage -> bytes, category
         self._gradients: dict[int, int] = {}
         self._gradients_of: dict[int, list[int]] = {}
         for owned in context.weights[stage]:
@@ -58,37 +79,69 @@ class StageMemory:
     def _storages(self, groups: Iterable[Iterable[int]]) -> dict[int, None]:
         return dict.fromkeys(self._tensors[t].storage for group in groups for t in group)
 
-    def _last_uses(self, operators: Sequence[Operator]) -> dict[int, int]:
-        """Storage -> id of the last operator that touches it, counting what autograd keeps for the backward pass."""
-        order = {op.id: i for i, op in enumerate(operators)}
-        backward_of = {op.forward_id: op.id for op in operators if op.phase == BACKWARD and op.forward_id is not None}
-        last: dict[int, int] = {}
-        for op in operators:
-            keeps = op.id in backward_of and kind_of(op) in SAVES_INPUT
-            read = self._storages([op.inputs])
-            for storage in read | self._storages([op.outputs]):
-                user = backward_of[op.id] if keeps and storage in read else op.id
-                last[storage] = max(user, last.get(storage, op.id), key=order.__getitem__)
-        return last
+    def _outputs(self, run: Run) -> tuple[int, ...]:
+        return (*run.op.outputs, *self._saved.get(run.op.id, ()))
 
-    def _saved_for_backward(self, forward: Sequence[Operator], backward: Sequence[Operator]) -> dict[int, list[int]]:
+    def _touches_of(self, order: Sequence[Run]) -> dict[RunKey, Touch]:
+        """What each run of ``order`` allocates and frees."""
+        users: dict[int, list[int]] = {}
+        again: set[tuple[int, int]] = set()  # (storage, run that makes it again)
+        for i, run in enumerate(order):
+            read, made = self._storages([run.op.inputs]), self._storages([self._outputs(run)])
+            for storage in {**read, **made, **self._kept_for(run)}:
+                users.setdefault(storage, []).append(i)
+            if run.rerun:
+                again.update((storage, i) for storage in made if storage not in read)
+        frees: list[list[int]] = [[] for _ in order]
+        for storage, uses in users.items():
+            for use, later in zip(uses, uses[1:], strict=False):
+                if (storage, later) in again:
+                    frees[use].append(storage)
+            frees[uses[-1]].append(storage)
+        return {run.key: Touch(self._allocated(run), tuple(frees[i])) for i, run in enumerate(order)}
+
+    def _kept_for(self, run: Run) -> dict[int, None]:
+        """What autograd kept of the forward operator whose gradient ``run`` computes."""
+        forward = self._forward.get(run.op.forward_id, None) if run.op.forward_id is not None else None
+        if run.op.phase != BACKWARD or forward is None or kind_of(forward) not in SAVES_INPUT:
+            return {}
+        return self._storages([forward.inputs])
+
+    def _allocated(self, run: Run) -> tuple[tuple[int, int, int], ...]:
+        """Storages that ``run`` makes, or that it is the first to read of the data that the step is given."""
+        is_optimizer = run.op.phase == OPTIMIZER
+        outputs = self._outputs(run)
+        made, read = self._storages([outputs]), self._storages([run.op.inputs])
+        found: dict[int, tuple[int, int, int]] = {}
+        for tensor_id in (*run.op.inputs, *outputs):
+            tensor = self._tensors[tensor_id]
+            if tensor.storage in found or not tensor.size_bytes:
+                continue
+            made_here = tensor.storage in made and tensor.storage not in read
+            if tensor.role == "input" and not is_optimizer:
+                found[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["inputs"])
+            elif made_here and (tensor.role == "activation" or is_optimizer):
+                found[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["activations"])
+        return tuple(found.values())
+
+    def _saved_for_backward(self) -> dict[int, list[int]]:
         """Forward operator -> tensors that only its backward operator names (pooling indices, dropout masks)."""
-        listed = {op.id for op in forward}
-        made = self._storages(op.outputs for op in self._context.workload.operators)
-        read = self._storages(op.inputs for op in forward)
+        made = self._context.made_storages
+        read = self._storages(op.inputs for op in self._forward.values())
         saved: dict[int, list[int]] = {}
-        for op in backward:
-            if op.forward_id in listed:
+        for op in self._backward.values():
+            if op.forward_id in self._forward:
                 for tensor_id in op.inputs:
                     tensor = self._tensors[tensor_id]
                     if tensor.role == "activation" and tensor.storage not in made and tensor.storage not in read:
                         saved.setdefault(op.forward_id, []).append(tensor_id)
         return saved
 
-    def _made_elsewhere(self, forward: Sequence[Operator], backward: Sequence[Operator]) -> list[int]:
+    def _made_elsewhere(self) -> list[int]:
         """Tensors that backward operators here read and other stages make: gradients that arrive."""
+        forward, backward = self._forward.values(), self._backward.values()
         here = self._storages(op.outputs for op in (*forward, *backward)) | self._storages(op.inputs for op in forward)
-        anywhere = self._storages(op.outputs for op in self._context.workload.operators)
+        anywhere = self._context.made_storages
         found: dict[int, int] = {}
         for op in backward:
             for tensor_id in op.inputs:
@@ -99,16 +152,39 @@ class StageMemory:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def ran(self, op: Operator, step: int, microbatch: int, batch: int, share: Fraction) -> None:
-        """Account for operator ``op``, which is step ``step`` of the program."""
+    def ran(self, run: Run, step: int, microbatch: int, batch: int, share: Fraction = Fraction(1)) -> None:
+        """Account for ``run``, which is step ``step`` of the program."""
+        op, key = run.op, run.key
         if op.phase == OPTIMIZER:
-            self._touch(op, step, -1, batch, share, self._optimizer_last_use)
-            return
-        self._touch(op, step, microbatch, batch, self._local_share(op), self._last_use)
-        for weight in self._gradients_of.get(op.id, ()):
-            if weight not in self._gradients:
-                self._gradients[weight] = self._context.local_bytes[weight]
-                self._change(step, False, self._gradients[weight], CATEGORY["gradients"])
+            touch, sizes = self._optimizer_touches[key], self._resolve(self._optimizer_touches[key], batch, share)
+        else:
+            touch = self._touches[self._order_of[microbatch]][key]
+            known = self._sizes.get((key, batch))
+            if known is None:
+                known = self._sizes[key, batch] = self._resolve(touch, batch, self._local_share(op))
+            sizes = known
+        live = self._live.setdefault(microbatch, {})
+        for storage, size, category in sizes:
+            if storage not in live:
+                self._allocate(storage, microbatch, step, size, category)
+        for storage in touch.frees:
+            if storage in live:
+                self._free(storage, microbatch, step)
+        if run.adds and op.id in self._gradients_of:
+            for weight in self._gradients_of[op.id]:
+                if weight not in self._gradients:
+                    self._gradients[weight] = self._context.local_bytes[weight]
+                    self._change(step, False, self._gradients[weight], CATEGORY["gradients"])
+
+    def _resolve(self, touch: Touch, batch: int, share: Fraction) -> tuple[tuple[int, int, int], ...]:
+        """(storage, bytes, category) of what ``touch`` allocates; inputs are whole on every rank."""
+        found = []
+        for storage, tensor_id, category in touch.allocates:
+            size = self._context.scaled_bytes(tensor_id, batch)
+            if category != CATEGORY["inputs"]:
+                size = -(-size * share.numerator // share.denominator)
+            found.append((storage, size, category))
+        return tuple(found)
 
     def _local_share(self, op: Operator) -> Fraction:
         """The part of an operator's output that one rank of the tp group holds.
@@ -124,32 +200,13 @@ class StageMemory:
         )
         return Fraction(1, self._context.plan.tp) if divided else Fraction(1)
 
-    def _touch(
-        self, op: Operator, step: int, microbatch: int, batch: int, share: Fraction, last_use: dict[int, int]
-    ) -> None:
-        outputs = (*op.outputs, *self._saved.get(op.id, ()))
-        produced, consumed = self._storages([outputs]), self._storages([op.inputs])
-        for tensor_id in (*op.inputs, *outputs):
-            tensor = self._tensors[tensor_id]
-            key = (tensor.storage, microbatch)
-            if key in self._live or not tensor.size_bytes:
-                continue
-            made_here = tensor.storage in produced and tensor.storage not in consumed
-            if tensor.role == "input" and op.phase != OPTIMIZER:
-                self._allocate(key, step, self._context.scaled_bytes(tensor_id, batch), CATEGORY["inputs"])
-            elif made_here and (tensor.role == "activation" or op.phase == OPTIMIZER):
-                size = self._context.scaled_bytes(tensor_id, batch) * share
-                self._allocate(key, step, -(-size.numerator // size.denominator), CATEGORY["activations"])
-        for storage in produced | consumed:
-            if last_use.get(storage) == op.id and (storage, microbatch) in self._live:
-                self._free((storage, microbatch), step)
-
     def received(self, tensor_id: int, step: int, microbatch: int) -> None:
         """A forward tensor arrived from another stage at program step ``step``."""
-        key = (self._tensors[tensor_id].storage, microbatch)
-        if key not in self._live and key[0] in self._last_use:
+        storage = self._tensors[tensor_id].storage
+        live = self._live.setdefault(microbatch, {})
+        if storage not in live and storage in self._touched[self._order_of[microbatch]]:
             size = self._context.rank_bytes(tensor_id, self._context.micro_batches[microbatch])
-            self._allocate(key, step, size, CATEGORY["activations"])
+            self._allocate(storage, microbatch, step, size, CATEGORY["activations"])
 
     def received_gradient(self, crossing: Crossing, step: int, microbatch: int) -> None:
         """The gradient of a tensor that this stage had sent arrived; it is as large as the tensor.
@@ -158,21 +215,23 @@ class StageMemory:
         pass ends, where the trace lists none.
         """
         wanted = self._tensors[crossing.tensor].size_bytes
+        live = self._live.setdefault(microbatch, {})
         storages = (self._tensors[t].storage for t in self._from_elsewhere if self._tensors[t].size_bytes == wanted)
-        storage = next((s for s in storages if (s, microbatch) not in self._live), -1 - crossing.tensor)
-        if (storage, microbatch) not in self._live:
+        storage = next((s for s in storages if s not in live), -1 - crossing.tensor)
+        if storage not in live:
             size = self._context.rank_bytes(crossing.tensor, self._context.micro_batches[microbatch])
-            self._allocate((storage, microbatch), step, size, CATEGORY["activations"])
+            self._allocate(storage, microbatch, step, size, CATEGORY["activations"])
 
     def gathered(self, size_bytes: int, step: int) -> None:
         """What other replicas sent to this one at ``step`` stays until the step ends."""
-        self._allocate((-1, step), step, size_bytes, CATEGORY["activations"])
+        self._live.setdefault(-1, {})
+        self._allocate(-1 - step, -1, step, size_bytes, CATEGORY["activations"])
 
-    def end_backward(self, microbatch: int) -> None:
-        """After a micro-batch's backward pass nothing of it is left (tensors that no listed operator reads again)."""
-        done = self._writer.last_compute()[0]
-        for key in [key for key in self._live if key[1] == microbatch]:
-            self._free(key, done)
+    def end_of_microbatch(self, microbatch: int) -> None:
+        """After its last pass here nothing of a micro-batch is left (tensors that no listed operator reads again)."""
+        last = self._writer.last_compute()
+        for storage in list(self._live.get(microbatch, ())):
+            self._free(storage, microbatch, last[0])
 
     def end_step(self, last: tuple[int, ...]) -> None:
         """Gradients are set to None, and whatever else the step left is given back."""
@@ -181,8 +240,9 @@ class StageMemory:
         for size in self._gradients.values():
             self._change(last[0], True, -size, CATEGORY["gradients"])
         self._gradients.clear()
-        for key in list(self._live):
-            self._free(key, last[0])
+        for microbatch, live in self._live.items():
+            for storage in list(live):
+                self._free(storage, microbatch, last[0])
 
     def resident(
         self,
@@ -217,12 +277,12 @@ class StageMemory:
             extension.resident(sizes)
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)
 
-    def _allocate(self, key: Key, step: int, size: int, category: int) -> None:
-        self._live[key] = (size, category)
+    def _allocate(self, storage: int, microbatch: int, step: int, size: int, category: int) -> None:
+        self._live[microbatch][storage] = (size, category)
         self._change(step, False, size, category)
 
-    def _free(self, key: Key, step: int) -> None:
-        size, category = self._live.pop(key)
+    def _free(self, storage: int, microbatch: int, step: int) -> None:
+        size, category = self._live[microbatch].pop(storage)
         self._change(step, True, -size, category)
 
     def _change(self, step: int, at_end: bool, delta: int, category: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from trine.errors import PlanError
@@ -11,11 +11,11 @@ from trine.model.workload import BACKWARD, FORWARD, Parameter, Workload
 
 @dataclass(frozen=True, slots=True)
 class OwnedWeight:
-    """A weight on one stage.
+    """A weight on one pipeline rank.
 
     ``gradient_operator``: the last backward operator of this stage that adds to its gradient; None for a weight that is
-    not trained. ``tied_to``: another stage that keeps the same weight (an embedding that is also the last layer), -1
-    for none; the two add up their gradients.
+    not trained. ``tied_to``: another rank that keeps the same weight (an embedding that is also the last layer, or the
+    copy of a schedule that keeps the model twice), -1 for none; the two add up their gradients.
     """
 
     weight: int
@@ -24,50 +24,56 @@ class OwnedWeight:
     tied_to: int = -1
 
 
-def owned_weights(workload: Workload, num_stages: int, stage_of: Mapping[int, int]) -> list[list[OwnedWeight]]:
-    """The weights of each stage, in the order of registration; every weight has a stage.
+def owned_weights(
+    workload: Workload, num_stages: int, stages_of: Mapping[int, tuple[int, ...]]
+) -> list[list[OwnedWeight]]:
+    """The weights of each pipeline rank, in the order of registration; every weight has one.
 
-    A weight belongs to the stages whose forward operators read it; where the trace lost that link, to the stage of its
-    gradient, else to the first. Raises PlanError for a weight that more than two stages read.
+    ``stages_of[operator id]`` are the pipeline ranks that run a forward or backward operator; two where the schedule
+    keeps the model twice. A weight belongs to the ranks that read it; where the trace lost that link, to those of its
+    gradient, else to those of the first operator. Raises PlanError for a weight that more than two ranks keep.
     """
     readers: dict[int, dict[int, None]] = {}
     for op in workload.operators:
         if op.phase == FORWARD:
             for tensor_id in op.inputs:
-                readers.setdefault(workload.tensors[tensor_id].storage, {})[stage_of[op.id]] = None
+                readers.setdefault(workload.tensors[tensor_id].storage, {})[op.id] = None
+    first = next(iter(stages_of.values()), (0,))
     stages: list[list[OwnedWeight]] = [[] for _ in range(num_stages)]
     for parameter in workload.parameters:
-        found = sorted(readers.get(workload.tensors[parameter.weight].storage, ()))
+        reading = readers.get(workload.tensors[parameter.weight].storage, {})
+        found = sorted({stage for op_id in reading for stage in stages_of[op_id]})
         if not found:
-            known = parameter.gradient_operator is not None and parameter.gradient_operator in stage_of
-            found = [stage_of[parameter.gradient_operator] if known and parameter.gradient_operator is not None else 0]
+            given = parameter.gradient_operator
+            found = sorted(first if given is None else stages_of.get(given, first))
         if len(found) > 2:
             shape = list(workload.tensors[parameter.weight].shape)
             raise PlanError(
-                f"weight {parameter.weight} {shape} is read by {len(found)} pipeline stages; two at most can share it"
+                f"weight {parameter.weight} {shape} is kept by {len(found)} pipeline stages; two at most can share it, "
+                "which then exchange their gradients"
             )
         for stage in found:
             other = next((s for s in found if s != stage), -1)
-            gradient = _gradient_operator(workload, parameter, stage, stage_of)
+            gradient = _gradient_operator(workload, parameter, reading, stage, stages_of)
             stages[stage].append(OwnedWeight(parameter.weight, parameter.size_bytes, gradient, other))
     return stages
 
 
-def _gradient_operator(workload: Workload, parameter: Parameter, stage: int, stage_of: Mapping[int, int]) -> int | None:
+def _gradient_operator(
+    workload: Workload,
+    parameter: Parameter,
+    reading: Collection[int],
+    stage: int,
+    stages_of: Mapping[int, tuple[int, ...]],
+) -> int | None:
     """The last backward operator of ``stage`` that adds to the gradient of ``parameter``."""
     given = parameter.gradient_operator
-    if given is None or stage_of.get(given) == stage:
+    if given is None or stage in stages_of.get(given, ()):
         return given
-    storage = workload.tensors[parameter.weight].storage
-    readers = {
-        op.id
-        for op in workload.operators
-        if op.phase == FORWARD and any(workload.tensors[t].storage == storage for t in op.inputs)
-    }
     own = [
         op.id
         for op in workload.operators
-        if op.phase == BACKWARD and op.forward_id in readers and stage_of.get(op.id) == stage
+        if op.phase == BACKWARD and op.forward_id in reading and stage in stages_of.get(op.id, ())
     ]
     return own[-1] if own else None
 

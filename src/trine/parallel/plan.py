@@ -14,6 +14,9 @@ MAX_BATCH = 10**9
 DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("column", "megatron")
 INPUT_COPIES = ("step", "prefetch", "none")
+BALANCES = ("time", "layers")
+RECOMPUTE = ("none", "full", "selective")
+SYNCS = ("last", "each")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +28,17 @@ class Plan:
     batch: samples of one data-parallel replica in a step; None takes the trace's.
     micro_batch: samples of one micro-batch; None takes the whole batch. The last micro-batches of an uneven batch are
         smaller by one sample, so that sizes differ by at most one.
-    schedule: order of micro-batches in the pipeline, ``"gpipe"``, ``"1f1b"`` or one that a plug-in registered.
+    schedule: order of passes in the pipeline: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"dualpipe"`` or
+        one that a plug-in registered. Without a pipeline, micro-batches go forward and backward one after the other.
+    virtual_stages: consecutive parts of the model, spread over the pipeline in turn, that each rank holds.
+    balance: where the pipeline is cut without ``cuts``: ``"time"`` makes the slowest part as fast as can be;
+        ``"layers"`` gives all parts as many layers as can be, embedding and head counting as one each.
+    recompute: what is computed again right before the backward pass that needs it: ``"none"``; ``"full"`` keeps only
+        the input of each layer; ``"selective"`` recomputes the core of attention.
+    recompute_layers: with full recomputation, only the first so many layers of each part; None for all.
+    sync: gradients are reduced over replicas after the ``"last"`` micro-batch or after ``"each"``.
     first_bucket_bytes, bucket_bytes: a DDP bucket closes when it has reached its cap (PyTorch: 1 MiB, then 25 MiB).
-    cuts: layer names at which the second and later stages begin; empty balances stages by time.
+    cuts: layer names at which the second and later parts begin; empty leaves it to ``balance``.
     tp_style: ``"column"`` splits every linear, convolution and embedding by output features and gathers the output;
         ``"megatron"`` follows a column split by a row split where only elementwise or per-head work lies between.
     input_copy: inputs are copied from host memory at the start of a ``"step"``, ahead during the step before
@@ -52,13 +63,18 @@ class Plan:
     input_copy: str = "step"
     num_steps: int = 1
     algorithms: tuple[tuple[str, str], ...] = ()
+    virtual_stages: int = 1
+    balance: str = "time"
+    recompute: str = "none"
+    recompute_layers: int | None = None
+    sync: str = "last"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", _names(self.cuts))
         object.__setattr__(self, "algorithms", tuple((str(kind), str(name)) for kind, name in self.algorithms))
-        for name in ("dp", "tp", "pp", "num_steps", "first_bucket_bytes", "bucket_bytes"):
+        for name in ("dp", "tp", "pp", "num_steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages"):
             _require_positive(name, getattr(self, name))
-        for name in ("batch", "micro_batch"):
+        for name in ("batch", "micro_batch", "recompute_layers"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
         if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
@@ -68,10 +84,26 @@ class Plan:
             _require_one_of("schedule", self.schedule, SCHEDULES.names())
         _require_one_of("tp_style", self.tp_style, TP_STYLES)
         _require_one_of("input_copy", self.input_copy, INPUT_COPIES)
+        _require_one_of("balance", self.balance, BALANCES)
+        _require_one_of("recompute", self.recompute, RECOMPUTE)
+        _require_one_of("sync", self.sync, SYNCS)
         if self.data == "dp":
             self._check_data_parallel()
-        if self.cuts and len(self.cuts) != self.pp - 1:
-            raise PlanError(f"{self.pp} stages need {self.pp - 1} cuts, got {len(self.cuts)}: {', '.join(self.cuts)}")
+        self._check_pipeline()
+
+    def _check_pipeline(self) -> None:
+        parts = self.pp * self.virtual_stages
+        if self.virtual_stages > 1 and self.pp == 1:
+            raise PlanError("virtual stages shorten the bubble of a pipeline, and pp = 1 has none")
+        if self.cuts and len(self.cuts) != parts - 1:
+            raise PlanError(f"{parts} stages need {parts - 1} cuts, got {len(self.cuts)}: {', '.join(self.cuts)}")
+        if self.balance != "time" and (self.cuts or self.pp == 1):
+            reason = "cuts say where" if self.cuts else "pp = 1 has no cuts"
+            raise PlanError(f"balance says where the pipeline is cut, but {reason}")
+        if self.recompute_layers is not None and self.recompute != "full":
+            raise PlanError(f"recompute_layers is about full recomputation, and recompute is {self.recompute!r}")
+        if self.sync == "each" and self.dp == 1:
+            raise PlanError("sync is about reductions over replicas, and dp = 1 has none")
 
     def _check_data_parallel(self) -> None:
         if self.tp > 1 or self.pp > 1:
@@ -81,6 +113,8 @@ class Plan:
             )
         if self.micro_batch is not None:
             raise PlanError("DataParallel (dp) runs the whole batch of a replica at once: micro-batches need ddp")
+        if self.recompute != "none" or self.sync != "last":
+            raise PlanError("DataParallel (dp) is modelled without recomputation and accumulation: they need ddp")
         if self.input_copy == "prefetch":
             raise PlanError("DataParallel (dp) scatters inputs inside the step: copies ahead of it need ddp")
 

@@ -1,9 +1,10 @@
-"""Writing the program of one pipeline stage: its operators pass by pass, and what it exchanges with other stages."""
+"""Writing the program of one pipeline rank: its operators pass by pass, and what it exchanges with other ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import groupby
 
 from trine.model.program import (
     PHASE_BACKWARD,
@@ -17,57 +18,62 @@ from trine.model.program import (
     Recv,
     Send,
 )
-from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
+from trine.model.workload import OPTIMIZER
 from trine.parallel.buckets import Bucket
+from trine.parallel.chunks import ChunkPass, Run
 from trine.parallel.context import JobContext
 from trine.parallel.ddp import BucketReductions
-from trine.parallel.extension import Extension, Place
+from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Extension, Place
 from trine.parallel.liveness import StageMemory
+from trine.parallel.passes import RankPasses
 from trine.parallel.plan import Plan
-from trine.parallel.schedules import SCHEDULES
+from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
 from trine.parallel.stages import Crossing
 from trine.parallel.tensor_steps import TensorCollectives
 from trine.parallel.writer import ProgramWriter
 
+_PART = {INPUT_PASS: INPUT_PART, WEIGHT_PASS: WEIGHT_PART}
+
 
 class StageBuilder:
-    """Writes the program of one pipeline stage."""
+    """Writes the program of one rank of the pipeline.
+
+    stage: that rank. forward, backward: operators of all chunks that it holds; ``backward`` in the order in which their
+    last runs of a step end, so in the order in which gradients are ready. last_backward: forward operator id -> the last
+    of its backward operators that computes gradients of activations (of any, where none does).
+    """
 
     def __init__(self, context: JobContext, stage: int, has_host: bool) -> None:
         self.context = context
         self.stage = stage
         self.has_host = has_host and context.plan.input_copy != "none"
-        self.forward = self._operators(FORWARD)
-        self.backward = self._operators(BACKWARD)
+        self.passes = RankPasses(context, stage)
+        self.forward = self.passes.forward
+        self.backward = self.passes.backward
         self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
-        self.last_backward = {op.forward_id: op.id for op in self.backward}
+        self.last_backward = self.passes.last_backward
         self.weights = context.weights[stage]
         self.writer = ProgramWriter(context)
-        self.memory = StageMemory(context, stage, self.forward, self.backward, self.writer)
-        self.last_pass = (PHASE_BACKWARD, -1)
-        self.copies: dict[int, int] = {}
-        self.next_copies: dict[int, int] = {}
+        self.memory = StageMemory(context, stage, self.passes.orders, self.passes.order_of, self.writer)
+        self.copies: dict[tuple[int, int], int] = {}  # chunk and micro-batch -> step of the program
+        self.next_copies: dict[tuple[int, int], int] = {}
         self.extensions = [make(self) for make in extensions_of(context.plan)]
-
-    def _operators(self, phase: str) -> list[Operator]:
-        stage_of = self.context.stages.stage_of
-        return [op for op in self.context.workload.operators if op.phase == phase and stage_of[op.id] == self.stage]
+        self._before = [one.before for one in self.extensions if type(one).before is not Extension.before]
+        self._after = [one.after for one in self.extensions if type(one).after is not Extension.after]
+        self._outbox: list[Callable[[], None]] | None = None
 
     # -- one step ------------------------------------------------------------------------------------------------
 
     def build(self) -> RankProgram:
         """Write all steps."""
-        context, plan = self.context, self.context.plan
-        schedule = SCHEDULES.get(plan.schedule)
-        passes = schedule(self.stage, plan.pp, len(context.micro_batches), backward=context.workload.is_training)
-        self.last_pass = passes[-1]
-        for step in range(plan.num_steps):
+        for step in range(self.context.plan.num_steps):
             self._begin_step(step)
-            for phase, microbatch in passes:
-                if phase == PHASE_FORWARD:
-                    self._forward_pass(microbatch, step)
+            for together in self.passes.groups:
+                if len(together) == 1:
+                    for _ in self._pass(together[0], step):
+                        pass
                 else:
-                    self._backward_pass(microbatch, step)
+                    self._joined(together, step)
             self._optimizer_step(step)
         resident = self.memory.resident(self.weights, self.optimizer, bool(self.buckets), self.extensions)
         return self.writer.finish(f"stage {self.stage}", resident)
@@ -84,122 +90,165 @@ class StageBuilder:
         for extension in self.extensions:
             extension.begin_step(step)
 
-    def _copy_inputs(self, step: int) -> dict[int, int]:
-        """Copy the inputs of each micro-batch, one after the other, from the end of the step before."""
-        copies: dict[int, int] = {}
+    def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
+        """Copy the inputs of each forward pass, one after the other, from the end of the step before."""
+        copies: dict[tuple[int, int], int] = {}
         after = self.writer.last_of_step()
-        for microbatch, batch in enumerate(self.context.micro_batches):
-            label = Label(phase=PHASE_INPUT, stage=self.stage, microbatch=microbatch, step=step)
-            size = self.context.input_bytes(self.forward, batch)
-            if size:
-                copies[microbatch] = self.writer.add(HostCopy(size, after, label))
-                after = (copies[microbatch],)
+        for one in self.passes.passes:
+            if one.kind == FORWARD_PASS:
+                label = Label(phase=PHASE_INPUT, stage=self.stage, microbatch=one.microbatch, step=step)
+                chunk = self.context.chunks[one.chunk]
+                size = self.context.input_bytes(chunk.forward, self.context.micro_batches[one.microbatch])
+                if size:
+                    copies[one.chunk, one.microbatch] = self.writer.add(HostCopy(size, after, label))
+                    after = (copies[one.chunk, one.microbatch],)
         return copies
 
-    def _forward_pass(self, microbatch: int, step: int) -> None:
-        if microbatch in self.copies:
-            self.writer.wait(self.copies[microbatch])
-        arriving = _by(lambda c: c.consumer, (c for c in self._crossings() if c.target == self.stage))
-        leaving = _by(lambda c: c.producer, (c for c in self._crossings() if c.source == self.stage))
-        place = Place(PHASE_FORWARD, microbatch, step)
-        self._each(lambda extension: extension.begin_pass(place))
-        for op in self.forward:
-            for crossing in arriving.get(op.id, ()):
-                self._receive(crossing, PHASE_FORWARD, microbatch, step)
-            self._run(op, place)
-            for crossing in leaving.get(op.id, ()):
-                self._send(crossing, PHASE_FORWARD, microbatch, step)
-        self._each(lambda extension: extension.end_pass(place))
-
-    def _each(self, call: Callable[[Extension], None]) -> None:
-        for extension in self.extensions:
-            call(extension)
-
-    def _backward_pass(self, microbatch: int, step: int) -> None:
-        """Run backward; a gradient arrives before its producer needs it and leaves after its last reader made it."""
-        if not self.backward:
-            return
-        first, last = self.backward[0].id, self.backward[-1].id
-        here = {op.id for op in self.backward}
-        gradients = [c for c in self._crossings() if c.has_gradient]
-        arriving = _by(
-            lambda c: c.gradient_before if c.gradient_before in here else first,
-            (c for c in gradients if c.source == self.stage),
-        )
-        leaving = _by(
-            lambda c: c.gradient_after if c.gradient_after in here else last,
-            (c for c in gradients if c.target == self.stage),
-        )
-        place = Place(PHASE_BACKWARD, microbatch, step, (PHASE_BACKWARD, microbatch) == self.last_pass)
-        self._each(lambda extension: extension.begin_pass(place))
-        for op in self.backward:
-            for crossing in arriving.get(op.id, ()):
-                self._receive(crossing, PHASE_BACKWARD, microbatch, step)
-            self._run(op, place)
-            for crossing in leaving.get(op.id, ()):
-                self._send(crossing, PHASE_BACKWARD, microbatch, step)
-        self._each(lambda extension: extension.end_pass(place))
-        self.memory.end_backward(microbatch)
-
     def _optimizer_step(self, step: int) -> None:
-        """One optimizer step after all gradients have arrived; a stage does the share of it that its weights are."""
-        self._each(lambda extension: extension.before_optimizer(step))
-        self._add_up_tied_gradients(step)
+        """One optimizer step after all gradients have arrived; a rank does the share of it that its weights are."""
+        for extension in self.extensions:
+            extension.before_optimizer(step)
+        self._add_up_shared_gradients(step)
         share = self.context.optimizer_share(self.stage)
         for extension in self.extensions:
             share = extension.optimizer_share(share)
         if share:
+            place = Place(PHASE_OPTIMIZER, -1, step)
             for op in self.optimizer:
-                self._run(op, Place(PHASE_OPTIMIZER, -1, step), share)
-        self._each(lambda extension: extension.after_optimizer(step))
+                self._run(Run(op), place, share)
+        for extension in self.extensions:
+            extension.after_optimizer(step)
         self.memory.end_step(self.writer.last_compute())
         self.writer.end_step()
 
-    def _add_up_tied_gradients(self, step: int) -> None:
-        """Two stages that keep the same weight exchange their gradients (as Megatron-LM does for embeddings)."""
-        for owned in self.weights:
-            if owned.tied_to < 0 or owned.gradient_operator is None:
-                continue
-            peer = Peer("pp", owned.tied_to)
+    def _add_up_shared_gradients(self, step: int) -> None:
+        """Two ranks that keep the same weights exchange their gradients (as Megatron-LM does for embeddings)."""
+        shared = [w for w in self.weights if w.tied_to >= 0 and w.gradient_operator is not None]
+        for other, group in groupby(sorted(shared, key=lambda w: w.tied_to), key=lambda w: w.tied_to):
+            weights = [owned.weight for owned in group]
             label = Label(phase=PHASE_BACKWARD, stage=self.stage, step=step)
-            tag = ("tied", owned.weight, step)
-            size = self.context.local_bytes[owned.weight]
-            self.writer.add(Send(peer, size, tag, self.writer.last_compute_and_waits(), label))
-            self.writer.wait(self.writer.add(Recv(peer, tag, (), label)))
+            tag = ("tied", min(weights), step)
+            size = sum(self.context.local_bytes[weight] for weight in weights)
+            self.writer.add(Send(Peer("pp", other), size, tag, self.writer.last_compute_and_waits(), label))
+            self.writer.wait(self.writer.add(Recv(Peer("pp", other), tag, (), label)))
+
+    # -- one pass ------------------------------------------------------------------------------------------------
+
+    def _joined(self, together: tuple[Pass, ...], step: int) -> None:
+        """Write two passes that run together: their operators alternate so that both get on alike.
+
+        What they send leaves when both have ended (as in DeepSeek's DualPipe).
+        """
+        self._outbox = []
+        self.writer.fork()
+        totals = [self._length(one) for one in together]
+        walks = [self._pass(one, step) for one in together]
+        done, open_lanes = [0, 0], [0, 1]
+        while open_lanes:
+            lane = min(open_lanes, key=lambda i: (done[i] * totals[1 - i], i))
+            self.writer.lane = lane
+            spent = next(walks[lane], None)
+            if spent is None:
+                open_lanes.remove(lane)
+            else:
+                done[lane] += spent
+        self.writer.join()
+        for send in self._outbox:
+            send()
+        self._outbox = None
+
+    def _length(self, one: Pass) -> int:
+        """Compute time of a pass, in picoseconds."""
+        batch = self.context.micro_batches[one.microbatch]
+        runs = self._chunk_pass(one).runs
+        return sum(self.context.duration(run.op, batch, count=False, part=run.part) for run in runs)
+
+    def _chunk_pass(self, one: Pass) -> ChunkPass:
+        return self.context.chunks[one.chunk].passes.get(one.kind, ChunkPass((), {}, {}))
+
+    def _pass(self, one: Pass, step: int) -> Iterator[int]:
+        """Write a pass, operator by operator; yields the time of each."""
+        chunk_pass = self._chunk_pass(one)
+        phase = PHASE_FORWARD if one.kind == FORWARD_PASS else PHASE_BACKWARD
+        place = Place(phase, one.microbatch, step, False, one.chunk, _PART.get(one.kind, ""))
+        ends = self.passes.completes(one)
+        complete = place._replace(is_last=True)
+        again = place._replace(rerun=True)
+        if phase == PHASE_FORWARD and (one.chunk, one.microbatch) in self.copies:
+            self.writer.wait(self.copies[one.chunk, one.microbatch])
+        for extension in self.extensions:
+            extension.begin_pass(complete if ends.weights else place)
+        for position, run in enumerate(chunk_pass.runs):
+            for crossing in chunk_pass.arriving.get(position, ()):
+                self._receive(crossing, place)
+            if run.rerun:
+                yield self._run(run, again)
+            else:
+                yield self._run(run, complete if ends.of(run, self.context.stages.parts) else place)
+            for crossing in chunk_pass.leaving.get(position, ()):
+                self._send(crossing, place)
+        if not chunk_pass.runs:
+            self._pass_on(chunk_pass, place)
+        for extension in self.extensions:
+            extension.end_pass(complete if ends.weights else place)
+        if self.passes.is_end_of_microbatch(one):
+            self.memory.end_of_microbatch(one.microbatch)
+
+    def _pass_on(self, chunk_pass: ChunkPass, place: Place) -> None:
+        """A pass without operators still takes and gives what crosses its borders."""
+        for crossings in chunk_pass.arriving.values():
+            for crossing in crossings:
+                self._receive(crossing, place)
+        for crossings in chunk_pass.leaving.values():
+            for crossing in crossings:
+                self._send(crossing, place)
 
     # -- one operator --------------------------------------------------------------------------------------------
 
-    def _run(self, op: Operator, place: Place, share: Fraction = Fraction(1)) -> None:
-        context = self.context
-        self._each(lambda extension: extension.before(op, place))
-        label = context.label(op, self.stage, place.microbatch, place.step)
+    def _run(self, run: Run, place: Place, share: Fraction = Fraction(1)) -> int:
+        """Write one run of an operator; returns its time in picoseconds."""
+        context, op = self.context, run.op
+        for before in self._before:
+            before(op, place)
+        label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
         batch = context.micro_batches[place.microbatch] if place.microbatch >= 0 else context.batch
-        done = self.writer.operator(op, context.duration(op, batch, share), label)
-        self.memory.ran(op, done, place.microbatch, batch, share)
-        self._each(lambda extension: extension.after(op, done, batch, place))
+        duration_ps = context.duration(op, batch, share, part=run.part)
+        done = self.writer.operator(op, duration_ps, label)
+        self.memory.ran(run, done, place.microbatch, batch, share)
+        for after in self._after:
+            after(op, done, batch, place)
+        return duration_ps
 
-    # -- between stages ------------------------------------------------------------------------------------------
+    # -- between ranks -------------------------------------------------------------------------------------------
 
-    def _crossings(self) -> tuple[Crossing, ...]:
-        return self.context.stages.crossings
+    def _send(self, crossing: Crossing, place: Place) -> None:
+        target = self.passes.peer(crossing, place)
+        if target < 0:
+            return
+        size = self.context.rank_bytes(crossing.tensor, self.context.micro_batches[place.microbatch])
+        label = Label(phase=place.phase, stage=self.stage, microbatch=place.microbatch, step=place.step)
+        tag = ("pp", place.phase, crossing.source, crossing.target, crossing.tensor, place.microbatch, place.step)
 
-    def _send(self, crossing: Crossing, phase: int, microbatch: int, step: int) -> None:
-        target = crossing.target if phase == PHASE_FORWARD else crossing.source
-        size = self.context.rank_bytes(crossing.tensor, self.context.micro_batches[microbatch])
-        label = Label(phase=phase, stage=self.stage, microbatch=microbatch, step=step)
-        tag = ("pp", phase, crossing.source, crossing.target, crossing.tensor, microbatch, step)
-        self.writer.add(Send(Peer("pp", target), size, tag, self.writer.last_compute_and_waits(), label))
+        def send() -> None:
+            self.writer.add(Send(Peer("pp", target), size, tag, self.writer.last_compute_and_waits(), label))
 
-    def _receive(self, crossing: Crossing, phase: int, microbatch: int, step: int) -> None:
-        source = crossing.source if phase == PHASE_FORWARD else crossing.target
-        label = Label(phase=phase, stage=self.stage, microbatch=microbatch, step=step)
-        tag = ("pp", phase, crossing.source, crossing.target, crossing.tensor, microbatch, step)
+        if self._outbox is None:
+            send()
+        else:
+            self._outbox.append(send)
+
+    def _receive(self, crossing: Crossing, place: Place) -> None:
+        source = self.passes.peer(crossing, place)
+        if source < 0:
+            return
+        label = Label(phase=place.phase, stage=self.stage, microbatch=place.microbatch, step=place.step)
+        tag = ("pp", place.phase, crossing.source, crossing.target, crossing.tensor, place.microbatch, place.step)
         received = self.writer.add(Recv(Peer("pp", source), tag, (), label))
         self.writer.wait(received)
-        if phase == PHASE_FORWARD:
-            self.memory.received(crossing.tensor, received, microbatch)
+        if place.phase == PHASE_FORWARD:
+            self.memory.received(crossing.tensor, received, place.microbatch)
         else:
-            self.memory.received_gradient(crossing, received, microbatch)
+            self.memory.received_gradient(crossing, received, place.microbatch)
 
 
 def extensions_of(plan: Plan) -> list[Callable[[StageBuilder], Extension]]:
@@ -210,11 +259,3 @@ def extensions_of(plan: Plan) -> list[Callable[[StageBuilder], Extension]]:
     if plan.dp > 1:
         found.append(BucketReductions)
     return found
-
-
-def _by(key: Callable[[Crossing], int], crossings: Iterable[Crossing]) -> dict[int, list[Crossing]]:
-    """Group crossings by an operator id."""
-    groups: dict[int, list[Crossing]] = {}
-    for crossing in crossings:
-        groups.setdefault(key(crossing), []).append(crossing)
-    return groups

@@ -72,6 +72,9 @@ def _attempt(
             if splits[op.id].mode == "column" and not splits[op.id].forward:
                 divided.update({workload.tensors[t].storage: op.id for t in op.outputs})
         elif origins and _is_divisible(workload, op, kind) and _all_divided(workload, op, divided):
+            if kind == "loss":  # a part of each token's sum, added up over the group
+                splits[op.id] = TensorSplit("shared", "all_reduce", False)
+                continue
             splits[op.id] = TensorSplit("shared", "", False)
             divided.update({workload.tensors[t].storage: origins[0] for t in op.outputs})
         else:
@@ -93,7 +96,12 @@ def _weight_of(workload: Workload, op: Operator) -> int | None:
 
 
 def _is_divisible(workload: Workload, op: Operator, kind: str) -> bool:
-    """Whether an operator without weights can work on its rank's part of the features or heads alone."""
+    """Whether an operator without weights can work on its rank's part of the features or heads alone.
+
+    A loss can where the trace says so (attribute ``vocab_parallel``), as Megatron-LM's cross entropy does.
+    """
+    if kind == "loss":
+        return op.attributes.get("vocab_parallel") is True
     if kind not in PER_HEAD_KINDS:
         return kind in DIVISIBLE_KINDS
     for tensor_id in op.inputs:

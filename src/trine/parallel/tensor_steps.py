@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trine.model.program import PHASE_OPTIMIZER
 from trine.model.workload import BACKWARD, FORWARD, Operator
-from trine.parallel.extension import Extension, Place
+from trine.parallel.extension import WEIGHT_PART, Extension, Place
 
 
 class TensorCollectives(Extension):
@@ -15,7 +15,7 @@ class TensorCollectives(Extension):
         if place.phase == PHASE_OPTIMIZER:
             return
         split = self.context.split_of(op)
-        if split is None:
+        if split is None or place.part == WEIGHT_PART:
             return
         if op.phase == FORWARD and split.forward:
             kind, tensors = split.forward, op.outputs[:1]
@@ -26,7 +26,7 @@ class TensorCollectives(Extension):
         size = sum(self.context.scaled_bytes(t, batch) for t in tensors)
         if size:
             label = self.context.label(op, self.builder.stage, place.microbatch, place.step)
-            key = ("tp", op.id, label.microbatch, label.step)
+            key = ("tp", op.id, *place.key)
             self.writer.wait(self.writer.collective(kind, "tp", key, size, (done,), label))
 
     def _differentiable_input(self, op: Operator) -> tuple[int, ...]:

@@ -17,14 +17,19 @@ from trine.parallel.context import JobContext
 
 
 class ProgramWriter:
-    """Collects the steps of one rank program, in program order."""
+    """Collects the steps of one rank program, in program order.
+
+    ``lane``: which of two passes that run together is written to (0 or 1, 0 where one runs alone). Both are on the same
+    compute stream; each operator waits for what was waited for in its own lane only.
+    """
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
         self.steps: list[Step] = []
         self.memory: list[MemoryChange] = []
-        self._waits: list[int] = []
-        self._last_compute = -1
+        self.lane = 0
+        self._waits: tuple[list[int], list[int]] = ([], [])
+        self._last_compute = [-1, -1]
         self._end_of_step: tuple[int, ...] = ()
 
     def add(self, step: Step) -> int:
@@ -34,16 +39,28 @@ class ProgramWriter:
 
     def wait(self, index: int) -> None:
         """Make the next operator on the compute stream wait for step ``index``."""
-        self._waits.append(index)
+        self._waits[self.lane].append(index)
 
     def operator(self, op: Operator, duration_ps: int, label: Label) -> int:
         """Append an operator on the compute stream, after everything that was waited for and after its launch."""
         launch_ps = self.context.launch_ps.get(op.id, 0)
         if launch_ps:
             self.wait(self.add(Compute(LAUNCH_STREAM, launch_ps, (), label)))
-        self._last_compute = self.add(Compute(COMPUTE_STREAM, duration_ps, tuple(self._waits), label))
-        self._waits.clear()
-        return self._last_compute
+        waits = self._waits[self.lane]
+        done = self._last_compute[self.lane] = self.add(Compute(COMPUTE_STREAM, duration_ps, tuple(waits), label))
+        waits.clear()
+        return done
+
+    def fork(self) -> None:
+        """Begin two lanes: the second one follows what the first one has done so far."""
+        self._last_compute[1] = self._last_compute[0]
+
+    def join(self) -> None:
+        """End two lanes: the first one goes on, after what both have done and wait for."""
+        self._last_compute[0] = max(self._last_compute)
+        self._waits[0].extend(self._waits[1])
+        self._waits[1].clear()
+        self.lane = 0
 
     def collective(
         self, kind: str, axis: str, key: tuple[int | str, ...], size_bytes: int, after: tuple[int, ...], label: Label,
@@ -55,11 +72,12 @@ class ProgramWriter:
 
     def last_compute(self) -> tuple[int, ...]:
         """The latest operator on the compute stream, if any."""
-        return (self._last_compute,) if self._last_compute >= 0 else ()
+        last = self._last_compute[self.lane]
+        return (last,) if last >= 0 else ()
 
     def last_compute_and_waits(self) -> tuple[int, ...]:
         """The latest operator and what the next one would wait for: when the results so far are complete."""
-        return (*self.last_compute(), *self._waits)
+        return (*self.last_compute(), *self._waits[self.lane])
 
     def end_step(self) -> None:
         """Remember what ends a training step."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trine.model.program import LAUNCH_STREAM, PHASE_INPUT
 from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Records, TaskGraph
 
-PHASE_NAMES = ("forward", "backward", "optimizer", "input copy")
+PHASE_NAMES = ("forward", "backward", "optimizer", "input copy", "recompute")
 
 Mask = npt.NDArray[np.bool_]
 

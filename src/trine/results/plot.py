@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _COLOURS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
+    "recompute": "#F0E442",
     "optimizer": "#009E73",
     "compute": "#56B4E9",
     "launch": "#999999",

@@ -180,7 +180,7 @@ class Result:
 
     @cached_property
     def phases(self) -> tuple[metrics.Share, ...]:
-        """Time by phase: forward, backward, optimizer, input copy."""
+        """Time by phase: forward, backward, optimizer, input copy, recompute (forward operators run again)."""
         return self._shares(self.graph.labels.phase, activity.PHASE_NAMES)
 
     @cached_property

@@ -20,7 +20,7 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
     For 1 to 9 ranks (send_recv: 2; ``ranks`` names others, where an algorithm needs a power of two, say), every root
     and several sizes: every rank ends with the right data, each contribution once, in any order that the dependencies
     allow; the chunks make up the payload and no more; the schedule says what it was asked for; it is the same each
-    time; and ``shift_symmetric`` is claimed only where it holds.
+    time; and ``shift_symmetric`` and ``symmetry`` are claimed only where they hold.
     """
     require(kind in checker.KINDS, f"the collective {kind!r} is not one of {', '.join(checker.KINDS)}")
     for num_ranks in ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trine.compute.models import EVIDENCE, MEASURED, ComputeModel, Duration
+from trine.compute.models import ComputeModel
+from trine.compute.times import EVIDENCE, MEASURED, Duration
 from trine.compute.report import FitReport
 from trine.compute.resize import Split
 from trine.errors import PlanError

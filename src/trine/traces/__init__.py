@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trine.traces.capture_target import load_function
     from trine.traces.inspect import Difference, TraceDescription, compare, describe
     from trine.traces.native import save
+    from trine.traces.synthesize_model import synthesize
+    from trine.traces.synthesize_models import known_models
     from trine.traces.tracer import Capture, capture, capture_function
 
 #: public name -> module that defines it; no module is called like one of the names
@@ -25,8 +27,10 @@ _LATER = {
     "capture_function": "trine.traces.tracer",
     "compare": "trine.traces.inspect",
     "describe": "trine.traces.inspect",
+    "known_models": "trine.traces.synthesize_models",
     "load_function": "trine.traces.capture_target",
     "save": "trine.traces.native",
+    "synthesize": "trine.traces.synthesize_model",
 }
 
 __all__ = [
@@ -40,9 +44,11 @@ __all__ = [
     "capture_function",
     "compare",
     "describe",
+    "known_models",
     "load",
     "load_function",
     "save",
+    "synthesize",
 ]
 
 

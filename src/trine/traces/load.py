@@ -57,7 +57,8 @@ def load(
 
     Parameters
     ----------
-    path: a file or folder, or the name of a bundled trace (:func:`bundled`).
+    path: a file or folder, the name of a bundled trace (:func:`bundled`), or ``model:NAME[,option=value...]``, which
+        :func:`trine.synthesize` then writes.
     kineto, execution_trace: the two halves of a PyTorch pair, in place of ``path``.
     batch: the batch size of the traced step, where dimension 0 of the first input is not it.
 
@@ -74,12 +75,26 @@ def load(
         return READERS.get("pytorch").read(files, batch)
     if path is None:
         raise TraceError("give a path, the name of a bundled trace, or kineto and execution_trace")
+    if str(path).startswith("model:"):
+        if batch is not None:
+            raise TraceError(f"a model has its batch in its name: {str(path)[:80]},batch={batch}", field="batch")
+        from trine.traces.synthesize_model import from_text
+
+        return from_text(str(path))
     place = Path(path)
     if not place.exists() and str(path) in bundled():
         return _load_bundled(str(path), batch)
     if not place.exists():
+        _refuse_bare_model(str(path))
         raise TraceError(f"there is no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
     return _read(place, batch)
+
+
+def _refuse_bare_model(path: str) -> None:
+    from trine.traces.synthesize_models import known_models
+
+    if path in known_models():
+        raise TraceError(f"there is no trace of it; model:{path} predicts one from its published shapes", file=path)
 
 
 def _load_bundled(name: str, batch: int | None) -> Workload:

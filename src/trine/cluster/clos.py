@@ -1,0 +1,183 @@
+"""Routes through leaf switches and what joins them, in closed form and many at a time.
+
+Between ports of one leaf a message goes by that leaf; else up to a spine, or within a pod to an aggregation switch, or
+between pods to a core switch, and down the same way. All of these are shortest; which one is taken is the policy's
+choice, asked from the target's end as :meth:`trine.cluster.routes.Routes.one_of` asks it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.names import Int64
+from trine.cluster.tables import LinkTable
+
+Bool = npt.NDArray[np.bool_]
+#: Links of the longest route: up to a leaf, an aggregation switch and a core switch, and down.
+LONGEST = 6
+
+
+class Choice(Protocol):
+    """A policy's choice among ways that are as short, for some messages; asked from the target's end on."""
+
+    def pick(self, rows: Int64, devices: Int64, ways: Int64) -> Int64:
+        """Which of ``ways`` into ``devices`` the messages ``rows`` take: int64, each."""
+
+    def pick_one(self, row: int, device: int, ways: int) -> int:
+        """The same for one message."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clos:
+    """Switches of a fabric, by their device numbers.
+
+    One leaf; or leaves joined by ``spines``; or pods of ``per_pod`` leaves, with ``aggregations[pod][a]`` in each and
+    ``cores[a][c]`` above those of number a.
+    """
+
+    leaves: tuple[int, ...]
+    spines: tuple[int, ...] = ()
+    per_pod: int = 0
+    aggregations: tuple[tuple[int, ...], ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
+
+
+class ClosRoutes:
+    """Routes between the ports of a fabric. Links that are missing are not taken."""
+
+    def __init__(self, clos: Clos, links: LinkTable, first_link: int, num_devices: int) -> None:
+        """``first_link``: the fabric's first; ``num_devices``: of the machine."""
+        self.leaves = np.array(clos.leaves, np.int64)
+        self._per_pod = clos.per_pod or len(self.leaves)
+        pods = np.arange(len(self.leaves)) // self._per_pod
+        self._above = np.array(clos.aggregations or [clos.spines], np.int64)  # [pods, a]
+        cores = np.array(clos.cores, np.int64)[None] if clos.cores else np.zeros((1, self._above.shape[1], 0), np.int64)
+        switches = np.concatenate((self.leaves, self._above.ravel(), cores.ravel()))
+        find = _Finder(links, first_link, num_devices, switches)
+        self.is_even = find.is_even
+        self._attach(find, num_devices)
+        self._rise = find(self.leaves[:, None], self._above[pods])  # [leaves, a]
+        self._fall = find(self._above[pods], self.leaves[:, None])
+        self._rise2 = find(self._above[:, :, None], cores)  # [pods, a, c]
+        self._fall2 = find(cores, self._above[:, :, None])
+        self._whole_leaf = np.all(self._rise >= 0, axis=1) & np.all(self._fall >= 0, axis=1)
+        self._whole_pod = np.all(self._rise2 >= 0, axis=(1, 2)) & np.all(self._fall2 >= 0, axis=(1, 2))
+
+    def _attach(self, find: _Finder, num_devices: int) -> None:
+        """The leaf of each port, the links to and from it, and its position among the ports below its leaf."""
+        place = np.full(num_devices, -1, np.int64)
+        place[self.leaves] = np.arange(len(self.leaves))
+        source, target, link = find.ends
+        self.leaf, self.up, self.down, self.port = (np.full(num_devices, -1, np.int64) for _ in range(4))
+        falls = (place[source] >= 0) & ~find.is_switch[target]
+        self.leaf[target[falls]], self.down[target[falls]] = place[source[falls]], link[falls]
+        rises = (place[target] >= 0) & ~find.is_switch[source]
+        self.leaf[source[rises]], self.up[source[rises]] = place[target[rises]], link[rises]
+        ports = np.flatnonzero(self.down >= 0)
+        order = ports[np.argsort(self.leaf[ports], kind="stable")]
+        first = np.searchsorted(self.leaf[order], self.leaf[order])
+        self.port[order] = np.arange(len(order)) - first
+
+    def routes(self, near: Int64, far: Int64, choice: Choice) -> tuple[Int64, Int64]:
+        """(links int64[m, LONGEST], -1 after the last; how many: int64[m], -1 where this finds no route).
+
+        ``near``, ``far``: int64[m], ports, of the messages of ``choice`` in order.
+        """
+        links = np.full((len(near), LONGEST), -1, np.int64)
+        count = np.full(len(near), -1, np.int64)
+        up, down, here, there = self.up[near], self.down[far], self.leaf[near], self.leaf[far]
+        joined = (up >= 0) & (down >= 0)
+        same = joined & (here == there)
+        links[same, 0], links[same, 1], count[same] = up[same], down[same], 2
+        other = np.flatnonzero(joined & (here != there))
+        whole = self._whole_leaf[here[other]] & self._whole_leaf[there[other]]
+        pods = self._whole_pod[here[other] // self._per_pod] & self._whole_pod[there[other] // self._per_pod]
+        usual = other[whole & pods] if self._above.size else other[:0]
+        if len(usual):
+            middle = self._between(here[usual], there[usual], choice, usual)
+            self._fill(links, count, usual, up, down, middle)
+        for one in other[~(whole & pods)].tolist() if self._above.size else []:
+            found = self._around(int(here[one]), int(there[one]), choice, one)
+            if found is not None:
+                self._fill(links, count, np.array([one]), up, down, np.array([found]))
+        return links, count
+
+    def has_ways(self, near: Int64, far: Int64) -> Bool:
+        """bool[m]: whether a message may find several ways as short."""
+        here, there = self.leaf[near], self.leaf[far]
+        apart = here // self._per_pod != there // self._per_pod
+        several: Bool = (here != there) & ((self._above.shape[1] > 1) | (apart & (self._rise2.shape[2] > 1)))
+        return several
+
+    @staticmethod
+    def _fill(links: Int64, count: Int64, rows: Int64, up: Int64, down: Int64, middle: Int64) -> None:
+        """``middle``: int64[rows, 4], the second and third -1 where two links lead from leaf to leaf."""
+        far = middle[:, 1] >= 0
+        links[rows, 0] = up[rows]
+        links[rows, 1] = middle[:, 0]
+        links[rows, 2] = np.where(far, middle[:, 1], middle[:, 3])
+        links[rows, 3] = np.where(far, middle[:, 2], down[rows])
+        links[rows, 4] = np.where(far, middle[:, 3], -1)
+        links[rows, 5] = np.where(far, down[rows], -1)
+        count[rows] = np.where(far, 6, 4)
+
+    def _between(self, here: Int64, there: Int64, choice: Choice, rows: Int64) -> Int64:
+        """int64[m, 4], as :meth:`_fill` takes them: between different leaves, where no link is missing."""
+        width, cores = self._rise2.shape[1:]
+        above = choice.pick(rows, self.leaves[there], np.full(len(rows), width))
+        links = np.full((len(rows), 4), -1, np.int64)
+        links[:, 0], links[:, 3] = self._rise[here, above], self._fall[there, above]
+        pod, other = here // self._per_pod, there // self._per_pod
+        far = np.flatnonzero(pod != other)
+        if len(far):
+            a, pod, other = above[far], pod[far], other[far]
+            core = choice.pick(rows[far], self._above[other, a], np.full(len(far), cores))
+            links[far, 1], links[far, 2] = self._rise2[pod, a, core], self._fall2[other, a, core]
+        return links
+
+    def _around(self, here: int, there: int, choice: Choice, row: int) -> tuple[int, int, int, int] | None:
+        """One of :meth:`_between`, past the links that are missing; None where they leave no way as short."""
+        pod, other = here // self._per_pod, there // self._per_pod
+        open_above = (self._rise[here] >= 0) & (self._fall[there] >= 0)
+        open_core = (self._rise2[pod] >= 0) & (self._fall2[other] >= 0)
+        if pod != other:
+            open_above &= open_core.any(1)
+        ways = np.flatnonzero(open_above)
+        if not len(ways):
+            return None
+        above = int(ways[choice.pick_one(row, int(self.leaves[there]), len(ways))])
+        second = third = -1
+        if pod != other:
+            cores = np.flatnonzero(open_core[above])
+            core = int(cores[choice.pick_one(row, int(self._above[other, above]), len(cores))])
+            second, third = int(self._rise2[pod, above, core]), int(self._fall2[other, above, core])
+        return int(self._rise[here, above]), second, third, int(self._fall[there, above])
+
+
+class _Finder:
+    """The numbers of the fabric's links by their ends."""
+
+    def __init__(self, links: LinkTable, first: int, num_devices: int, switches: Int64) -> None:
+        source, target = links.source[first:].astype(np.int64), links.target[first:].astype(np.int64)
+        key = source * num_devices + target
+        order = np.argsort(key, kind="stable")
+        self._keys, self._links, self._size = key[order], order + first, num_devices
+        self.ends = source, target, np.arange(len(key)) + first
+        self.is_switch = np.zeros(num_devices, np.bool_)
+        self.is_switch[switches] = True
+        trunk = self.is_switch[source] & self.is_switch[target]
+        latency_ps = np.unique(links.latency_ps[first:][trunk])
+        #: Whether all ways of as many links are as short, and no two devices are joined twice.
+        self.is_even = len(latency_ps) <= 1 and not bool(np.any(self._keys[1:] == self._keys[:-1]))
+
+    def __call__(self, source: Int64, target: Int64) -> Int64:
+        """int64[...]: the link from each source to each target (broadcast), -1 where there is none."""
+        key = source * self._size + target
+        if not len(self._keys):
+            return np.full(key.shape, -1, np.int64)
+        place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
+        return np.where(self._keys[place] == key, self._links[place], -1)

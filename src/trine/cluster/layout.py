@@ -1,0 +1,281 @@
+"""How a machine is made of nodes alike, so that what holds for one of them is worked out once.
+
+A *block* is a run of nodes built alike. Devices of a machine: the GPUs of all nodes, node after node, then all else of
+all nodes likewise, then the switches of the fabric. Links: those of all nodes, then those of the fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.clos import Clos
+from trine.cluster.cluster import GPU, NIC, SCALE_OUT, Cluster, Link
+from trine.cluster.names import CopiedNames, Int32, Int64, JoinedNames
+from trine.cluster.tables import DeviceKind, DeviceTable, LinkNumbers, LinkTable, kind_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """``count`` nodes alike, from node number ``first`` on. ``node``: one of them, its GPUs first.
+
+    Devices of ``node`` are named as in it, and their hosts as what follows the number (``.tray3``, or nothing where the
+    node is one host). ``joined``: its NICs that lead into the fabric. ``first_gpu``, ``first_other``, ``first_link``:
+    numbers in the machine of the first node's.
+    """
+
+    node: Cluster
+    joined: frozenset[int]
+    prefix: str
+    first: int
+    count: int
+    first_gpu: int
+    first_other: int
+    first_link: int
+
+    @cached_property
+    def _base(self) -> Int64:
+        """int64[devices of the node]: their numbers in the machine, of the block's first node."""
+        gpus = len(self.node.gpus)
+        others = np.arange(len(self.node.devices) - gpus) + self.first_other
+        return np.concatenate((np.arange(gpus) + self.first_gpu, others))
+
+    @cached_property
+    def _stride(self) -> Int64:
+        gpus = len(self.node.gpus)
+        return np.repeat([gpus, len(self.node.devices) - gpus], [gpus, len(self.node.devices) - gpus])
+
+    def devices(self, local: npt.NDArray[np.int64], copy: npt.NDArray[np.int64]) -> Int64:
+        """Numbers in the machine of devices of nodes; ``local``: in the node, ``copy``: which node of the block."""
+        return self._base[local] + copy * self._stride[local]
+
+    def device(self, local: int, copy: int) -> int:
+        """One of :meth:`devices`."""
+        return int(self._base[local] + copy * self._stride[local])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of a node."""
+        return tuple(dict.fromkeys(device.node or "" for device in self.node.devices))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """Blocks in order; ``clos``: the fabric, None where it has another shape or where there is none.
+
+    ``fabric_device``, ``fabric_link``: numbers of the fabric's first. ``trimmed``: the fabric has lost links.
+    """
+
+    blocks: tuple[Block, ...]
+    fabric_device: int
+    fabric_link: int
+    clos: Clos | None
+    trimmed: bool = False
+
+    def places(self, devices: npt.NDArray[np.int64]) -> tuple[Int64, Int64, Int64]:
+        """(block, node of the block, device of the node) of devices, int64 each; block -1: a switch of the fabric."""
+        starts, widths, owners, shifts = self._segments
+        segment = np.searchsorted(starts, devices, side="right") - 1
+        copy, local = np.divmod(devices - starts[segment], widths[segment])
+        return owners[segment], copy, local + shifts[segment]
+
+    @cached_property
+    def _segments(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """Of each run of devices: its start, how many a node, the block (-1: the fabric), the first one in a node."""
+        rows = []
+        for number, block in enumerate(self.blocks):
+            gpus, devices = len(block.node.gpus), len(block.node.devices)
+            rows.append((block.first_gpu, gpus, number, 0))
+            rows.append((block.first_other, devices - gpus, number, gpus))
+        rows = sorted(row for row in rows if row[1])
+        rows.append((self.fabric_device, 1 << 62, -1, 0))
+        starts, widths, owners, shifts = np.array(rows, np.int64).T
+        return starts, widths, owners, shifts
+
+
+def normal(node: Cluster) -> Cluster:
+    """A node as blocks hold it: GPUs first, hosts named by what follows the number of the node."""
+    hosts = len({node.devices[gpu].node for gpu in node.gpus})
+    order = [*node.gpus, *(i for i, device in enumerate(node.devices) if device.kind != GPU)]
+    place = {old: new for new, old in enumerate(order)}
+    devices = tuple(
+        replace(device, node=f".{device.node}" if hosts > 1 and device.node is not None else "")
+        for device in (node.devices[i] for i in order)
+    )
+    links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in node.links)
+    return Cluster(name=node.name, devices=devices, links=links)
+
+
+def without_links(node: Cluster, links: frozenset[int]) -> Cluster:
+    """A node without some of its links."""
+    return replace(node, links=tuple(link for i, link in enumerate(node.links) if i not in links))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """``count`` nodes alike, side by side: what a block is made from."""
+
+    node: Cluster
+    count: int
+    joined: frozenset[int]
+    prefix: str
+
+
+def runs_of(nodes: Sequence[Cluster]) -> list[Run]:
+    """Nodes that follow each other and are the same object, as one."""
+    found: list[list[Cluster]] = []
+    for node in nodes:
+        if found and found[-1][0] is node:
+            found[-1].append(node)
+        else:
+            found.append([node])
+    made: dict[int, tuple[Cluster, str]] = {}
+    for same in found:
+        if id(same[0]) not in made:
+            hosts = len({same[0].devices[gpu].node for gpu in same[0].gpus})
+            made[id(same[0])] = normal(same[0]), "rack" if hosts > 1 else "node"
+    return [
+        Run(node=node, count=len(same), joined=nics_of(node), prefix=prefix)
+        for same in found
+        for node, prefix in [made[id(same[0])]]
+    ]
+
+
+def nics_of(node: Cluster) -> frozenset[int]:
+    """All NICs of a node."""
+    return frozenset(i for i, device in enumerate(node.devices) if device.kind == NIC)
+
+
+def blocks_of(runs: Sequence[Run]) -> tuple[Block, ...]:
+    """Number the devices and links of runs of nodes."""
+    blocks: list[Block] = []
+    first = gpu = link = 0
+    other = sum(run.count * len(run.node.gpus) for run in runs)
+    for run in runs:
+        blocks.append(
+            Block(
+                node=run.node, joined=run.joined, prefix=run.prefix, first=first, count=run.count,
+                first_gpu=gpu, first_other=other, first_link=link,
+            )
+        )  # fmt: skip
+        first += run.count
+        gpu += run.count * len(run.node.gpus)
+        other += run.count * (len(run.node.devices) - len(run.node.gpus))
+        link += run.count * len(run.node.links)
+    return tuple(blocks)
+
+
+def is_plain(node: Cluster) -> bool:
+    """Whether all that leads out of a node is the fabric that joins it."""
+    return not any(link.link_class == SCALE_OUT for link in node.links)
+
+
+def trimmed(layout: Layout, links: LinkTable, down: Sequence[int]) -> Layout:
+    """The layout without links: nodes that lose some, or whose NICs no longer lead out, become blocks of their own."""
+    gone = np.array(sorted(down), np.int64)
+    lost: dict[tuple[int, int], set[int]] = {}
+    for number, block in enumerate(layout.blocks):
+        width = max(1, len(block.node.links))
+        inside = gone - block.first_link
+        inside = inside[(inside >= 0) & (inside < block.count * len(block.node.links))]
+        for copy, local in zip(*(part.tolist() for part in np.divmod(inside, width)), strict=True):
+            lost.setdefault((number, copy), set()).add(local)
+    cut = _cut_nics(layout, links, gone)
+    runs: list[Run] = []
+    for number, block in enumerate(layout.blocks):
+        touched = [copy for n, copy in {*lost, *cut} if n == number]
+        own = {copy: (lost.get((number, copy), set()), cut.get((number, copy), set())) for copy in touched}
+        runs.extend(_split(block, own))
+    return Layout(
+        blocks=blocks_of(runs),
+        fabric_device=layout.fabric_device,
+        fabric_link=layout.fabric_link - int((gone < layout.fabric_link).sum()),
+        clos=layout.clos,
+        trimmed=layout.trimmed or bool((gone >= layout.fabric_link).any()),
+    )
+
+
+def _cut_nics(layout: Layout, links: LinkTable, gone: Int64) -> dict[tuple[int, int], set[int]]:
+    """(block, node of it) -> NICs that have lost their last link into the fabric."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for device in np.unique(links.source[gone[gone >= layout.fabric_link]]).tolist():
+        own = links.links_from(device)
+        if np.isin(own[own >= layout.fabric_link], gone).all():
+            number, copy, local = (int(part[0]) for part in layout.places(np.array([device])))
+            if number >= 0:
+                found.setdefault((number, copy), set()).add(local)
+    return found
+
+
+def _split(block: Block, lost: Mapping[int, tuple[set[int], set[int]]]) -> Iterator[Run]:
+    """Runs of a block in which some nodes have lost links, or NICs that lead out."""
+    at = 0
+    for copy, (links, nics) in sorted(lost.items()):
+        if copy > at:
+            yield Run(node=block.node, count=copy - at, joined=block.joined, prefix=block.prefix)
+        node = without_links(block.node, frozenset(links)) if links else block.node
+        yield Run(node=node, count=1, joined=block.joined - nics, prefix=block.prefix)
+        at = copy + 1
+    if at < block.count:
+        yield Run(node=block.node, count=block.count - at, joined=block.joined, prefix=block.prefix)
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def device_columns(blocks: Sequence[Block], kinds: dict[DeviceKind, int]) -> DeviceTable:
+    """The devices of all nodes; ``kinds`` is added to."""
+    parts: list[tuple[list[str], Int32, Int32, Block]] = []
+    first_host = 0
+    for gpus in (True, False):
+        first_host = 0
+        for block in blocks:
+            hosts = {name: number for number, name in enumerate(block.hosts)}
+            members = [device for device in block.node.devices if (device.kind == GPU) == gpus]
+            kind = np.array([kinds.setdefault(kind_of(device), len(kinds)) for device in members], np.int32)
+            host = np.array([hosts[device.node or ""] for device in members], np.int32)
+            nodes = first_host + np.arange(block.count, dtype=np.int32)[:, None] * len(hosts) + host
+            parts.append(([device.name for device in members], np.tile(kind, block.count), nodes.ravel(), block))
+            first_host += block.count * len(hosts)
+    return DeviceTable(
+        kinds=tuple(kinds),
+        kind=np.concatenate([part[1] for part in parts]),
+        node=np.concatenate([part[2] for part in parts]).astype(np.int32),
+        names=JoinedNames(
+            [_copied([("", f".{name}") for name in names], block) for names, _, _, block in parts if names]
+        ),
+        node_names=JoinedNames([_copied([("", host) for host in block.hosts], block) for block in blocks]),
+    )
+
+
+def link_columns(blocks: Sequence[Block], numbers: dict[LinkNumbers, int]) -> LinkTable:
+    """The links inside all nodes; ``numbers`` is added to."""
+    number, source, target, names = [], [], [], []
+    for block in blocks:
+        table = LinkTable.of(block.node.links)
+        codes = np.array([numbers.setdefault(each, len(numbers)) for each in table.numbers], np.int32)
+        copy = np.arange(block.count)[:, None]
+        number.append(np.tile(codes[table.number] if len(table) else table.number, block.count))
+        source.append(block.devices(table.source.astype(np.int64), copy).astype(np.int32).ravel())
+        target.append(block.devices(table.target.astype(np.int64), copy).astype(np.int32).ravel())
+        names.append(_copied([_pattern(link) for link in block.node.links], block))
+    return LinkTable(
+        numbers=tuple(numbers),
+        number=np.concatenate(number),
+        source=np.concatenate(source),
+        target=np.concatenate(target),
+        names=JoinedNames(names),
+    )
+
+
+def _copied(patterns: Sequence[tuple[str, ...]], block: Block) -> CopiedNames:
+    return CopiedNames(patterns, block.prefix, block.first, block.count)
+
+
+def _pattern(link: Link) -> tuple[str, ...]:
+    before, arrow, after = link.name.partition("->")
+    return ("", f".{before}->", f".{after}") if arrow else ("", f".{before}")

@@ -1,0 +1,92 @@
+"""Devices and links of a large machine by name, without making all names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from trine.cluster.layout import Block
+from trine.cluster.tables import DeviceTable, LinkTable
+
+_NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)
+
+
+def device_named(devices: DeviceTable, name: str) -> int | None:
+    """The number of a device of a machine of nodes; None where none has this name."""
+    layout = devices.layout
+    assert layout is not None
+    placed = _placed(layout.blocks, name)
+    if placed is not None:
+        block, copy, own = placed
+        for local, device in enumerate(block.node.devices):
+            if device.name == own:
+                return block.device(local, copy)
+        return None
+    for number in range(layout.fabric_device, len(devices)):
+        if devices.names[number] == name:
+            return number
+    return None
+
+
+def _placed(blocks: Sequence[Block], name: str) -> tuple[Block, int, str] | None:
+    """(block, node of the block, what the name says inside the node)."""
+    match = _NUMBERED.fullmatch(name)
+    if match is None or (len(match[2]) > 1 and match[2][0] == "0"):
+        return None
+    number = int(match[2])
+    for block in blocks:
+        if block.prefix == match[1] and block.first <= number < block.first + block.count:
+            return block, number - block.first, match[3]
+    return None
+
+
+def links_named(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
+    """Numbers of the links of this name, or, where none has it, of those both ways between the two devices it names."""
+    plain, _, number = name.rpartition("#")
+    wanted = plain if plain and number.isdigit() else name
+    ends = [_ends(devices, *wanted.split("->", 1))] if "->" in wanted else []
+    between = [link for pair in ends if pair is not None for link in _between(links, *pair)]
+    own = [*between, *_own_names(devices, links, wanted)]
+    found = {link for link in own if links.names[link] == name or links.names[link].partition("#")[0] == name}
+    if not found:
+        for pair in _pairs(devices, name):
+            found.update(_between(links, *pair), _between(links, *reversed(pair)))
+    return sorted(found)
+
+
+def _ends(devices: DeviceTable, source: str, target: str) -> tuple[int, int] | None:
+    a, b = device_named(devices, source), device_named(devices, target)
+    return None if a is None or b is None else (a, b)
+
+
+def _between(links: LinkTable, source: int, target: int) -> list[int]:
+    near = links.links_from(source)
+    return near[links.target[near] == target].tolist()  # type: ignore[no-any-return]
+
+
+def _own_names(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
+    """Links inside the node that the name begins with: a file may give them any name."""
+    layout = devices.layout
+    assert layout is not None
+    placed = _placed(layout.blocks, name)
+    if placed is None:
+        return []
+    block, copy, _ = placed
+    first = block.first_link + copy * len(block.node.links)
+    return list(range(first, first + len(block.node.links)))
+
+
+def _pairs(devices: DeviceTable, name: str) -> list[tuple[int, int]]:
+    """The two devices that ``a-b`` may mean."""
+    cuts = (place - 1 for place in accumulate(len(part) + 1 for part in name.split("-")[:-1]))
+    found = (_ends(devices, name[:cut], name[cut + 1 :]) for cut in cuts)
+    return [pair for pair in found if pair is not None]
+
+
+def likely_names(names: Sequence[str], shown: int = 20_000) -> list[str]:
+    """Names to look for the nearest one among: all, or so many spread evenly over them."""
+    chosen = np.unique(np.linspace(0, len(names) - 1, shown).astype(np.int64)) if len(names) > shown else None
+    return list(names) if chosen is None else [names[i] for i in chosen.tolist()]

@@ -1,0 +1,150 @@
+"""What a cluster is made of: devices, links, and the fabric that joins nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trine.errors import SpecError, nearest
+
+GPU, HOST, SWITCH, NIC = "gpu", "host", "switch", "nic"
+KINDS = (GPU, HOST, SWITCH, NIC)
+SCALE_UP, HOST_LINK, SCALE_OUT = "scale-up", "host", "scale-out"
+#: What a link is for: between the GPUs of a node or rack, to host memory and NICs (PCIe), or between nodes.
+LINK_CLASSES = (SCALE_UP, HOST_LINK, SCALE_OUT)
+#: How far a cluster's numbers can be trusted; see docs/formats/cluster.md.
+EVIDENCE = ("measured", "interpolated", "modelled", "assumed")
+#: Libraries whose choices and costs trine knows.
+LIBRARIES = ("nccl", "rccl")
+#: What can join nodes; ``clos`` is another word for ``fat-tree``. Those of :data:`LEAVED` have leaf switches.
+FABRICS = ("switch", "rail", "fat-tree", "clos", "dragonfly", "none")
+LEAVED = ("rail", "fat-tree", "clos")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """Something that links connect. ``gpu`` names a GPU model that :func:`trine.cluster.load_gpu` knows.
+
+    ``kind``: ``gpu``, ``host`` (host memory), ``switch`` or ``nic``. ``node`` is the host that it belongs to.
+    ``forwards``: whether routes may pass through it. ``reduces``: a switch that adds up and multicasts what passes
+    through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to.
+    """
+
+    name: str
+    kind: str = GPU
+    gpu: str | None = None
+    node: str | None = None
+    forwards: bool = False
+    reduces: bool = False
+    rail: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """One direction of a wire, from device index ``source`` to device index ``target``.
+
+    ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` what the data sheet says (None: not known).
+    ``latency_ps`` is that of the wire and what it ends in, without software. ``link_class``: one of LINK_CLASSES.
+    ``medium``: its entry in the link catalogue (``nvlink4``, ``pcie5``, ``ib-ndr``), None where it is just numbers.
+    """
+
+    name: str
+    source: int
+    target: int
+    bytes_per_s: int
+    latency_ps: int
+    link_class: str = SCALE_UP
+    medium: str | None = None
+    peak_bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fabric:
+    """What joins nodes: ``kind`` is one of :data:`FABRICS`; ``link`` is in the link catalogue.
+
+    ``lanes``: of each NIC. ``reduces``: its switches add up what passes through (SHARP). Of fabrics with leaves:
+    ``oversubscription``: how many times more bandwidth goes down from a leaf switch than up; ``radix``: ports of a
+    switch.
+
+    Raises
+    ------
+    SpecError: an unknown kind, or numbers of leaves where there are none.
+    """
+
+    kind: str
+    link: str
+    lanes: int = 1
+    oversubscription: float = 1.0
+    radix: int = 64
+    reduces: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in FABRICS:
+            raise SpecError(f"unknown fabric {self.kind!r}{nearest(self.kind, FABRICS)}")
+        if self.kind not in LEAVED and (self.oversubscription, self.radix) != (1.0, 64):
+            raise SpecError(f"a {self.kind} fabric has no leaves, so that neither oversubscription nor radix matter")
+
+
+class Wire(NamedTuple):
+    """A link before it has a name; the fields are those of :class:`Link`. ``name`` None: it is named after its ends."""
+
+    source: int
+    target: int
+    bytes_per_s: int
+    latency_ps: int
+    link_class: str = SCALE_UP
+    medium: str | None = None
+    peak_bytes_per_s: int | None = None
+    name: str | None = None
+
+    def back(self) -> Wire:
+        """The other direction of a duplex wire."""
+        return self._replace(source=self.target, target=self.source)
+
+
+def make_links(devices: Sequence[Device], wires: Iterable[Wire | tuple[int, int, int, int]]) -> tuple[Link, ...]:
+    """Name directed wires after their ends; parallel ones get #2, #3, ..."""
+    seen: dict[tuple[int, int], int] = {}
+    links = []
+    for wire in wires:
+        source, target, bytes_per_s, latency_ps, link_class, medium, peak, name = Wire(*wire)
+        count = seen[source, target] = seen.get((source, target), 0) + 1
+        if name is None:
+            name = f"{devices[source].name}->{devices[target].name}" + (f"#{count}" if count > 1 else "")
+        links.append(
+            Link(
+                name=name,
+                source=source,
+                target=target,
+                bytes_per_s=bytes_per_s,
+                latency_ps=latency_ps,
+                link_class=link_class,
+                medium=medium,
+                peak_bytes_per_s=peak,
+            )
+        )
+    return tuple(links)
+
+
+def wire_of(link: Link) -> Wire:
+    """The wire of a link, to be named anew."""
+    return Wire(
+        link.source, link.target, link.bytes_per_s, link.latency_ps, link.link_class, link.medium, link.peak_bytes_per_s
+    )
+
+
+def check_link(link: Link, devices: Sequence[Device]) -> None:
+    """Raise SpecError for a link that cannot be."""
+    if not (0 <= link.source < len(devices) and 0 <= link.target < len(devices)):
+        raise SpecError(f"link {link.name!r} joins a device that does not exist")
+    if link.source == link.target:
+        raise SpecError(f"link {link.name!r} joins {devices[link.source].name!r} to itself")
+    if link.bytes_per_s <= 0:
+        raise SpecError(f"link {link.name!r}: the bandwidth must be positive")
+    if link.link_class not in LINK_CLASSES:
+        raise SpecError(
+            f"link {link.name!r}: unknown class {link.link_class!r}{nearest(link.link_class, LINK_CLASSES)}"
+        )
+    if link.latency_ps < 0:
+        raise SpecError(f"link {link.name!r}: the latency must not be negative")

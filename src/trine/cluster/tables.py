@@ -1,0 +1,205 @@
+"""Devices and links of a large machine as columns; each is made when it is looked at.
+
+2 million links take 24 MB so, and 1 GB as objects. Small clusters hold tuples of objects; :meth:`LinkTable.of` and
+:meth:`DeviceTable.of` give their columns to whoever works on whole arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.names import ChosenNames, Int32, Int64, Lazy
+from trine.cluster.parts import Device, Link
+
+if TYPE_CHECKING:
+    from trine.cluster.layout import Layout
+
+#: Up to here all objects are made and kept as soon as one is asked for.
+KEPT = 1 << 14
+
+
+class DeviceKind(NamedTuple):
+    """What devices have in common; the fields are those of :class:`Device`."""
+
+    kind: str
+    gpu: str | None
+    forwards: bool
+    reduces: bool
+    rail: int | None
+
+
+class LinkNumbers(NamedTuple):
+    """What links have in common; the fields are those of :class:`Link`."""
+
+    bytes_per_s: int
+    latency_ps: int
+    link_class: str
+    medium: str | None
+    peak_bytes_per_s: int | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class DeviceTable(Lazy[Device]):
+    """``kind``: int32[devices], index into ``kinds``. ``node``: int32[devices], index into ``node_names``, -1: none.
+
+    ``layout``: how the machine is made of nodes alike, None where nobody knows.
+    """
+
+    kinds: tuple[DeviceKind, ...]
+    kind: Int32
+    node: Int32
+    names: Sequence[str]
+    node_names: Sequence[str]
+    layout: Layout | None = None
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @cached_property
+    def _kept(self) -> tuple[Device, ...] | None:
+        return tuple(map(self._made, range(len(self)))) if len(self) <= KEPT else None
+
+    def item(self, index: int) -> Device:
+        return self._made(index) if self._kept is None else self._kept[index]
+
+    def __iter__(self) -> Iterator[Device]:
+        return map(self._made, range(len(self))) if self._kept is None else iter(self._kept)
+
+    def _made(self, index: int) -> Device:
+        what, node = self.kinds[self.kind[index]], int(self.node[index])
+        return Device(
+            name=self.names[index],
+            kind=what.kind,
+            gpu=what.gpu,
+            node=None if node < 0 else self.node_names[node],
+            forwards=what.forwards,
+            reduces=what.reduces,
+            rail=what.rail,
+        )
+
+    @classmethod
+    def of(cls, devices: Sequence[Device]) -> DeviceTable:
+        """The columns of any devices."""
+        if isinstance(devices, DeviceTable):
+            return devices
+        kinds: dict[DeviceKind, int] = {}
+        nodes: dict[str | None, int] = {None: -1}
+        kind = [kinds.setdefault(kind_of(device), len(kinds)) for device in devices]
+        node = [nodes.setdefault(device.node, len(nodes) - 1) for device in devices]
+        return cls(
+            kinds=tuple(kinds),
+            kind=np.array(kind, np.int32),
+            node=np.array(node, np.int32),
+            names=tuple(device.name for device in devices),
+            node_names=tuple(name for name in nodes if name is not None),
+        )
+
+    def where(self, *kinds: str) -> npt.NDArray[np.bool_]:
+        """bool[devices]: which are of one of these kinds."""
+        return np.array([what.kind in kinds for what in self.kinds], np.bool_)[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LinkTable(Lazy[Link]):
+    """``source``, ``target``: int32[links], devices. ``number``: int32[links], index into ``numbers``."""
+
+    numbers: tuple[LinkNumbers, ...]
+    number: Int32
+    source: Int32
+    target: Int32
+    names: Sequence[str]
+    layout: Layout | None = None
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @cached_property
+    def _kept(self) -> tuple[Link, ...] | None:
+        return tuple(map(self._made, range(len(self)))) if len(self) <= KEPT else None
+
+    def item(self, index: int) -> Link:
+        return self._made(index) if self._kept is None else self._kept[index]
+
+    def __iter__(self) -> Iterator[Link]:
+        return map(self._made, range(len(self))) if self._kept is None else iter(self._kept)
+
+    def _made(self, index: int) -> Link:
+        numbers = self.numbers[self.number[index]]
+        return Link(
+            name=self.names[index],
+            source=int(self.source[index]),
+            target=int(self.target[index]),
+            bytes_per_s=numbers.bytes_per_s,
+            latency_ps=numbers.latency_ps,
+            link_class=numbers.link_class,
+            medium=numbers.medium,
+            peak_bytes_per_s=numbers.peak_bytes_per_s,
+        )
+
+    @classmethod
+    def of(cls, links: Sequence[Link]) -> LinkTable:
+        """The columns of any links."""
+        if isinstance(links, LinkTable):
+            return links
+        numbers: dict[LinkNumbers, int] = {}
+        number = [numbers.setdefault(numbers_of(link), len(numbers)) for link in links]
+        return cls(
+            numbers=tuple(numbers),
+            number=np.array(number, np.int32),
+            source=np.array([link.source for link in links], np.int32),
+            target=np.array([link.target for link in links], np.int32),
+            names=tuple(link.name for link in links),
+        )
+
+    @cached_property
+    def bytes_per_s(self) -> Int64:
+        """int64[links]."""
+        return np.array([numbers.bytes_per_s for numbers in self.numbers], np.int64)[self.number]
+
+    @cached_property
+    def latency_ps(self) -> Int64:
+        """int64[links]."""
+        return np.array([numbers.latency_ps for numbers in self.numbers], np.int64)[self.number]
+
+    def of_class(self, *classes: str) -> npt.NDArray[np.bool_]:
+        """bool[links]: which are of one of these classes."""
+        return np.array([numbers.link_class in classes for numbers in self.numbers], np.bool_)[self.number]
+
+    @cached_property
+    def by_source(self) -> tuple[Int64, Int64]:
+        """(ptr int64[devices up to the last source + 2], links int64[links]): CSR of the links from each device."""
+        order = np.argsort(self.source, kind="stable")
+        count = np.bincount(self.source) if len(order) else np.zeros(0, np.int64)
+        return np.concatenate(([0], np.cumsum(count))), order
+
+    def links_from(self, device: int) -> Int64:
+        """int64[...]: the links that start at a device, in order."""
+        ptr, order = self.by_source
+        return order[ptr[device] : ptr[device + 1]] if device + 1 < len(ptr) else order[:0]
+
+    def chosen(self, links: Int64, layout: Layout | None = None) -> LinkTable:
+        """Some of the links, by their numbers, under their names."""
+        return LinkTable(
+            numbers=self.numbers,
+            number=self.number[links],
+            source=self.source[links],
+            target=self.target[links],
+            names=ChosenNames(self.names, links),
+            layout=layout,
+        )
+
+
+def kind_of(device: Device) -> DeviceKind:
+    """What a device has in common with others."""
+    return DeviceKind(device.kind, device.gpu, device.forwards, device.reduces, device.rail)
+
+
+def numbers_of(link: Link) -> LinkNumbers:
+    """What a link has in common with others."""
+    return LinkNumbers(link.bytes_per_s, link.latency_ps, link.link_class, link.medium, link.peak_bytes_per_s)

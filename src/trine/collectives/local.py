@@ -1,0 +1,210 @@
+"""What one position of a collective sends and waits for, without expanding all positions.
+
+What :func:`trine.collectives.expand` says about a position, and no more. Where a schedule states a symmetry
+(``shift_symmetric``, ``symmetry``), it follows from the sends of position 0 and of those that send to it, and every
+other position does the same among positions moved alike. Other schedules (trees, rooted ones, ranks beyond a power of
+two, switches) are expanded once, and positions that do the same are found by comparing them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.columns import columns_of
+from trine.collectives.expand import MANY_RANKS, transfer_bytes, without_sizes
+from trine.collectives.local_form import Form, forms_of
+from trine.collectives.local_waits import waits_of_all, waits_of_first
+from trine.collectives.symmetry import moved, symmetry_of
+from trine.errors import InputError
+from trine.model.schedule import RankSends, Schedule
+
+Index = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Positions = npt.NDArray[np.integer] | Sequence[int]
+
+
+class _Peers(Protocol):
+    """The peers of positions of one structure: int32[positions, roles]."""
+
+    def __call__(self, positions: Index) -> Int32: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Moved:
+    """Peers of a symmetric schedule: those of position 0, moved."""
+
+    of_first: Int32
+    symmetry: tuple[int, ...]
+
+    def __call__(self, positions: Index) -> Int32:
+        return moved(self.of_first, positions[:, None], self.symmetry)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Listed:
+    """Peers of each position, listed (CSR)."""
+
+    ptr: Index
+    peers: Int32
+
+    def __call__(self, positions: Index) -> Int32:
+        if not len(positions):
+            return np.zeros((0, 0), dtype=np.int32)
+        roles = np.arange(self.ptr[positions[0] + 1] - self.ptr[positions[0]])
+        return self.peers[self.ptr[positions][:, None] + roles]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LocalStructures:
+    """What all positions of a schedule send and wait for, each distinct structure once.
+
+    structure_of: int32[ranks and switches], index into ``structures``. structures: that of each, with the peers of the
+    first position that has it; no two have one key. A symmetric schedule of equal chunks has one.
+    """
+
+    structure_of: Int32
+    structures: tuple[RankSends, ...]
+    _peers: _Peers
+
+    def peers_of(self, positions: Positions) -> Int32:
+        """int32[positions, roles]: the peers of ``positions``, all of one structure, in the order of its ``peers``.
+
+        Raises
+        ------
+        InputError: a position that the schedule does not have, or positions of several structures.
+        """
+        rows = np.asarray(positions, dtype=np.int64)
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self.structure_of)):
+            raise InputError(f"positions are from 0 to {len(self.structure_of) - 1}, got {rows.min()} to {rows.max()}")
+        if (self.structure_of[rows] != self.structure_of[rows[:1]]).any():
+            raise InputError("peers can be tabled for positions of one structure only")
+        return self._peers(rows)
+
+
+def rank_sends(schedule: Schedule, position: int) -> RankSends:
+    """What ``position`` (switches follow the ranks) sends and waits for. Arrays are shared between positions.
+
+    With ``chunk_sizes`` each call reads all of them; :func:`local_structures` reads them once for all positions.
+
+    Raises
+    ------
+    InputError: there is no such position; and as :func:`trine.collectives.expand`.
+    """
+    if not 0 <= position < schedule.num_ranks + schedule.num_agents:
+        raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_agents - 1}, got {position}")
+    kept = _structures(schedule)
+    form = kept.forms[kept.structure_of[position]]
+    peers = kept.peers(np.array([position]))[0]
+    if schedule.chunk_sizes is None:
+        return dataclasses.replace(_equal_chunks(form, schedule.chunk_bytes), peers=peers)
+    one = columns_of(schedule, range(position, position + 1))
+    return dataclasses.replace(_own_sizes(form, transfer_bytes(schedule, one.chunk, one.pieces)), peers=peers)
+
+
+def local_structures(schedule: Schedule) -> LocalStructures:
+    """What every position sends and waits for.
+
+    With ``chunk_sizes`` positions are told apart by the sizes of their sends too, so that all sends are listed.
+
+    Raises
+    ------
+    InputError: as :func:`trine.collectives.expand`.
+    """
+    kept = _structures(schedule)
+    if schedule.chunk_sizes is not None:
+        return _by_size(schedule, kept)
+    structures = tuple(_equal_chunks(form, schedule.chunk_bytes) for form in kept.forms)
+    return LocalStructures(structure_of=kept.structure_of, structures=structures, _peers=kept.peers)
+
+
+# -- structures without sizes ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Structures:
+    structure_of: Int32
+    forms: tuple[Form, ...]
+    peers: _Peers
+
+
+def _structures(schedule: Schedule) -> _Structures:
+    """As expansions, what does not depend on sizes is kept."""
+    key = without_sizes(schedule)
+    if symmetry_of(schedule) is not None:
+        return _kept_symmetric(key)
+    return (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(key)
+
+
+@lru_cache(maxsize=64)
+def _kept_symmetric(schedule: Schedule) -> _Structures:
+    symmetry = symmetry_of(schedule)
+    assert symmetry is not None
+    num_ranks = schedule.num_ranks
+    form = forms_of(waits_of_first(schedule, symmetry), num_ranks, num_ranks).form(0)
+    return _Structures(
+        structure_of=np.zeros(num_ranks, dtype=np.int32),
+        forms=(form,),
+        peers=_Moved(of_first=form.sends.peers, symmetry=symmetry),
+    )
+
+
+@lru_cache(maxsize=64)
+def _kept(schedule: Schedule) -> _Structures:
+    return _compared(schedule)
+
+
+@lru_cache(maxsize=8)
+def _kept_large(schedule: Schedule) -> _Structures:
+    return _compared(schedule)
+
+
+def _compared(schedule: Schedule) -> _Structures:
+    """The distinct ones among the forms of all positions."""
+    num_positions = schedule.num_ranks + schedule.num_agents
+    table = forms_of(waits_of_all(schedule), schedule.num_ranks, num_positions)
+    found: dict[bytes, int] = {}
+    structure_of = np.array([found.setdefault(table.key(p), len(found)) for p in range(num_positions)], dtype=np.int32)
+    firsts = np.unique(structure_of, return_index=True)[1]
+    return _Structures(
+        structure_of=structure_of,
+        forms=tuple(table.form(int(position)) for position in firsts),
+        peers=_Listed(ptr=table.peers_ptr, peers=table.peers),
+    )
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def _equal_chunks(form: Form, chunk_bytes: int) -> RankSends:
+    key = form.sends.structure_key + b"=" + chunk_bytes.to_bytes(8, "little")
+    return dataclasses.replace(form.sends, size_bytes=form.units * chunk_bytes, structure_key=key)
+
+
+def _own_sizes(form: Form, size_bytes: Index) -> RankSends:
+    key = form.sends.structure_key + b":" + hashlib.blake2b(size_bytes.tobytes(), digest_size=16).digest()
+    return dataclasses.replace(form.sends, size_bytes=size_bytes, structure_key=key)
+
+
+def _by_size(schedule: Schedule, kept: _Structures) -> LocalStructures:
+    """The structures of all positions, told apart by sizes as well."""
+    num_positions = len(kept.structure_of)
+    whole = columns_of(schedule, range(num_positions))
+    sizes = transfer_bytes(schedule, whole.chunk, whole.pieces)
+    ptr = np.searchsorted(whole.src, np.arange(num_positions + 1))
+    number: dict[bytes, int] = {}
+    structures: list[RankSends] = []
+    structure_of = np.empty(num_positions, dtype=np.int32)
+    for position in range(num_positions):
+        one = _own_sizes(kept.forms[kept.structure_of[position]], sizes[ptr[position] : ptr[position + 1]])
+        structure_of[position] = number.setdefault(one.structure_key, len(number))
+        if len(structures) < len(number):
+            structures.append(dataclasses.replace(one, peers=kept.peers(np.array([position]))[0]))
+    return LocalStructures(structure_of=structure_of, structures=tuple(structures), _peers=kept.peers)

@@ -1,0 +1,87 @@
+"""Streams that pressure slows down, in plain Python: the readable definition, and the oracle of ``_pace.py``.
+
+A task does work at the speed of its stream, which is what pressure leaves of full speed, at least a hundredth. The
+changes of one instant count together. Work is an exact fraction of a picosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from trine.engine.describe import faster_than_full
+from trine.model.taskgraph import Int32, TaskGraph
+from trine.network._limits import FULL_PPM, LEAST_PPM
+
+
+@dataclass(slots=True)
+class Work:
+    """What a task had left to do at ``since_ps``, in ps at full speed, and when it will have done it (-1: unknown)."""
+
+    task: int
+    left_ps: Fraction
+    since_ps: int
+    due_ps: int = -1
+
+
+class PacedStreams:
+    """All streams of a run. A task without duration, or on no stream, has nothing to do with them."""
+
+    def __init__(self, graph: TaskGraph, pressure_ppm: Int32, pressure_stream: Int32) -> None:
+        self.graph = graph
+        self.pressure_ppm = pressure_ppm.tolist()
+        self.pressure_stream = pressure_stream.tolist()
+        self.nominal_ppm = [FULL_PPM] * len(graph.stream_names)
+        self.speed_ppm = [FULL_PPM] * len(graph.stream_names)
+        self.work: dict[int, Work] = {}
+        self.changed: set[int] = set()
+
+    def press(self, finished: int) -> None:
+        """A task has ended: its stream loses or gets back speed."""
+        stream = self.pressure_stream[finished]
+        if stream >= 0:
+            self.nominal_ppm[stream] -= self.pressure_ppm[finished]
+            self.changed.add(stream)
+
+    def begin(self, task: int, now: int) -> bool:
+        """Let ``task`` run; False where it is none of a stream's business."""
+        stream, duration_ps = int(self.graph.stream[task]), int(self.graph.duration_ps[task])
+        if stream < 0 or duration_ps == 0:
+            return False
+        self.work[stream] = Work(task, Fraction(duration_ps), now)
+        self.changed.add(stream)
+        return True
+
+    def ends(self, task: int, now: int) -> bool:
+        """Whether ``task``, of which an event says so, really ends now."""
+        stream = int(self.graph.stream[task])
+        if stream < 0 or not self.graph.duration_ps[task]:
+            return True
+        work = self.work.get(stream)
+        if work is None or (work.task, work.due_ps) != (task, now):
+            return False
+        del self.work[stream]
+        return True
+
+    def foresee(self, now: int, *, is_over: bool) -> list[tuple[int, int]]:
+        """Take over the changes of an instant; returns the tasks that will end at another time, and when.
+
+        ``is_over``: no more changes come at this instant, so that no stream may be faster than at full speed.
+        """
+        moved = []
+        for stream in sorted(self.changed):
+            if is_over and self.nominal_ppm[stream] > FULL_PPM:
+                raise faster_than_full(self.graph, stream, now)
+            work = self.work.get(stream)
+            if work is not None:
+                work.left_ps -= Fraction((now - work.since_ps) * self.speed_ppm[stream], FULL_PPM)
+                work.since_ps = now
+            self.speed_ppm[stream] = max(LEAST_PPM, self.nominal_ppm[stream])
+            if work is not None:
+                due_ps = now + ceil(work.left_ps * FULL_PPM / self.speed_ppm[stream])
+                if due_ps != work.due_ps:
+                    work.due_ps = due_ps
+                    moved.append((work.task, due_ps))
+        self.changed.clear()
+        return moved

@@ -1,0 +1,88 @@
+"""The distinct collectives of a job, and which schedule each group runs them by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives import make_schedule
+from trine.collectives.local import LocalStructures, local_structures
+from trine.errors import PlanError
+from trine.model.program import Collective
+from trine.model.schedule import RankSends
+from trine.parallel.grid import RankGrid
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+#: (kind, bytes, groups [groups, ranks], algorithm or None) -> the make of each group, and of each make the algorithm to
+#: simulate and the ps of software before each of its messages
+GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[tuple[str | None, int]]]]
+
+
+class Call(NamedTuple):
+    """A collective but for its place in the program."""
+
+    axis: str
+    kind: str
+    size_bytes: int
+    root: int
+    algorithm: str | None
+
+
+def call_of(step: Collective) -> Call:
+    return Call(step.axis, step.kind, step.size_bytes, step.root, step.algorithm)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """How groups of one make run a call."""
+
+    algorithm: str
+    software_ps: int
+    local: LocalStructures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallPlan:
+    """How all groups run one call. firsts: int64[groups], sorted; make: int32[groups]; answers: of each make."""
+
+    call: Call
+    firsts: Int64
+    make: Int32
+    answers: tuple[Answer, ...]
+
+    def of(self, ranks: Int64, grid: RankGrid) -> tuple[Int64, Int64]:
+        """The make of each rank's group, and the structure of its position: int64[ranks] each."""
+        make = self.make[np.searchsorted(self.firsts, grid.firsts(ranks, self.call.axis))].astype(np.int64)
+        position = grid.coordinates(ranks, self.call.axis)
+        structure = np.zeros(len(ranks), np.int64)
+        for number, answer in enumerate(self.answers):
+            own = make == number
+            structure[own] = answer.local.structure_of[position[own]]
+        return make, structure
+
+    def sends(self, make: int, structure: int) -> RankSends:
+        return self.answers[make].local.structures[structure]
+
+
+def plan_call(call: Call, ranks: Int64, grid: RankGrid, costs: GroupCosts | None) -> CallPlan:
+    """How the groups of ``ranks`` run ``call``. Raises PlanError for a schedule that needs switches that add up."""
+    firsts = np.unique(grid.firsts(ranks, call.axis))
+    groups = firsts[:, None] + grid.offsets(call.axis)[None, :]
+    if costs is None:
+        make, answers = np.zeros(len(firsts), np.int32), [(call.algorithm, 0)]
+    else:
+        make, answers = costs(call.kind, call.size_bytes, groups, call.algorithm)  # type: ignore[assignment]
+    return CallPlan(call, firsts, make, tuple(_answer(call, groups.shape[1], *answer) for answer in answers))
+
+
+def _answer(call: Call, num_ranks: int, algorithm: str | None, software_ps: int) -> Answer:
+    schedule = make_schedule(call.kind, num_ranks, call.size_bytes, algorithm, call.root)
+    if schedule.num_agents:
+        raise PlanError(f"{call.kind} by {schedule.algorithm} needs switches that add up, which no layout places yet")
+    return Answer(schedule.algorithm, software_ps, local_structures(schedule))

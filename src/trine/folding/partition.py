@@ -1,0 +1,193 @@
+"""Classes of ranks, and of links, that cannot be told apart: colour refinement, then a proof without hashes.
+
+Two ranks stay in one class while they have the same sketch, and see the same classes of ranks and links in the same
+places; two links while they are alike and the same numbers of the same routes of the same classes cross them. See
+docs/design/folding.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import SimulationError
+from trine.folding._refine import SEPARATOR, count_distinct, refine_round
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+UInt64 = npt.NDArray[np.uint64]
+
+#: Two sums of 64 bits that agree by chance: about once in 10**8 partitions of a million members; then try another.
+SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sight:
+    """What every rank sees, in an order that is the same for ranks that may be alike.
+
+    ptr: int64[ranks + 1]. items: int32; the number of another rank, or ranks + index into ``links``, or -1 between
+    routes. slots: int32; the number of the route that an item belongs to, among those of its rank. links: int32, the
+    links that anybody crosses.
+    """
+
+    ptr: Int64
+    items: Int32
+    slots: Int32
+    links: Int32
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.ptr) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Partition:
+    """Classes of ranks, numbered by their first members, and of the links that are crossed.
+
+    class_of: int32[ranks]. representatives: int64[classes], the first member of each. sizes: int64[classes].
+    link_class_of: int32[crossed links]; link_representatives: int64, indices among the crossed links; link_sizes:
+    int64. rounds: the number of classes of ranks after each round of refinement.
+    """
+
+    class_of: Int32
+    representatives: Int64
+    sizes: Int64
+    link_class_of: Int32
+    link_representatives: Int64
+    link_sizes: Int64
+    rounds: tuple[int, ...]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.sizes)
+
+
+def refine(ranks: Int64, links: Int64, sight: Sight, limit: int) -> Partition | None:
+    """The coarsest partition in which members of a class see the same; None if it has more than ``limit`` classes.
+
+    ranks: int64[ranks], links: int64[crossed links]: numbers of what is different to begin with.
+    """
+    for seed in SEEDS:
+        colours = _refine(_mixed(ranks, seed), _mixed(links, seed + 1), sight, limit)
+        if colours is None:
+            return None
+        partition = _partition(*colours)
+        if is_stable(partition, ranks, links, sight):
+            return partition
+    raise SimulationError("the classes of ranks are not stable: please report this as a bug; --no-fold works")
+
+
+def identity(num_ranks: int, num_links: int) -> Partition:
+    """Every rank and every link by itself."""
+    ranks, links = np.arange(num_ranks), np.arange(num_links)
+    return Partition(
+        class_of=ranks.astype(np.int32),
+        representatives=ranks,
+        sizes=np.ones(num_ranks, np.int64),
+        link_class_of=links.astype(np.int32),
+        link_representatives=links,
+        link_sizes=np.ones(num_links, np.int64),
+        rounds=(),
+    )
+
+
+def _refine(ranks: UInt64, links: UInt64, sight: Sight, limit: int) -> tuple[UInt64, UInt64, tuple[int, ...]] | None:
+    size = 1 << int(2 * max(len(ranks), len(links), 1)).bit_length()
+    table, used = np.zeros(size, np.uint64), np.zeros(size, np.uint8)
+    new_ranks, new_links = np.zeros_like(ranks), np.zeros_like(links)
+    counts, rounds = (0, 0), []
+    with np.errstate(over="ignore"):  # of interest without numba only
+        while True:
+            now = int(count_distinct(ranks, table, used)), int(count_distinct(links, table, used))
+            rounds.append(now[0])
+            if now[0] > limit:
+                return None
+            if now == counts:
+                return ranks, links, tuple(rounds[:-1])
+            counts = now
+            refine_round(ranks, links, sight.ptr, sight.items, sight.slots, new_ranks, new_links)
+            ranks, new_ranks = new_ranks, ranks
+            links, new_links = new_links, links
+
+
+def _mixed(numbers: Int64, seed: int) -> UInt64:
+    """Numbers as colours: different ones stay different (every step can be undone)."""
+    with np.errstate(over="ignore"):
+        value = numbers.astype(np.uint64) + np.uint64(seed)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return value ^ (value >> np.uint64(31))
+
+
+def _partition(ranks: UInt64, links: UInt64, rounds: tuple[int, ...]) -> Partition:
+    class_of, representatives, sizes = numbered(ranks)
+    link_class_of, link_representatives, link_sizes = numbered(links)
+    return Partition(
+        class_of=class_of,
+        representatives=representatives,
+        sizes=sizes,
+        link_class_of=link_class_of,
+        link_representatives=link_representatives,
+        link_sizes=link_sizes,
+        rounds=rounds,
+    )
+
+
+def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
+    """Equal values as classes, numbered by their first members: int32 class of each, first members, sizes."""
+    _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    number = np.empty(len(order), np.int32)
+    number[order] = np.arange(len(order), dtype=np.int32)
+    return number[inverse.ravel()], first[order].astype(np.int64), counts[order].astype(np.int64)
+
+
+# -- the proof ---------------------------------------------------------------------------------------------------------
+
+
+def is_stable(partition: Partition, ranks: Int64, links: Int64, sight: Sight) -> bool:
+    """Whether all members of each class see exactly what its representative sees. No hashes."""
+    return (
+        bool((ranks == ranks[partition.representatives][partition.class_of]).all())
+        and bool((links == links[partition.link_representatives][partition.link_class_of]).all())
+        and _ranks_agree(partition, sight)
+        and _links_agree(partition, sight)
+    )
+
+
+def _ranks_agree(partition: Partition, sight: Sight) -> bool:
+    lengths = np.diff(sight.ptr)
+    if (lengths != lengths[partition.representatives][partition.class_of]).any():
+        return False
+    seen = _classes_of_items(partition, sight)
+    owner = np.repeat(np.arange(sight.num_ranks), lengths)
+    within = np.arange(len(sight.items)) - sight.ptr[owner]
+    same = sight.ptr[partition.representatives[partition.class_of[owner]]] + within
+    return bool((seen == seen[same]).all())
+
+
+def _classes_of_items(partition: Partition, sight: Sight) -> Int64:
+    """The class of what each item names; those of links behind those of ranks."""
+    numbers = np.concatenate(
+        [partition.class_of, partition.link_class_of + np.int32(partition.num_classes), [SEPARATOR]]
+    ).astype(np.int64)
+    return numbers[sight.items]  # -1 takes the last entry
+
+
+def _links_agree(partition: Partition, sight: Sight) -> bool:
+    """Whether every link is crossed by the same (class, route)s as often as the representative of its class."""
+    at = np.flatnonzero(sight.items >= sight.num_ranks)
+    link = sight.items[at].astype(np.int64) - sight.num_ranks
+    owner = np.repeat(partition.class_of.astype(np.int64), np.diff(sight.ptr))[at]
+    code = owner * (int(sight.slots.max(initial=0)) + 1) + sight.slots[at]
+    order = np.lexsort((code, link))
+    link, code = link[order], code[order]
+    counts = np.bincount(link, minlength=len(sight.links))
+    first = np.cumsum(counts) - counts
+    same = partition.link_representatives[partition.link_class_of]
+    if (counts != counts[same]).any():
+        return False
+    within = np.arange(len(link)) - first[link]
+    return bool((code == code[first[same[link]] + within]).all())

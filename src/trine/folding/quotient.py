@@ -1,0 +1,337 @@
+"""The task graph of one rank of each class, in which a transfer stands for those of all ranks of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import PlanError, SimulationError
+from trine.folding.groups import GroupLabels
+from trine.folding.partition import Partition, Sight
+from trine.folding.sight import Part, RouteTable
+from trine.folding.sketch import HOST, MESSAGE, SELF, SENT, Edges
+from trine.folding.sketching import JobSketch
+from trine.model.taskgraph import TRANSFER, Labels, TaskGraph
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+#: (rank, tasks of its sketch, their durations in ps) -> the durations on that rank
+Stretch = Callable[[int, Int64, Int64], Int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Links:
+    """The links of a cluster. bytes_per_s, latency_ps: int64[links]; name: of each by number."""
+
+    bytes_per_s: Int64
+    latency_ps: Int64
+    name: Callable[[int], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Quotient:
+    """What is simulated. base: int64[classes], the first task of each class, whose tasks are those left of its part.
+
+    part_of: int32[classes], index into ``parts``.
+    """
+
+    graph: TaskGraph
+    partition: Partition
+    parts: tuple[Part, ...]
+    part_of: Int32
+    base: Int64
+
+    def tasks_of(self, number: int) -> slice:
+        """The tasks of a class in the graph."""
+        first = int(self.base[number])
+        return slice(first, first + len(self.parts[self.part_of[number]].tasks))
+
+
+class QuotientBuilder:
+    """Makes the graph of a partition. ``bare``: without labels, for runs whose records only count."""
+
+    def __init__(
+        self,
+        job: JobSketch,
+        parts: Sequence[Part],
+        partition: Partition,
+        sight: Sight,
+        table: RouteTable,
+        links: Links,
+        *,
+        rank_name: Callable[[int], str],
+        stretch: Stretch | None = None,
+        bare: bool = False,
+    ) -> None:
+        self.job = job
+        self.parts = tuple(parts)
+        self.partition = partition
+        self.table = table
+        self.links = links
+        self.rank_name = rank_name
+        self.stretch = stretch
+        self.bare = bare
+        self.sight = sight
+        part_of_rank = np.empty(job.grid.num_ranks, np.int32)
+        self.row_of_rank = np.empty(job.grid.num_ranks, np.int64)
+        for number, part in enumerate(self.parts):
+            part_of_rank[part.ranks] = number
+            self.row_of_rank[part.ranks] = part.rows
+        self.part_of = part_of_rank[partition.representatives]
+        self.sizes = np.array([len(part.tasks) for part in self.parts], np.int64)[self.part_of]
+        self.base = np.cumsum(self.sizes) - self.sizes
+        self.num_tasks = int(self.sizes.sum())
+        self.link_class = np.full(len(links.bytes_per_s), -1, np.int32)
+        self.link_class[sight.links] = partition.link_class_of
+        self._resolved: dict[tuple[int, ...], _Resolved] = {}
+        self._routes: dict[tuple[tuple[int, ...], tuple[int, ...], int], int] = {}
+        self._pairs = [_route_pairs(part) for part in self.parts]
+
+    def build(self) -> Quotient:
+        """The graph. Raises SimulationError where flows of a class do not spread evenly over links: a bug."""
+        resolved = [self._resolve(number) for number in range(self.partition.num_classes)]
+        graph = TaskGraph(
+            kind=self._column(lambda part: part.sketch.kind, np.int8),
+            rank=self._ranks(),
+            peer=self._peers(),
+            stream=self._streams(),
+            duration_ps=self._durations(),
+            size_bytes=self._column(lambda part: part.sketch.size_bytes, np.int64),
+            route=self._route_column(),
+            need=self._needs(resolved),
+            predecessor_ptr=self._predecessor_ptr(resolved),
+            predecessor_idx=self._predecessors(resolved),
+            **self._route_arrays(),
+            link_bytes_per_s=self.links.bytes_per_s[self._real_links()],
+            link_latency_ps=self.links.latency_ps[self._real_links()],
+            stream_names=tuple(self.job.streams) * self.partition.num_classes,
+            stream_ranks=tuple(np.repeat(np.arange(self.partition.num_classes), len(self.job.streams)).tolist()),
+            rank_names=tuple(self.rank_name(int(rank)) for rank in self.partition.representatives),
+            link_names=tuple(self.links.name(int(link)) for link in self._real_links()),
+            **self._labels(),
+            operator_names=self.job.job.operator_names,
+            layer_names=self.job.job.layer_names,
+        )
+        return Quotient(graph=graph, partition=self.partition, parts=self.parts, part_of=self.part_of, base=self.base)
+
+    # -- columns ---------------------------------------------------------------------------------------------------
+
+    def _column(self, of: Callable[[Part], npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
+        left = [of(part)[part.tasks] for part in self.parts]
+        column = np.empty(self.num_tasks, dtype)
+        for number, first in enumerate(self.base.tolist()):
+            own = left[self.part_of[number]]
+            column[first : first + len(own)] = own
+        return column
+
+    def _ranks(self) -> Int32:
+        return np.repeat(np.arange(self.partition.num_classes, dtype=np.int32), self.sizes)
+
+    def _peers(self) -> Int32:
+        """The class that the representative's message goes to, -1 for tasks that are no transfers."""
+        column = np.full(self.num_tasks, -1, np.int32)
+        roles = [part.sketch.role[part.tasks] for part in self.parts]
+        is_transfer = [part.sketch.kind[part.tasks] == TRANSFER for part in self.parts]
+        for number, rank in enumerate(self.partition.representatives.tolist()):
+            at = self.part_of[number]
+            part = self.parts[at]
+            peers = self.partition.class_of[part.sketch.peers[self.row_of_rank[rank]]]
+            of_role = np.concatenate(
+                [peers, np.full(2, number, np.int32)]
+            )  # the host and the rank itself are at the end
+            first = int(self.base[number])
+            column[first : first + len(roles[at])] = np.where(is_transfer[at], of_role[roles[at]], -1)
+        return column
+
+    def _streams(self) -> Int32:
+        count = len(self.job.streams)
+        column: Int32 = self._column(lambda part: part.sketch.stream, np.int32)
+        shift = np.repeat(np.arange(self.partition.num_classes, dtype=np.int32) * count, self.sizes)
+        return np.where(column >= 0, column + shift, -1).astype(np.int32)
+
+    def _durations(self) -> Int64:
+        column: Int64 = self._column(lambda part: part.sketch.duration_ps, np.int64)
+        if self.stretch is not None:
+            for number, rank in enumerate(self.partition.representatives.tolist()):
+                first, part = int(self.base[number]), self.parts[self.part_of[number]]
+                own = slice(first, first + len(part.tasks))
+                column[own] = self.stretch(rank, part.tasks, column[own])
+        return column
+
+    # -- dependencies ----------------------------------------------------------------------------------------------
+
+    def _resolve(self, number: int) -> tuple[_Resolved, Int64]:
+        """Edges of a class with all names replaced by numbers within the parts of its peers; and where those begin."""
+        rank = int(self.partition.representatives[number])
+        at = int(self.part_of[number])
+        part = self.parts[at]
+        roles = part.read_roles
+        peers = part.sketch.peers[self.row_of_rank[rank]]
+        classes = self.partition.class_of[peers[roles]]
+        positions = self._positions(part, rank)
+        key = (at, *self.part_of[classes].tolist(), -1, *positions.values())
+        if key not in self._resolved:
+            others = dict(zip(roles, (self.parts[p] for p in self.part_of[classes].tolist()), strict=True))
+            self._resolved[key] = _resolve_edges(part, others, positions, self._describe)
+        bases = np.zeros(part.sketch.peers.shape[1] + 1, np.int64)
+        bases[roles] = self.base[classes]
+        bases[SELF] = self.base[number]
+        return self._resolved[key], bases
+
+    def _positions(self, part: Part, rank: int) -> dict[int, int]:
+        """Position of a rank on the axis of each role that sends it messages."""
+        one = np.array([rank], np.int64)
+        found = {}
+        for role in np.unique(part.edges.role[part.edges.what == MESSAGE]).tolist():
+            found[role] = int(self.job.grid.coordinates(one, part.sketch.role_axes[role])[0])
+        return found
+
+    def _describe(self, part: Part) -> str:
+        return repr(self.job.job.programs[part.sketch.program].name)
+
+    def _needs(self, resolved: list[tuple[_Resolved, Int64]]) -> Int32:
+        return np.concatenate([one.counts for one, _ in resolved]) if resolved else np.zeros(0, np.int32)
+
+    def _predecessor_ptr(self, resolved: list[tuple[_Resolved, Int64]]) -> Int64:
+        ptr = np.zeros(self.num_tasks + 1, np.int64)
+        np.cumsum(self._needs(resolved), out=ptr[1:])
+        return ptr
+
+    def _predecessors(self, resolved: list[tuple[_Resolved, Int64]]) -> Int32:
+        column = np.empty(sum(len(one.number) for one, _ in resolved), np.int32)
+        first = 0
+        for one, bases in resolved:
+            column[first : first + len(one.number)] = bases[one.role] + one.number
+            first += len(one.number)
+        return column
+
+    # -- routes ----------------------------------------------------------------------------------------------------
+
+    def _real_links(self) -> Int64:
+        return self.sight.links[self.partition.link_representatives].astype(np.int64)
+
+    def _route_column(self) -> Int32:
+        column = np.full(self.num_tasks, -1, np.int32)
+        for number in range(self.partition.num_classes):
+            pairs, index = self._pairs[self.part_of[number]]
+            routes = np.array([*(self._route(number, role, software) for role, software in pairs), -1], np.int32)
+            first = int(self.base[number])
+            column[first : first + len(index)] = routes[index]
+        return column
+
+    def _route(self, number: int, role: int, software_ps: int) -> int:
+        part = self.parts[self.part_of[number]]
+        row = int(self.row_of_rank[self.partition.representatives[number]])
+        links = self.table.of_row(part.sketch, role, row)
+        crossed: dict[int, int] = {}
+        for link in self.link_class[links].tolist():
+            crossed[link] = crossed.get(link, 0) + 1
+        counts = []
+        for link, times in crossed.items():
+            count, rest = divmod(int(self.partition.sizes[number]) * times, int(self.partition.link_sizes[link]))
+            if rest:
+                raise SimulationError("flows of a class do not spread evenly over links: please report this as a bug")
+            counts.append(count)
+        latency_ps = int(self.links.latency_ps[links].sum()) + software_ps
+        key = (tuple(crossed), tuple(counts), latency_ps)
+        return self._routes.setdefault(key, len(self._routes))
+
+    def _route_arrays(self) -> dict[str, Any]:
+        counts = np.array([count for _, many, _ in self._routes for count in many], np.int32)
+        return {
+            "route_ptr": np.cumsum([0, *(len(links) for links, _, _ in self._routes)]).astype(np.int64),
+            "route_links": np.array([link for links, _, _ in self._routes for link in links], np.int32),
+            "route_counts": None if (counts == 1).all() else counts,
+            "route_latency_ps": np.array([latency for _, _, latency in self._routes], np.int64),
+        }
+
+    # -- labels ----------------------------------------------------------------------------------------------------
+
+    def _labels(self) -> dict[str, Any]:
+        if self.bare:
+            none = np.broadcast_to(np.int32(-1), self.num_tasks)
+            phase = np.broadcast_to(np.int8(-1), self.num_tasks)
+            labels = Labels(
+                phase=phase, operator=none, layer=none, collective=none, stage=none, microbatch=none, step=none
+            )
+            return {"labels": labels, "collectives": ()}
+        groups = GroupLabels(self.job, self.partition)
+        collective = np.full(self.num_tasks, -1, np.int32)
+        for number, rank in enumerate(self.partition.representatives.tolist()):
+            part = self.parts[self.part_of[number]]
+            numbers = groups.numbers(part.sketch, rank)
+            first = int(self.base[number])
+            collective[first : first + len(part.tasks)] = numbers[part.sketch.key[part.tasks]]
+        columns = [
+            self._column(lambda part, field=field: part.sketch.labels[field], np.int32)  # type: ignore[misc]
+            for field in range(6)
+        ]
+        return {
+            "labels": Labels(
+                phase=columns[0].astype(np.int8), operator=columns[1], layer=columns[2], collective=collective,
+                stage=columns[3], microbatch=columns[4], step=columns[5],
+            ),
+            "collectives": groups.labels(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Resolved:
+    """Edges of the tasks that are left: how many each has, and (role, number of the task in the part of that role)."""
+
+    counts: Int32
+    role: npt.NDArray[np.int16]
+    number: Int32
+
+
+def _resolve_edges(
+    part: Part, others: dict[int, Part], positions: dict[int, int], describe: Callable[[Part], str]
+) -> _Resolved:
+    edges = part.edges
+    number = np.full(len(edges), -1, np.int64)
+    own = edges.role == SELF
+    number[own] = part.number_of[edges.key[own]]
+    _check_own(part, edges, own)
+    for role, other in others.items():
+        at = np.flatnonzero(edges.role == role)
+        tasks = _named(edges, at, other, positions.get(role, -1))
+        if (tasks < 0).any():
+            raise PlanError(
+                f"program {describe(part)} waits for something that program {describe(other)} never does, along axis "
+                f"{part.sketch.role_axes[role]}"
+            )
+        number[at] = other.number_of[tasks]
+    left = number >= 0  # what has ended is not waited for any more
+    counts = np.bincount(part.number_of[edges.task[left]], minlength=len(part.tasks)).astype(np.int32)
+    return _Resolved(counts, edges.role[left], number[left].astype(np.int32))
+
+
+def _check_own(part: Part, edges: Edges, own: npt.NDArray[np.bool_]) -> None:
+    assert (part.number_of[edges.task[own]] >= 0).all()
+
+
+def _named(edges: Edges, at: Int64, other: Part, position: int) -> Int64:
+    """Tasks of the sketch of ``other`` that the edges ``at`` name, -1 where it has no such task."""
+    key, number, what = edges.key[at], edges.number[at], edges.what[at]
+    sketch = other.sketch
+    collective = np.where(what == MESSAGE, 0, key)
+    sent = np.append(sketch.first_sent, -1)[collective].astype(np.int64)  # a job may have no collective at all
+    entered = np.append(sketch.entered, -1)[collective].astype(np.int64)
+    tasks = np.where(what == SENT, np.where(sent >= 0, sent + number, -1), entered)
+    for index in np.flatnonzero(what == MESSAGE).tolist():
+        tasks[index] = sketch.messages.get((int(key[index]), position), -1)
+    return tasks
+
+
+def _route_pairs(part: Part) -> tuple[list[tuple[int, int]], Int64]:
+    """The distinct (role, software ps) of a part's transfers, and which of them each task has (the last: none)."""
+    role, software = part.sketch.role[part.tasks].astype(np.int64), part.sketch.software_ps[part.tasks]
+    sends = np.flatnonzero((role >= 0) | (role == HOST))
+    pairs, inverse = np.unique(np.stack([role[sends], software[sends]], axis=1), axis=0, return_inverse=True)
+    index = np.full(len(part.tasks), len(pairs), np.int64)
+    index[sends] = inverse.ravel()
+    return [(int(a), int(b)) for a, b in pairs.tolist()], index

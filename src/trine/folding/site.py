@@ -1,0 +1,61 @@
+"""Where the ranks of a job sit: devices, the routes between them, and the links they cross, asked for in bulk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.errors import PlanError
+from trine.folding.calls import GroupCosts
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Site:
+    """devices: int64[ranks], the device of each; ``cluster``: None for one rank on a device of its own.
+
+    costs: chooses the schedules of collectives, and says what software adds to their messages.
+    """
+
+    devices: Int64
+    cluster: Cluster | None
+    costs: GroupCosts | None
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.devices)
+
+    @property
+    def link_bytes_per_s(self) -> Int64:
+        return np.zeros(0, np.int64) if self.cluster is None else self.cluster.link_bytes_per_s
+
+    @property
+    def link_latency_ps(self) -> Int64:
+        return np.zeros(0, np.int64) if self.cluster is None else self.cluster.link_latency_ps
+
+    def link_name(self, link: int) -> str:
+        return "" if self.cluster is None else self.cluster.link_name(link)
+
+    def rank_name(self, rank: int) -> str:
+        return "gpu0" if self.cluster is None else self.cluster.device_name(int(self.devices[rank]))
+
+    def routes(self, sources: Int64 | None, targets: Int64) -> tuple[Int64, Int32]:
+        """CSR of the links from rank to rank; without ``sources`` from the host memory of each target.
+
+        Raises PlanError for a rank whose host is not known.
+        """
+        to = self.devices[targets]
+        if self.cluster is None:
+            return np.zeros(len(targets) + 1, np.int64), np.zeros(0, np.int32)
+        if sources is not None:
+            return self.cluster.routes(self.devices[sources], to)
+        hosts, routes = self.cluster.host_routes(to)
+        if (hosts < 0).any():
+            name = self.cluster.device_name(int(to[np.argmax(hosts < 0)]))
+            raise PlanError(f"device {name!r} has no host memory to copy inputs from")
+        return routes

@@ -1,0 +1,79 @@
+"""What one rank does, with the tasks of other ranks named by role: the pattern of all ranks that may be alike.
+
+A sketch is a rank program with the messages of its collectives. Its tasks are numbered from 0: the steps of the
+program, a collective being two joins (entered, ended), then what the rank sends in collectives, in program order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int16 = npt.NDArray[np.int16]
+Int8 = npt.NDArray[np.int8]
+
+#: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from.
+SELF, HOST = -1, -2
+#: What an edge names at the rank in its role: a task by number, a send of a collective, the entry into one, a message.
+TASK, SENT, ENTERED, MESSAGE = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Edges:
+    """What tasks wait for, sorted by task; every array has one entry an edge.
+
+    task: int64. role: int16, whose task the predecessor is (SELF: this rank's). what: int8, how it is named: TASK
+    ``key`` of this rank, the send ``number`` of collective ``key``, the entry into collective ``key``, or the MESSAGE
+    ``key`` that this rank receives. key, number: int32.
+    """
+
+    task: Int64
+    role: Int16
+    what: Int8
+    key: Int32
+    number: Int32
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sketch:
+    """A pattern, and the ranks that follow it.
+
+    program: its number in the job. ranks: int64[r]. peers: int32[r, roles], who is in each role. role_axes: the axis of
+    the grid along which each role lies. kind: int8[n]; duration_ps, size_bytes, software_ps (before a message enters
+    its first link): int64[n]; stream: int32[n], within the rank; labels: int32[fields, n]; key: int32[n], the
+    collective that a task belongs to, or -1; role: int16[n], of transfers whom they go to (HOST: they come from there).
+    entered, first_sent: int32[keys], the entry into each collective and the first of its sends, -1 where the rank takes
+    no part. messages: (message, position of the receiver on its axis) -> task that sends it. algorithm_of: of each
+    key that it takes part in, the algorithm. key_axes: the axis of every key.
+    """
+
+    program: int
+    ranks: Int64
+    peers: Int32
+    role_axes: tuple[str, ...]
+    kind: Int8
+    duration_ps: Int64
+    size_bytes: Int64
+    software_ps: Int64
+    stream: Int32
+    labels: Int32
+    key: Int32
+    role: Int16
+    edges: Edges
+    entered: Int32
+    first_sent: Int32
+    messages: Mapping[tuple[int, int], int]
+    algorithm_of: Mapping[int, str]
+    key_axes: tuple[str, ...]
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.kind)

@@ -1,0 +1,437 @@
+"""From a job to sketches: what each kind of rank does, its collectives expanded for its own position only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import PlanError
+from trine.folding.calls import Call, CallPlan, GroupCosts, call_of, plan_call
+from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, Edges, Sketch
+from trine.model.program import Job, Peer
+from trine.model.schedule import RankSends
+from trine.model.taskgraph import TRANSFER
+from trine.parallel.grid import RankGrid
+from trine.parallel.template import Template, make_template
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class JobSketch:
+    """A job as sketches. sketch_of: int32[ranks]; row_of: int32[ranks], the row of a rank in its sketch.
+
+    keys: all collectives, as (axis, key); calls: of each key what it does. streams: names of the streams of a rank.
+    templates: of each program.
+    """
+
+    job: Job
+    grid: RankGrid
+    sketches: tuple[Sketch, ...]
+    sketch_of: Int32
+    row_of: Int32
+    keys: tuple[tuple[str, tuple[int | str, ...]], ...]
+    templates: tuple[Template, ...]
+    streams: tuple[str, ...]
+
+
+def sketch_job(job: Job, costs: GroupCosts | None) -> JobSketch:
+    """Sketches of all ranks of ``job``; ``costs`` chooses schedules, and says what software adds to messages.
+
+    Raises PlanError where members of a group disagree on its collectives, or a message has no sender or receiver.
+    """
+    maker = _Maker(job, costs)
+    sketches = [sketch for program in range(len(job.programs)) for sketch in maker.sketches(program)]
+    sketch_of, row_of = np.empty(maker.grid.num_ranks, np.int32), np.empty(maker.grid.num_ranks, np.int32)
+    for number, sketch in enumerate(sketches):
+        sketch_of[sketch.ranks] = number
+        row_of[sketch.ranks] = np.arange(len(sketch.ranks))
+    return JobSketch(
+        job=job,
+        grid=maker.grid,
+        sketches=tuple(sketches),
+        sketch_of=sketch_of,
+        row_of=row_of,
+        keys=tuple(maker.keys),
+        templates=tuple(maker.templates),
+        streams=tuple(maker.streams),
+    )
+
+
+class _Maker:
+    def __init__(self, job: Job, costs: GroupCosts | None) -> None:
+        self.job = job
+        self.costs = costs
+        self.grid = RankGrid(job.axes)
+        self.streams: dict[str, int] = {}
+        self.templates = [make_template(program, self.streams) for program in job.programs]
+        self.program_of = np.asarray(job.program_of, dtype=np.int64)
+        self.ranks_of = [np.flatnonzero(self.program_of == p) for p in range(len(job.programs))]
+        self.keys: dict[tuple[str, tuple[int | str, ...]], int] = {}
+        self.calls: list[dict[int, Call]] = [self._calls(template) for template in self.templates]
+        self._check_agreement()
+        self.plans: dict[Call, CallPlan] = self._plans()
+        self.messages: dict[tuple[str, tuple[int | str, ...]], int] = {}
+        self.sent = [self._sent(template) for template in self.templates]
+        self.many_targets = {
+            axis for table, template in zip(self.sent, self.templates, strict=True)
+            for axis in _axes_of_shared_tags(template)
+        }  # fmt: skip
+
+    def _calls(self, template: Template) -> dict[int, Call]:
+        """Number of each collective of a program -> what it is, in program order; those of one rank send nothing."""
+        found = {}
+        for _, step in template.collectives.values():
+            number = self.keys.setdefault((step.axis, step.key), len(self.keys))
+            if self.grid.size(step.axis) > 1:
+                found[number] = call_of(step)
+        return found
+
+    def _check_agreement(self) -> None:
+        for axis in dict.fromkeys(call.axis for calls in self.calls for call in calls.values()):
+            groups = self.program_of[self.grid.members(axis)]
+            mixed = groups[(groups != groups[:, :1]).any(axis=1)]
+            for programs in np.unique(np.sort(mixed, axis=1), axis=0):
+                self._check_group(axis, sorted(set(programs.tolist())))
+
+    def _check_group(self, axis: str, programs: Sequence[int]) -> None:
+        wanted = [(key, call) for key, call in self.calls[programs[0]].items() if call.axis == axis]
+        for other in programs[1:]:
+            if [(key, call) for key, call in self.calls[other].items() if call.axis == axis] != wanted:
+                first, second = self.job.programs[programs[0]].name, self.job.programs[other].name
+                raise PlanError(f"programs {first!r} and {second!r} disagree on the collectives of axis {axis}")
+
+    def _plans(self) -> dict[Call, CallPlan]:
+        users: dict[Call, list[int]] = {}
+        for program, calls in enumerate(self.calls):
+            for call in dict.fromkeys(calls.values()):
+                users.setdefault(call, []).append(program)
+        return {
+            call: plan_call(call, np.concatenate([self.ranks_of[p] for p in programs]), self.grid, self.costs)
+            for call, programs in users.items()
+        }
+
+    def _sent(self, template: Template) -> dict[tuple[int, int], int]:
+        """(message, position of its receiver) -> the task that sends it."""
+        table: dict[tuple[int, int], int] = {}
+        for task, send in template.sends:
+            number = self.messages.setdefault((send.peer.axis, send.tag), len(self.messages))
+            if (number, send.peer.position) in table:
+                raise PlanError(f"message {send.tag} is sent to position {send.peer.position} twice")
+            table[number, send.peer.position] = task
+        return table
+
+    # -- the sketches of one program -------------------------------------------------------------------------------
+
+    def sketches(self, program: int) -> list[Sketch]:
+        """One sketch for each combination of schedules, positions and software among the ranks of a program."""
+        ranks = self.ranks_of[program]
+        if not len(ranks):
+            return []
+        calls = list(dict.fromkeys(self.calls[program].values()))
+        found = [self.plans[call].of(ranks, self.grid) for call in calls]
+        messages = self._message_costs(program, ranks)
+        columns = [column for pair in found for column in pair] + [make for make, _ in messages.values()]
+        columns += [self.grid.coordinates(ranks, axis) for axis in sorted(self.many_targets)]
+        kind_of = _combined(columns, len(ranks))
+        sketches = []
+        for kind in range(int(kind_of.max()) + 1):
+            rows = np.flatnonzero(kind_of == kind)
+            first = rows[0]
+            chosen = {
+                call: (int(make[first]), int(structure[first]))
+                for call, (make, structure) in zip(calls, found, strict=True)
+            }
+            software = {size: answers[int(make[first])] for size, (make, answers) in messages.items()}
+            sketches.append(_Sketcher(self, program, ranks[rows], chosen, software).sketch())
+        return sketches
+
+    def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[int]]]:
+        """(peer, bytes) of each message that the program sends -> make of each rank, software ps of each make."""
+        sent = dict.fromkeys((send.peer, send.size_bytes) for _, send in self.templates[program].sends)
+        if self.costs is None:
+            return {key: (np.zeros(len(ranks), np.int64), [0]) for key in sent}
+        found = {}
+        for peer, size in sent:
+            pairs = np.stack([ranks, resolve(self.grid, ranks, peer)], axis=1)
+            make, answers = self.costs("send_recv", size, pairs, None)
+            found[peer, size] = make.astype(np.int64), [software for _, software in answers]
+        return found
+
+
+def resolve(grid: RankGrid, ranks: Int64, peer: Peer) -> Int64:
+    """int64[ranks]: whom each means by ``peer``."""
+    offsets = grid.offsets(peer.axis)
+    resolved: Int64 = ranks + offsets[peer.position] - offsets[grid.coordinates(ranks, peer.axis)]
+    return resolved
+
+
+def _axes_of_shared_tags(template: Template) -> set[str]:
+    """Axes on which one message of a program goes to several receivers, so that a receiver's position matters."""
+    seen: set[tuple[str, tuple[int | str, ...]]] = set()
+    axes = set()
+    for _, send in template.sends:
+        if (send.peer.axis, send.tag) in seen:
+            axes.add(send.peer.axis)
+        seen.add((send.peer.axis, send.tag))
+    return axes
+
+
+def _combined(columns: Sequence[Int64], num_rows: int) -> Int64:
+    """Numbers of the distinct rows, by their first occurrence."""
+    varying = [column for column in columns if (column != column[0]).any()]
+    if not varying:
+        return np.zeros(num_rows, np.int64)
+    _, first, inverse = np.unique(np.stack(varying, axis=1), axis=0, return_index=True, return_inverse=True)
+    number = np.empty(len(first), np.int64)
+    number[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return number[inverse.ravel()]
+
+
+@dataclass(slots=True)
+class _EdgeList:
+    """Edges as they come, in blocks."""
+
+    blocks: list[tuple[Int64, Int64, int, Int64, Int64]] = field(default_factory=list)
+
+    def add(self, task: Int64, role: int | Int64, what: int, key: int | Int64, number: int | Int64 = 0) -> None:
+        """Edges of ``task``; the other arguments are one for all, or one each."""
+        n = len(task)
+        self.blocks.append((task, _all(role, n), what, _all(key, n), _all(number, n)))
+
+    def build(self) -> Edges:
+        """The edges, sorted by task and otherwise in the order in which they came."""
+        if not self.blocks:
+            none = np.zeros(0, np.int64)
+            return Edges(
+                task=none,
+                role=none.astype(np.int16),
+                what=none.astype(np.int8),
+                key=none.astype(np.int32),
+                number=none.astype(np.int32),
+            )
+        task = np.concatenate([block[0] for block in self.blocks])
+        order = np.argsort(task, kind="stable")
+        what = np.concatenate([np.full(len(block[0]), block[2], np.int8) for block in self.blocks])
+        return Edges(
+            task=task[order],
+            role=np.concatenate([block[1] for block in self.blocks])[order].astype(np.int16),
+            what=what[order],
+            key=np.concatenate([block[3] for block in self.blocks])[order].astype(np.int32),
+            number=np.concatenate([block[4] for block in self.blocks])[order].astype(np.int32),
+        )
+
+
+def _all(value: int | Int64, n: int) -> Int64:
+    return np.full(n, value, np.int64) if np.isscalar(value) else np.asarray(value, np.int64)
+
+
+class _Sketcher:
+    """Makes the sketch of ranks of one program that run every collective by the same structure."""
+
+    def __init__(
+        self,
+        maker: _Maker,
+        program: int,
+        ranks: Int64,
+        chosen: dict[Call, tuple[int, int]],
+        software: dict[tuple[Peer, int], int],
+    ) -> None:
+        self.maker = maker
+        self.program = program
+        self.ranks = ranks
+        self.chosen = chosen
+        self.software = software
+        self.template = maker.templates[program]
+        self.calls = maker.calls[program]
+        self.edges = _EdgeList()
+        self.peers: list[Int32] = []
+        self.role_axes: list[str] = []
+        self._roles: dict[tuple[str, bytes], int] = {}
+
+    def sketch(self) -> Sketch:
+        template, own = self.template, len(self.template.kind)
+        num_keys = len(self.maker.keys)
+        entered = np.full(num_keys, -1, np.int32)
+        first_sent = np.full(num_keys, -1, np.int32)
+        key_column = np.full(own, -1, np.int32)
+        for task, step in template.collectives.values():
+            number = self.maker.keys[step.axis, step.key]
+            entered[number] = task
+            key_column[task : task + 2] = number
+        counts = np.array([self._sends(key).num_sends for key in self.calls], dtype=np.int64)
+        firsts = own + np.cumsum(counts) - counts
+        total = own + int(counts.sum())
+        first_sent[list(self.calls)] = firsts
+        columns = _Columns(template, total, key_column)
+        self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
+        self._collectives(columns, entered, dict(zip(self.calls, firsts.tolist(), strict=True)))
+        self._messages(columns)
+        return Sketch(
+            program=self.program,
+            ranks=self.ranks,
+            peers=np.stack(self.peers, axis=1) if self.peers else np.zeros((len(self.ranks), 0), np.int32),
+            role_axes=tuple(self.role_axes),
+            kind=columns.kind,
+            duration_ps=columns.duration_ps,
+            size_bytes=columns.size_bytes,
+            software_ps=columns.software_ps,
+            stream=columns.stream,
+            labels=columns.labels,
+            key=columns.key,
+            role=columns.role,
+            edges=self.edges.build(),
+            entered=entered,
+            first_sent=first_sent,
+            messages=self.maker.sent[self.program],
+            key_axes=tuple(axis for axis, _ in self.maker.keys),
+            algorithm_of={
+                key: self.maker.plans[call].answers[self.chosen[call][0]].algorithm for key, call in self.calls.items()
+            },
+        )
+
+    def _sends(self, key: int) -> RankSends:
+        call = self.calls[key]
+        return self.maker.plans[call].sends(*self.chosen[call])
+
+    def _role(self, axis: str, peers: npt.NDArray[np.integer]) -> int:
+        """The number of the role that these peers are in, one a rank."""
+        column = np.ascontiguousarray(peers, dtype=np.int32)
+        name = (axis, column.tobytes())
+        if name not in self._roles:
+            self._roles[name] = len(self.peers)
+            self.peers.append(column)
+            self.role_axes.append(axis)
+        return self._roles[name]
+
+    # -- collectives -----------------------------------------------------------------------------------------------
+
+    def _collectives(self, columns: _Columns, entered: Int32, firsts: dict[int, int]) -> None:
+        """The sends of all collectives; those of one call together, as they differ by their numbers only."""
+        of_call: dict[Call, list[int]] = {}
+        for key, call in self.calls.items():
+            of_call.setdefault(call, []).append(key)
+        for call, numbers in of_call.items():
+            keys = np.array(numbers, np.int64)
+            first = np.array([firsts[key] for key in numbers], np.int64)
+            self._call(call, keys, first, entered[keys].astype(np.int64), columns)
+
+    def _call(self, call: Call, keys: Int64, first: Int64, entry: Int64, columns: _Columns) -> None:
+        plan = self.maker.plans[call]
+        make, structure = self.chosen[call]
+        answer, sends = plan.answers[make], plan.sends(make, structure)
+        roles = np.array([SELF, *self._roles_of(call, answer.local.peers_of(self._positions(call)))], np.int64)
+        m = sends.num_sends
+        tasks = first[:, None] + np.arange(m, dtype=np.int64)
+        columns.sends(tasks, sends, roles[sends.receiver + 1], answer.software_ps, keys, entry)
+        everywhere = _Repeated(keys, first, tasks)
+        counts = np.diff(sends.predecessor_ptr)
+        waiting = np.repeat(np.arange(m, dtype=np.int64), counts)
+        everywhere.edges(self.edges, waiting, roles, sends.predecessor_who, sends.predecessor_number)
+        by_self = np.flatnonzero(sends.entry_src)
+        self.edges.add(tasks[:, by_self].ravel(), SELF, TASK, np.repeat(entry, len(by_self)))
+        by_peer = np.flatnonzero(sends.entry_dst)
+        receiver = np.tile(roles[sends.receiver[by_peer] + 1], len(keys))
+        self.edges.add(tasks[:, by_peer].ravel(), receiver, ENTERED, np.repeat(keys, len(by_peer)))
+        everywhere.completions(self.edges, entry + 1, roles, sends)
+
+    def _positions(self, call: Call) -> Int64:
+        return self.maker.grid.coordinates(self.ranks, call.axis)
+
+    def _roles_of(self, call: Call, positions: Int32) -> list[int]:
+        """Roles of the peers at ``positions`` [ranks, peers] of each rank's group."""
+        grid = self.maker.grid
+        offsets, firsts = grid.offsets(call.axis), grid.firsts(self.ranks, call.axis)
+        return [self._role(call.axis, firsts + offsets[column]) for column in positions.T]
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def _messages(self, columns: _Columns) -> None:
+        grid, roles = self.maker.grid, {}
+        named = [send.peer for _, send in self.template.sends] + [one.peer for _, one in self.template.receives]
+        for peer in named:
+            if peer not in roles:
+                roles[peer] = self._role(peer.axis, resolve(grid, self.ranks, peer))
+        for task, send in self.template.sends:
+            columns.role[task] = roles[send.peer]
+            columns.software_ps[task] = self.software[send.peer, send.size_bytes]
+        columns.role[self.template.copies] = HOST
+        receives = self.template.receives
+        numbers = []
+        for _, receive in receives:
+            name = (receive.peer.axis, receive.tag)
+            if name not in self.maker.messages:
+                raise PlanError(
+                    f"program {self.maker.job.programs[self.program].name!r} waits for message {receive.tag}, which "
+                    "nobody sends"
+                )
+            numbers.append(self.maker.messages[name])
+        if receives:
+            tasks = np.array([task for task, _ in receives], np.int64)
+            self.edges.add(tasks, np.array([roles[r.peer] for _, r in receives]), MESSAGE, np.array(numbers))
+
+
+class _Repeated:
+    """Edges of the sends of one schedule, for every collective that runs by it."""
+
+    def __init__(self, keys: Int64, first: Int64, tasks: Int64) -> None:
+        self.keys = keys
+        self.first = first
+        self.tasks = tasks
+
+    def edges(self, edges: _EdgeList, waiting: Int64, roles: Int64, who: Int32, number: Int32) -> None:
+        """``waiting``: which send waits, for send ``number`` of ``who`` (-1: this rank)."""
+        self._add(edges, self.tasks[:, waiting], roles[who + 1], number)
+
+    def completions(self, edges: _EdgeList, ended: Int64, roles: Int64, sends: RankSends) -> None:
+        """``ended``: the join of each collective that waits for all that completes it."""
+        who, number = sends.completion_who, sends.completion_number
+        self._add(edges, np.repeat(ended[:, None], len(who), axis=1), roles[who + 1], number)
+
+    def _add(self, edges: _EdgeList, tasks: Int64, role: Int64, number: Int32) -> None:
+        own, others = np.flatnonzero(role == SELF), np.flatnonzero(role != SELF)
+        edges.add(tasks[:, own].ravel(), SELF, TASK, (self.first[:, None] + number[own]).ravel())
+        many = len(self.keys)
+        keys = np.repeat(self.keys, len(others))
+        edges.add(
+            tasks[:, others].ravel(),
+            np.tile(role[others], many),
+            SENT,
+            keys,
+            np.tile(number[others].astype(np.int64), many),
+        )
+
+
+class _Columns:
+    """Columns of a sketch's tasks: those of the program, and room for the sends of its collectives."""
+
+    def __init__(self, template: Template, total: int, keys: Int32) -> None:
+        own = len(template.kind)
+
+        def grown(column: npt.NDArray[np.generic], fill: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+            array = np.full(total, fill, dtype)
+            array[:own] = column
+            return array
+
+        self.kind = grown(template.kind, TRANSFER, np.int8)
+        self.duration_ps = grown(template.duration_ps, 0, np.int64)
+        self.size_bytes = grown(template.size_bytes, 0, np.int64)
+        self.stream = grown(template.stream, -1, np.int32)
+        self.key = grown(keys, -1, np.int32)
+        self.software_ps = np.zeros(total, np.int64)
+        self.role = np.full(total, SELF, np.int16)
+        self.labels = np.full((len(template.labels), total), -1, np.int32)
+        self.labels[:, :own] = template.labels
+
+    def sends(self, tasks: Int64, sends: RankSends, roles: Int64, software_ps: int, keys: Int64, entry: Int64) -> None:
+        """The sends of one call: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
+        self.size_bytes[tasks] = sends.size_bytes
+        self.role[tasks] = roles
+        self.software_ps[tasks] = software_ps
+        self.key[tasks] = keys[:, None]
+        self.labels[:, tasks] = self.labels[:, entry][:, :, None]

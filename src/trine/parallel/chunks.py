@@ -1,0 +1,122 @@
+"""The passes of one chunk of the model: which operators each kind of pass runs, and what crosses its borders where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from trine.model.workload import BACKWARD, FORWARD, Operator, Workload
+from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS
+from trine.parallel.stages import Crossing, Stages
+
+
+class Run(NamedTuple):
+    """One run of an operator within a pass.
+
+    part: which of its gradients a backward operator computes in this run, where it can be run in halves; else BOTH.
+    rerun: a forward operator runs again. adds: it adds to gradients of weights, as far as the operator does at all.
+    """
+
+    op: Operator
+    part: str = BOTH
+    rerun: bool = False
+    adds: bool = True
+
+    @property
+    def key(self) -> tuple[int, str, bool]:
+        """What tells it from other runs of one micro-batch."""
+        return self.op.id, self.part, self.rerun
+
+
+class ChunkPass(NamedTuple):
+    """The runs of one kind of pass, and by position what arrives from other chunks before a run, or leaves after it."""
+
+    runs: tuple[Run, ...]
+    arriving: Mapping[int, tuple[Crossing, ...]]
+    leaving: Mapping[int, tuple[Crossing, ...]]
+
+
+class Chunk:
+    """Consecutive operators of the model: ``forward`` and ``backward``, and its passes by kind.
+
+    ``stretches``: the forward operators that are run again, each stretch right before the first backward operator of
+    one of its members.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        stages: Stages,
+        operators: tuple[Sequence[Operator], Sequence[Operator]],
+        stretches: Sequence[Sequence[Operator]],
+        splits: bool,
+    ) -> None:
+        self.number = number
+        self.forward, self.backward = (tuple(group) for group in operators)
+        self._stretch_of = {op.id: i for i, ops in enumerate(stretches) for op in ops}
+        self._stretches = stretches
+        self._parts = stages.parts
+        self.passes = {FORWARD_PASS: self._forward_pass(stages)}
+        if self.backward:
+            self.passes[BACKWARD_PASS] = self._backward_pass(stages, self._backward_runs(BOTH, set()))
+        if self.backward and splits:
+            begun: set[int] = set()
+            self.passes[INPUT_PASS] = self._backward_pass(stages, self._backward_runs(INPUT_PART, begun))
+            self.passes[WEIGHT_PASS] = ChunkPass(self._backward_runs(WEIGHT_PART, begun), {}, {})
+
+    def _forward_pass(self, stages: Stages) -> ChunkPass:
+        position = {op.id: i for i, op in enumerate(self.forward)}
+        arriving = [(position[c.consumer], c) for c in stages.crossings if c.target == self.number]
+        leaving = [(position[c.producer], c) for c in stages.crossings if c.source == self.number]
+        return ChunkPass(tuple(Run(op) for op in self.forward), _grouped(arriving), _grouped(leaving))
+
+    def _backward_runs(self, part: str, begun: set[int]) -> tuple[Run, ...]:
+        """The runs of a backward pass, or of one part of it; ``begun`` are the stretches that ran again before."""
+        runs: list[Run] = []
+        for op in self.backward:
+            own = self._parts.get(op.id, INPUT_PART)
+            if part not in (BOTH, own) and own != BOTH:
+                continue
+            stretch = self._stretch_of.get(op.forward_id, -1) if op.forward_id is not None else -1
+            if stretch >= 0 and stretch not in begun:
+                begun.add(stretch)
+                runs += [Run(again, rerun=True, adds=False) for again in self._stretches[stretch]]
+            is_half = part != BOTH and own == BOTH
+            runs.append(Run(op, part if is_half else BOTH, adds=not (is_half and part == INPUT_PART)))
+        return tuple(runs)
+
+    def _backward_pass(self, stages: Stages, runs: tuple[Run, ...]) -> ChunkPass:
+        """A gradient arrives before its producer needs it and leaves after its last reader made it."""
+        last = len(runs) - 1
+        after = {run.op.id: i for i, run in enumerate(runs)}
+        gradients = [c for c in stages.crossings if c.has_gradient]
+        arriving = [(_needed(runs, c), c) for c in gradients if c.source == self.number]
+        leaving = [(after.get(c.gradient_after, last), c) for c in gradients if c.target == self.number]
+        return ChunkPass(runs, _grouped(arriving), _grouped(leaving))
+
+
+def _needed(runs: Sequence[Run], crossing: Crossing) -> int:
+    """The first run that needs the gradient of what ``crossing`` brought: also what is run again only for its sake."""
+    if crossing.gradient_before < 0:
+        return 0
+    found = next((i for i, run in enumerate(runs) if run.op.forward_id == crossing.producer), 0)
+    while found and runs[found - 1].rerun:
+        found -= 1
+    return found
+
+
+def operators_by_chunk(workload: Workload, stages: Stages) -> list[tuple[list[Operator], list[Operator]]]:
+    """Forward and backward operators of each chunk, in order."""
+    found: list[tuple[list[Operator], list[Operator]]] = [([], []) for _ in range(stages.num_stages)]
+    for op in workload.operators:
+        if op.phase in (FORWARD, BACKWARD):
+            found[stages.stage_of[op.id]][op.phase == BACKWARD].append(op)
+    return found
+
+
+def _grouped(pairs: Sequence[tuple[int, Crossing]]) -> dict[int, tuple[Crossing, ...]]:
+    found: dict[int, list[Crossing]] = {}
+    for position, crossing in pairs:
+        found.setdefault(position, []).append(crossing)
+    return {position: tuple(crossings) for position, crossings in found.items()}

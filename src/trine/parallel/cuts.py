@@ -1,0 +1,157 @@
+"""Where a pipeline is cut: at named layers, after equal times, or after equal numbers of layers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, takewhile
+
+from trine.errors import PlanError, nearest
+from trine.model.workload import BACKWARD, Operator, Workload
+from trine.parallel.blocks import units_of
+
+#: Operators in the stages so far -> what is made least (bytes sent across the cuts, then the sum of squares of the
+#: stages' times), and where the last of these stages begins.
+Row = dict[int, tuple[tuple[int, int], int]]
+
+
+def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
+    """Positions in ``forward`` at which stages begin, given the layers that begin the second and later ones.
+
+    Raises PlanError for unknown names and for cuts out of order.
+    """
+    index = {op.layer: i for i, op in reversed(list(enumerate(forward)))}
+    starts = [0]
+    for cut in cuts:
+        if cut not in index:
+            raise PlanError(f"no forward operator is called {cut!r}{nearest(cut, index)}")
+        if index[cut] <= starts[-1]:
+            raise PlanError(f"cut {cut!r} does not come after the cut before it: every stage needs an operator")
+        starts.append(index[cut])
+    return starts
+
+
+def layered_starts(forward: Sequence[Operator], num_stages: int) -> list[int]:
+    """Stages of as equal numbers of layers as can be; embedding and head (all before and after the blocks) are one each.
+
+    Where they do not divide, the larger stages lie evenly among the others. Raises PlanError where the names of the
+    operators tell too few layers.
+    """
+    units = units_of(forward)
+    if len(units) < num_stages:
+        raise PlanError(
+            f"{num_stages} stages need as many layers; the names of the operators tell {len(units)} (names such as "
+            "'layers.3.mlp.up' do): balance by time, or name the cuts"
+        )
+    return [units[stage * len(units) // num_stages] for stage in range(num_stages)]
+
+
+def balanced_starts(
+    workload: Workload, forward: Sequence[Operator], num_stages: int, duration_ps: Mapping[int, int]
+) -> list[int]:
+    """Stages of which the slowest is as fast as can be; among such cuts, those that send the fewest bytes.
+
+    Of several such cuts, those with the most equal times (least sum of squares) are taken. Exact: a dynamic programme
+    over cut positions that leave the stages on either side of them possible, which are few.
+    """
+    total = [0, *accumulate(_linked_time(workload, forward, duration_ps))]
+    across = _bytes_across(workload, forward)
+    limit = _least_bottleneck(total, num_stages)
+    n, whole = len(forward), total[-1]
+    row: Row = {0: ((0, 0), -1)}
+    rows: list[Row] = []
+    for stage in range(1, num_stages + 1):
+        least = max(stage, bisect_left(total, whole - (num_stages - stage) * limit))
+        most = min(n - (num_stages - stage), bisect_right(total, stage * limit) - 1)
+        row = _next_row(row, range(least, most + 1), total, across, limit)
+        rows.append(row)
+    starts, position = [], n
+    for row in reversed(rows):
+        position = row[position][1]
+        starts.append(position)
+    return starts[::-1]
+
+
+def _next_row(before: Row, ends: range, total: Sequence[int], across: Sequence[int], limit: int) -> Row:
+    """Best cost for each end of one more stage, over the positions where that stage may begin.
+
+    Those positions slide along with the end; of them, only those that no later one undercuts in bytes are kept.
+    """
+    window: deque[tuple[int, int, int]] = deque()  # bytes sent, sum of squares so far, position
+    begins = iter(sorted(before))
+    begin = next(begins, None)
+    row: Row = {}
+    for end in ends:
+        while begin is not None and begin < end:
+            sent, squares = before[begin][0]
+            sent += across[begin] if begin else 0
+            while window and window[-1][0] > sent:
+                window.pop()
+            window.append((sent, squares, begin))
+            begin = next(begins, None)
+        while window and total[end] - total[window[0][2]] > limit:
+            window.popleft()
+        if window:
+            least = window[0][0]
+            fewest = takewhile(lambda option: option[0] == least, window)  # noqa: B023 (used at once)
+            squares, at = min((squares + (total[end] - total[at]) ** 2, at) for _, squares, at in fewest)
+            row[end] = ((least, squares), at)
+    return row
+
+
+def _linked_time(workload: Workload, forward: Sequence[Operator], duration_ps: Mapping[int, int]) -> list[int]:
+    """Forward plus backward time of each forward operator."""
+    position = {op.id: i for i, op in enumerate(forward)}
+    time = [duration_ps[op.id] for op in forward]
+    last = len(forward) - 1
+    for op in workload.operators:
+        if op.phase == BACKWARD:
+            last = position.get(op.forward_id, last) if op.forward_id is not None else last
+            time[last] += duration_ps[op.id]
+    return time
+
+
+def _least_bottleneck(total: Sequence[int], num_stages: int) -> int:
+    """The shortest time that the slowest of ``num_stages`` consecutive stages can have, from prefix sums."""
+    low = max(-(-total[-1] // num_stages), max(b - a for a, b in zip(total, total[1:], strict=False)))
+    high = total[-1]
+    while low < high:
+        middle = (low + high) // 2
+        if _fits(total, num_stages, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _fits(total: Sequence[int], num_stages: int, limit: int) -> bool:
+    """Whether stages of at most ``limit``, each made as long as can be, are no more than ``num_stages``."""
+    position = 0
+    for _ in range(num_stages):
+        position = bisect_right(total, total[position] + limit) - 1
+        if position == len(total) - 1:
+            return True
+    return False
+
+
+def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:
+    """Bytes of live forward tensors between operators i-1 and i, a cheap measure of what a cut there sends."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    size: dict[int, int] = {}
+    for i, op in enumerate(forward):
+        for tensor_id in op.outputs:
+            tensor = workload.tensors[tensor_id]
+            if tensor.role == "activation":
+                first.setdefault(tensor.storage, i)
+                size[tensor.storage] = max(size.get(tensor.storage, 0), tensor.size_bytes)
+        for tensor_id in op.inputs:
+            storage = workload.tensors[tensor_id].storage
+            if storage in first:
+                last[storage] = i
+    change = [0] * (len(forward) + 1)
+    for storage, end in last.items():
+        change[first[storage] + 1] += size[storage]
+        change[end + 1 if end + 1 <= len(forward) else len(forward)] -= size[storage]
+    return list(accumulate(change))

@@ -1,0 +1,190 @@
+"""Hop, decentralised training that tolerates slow workers: who talks to whom, and who waits for what.
+
+Luo, Lin, Zhuo and Qian, Hop: Heterogeneity-aware Decentralized Training, ASPLOS 2019. docs/background/hop.md says what
+each option means exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from trine.errors import PlanError, nearest
+
+#: When an update is sent: at the start of an iteration, beside the gradients, or at its end.
+ORDERS = ("parallel", "serial")
+GRAPHS = ("ring", "ring-based", "double-ring", "full")
+MAX_ITERATIONS = 1_000_000
+
+
+@dataclass(frozen=True)
+class WorkerGraph:
+    """Who sends updates to whom: ``out[i]`` are the out-neighbours of worker i, ascending, without i itself.
+
+    Raises PlanError for fewer than two workers, an edge to oneself or to nobody, a repeated edge, or a worker whose
+    updates never reach another one.
+    """
+
+    name: str
+    out: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        n = len(self.out)
+        if n < 2:
+            raise PlanError(f"decentralised training needs at least two workers, got {n}")
+        for worker, others in enumerate(self.out):
+            wrong = [other for other in others if other == worker or not 0 <= other < n]
+            if wrong or len(set(others)) != len(others):
+                raise PlanError(
+                    f"worker {worker} sends to {list(others)}: each other worker of 0..{n - 1} at most once"
+                )
+        for edges in (self.out, self.into):
+            missing = set(range(n)) - _reached(edges)
+            if missing:
+                raise PlanError(
+                    f"graph {self.name!r} falls apart: worker 0 and worker {min(missing)} never learn of each other"
+                )
+
+    @cached_property
+    def into(self) -> tuple[tuple[int, ...], ...]:
+        """The in-neighbours of each worker, ascending."""
+        found: list[list[int]] = [[] for _ in self.out]
+        for worker, others in enumerate(self.out):
+            for other in others:
+                found[other].append(worker)
+        return tuple(tuple(sorted(each)) for each in found)
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.out)
+
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """(sender, receiver) pairs, in order."""
+        return tuple((worker, other) for worker, others in enumerate(self.out) for other in others)
+
+
+def _reached(edges: tuple[tuple[int, ...], ...]) -> set[int]:
+    seen, pending = {0}, [0]
+    while pending:
+        for other in edges[pending.pop()]:
+            if other not in seen:
+                seen.add(other)
+                pending.append(other)
+    return seen
+
+
+def worker_graph(name: str, num_workers: int) -> WorkerGraph:
+    """A named graph; edges go both ways.
+
+    ``ring``: each worker and its two neighbours. ``ring-based``: also the worker farthest away on the ring (TrioSim,
+    ISCA'25, figure 16; an even number of workers). ``double-ring``: two ring-based graphs of half the workers, joined
+    node to node. ``full``: everyone.
+
+    Raises PlanError for another name, or a number of workers that the graph cannot have.
+    """
+    if name not in GRAPHS:
+        raise PlanError(f"unknown graph {name!r}{nearest(name, GRAPHS)}")
+    n = num_workers
+    if not 2 <= n <= 2**16:
+        raise PlanError(f"decentralised training needs 2 to {2**16} workers, got {n}")
+    if name == "full":
+        return graph_of(name, n, ((a, b) for a in range(n) for b in range(a)))
+    if name == "double-ring":
+        if n % 4:
+            raise PlanError(f"two ring-based graphs need a multiple of 4 workers, got {n}")
+        half = n // 2
+        one = _ring_based(half)
+        return graph_of(name, n, [*one, *((a + half, b + half) for a, b in one), *((a, a + half) for a in range(half))])
+    if name == "ring-based":
+        if n % 2:
+            raise PlanError(f"on a ring of {n} workers no single one is farthest: take an even number")
+        return graph_of(name, n, _ring_based(n))
+    return graph_of(name, n, [(a, (a + 1) % n) for a in range(n)])
+
+
+def _ring_based(n: int) -> list[tuple[int, int]]:
+    return [*((a, (a + 1) % n) for a in range(n)), *((a, a + n // 2) for a in range(n // 2))]
+
+
+def graph_of(name: str, num_workers: int, pairs: Iterable[tuple[int, int]]) -> WorkerGraph:
+    """The graph in which the workers of each pair send to each other; pairs may repeat. PlanError as WorkerGraph."""
+    out: list[set[int]] = [set() for _ in range(num_workers)]
+    for a, b in pairs:
+        if not (0 <= a < num_workers and 0 <= b < num_workers):
+            raise PlanError(f"pair {a}, {b}: workers are 0..{num_workers - 1}")
+        out[a].add(b)
+        out[b].add(a)
+    return WorkerGraph(name, tuple(tuple(sorted(others)) for others in out))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HopProtocol:
+    """When a worker goes on.
+
+    iterations: of each worker; skipped ones count.
+    backup: so many of a worker's in-neighbours may be late in each iteration (backup workers).
+    staleness: an update may be so many iterations old (bounded staleness); 0: that of the iteration itself.
+    max_gap: token queues: no worker is more iterations than this ahead of one of its out-neighbours; None: no queues.
+    max_skip: a worker that lags leaves out at most so many iterations at once; 0: it does not skip.
+    skip_behind: it does so when all its out-neighbours are at least so many iterations ahead.
+    order: ``parallel`` sends the parameters at the start of an iteration, beside the gradients; ``serial`` at its end.
+    drop_late: an update whose turn comes when its receiver cannot use it any more is not sent.
+
+    Raises PlanError for numbers that cannot be, or that cannot matter.
+    """
+
+    iterations: int = 50
+    backup: int = 0
+    staleness: int = 0
+    max_gap: int | None = None
+    max_skip: int = 0
+    skip_behind: int = 2
+    order: str = "parallel"
+    drop_late: bool = False
+    _lowest: tuple[tuple[str, int], ...] = field(
+        default=(("iterations", 1), ("backup", 0), ("staleness", 0), ("max_skip", 0), ("skip_behind", 2)),
+        init=False, repr=False, compare=False,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name, lowest in self._lowest:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= MAX_ITERATIONS:
+                raise PlanError(f"{name} must be a whole number from {lowest} to {MAX_ITERATIONS}, got {value!r}")
+        if self.order not in ORDERS:
+            raise PlanError(f"unknown order {self.order!r}{nearest(self.order, ORDERS)}")
+        lockstep = not self.backup and not self.staleness
+        if self.max_gap is None and self.backup:
+            raise PlanError("with backup workers nothing bounds how far neighbours drift apart: give max_gap")
+        if self.max_gap is not None and not 1 <= self.max_gap <= MAX_ITERATIONS:
+            raise PlanError(f"max_gap must be at least 1, or workers wait for each other for ever; got {self.max_gap}")
+        if self.max_skip and lockstep:
+            raise PlanError("neighbours are never two iterations apart without backup or staleness: nobody can skip")
+        if self.drop_late and lockstep:
+            raise PlanError("without backup or staleness every update is waited for: drop_late cannot matter")
+        if not self.max_skip and self.skip_behind != 2:
+            raise PlanError("skip_behind says when iterations are skipped: give max_skip as well")
+
+    def check(self, graph: WorkerGraph) -> None:
+        """Raise PlanError where the graph has too few neighbours, or bounds the gap more tightly than an option."""
+        fewest = min(range(graph.num_workers), key=lambda worker: len(graph.into[worker]))
+        if self.backup >= len(graph.into[fewest]):
+            raise PlanError(
+                f"worker {fewest} hears from {len(graph.into[fewest])} others: {self.backup} backup workers leave "
+                "nobody to wait for"
+            )
+        two_way = all(set(out) == set(into) for out, into in zip(graph.out, graph.into, strict=True))
+        if not two_way:
+            return
+        tightest = None if self.backup else self.staleness + 1
+        if tightest is not None and self.max_gap is not None and self.max_gap >= tightest:
+            raise PlanError(
+                f"neighbours are at most {tightest} iterations apart as it is: max_gap {self.max_gap} cannot matter"
+            )
+        bound = min(bound for bound in (self.max_gap, tightest, MAX_ITERATIONS) if bound is not None)
+        if self.max_skip and self.skip_behind > bound:
+            raise PlanError(
+                f"neighbours are at most {bound} iterations apart: nobody is ever {self.skip_behind} behind"
+            )

@@ -1,0 +1,149 @@
+"""What a run of Hop says about its workers: waiting, the age of updates, bytes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from trine.model.taskgraph import TRANSFER, Int64
+from trine.parallel.hop import HopProtocol, WorkerGraph
+from trine.parallel.hop_choices import HopRun
+from trine.parallel.hop_tasks import Visit, VisitTasks
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HopNumbers:
+    """Metrics of a settled run, each worker by itself: int64[workers] where not said otherwise."""
+
+    graph: WorkerGraph
+    protocol: HopProtocol
+    run: HopRun
+
+    @cached_property
+    def end_ps(self) -> Int64:
+        """When each worker had finished its last iteration."""
+        ends = self.run.records.end_ps
+        return np.array([ends[visits[-1].finish] for visits in self.run.tasks.visits], np.int64)
+
+    @cached_property
+    def trained(self) -> Int64:
+        """Iterations in which each worker computed."""
+        return np.array([sum(visit.trains for visit in path) for path in self.run.choices.paths], np.int64)
+
+    @cached_property
+    def skipped(self) -> Int64:
+        """Iterations that each worker left out."""
+        return self.protocol.iterations - self.trained
+
+    @cached_property
+    def waiting_updates_ps(self) -> Int64:
+        """Time in which a worker's own work of the iteration was done, but too few updates had come."""
+        own = "gradient" if self.protocol.order == "parallel" else "apply"
+        ends = self.run.records.end_ps
+        return np.array(
+            [
+                sum(max(0, int(ends[v.got] - ends[getattr(v, own) if v.gradient >= 0 else v.enter])) for v in visits)
+                for visits in self.run.tasks.visits
+            ],
+            np.int64,
+        )
+
+    @cached_property
+    def waiting_tokens_ps(self) -> Int64:
+        """Time in which a worker had finished an iteration, but was too far ahead to enter the next."""
+        ends = self.run.records.end_ps
+        return np.array(
+            [
+                sum(int(ends[after.enter] - ends[before.finish]) for before, after in pairwise(v))
+                for v in self.run.tasks.visits
+            ],
+            np.int64,
+        )
+
+    @cached_property
+    def computing_ps(self) -> Int64:
+        """Time in which each worker computed."""
+        tasks = self.run.tasks.graph
+        is_compute = tasks.stream >= 0
+        return np.bincount(
+            tasks.rank[is_compute], tasks.duration_ps[is_compute], minlength=self.graph.num_workers
+        ).astype(np.int64)
+
+    @cached_property
+    def staleness(self) -> dict[int, int]:
+        """Age in iterations -> number of updates that were averaged; 0 is the iteration's own.
+
+        Where no staleness is allowed only the iteration's own update counts, else the newest that has come.
+        """
+        return dict(sorted((age, count) for age, count in self._ages.items() if age is not None))
+
+    @cached_property
+    def num_missed(self) -> int:
+        """How often an average was taken without one of the in-neighbours."""
+        return self._ages[None]
+
+    @cached_property
+    def num_sent(self) -> int:
+        """Updates that were sent."""
+        return int((self.run.tasks.graph.kind == TRANSFER).sum())
+
+    @property
+    def num_unused(self) -> int:
+        """Updates that were sent, and averaged by nobody: too late, or overtaken by a newer one."""
+        return self.num_sent - len(self._used)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of all updates that were sent."""
+        return int(self.run.tasks.graph.size_bytes.sum())
+
+    @cached_property
+    def _ages(self) -> Counter[int | None]:
+        return Counter(age for _, age in self._averaged)
+
+    @cached_property
+    def _used(self) -> set[int]:
+        return {task for task, _ in self._averaged if task >= 0}
+
+    @cached_property
+    def _averaged(self) -> list[tuple[int, int | None]]:
+        """For each average and in-neighbour: the update (its task, -1: none) and its age (None: missed)."""
+        found: list[tuple[int, int | None]] = []
+        for worker, path in enumerate(self.run.choices.paths):
+            for other in self.graph.into[worker]:
+                arrived = self._arrivals(other, worker)
+                for visit, tasks in zip(path, self.run.tasks.visits[worker], strict=True):
+                    found.append(self._taken(visit, self._averaged_ps(tasks), *arrived))
+        return found
+
+    def _averaged_ps(self, tasks: VisitTasks) -> int:
+        """When a visit takes its average: it has what has come by then, be it needed or not."""
+        records = self.run.records
+        if tasks.apply >= 0 and self.protocol.order == "parallel":
+            return int(records.start_ps[tasks.apply])
+        return int(records.end_ps[tasks.finish])
+
+    def _arrivals(self, sender: int, receiver: int) -> tuple[list[int], list[int], list[int]]:
+        """When each update arrived, its iteration and its task, in the order of arrival (which is that of sending)."""
+        place = self.graph.out[sender].index(receiver)
+        rows = [
+            (int(self.run.records.end_ps[tasks.sends[place]]), visit.iteration, tasks.sends[place])
+            for visit, tasks in zip(self.run.choices.paths[sender], self.run.tasks.visits[sender], strict=True)
+            if visit.trains and (sender, receiver, visit.iteration) not in self.run.choices.dropped
+        ]
+        return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+    def _taken(
+        self, visit: Visit, now_ps: int, ends_ps: list[int], iterations: list[int], tasks: list[int]
+    ) -> tuple[int, int | None]:
+        newest = bisect_right(ends_ps, now_ps) - 1
+        if self.protocol.staleness == 0:
+            newest = min(newest, bisect_right(iterations, visit.iteration) - 1)
+        if newest < 0 or visit.iteration - iterations[newest] > self.protocol.staleness:
+            return -1, None
+        return tasks[newest], max(0, visit.iteration - iterations[newest])

@@ -1,0 +1,83 @@
+"""Activation recomputation: which forward operators are run again right before the backward pass that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from trine.compute import kind_of
+from trine.errors import PlanError
+from trine.model.workload import Operator, Workload
+from trine.parallel.blocks import block_of
+from trine.parallel.plan import Plan
+
+#: The core of attention begins and ends with operators of these kinds.
+CORE_KINDS = frozenset({"matmul", "softmax", "attention"})
+
+
+def recomputed(workload: Workload, plan: Plan, forward: Sequence[Operator]) -> list[list[Operator]]:
+    """The stretches of a part's ``forward`` operators that are run again, each as a whole.
+
+    ``full``: every layer (block of the operators' names; the first ``plan.recompute_layers`` of the part, where given).
+    Where names tell no layers, the whole part is one stretch, as in GPipe (Huang et al., 2019, section 2.3).
+    ``selective``: the core of attention, from the product of queries and keys to that with the values (Korthikanti et
+    al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 5).
+    """
+    if plan.recompute == "none":
+        return []
+    if plan.recompute == "selective":
+        return _attention_cores(workload, forward)
+    blocks = [(block, list(ops)) for block, ops in groupby(forward, lambda op: block_of(op.layer))]
+    if not any(block for block, _ in blocks):
+        return [list(forward)] if not _has_blocks(workload) else []
+    return [ops for block, ops in blocks if block][: plan.recompute_layers]
+
+
+def check_recompute(workload: Workload, plan: Plan, stretches: Sequence[Sequence[Operator]]) -> None:
+    """Raise PlanError, with the reason, where the plan's recomputation finds nothing to do or keeps nothing less."""
+    if plan.recompute == "none":
+        return
+    if not workload.is_training:
+        raise PlanError("recomputation is about the backward pass, and the trace has none")
+    if not stretches:
+        raise PlanError(
+            f"{plan.recompute} recomputation finds nothing in {workload.name!r} to run again"
+            + (": no operator is an attention, or a softmax beside a product" if plan.recompute == "selective" else "")
+        )
+    if plan.recompute == "full" and not _has_blocks(workload) and (plan.pp == 1 or plan.recompute_layers is not None):
+        raise PlanError(
+            "full recomputation goes by layers, and the names of the operators tell none (names such as "
+            "'layers.3.mlp.up' do): with a pipeline, each stage is recomputed as a whole"
+        )
+
+
+def recompute_notes(plan: Plan, stretches: Sequence[Sequence[Operator]]) -> tuple[str, ...]:
+    """What a user should know about the stretches that were found."""
+    if plan.recompute == "selective" and all([kind_of(op) for op in ops] == ["attention"] for ops in stretches):
+        return (
+            "selective recomputation runs fused attention again, which keeps nothing large in memory: it costs time "
+            "and saves next to none of it",
+        )
+    return ()
+
+
+def _has_blocks(workload: Workload) -> bool:
+    return any(block_of(op.layer) for op in workload.operators)
+
+
+def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[list[Operator]]:
+    """Stretches of operators without weights from the first to the last of CORE_KINDS, where they are attention."""
+    found = []
+    for has_weight, group in groupby(forward, lambda op: _reads_weight(workload, op)):
+        ops = list(group)
+        core = [i for i, op in enumerate(ops) if kind_of(op) in CORE_KINDS]
+        if has_weight or not core:
+            continue
+        kinds = {kind_of(ops[i]) for i in core}
+        if "attention" in kinds or {"softmax", "matmul"} <= kinds:
+            found.append(ops[core[0] : core[-1] + 1])
+    return found
+
+
+def _reads_weight(workload: Workload, op: Operator) -> bool:
+    return any(workload.tensors[t].role == "weight" for t in op.inputs)

@@ -1,0 +1,32 @@
+"""Pipeline schedules: in which order a rank runs the passes of its chunks and micro-batches. One file a group."""
+
+from __future__ import annotations
+
+from trine.parallel.schedules.base import (
+    BACKWARD_PASS,
+    FORWARD_PASS,
+    INPUT_PASS,
+    PASS_NAMES,
+    WEIGHT_PASS,
+    Pass,
+    Pipeline,
+    PipelineSchedule,
+)
+from trine.plugins import Registry
+
+SCHEDULES: Registry[PipelineSchedule] = Registry(
+    "pipeline schedule",
+    "trine.schedules",
+    {
+        "gpipe": "trine.parallel.schedules.flush:GPIPE",
+        "1f1b": "trine.parallel.schedules.flush:ONE_F_ONE_B",
+        "interleaved": "trine.parallel.schedules.interleaved:INTERLEAVED",
+        "zb-h1": "trine.parallel.schedules.zero_bubble:ZB_H1",
+        "dualpipe": "trine.parallel.schedules.dualpipe:DUALPIPE",
+    },
+)
+
+__all__ = [
+    "BACKWARD_PASS", "FORWARD_PASS", "INPUT_PASS", "PASS_NAMES", "SCHEDULES", "WEIGHT_PASS", "Pass", "Pipeline",
+    "PipelineSchedule",
+]  # fmt: skip

@@ -1,0 +1,111 @@
+"""DualPipe: micro-batches enter the pipeline from both ends, and each rank holds two stages, one of each direction."""
+
+from __future__ import annotations
+
+from trine.errors import PlanError
+from trine.parallel.schedules.base import (
+    BACKWARD_PASS,
+    FORWARD_PASS,
+    INPUT_PASS,
+    WEIGHT_PASS,
+    Pass,
+    Pipeline,
+    PipelineSchedule,
+)
+
+
+class DualPipe(PipelineSchedule):
+    """The bidirectional schedule of DeepSeek-V3.
+
+    The model is cut into one chunk a rank. The first half of the micro-batches goes through chunk 0 on rank 0, chunk 1
+    on rank 1, ...; the second half through chunk 0 on the last rank, chunk 1 on the one before, .... So rank r holds
+    chunks r and p - 1 - r, weights are kept twice, and the two copies add up their gradients.
+    In the middle of the schedule a forward and a backward pass of opposite directions run together, so that the
+    communication of one is hidden behind the computation of the other.
+    Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.1, Figure 5 and Table 2; numbers of passes as
+    in the DualPipe repository (github.com/deepseek-ai/DualPipe, MIT licence).
+    """
+
+    name = "dualpipe"
+    splits_backward = True
+
+    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
+        ranks = pipeline.num_ranks
+        writer = _Writer(rank, pipeline)
+        if not pipeline.backward:
+            return writer.write("F0 F1", pipeline.num_microbatches // 2)
+        depth = min(rank, ranks - 1 - rank)  # from the end where this rank's own direction enters
+        inner = ranks // 2 - 1 - depth  # ranks between it and the middle
+        writer.write("F0", 2 * inner)
+        writer.write("F0 F1", depth + 1)
+        writer.write("I1 W F1", inner)
+        main = pipeline.num_microbatches // 2 - ranks + depth + 1
+        if not inner:  # the two ranks in the middle have nothing to hide in their first pair
+            writer.write("F0 B1 F1+B0")
+            main -= 1
+        writer.write("F0+B1 F1+B0", main)
+        writer.write("B1 F1+B0", inner)
+        tail = ["B1", "B0"] * (depth + 1)
+        writer.write(" ".join(tail[: depth + 1]))
+        writer.write(" ".join(one.replace("B", "I") for one in tail[depth + 1 :]))
+        writer.write("W I0", inner)
+        return writer.write("W", depth + 1)
+
+    def rank_of(self, chunk: int, microbatch: int, pipeline: Pipeline) -> int:
+        is_second = microbatch >= pipeline.num_microbatches // 2
+        return pipeline.num_ranks - 1 - chunk if is_second else chunk
+
+    def chunks_of(self, rank: int, pipeline: Pipeline) -> tuple[int, ...]:
+        return tuple(sorted((rank, pipeline.num_ranks - 1 - rank)))
+
+    def check(self, pipeline: Pipeline) -> None:
+        super().check(pipeline)
+        if pipeline.num_ranks % 2 or pipeline.num_microbatches % 2:
+            raise PlanError(
+                f"the dualpipe schedule works from both ends, so it needs an even number of pipeline ranks and of "
+                f"micro-batches; got {pipeline.num_ranks} and {pipeline.num_microbatches}"
+            )
+        if pipeline.backward and pipeline.num_microbatches < 2 * pipeline.num_ranks:
+            raise PlanError(
+                f"the dualpipe schedule needs at least two micro-batches a rank: {2 * pipeline.num_ranks} on "
+                f"{pipeline.num_ranks} ranks, got {pipeline.num_microbatches}"
+            )
+
+
+class _Writer:
+    """Writes passes from words: F, B, I (input part) with a direction, 0 being the one that enters at this rank's end
+    of the pipeline; W is the oldest weight part that is still to be done; passes with a + between them run together.
+    """
+
+    def __init__(self, rank: int, pipeline: Pipeline) -> None:
+        half = pipeline.num_microbatches // 2
+        own = int(rank >= pipeline.num_ranks // 2)
+        self._chunk = (rank, pipeline.num_ranks - 1 - rank)
+        self._first = (0, half)
+        self._turn = (own, 1 - own)
+        self._next = {(is_forward, direction): 0 for is_forward in (True, False) for direction in (0, 1)}
+        self._late: list[Pass] = []
+        self._passes: list[Pass] = []
+
+    def write(self, words: str, times: int = 1) -> list[Pass]:
+        """Append ``words``, ``times`` over; returns everything so far."""
+        for word in words.split() * times:
+            if word == "W":
+                self._passes.append(self._late.pop(0))
+            else:
+                first, *second = (self._take(part) for part in word.split("+"))
+                self._passes += [first, *(one._replace(joined=True) for one in second)]
+        return self._passes
+
+    def _take(self, word: str) -> Pass:
+        kind = {"F": FORWARD_PASS, "B": BACKWARD_PASS, "I": INPUT_PASS}[word[0]]
+        direction = self._turn[int(word[1])]
+        key = (kind == FORWARD_PASS, direction)
+        number, self._next[key] = self._next[key], self._next[key] + 1
+        one = Pass(kind, self._chunk[direction], self._first[direction] + number)
+        if kind == INPUT_PASS:
+            self._late.append(one._replace(kind=WEIGHT_PASS))
+        return one
+
+
+DUALPIPE = DualPipe()

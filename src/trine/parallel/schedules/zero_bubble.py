@@ -1,0 +1,43 @@
+"""Zero-bubble schedules: gradients of weights, which nobody waits for, fill what would be a bubble."""
+
+from __future__ import annotations
+
+from trine.parallel.schedules.base import (
+    BACKWARD_PASS,
+    INPUT_PASS,
+    WEIGHT_PASS,
+    Pass,
+    Pipeline,
+    PipelineSchedule,
+)
+from trine.parallel.schedules.flush import ONE_F_ONE_B
+
+
+class ZeroBubbleH1(PipelineSchedule):
+    """ZB-H1: 1F1B in which rank r runs weight gradients r micro-batches late.
+
+    Every rank then has the same number of micro-batches in flight, that of 1F1B's first rank, and the last rank's
+    input gradients reach the first one earlier.
+    Source: Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.2 (handcrafted schedule ZB-H1).
+    """
+
+    name = "zb-h1"
+    splits_backward = True
+
+    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
+        found: list[Pass] = []
+        late = min(rank, pipeline.num_microbatches)
+        for one in ONE_F_ONE_B.passes(rank, pipeline):
+            if one.kind != BACKWARD_PASS:
+                found.append(one)
+                continue
+            found.append(one._replace(kind=INPUT_PASS))
+            if one.microbatch >= late:
+                found.append(Pass(WEIGHT_PASS, rank, one.microbatch - late))
+        if not pipeline.backward:
+            return found
+        count = pipeline.num_microbatches
+        return found + [Pass(WEIGHT_PASS, rank, m) for m in range(count - late, count)]
+
+
+ZB_H1 = ZeroBubbleH1()

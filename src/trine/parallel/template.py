@@ -1,0 +1,90 @@
+"""One rank program as arrays: its tasks, without what differs from rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import PlanError
+from trine.model.program import Collective, Compute, HostCopy, RankProgram, Recv, Send
+from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER
+
+Index = npt.NDArray[np.int64]
+LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
+
+
+@dataclass(slots=True)
+class Template:
+    """One program as arrays: its tasks, numbered from 0, without what differs from rank to rank."""
+
+    kind: npt.NDArray[np.int8]
+    duration_ps: Index
+    size_bytes: Index
+    stream: npt.NDArray[np.int32]  # 0 compute, 1 cpu, ..., -1 none
+    labels: npt.NDArray[np.int32]  # [fields, tasks]
+    edges: tuple[Index, Index]  # task, predecessor
+    first_task: Index  # of each step
+    last_task: Index
+    sends: list[tuple[int, Send]]
+    receives: list[tuple[int, Recv]]
+    copies: list[int]
+    collectives: dict[tuple[int | str, ...], tuple[int, Collective]]
+
+
+def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
+    """The tasks of ``program``; ``streams`` numbers the streams of all programs, and is added to.
+
+    Raises PlanError for two collectives of one key.
+    """
+    steps = program.steps
+    width = np.array([2 if isinstance(s, Collective) else 1 for s in steps], dtype=np.int64)
+    first = np.cumsum(width) - width
+    last = first + width - 1
+    total = int(width.sum())
+    kind = np.full(total, JOIN, dtype=np.int8)
+    duration = np.zeros(total, dtype=np.int64)
+    size = np.zeros(total, dtype=np.int64)
+    stream = np.full(total, -1, dtype=np.int32)
+    tasks: list[int] = []
+    predecessors: list[int] = []
+    template = Template(
+        kind, duration, size, stream, _label_table(steps, width), (first, first), first, last, [], [], [], {}
+    )
+    previous_on_axis: dict[str, int] = {}
+    for i, step in enumerate(steps):
+        task = int(first[i])
+        tasks += [task] * len(step.after)
+        predecessors += [int(last[j]) for j in step.after]
+        if isinstance(step, Compute):
+            kind[task] = COMPUTE
+            duration[task] = step.duration_ps
+            stream[task] = streams.setdefault(step.stream, len(streams))
+        elif isinstance(step, Send):
+            kind[task], size[task] = TRANSFER, step.size_bytes
+            template.sends.append((task, step))
+        elif isinstance(step, Recv):
+            template.receives.append((task, step))
+        elif isinstance(step, HostCopy):
+            kind[task], size[task] = TRANSFER, step.size_bytes
+            template.copies.append(task)
+        else:
+            queue = step.queue or step.axis
+            if queue in previous_on_axis:
+                tasks.append(task)
+                predecessors.append(previous_on_axis[queue])
+            previous_on_axis[queue] = int(last[i])
+            tasks.append(int(last[i]))  # it cannot end before this rank has entered
+            predecessors.append(task)
+            if step.key in template.collectives:
+                raise PlanError(f"program {program.name!r} names collective {step.key} twice")
+            template.collectives[step.key] = (task, step)
+    template.edges = (np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64))
+    return template
+
+
+def _label_table(steps: Sequence[object], width: Index) -> npt.NDArray[np.int32]:
+    rows = np.array([step.label for step in steps], dtype=np.int32)  # type: ignore[attr-defined]
+    return np.repeat(rows.reshape(len(steps), len(LABEL_FIELDS)), width, axis=0).T.copy()

@@ -1,0 +1,104 @@
+"""The same run with other seeds: how far do the times spread?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from trine.errors import InputError
+from trine.units import format_time
+
+MAX_REPEATS = 100_000
+#: Bins of the printed histogram, and its width in characters.
+BINS, WIDTH = 10, 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleResult:
+    """Times of repeated runs: ``times_ps[i]`` is that of ``seeds[i]``, whole picoseconds.
+
+    Percentiles interpolate between the sorted times (numpy's default); ``std_ps`` is that of the sample (n - 1).
+    """
+
+    seeds: tuple[int, ...]
+    times_ps: tuple[int, ...]
+
+    def percentile_ps(self, percent: float) -> float:
+        """The time below which so many percent of the runs lie."""
+        return float(np.percentile(np.array(self.times_ps, np.float64), percent))
+
+    @property
+    def min_ps(self) -> int:
+        return min(self.times_ps)
+
+    @property
+    def max_ps(self) -> int:
+        return max(self.times_ps)
+
+    @property
+    def median_ps(self) -> float:
+        return self.percentile_ps(50)
+
+    @property
+    def p5_ps(self) -> float:
+        return self.percentile_ps(5)
+
+    @property
+    def p95_ps(self) -> float:
+        return self.percentile_ps(95)
+
+    @cached_property
+    def mean_ps(self) -> float:
+        return math.fsum(self.times_ps) / len(self.times_ps)
+
+    @cached_property
+    def std_ps(self) -> float:
+        """0 for a single run."""
+        if len(self.times_ps) == 1:
+            return 0.0
+        return math.sqrt(math.fsum((t - self.mean_ps) ** 2 for t in self.times_ps) / (len(self.times_ps) - 1))
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data: seconds of the statistics, picoseconds of each seed."""
+        names = ("min", "p5", "median", "p95", "max", "mean", "std")
+        return {
+            "repeats": len(self.seeds),
+            **{f"{name}_s": getattr(self, f"{name}_ps") / 1e12 for name in names},
+            "runs": [{"seed": seed, "time_ps": time} for seed, time in zip(self.seeds, self.times_ps, strict=True)],
+        }
+
+    def summary(self) -> str:
+        """Text for people: the percentiles and a small histogram."""
+        parts = (("min", self.min_ps), ("5 %", self.p5_ps), ("median", self.median_ps), ("95 %", self.p95_ps),
+                 ("max", self.max_ps))  # fmt: skip
+        head = f"{len(self.seeds)} runs, seeds {self.seeds[0]} to {self.seeds[-1]}: " + ", ".join(
+            f"{name} {format_time(round(value))}" for name, value in parts
+        )
+        tail = f"mean {format_time(round(self.mean_ps))}, standard deviation {format_time(round(self.std_ps))}"
+        return "\n".join([head, tail, *self._histogram()])
+
+    def _histogram(self) -> list[str]:
+        if self.min_ps == self.max_ps:
+            return []
+        counts, edges = np.histogram(np.array(self.times_ps, np.float64), bins=min(BINS, len(self.times_ps)))
+        return [
+            f"  from {format_time(round(low)):>12} {count:6} {'#' * math.ceil(WIDTH * count / counts.max())}".rstrip()
+            for low, count in zip(edges[:-1], counts, strict=True)
+        ]
+
+
+def ensemble(run: Callable[[int], int], repeats: int, first_seed: int = 0) -> EnsembleResult:
+    """Call ``run(seed)``, which returns picoseconds, for ``repeats`` seeds from ``first_seed`` on.
+
+    Raises
+    ------
+    InputError: no repeats, or more than MAX_REPEATS. What ``run`` raises passes through.
+    """
+    if not 1 <= repeats <= MAX_REPEATS:
+        raise InputError(f"repeats are 1 to {MAX_REPEATS}, got {repeats}", field="repeat")
+    seeds = tuple(range(first_seed, first_seed + repeats))
+    return EnsembleResult(seeds=seeds, times_ps=tuple(int(run(seed)) for seed in seeds))

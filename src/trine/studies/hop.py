@@ -1,0 +1,347 @@
+"""Decentralised training with Hop on a cluster: how fast, what waits, how old the updates are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trine.cluster import Cluster, load_cluster
+from trine.cluster.cluster import SCALE_UP, Device, Wire, make_links
+from trine.cluster.select import slow_down
+from trine.errors import InputError, PlanError
+from trine.model.workload import Workload
+from trine.parallel.draws import uniform
+from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
+from trine.parallel.hop_choices import HopRun, run_hop
+from trine.parallel.hop_numbers import HopNumbers
+from trine.parallel.hop_tasks import HopNetwork, HopWork
+from trine.parallel.plan import Plan
+from trine.parallel.stragglers import Stragglers, scaled_ps
+from trine.simulation import simulate
+from trine.units import PS_PER_S, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from trine.network.models import Network
+    from trine.results import Evidence, Result
+
+NOT_MODELLED = (
+    "the time to average the updates, to copy them into queues, and to exchange tokens",
+    "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)",
+    "how averaging fewer or older updates changes convergence: iterations are counted, not accuracy",
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HopResult:
+    """What a run of Hop gave; ``numbers`` has everything of single workers."""
+
+    graph: WorkerGraph
+    protocol: HopProtocol
+    numbers: HopNumbers
+    cluster: Cluster
+    gradient_ps: int
+    apply_ps: int
+    update_bytes: int
+    network: str
+    evidence: tuple[Evidence, ...]
+    warnings: tuple[str, ...]
+    wall_s: float
+
+    @property
+    def end_ps(self) -> int:
+        """When the last worker had finished its iterations."""
+        return int(self.numbers.end_ps.max())
+
+    @cached_property
+    def iterations_per_s(self) -> float:
+        """Iterations that a worker trains in a second, on average over the workers; skipped ones do not count."""
+        return float((self.numbers.trained / (self.numbers.end_ps / PS_PER_S)).mean())
+
+    @property
+    def run(self) -> HopRun:
+        """Task graph, records and choices."""
+        return self.numbers.run
+
+    def shares(self) -> dict[str, float]:
+        """How the workers spent their time, on average: computing, waiting for updates, waiting for tokens."""
+        total = float(self.numbers.end_ps.sum())
+        return {
+            "computing": float(self.numbers.computing_ps.sum()) / total,
+            "waiting_for_updates": float(self.numbers.waiting_updates_ps.sum()) / total,
+            "waiting_for_tokens": float(self.numbers.waiting_tokens_ps.sum()) / total,
+        }
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data, see docs/background/hop.md."""
+        numbers, protocol = self.numbers, self.protocol
+        return {
+            "graph": {"name": self.graph.name, "workers": self.graph.num_workers, "edges": len(self.graph.edges)},
+            "protocol": {name: getattr(protocol, name) for name in _PROTOCOL},
+            "cluster": self.cluster.name,
+            "cluster_fingerprint": self.cluster.fingerprint,
+            "network": self.network,
+            "gradient_s": self.gradient_ps / PS_PER_S,
+            "apply_s": self.apply_ps / PS_PER_S,
+            "update_bytes": self.update_bytes,
+            "end_s": self.end_ps / PS_PER_S,
+            "iterations_per_s": self.iterations_per_s,
+            "shares": self.shares(),
+            "staleness": {str(age): count for age, count in numbers.staleness.items()},
+            "missed_updates": numbers.num_missed,
+            "sent_updates": numbers.num_sent,
+            "unused_updates": numbers.num_unused,
+            "dropped_updates": len(self.run.choices.dropped),
+            "sent_bytes": numbers.sent_bytes,
+            "workers": [
+                {
+                    "end_s": int(numbers.end_ps[i]) / PS_PER_S,
+                    "trained": int(numbers.trained[i]),
+                    "skipped": int(numbers.skipped[i]),
+                    "computing_s": int(numbers.computing_ps[i]) / PS_PER_S,
+                    "waiting_for_updates_s": int(numbers.waiting_updates_ps[i]) / PS_PER_S,
+                    "waiting_for_tokens_s": int(numbers.waiting_tokens_ps[i]) / PS_PER_S,
+                }
+                for i in range(self.graph.num_workers)
+            ],
+            "evidence": [
+                {"what": e.what, "kind": e.kind, "detail": e.detail} for e in self.evidence
+            ],
+            "warnings": list(self.warnings),
+            "not_modelled": list(NOT_MODELLED),
+            "simulator": {"runs": self.run.num_runs, "events": self.run.records.num_events, "wall_s": self.wall_s},
+        }  # fmt: skip
+
+    def summary(self) -> str:
+        """Text for people."""
+        numbers, protocol = self.numbers, self.protocol
+        used = sum(numbers.staleness.values())
+        ages = ", ".join(f"{age}: {100 * count / (used + numbers.num_missed):.1f} %" for age, count in
+                         numbers.staleness.items())  # fmt: skip
+        shares = self.shares()
+        lines = [
+            f"Hop: {self.graph.num_workers} workers, {self.graph.name} graph, {_options(protocol)}",
+            f"{protocol.iterations} iterations in {format_time(self.end_ps)}: {self.iterations_per_s:.3f} a second and "
+            "worker",
+            f"an iteration computes {format_time(self.gradient_ps + self.apply_ps)} and sends "
+            f"{format_bytes(self.update_bytes)} to each neighbour",
+            f"workers compute {100 * shares['computing']:.1f} % of the time, wait for updates "
+            f"{100 * shares['waiting_for_updates']:.1f} %, for tokens {100 * shares['waiting_for_tokens']:.1f} %",
+            f"age of the updates averaged, in iterations: {ages}; missed {numbers.num_missed} of "
+            f"{used + numbers.num_missed}",
+            f"{numbers.num_sent} updates sent ({format_bytes(numbers.sent_bytes)}), {numbers.num_unused} unused",
+        ]
+        if protocol.drop_late:
+            lines.append(f"{len(self.run.choices.dropped)} updates were not sent: their receivers were past them")
+        if protocol.max_skip:
+            lines.append(
+                f"{int(numbers.skipped.sum())} iterations skipped, most by one worker: {numbers.skipped.max()}"
+            )
+        lines += [f"{e.what}: {e.kind} ({e.detail})" for e in self.evidence]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+    def to_perfetto(self, path: str | Path) -> None:
+        """Write a timeline that opens in https://ui.perfetto.dev, compressed if the path ends in ``.gz``."""
+        from trine.results import perfetto, waits
+        from trine.results.records import record_table
+
+        graph, records = self.run.tasks.graph, self.run.records
+        reasons = waits.wait_reasons(graph, records, waits.releasers(graph, records))
+        perfetto.write(graph, record_table(graph, records, reasons), None, Path(path))
+
+
+_PROTOCOL = ("iterations", "backup", "staleness", "max_gap", "max_skip", "skip_behind", "order", "drop_late")
+
+
+def hop(
+    workload: Workload | str | os.PathLike[str],
+    protocol: HopProtocol | None = None,
+    *,
+    graph: WorkerGraph | str = "ring-based",
+    workers: int | None = None,
+    cluster: Cluster | str | os.PathLike[str],
+    batch: int | None = None,
+    compute: str = "auto",
+    gpu: str | None = None,
+    trace_gpu: str | None = None,
+    cpu: bool | None = None,
+    network: str | Network = "fair",
+    engine: str = "compiled",
+    stragglers: Stragglers | None = None,
+) -> HopResult:
+    """Simulate decentralised training with Hop (Luo et al., ASPLOS 2019).
+
+    Each worker is one GPU with the whole model; an iteration is what :func:`trine.simulate` says for one GPU with its
+    inputs on the device, an update is all trained parameters. docs/background/hop.md states the protocol.
+
+    Parameters
+    ----------
+    workload: a loaded workload, or what :func:`trine.load` takes; a training step.
+    protocol: how workers wait; None is standard decentralised training.
+    graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
+    workers: how many; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
+    cluster: links between the workers, see :func:`edge_cluster` for one link an edge of the graph.
+    batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`.
+    network, engine: as in :func:`trine.run`.
+    stragglers: slow workers and jitter; an index is the iteration.
+
+    Raises
+    ------
+    InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
+    """
+    from trine.engine import run
+
+    began = time.perf_counter()
+    protocol = HopProtocol() if protocol is None else protocol
+    machine = load_cluster(os.fspath(cluster)) if isinstance(cluster, str | os.PathLike) else cluster
+    if isinstance(graph, str):
+        graph = worker_graph(graph, len(machine.gpus) if workers is None else workers)
+    elif workers not in (None, graph.num_workers):
+        raise PlanError(f"the graph has {graph.num_workers} workers, which contradicts {workers}")
+    if graph.num_workers > len(machine.gpus):
+        raise PlanError(f"{graph.num_workers} workers need as many GPUs: {machine.name!r} has {len(machine.gpus)}")
+    one = simulate(
+        workload, Plan(batch=batch, input_copy="none"), compute=compute, gpu=gpu, trace_gpu=trace_gpu, cpu=cpu
+    )
+    gradient_ps, apply_ps = _iteration(one)
+    work = _work(graph, protocol, gradient_ps, apply_ps, _update_bytes(workload), stragglers)
+    settled = run_hop(
+        graph, protocol, work, _network(machine, graph), lambda tasks: run(tasks, network=network, engine=engine)
+    )
+    return HopResult(
+        graph=graph,
+        protocol=protocol,
+        numbers=HopNumbers(graph=graph, protocol=protocol, run=settled),
+        cluster=machine,
+        gradient_ps=gradient_ps,
+        apply_ps=apply_ps,
+        update_bytes=work.update_bytes,
+        network=network if isinstance(network, str) else network.name,
+        evidence=_evidence(one, machine, stragglers),
+        warnings=one.warnings,
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def edge_cluster(
+    graph: WorkerGraph, bandwidth: int, latency_ps: int, gpu: str | None = None, name: str | None = None
+) -> Cluster:
+    """A cluster with one link of ``bandwidth`` bytes/s for each edge of the graph; workers do not forward."""
+    devices = tuple(Device(name=f"gpu{i}", gpu=gpu) for i in range(graph.num_workers))
+    wires = [Wire(a, b, bandwidth, latency_ps, SCALE_UP) for a, b in graph.edges]
+    return Cluster(
+        name=name or f"{graph.name} of {graph.num_workers} GPUs",
+        devices=devices,
+        links=make_links(devices, wires),
+        sources={"links": "given: one link an edge of the communication graph and direction"},
+    )
+
+
+def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per: str = "link") -> Cluster:
+    """The cluster with each bandwidth divided by a random factor, uniform between the two.
+
+    ``per``: ``link`` draws for each pair of devices that links join, both directions alike; ``gpu`` for each GPU, and a
+    link is slowed by the larger factor of its two ends.
+
+    Raises InputError for factors below 1 or in the wrong order, or another ``per``.
+    """
+    low, high = factors
+    if not 1 <= low <= high < 1e6:
+        raise InputError(f"factors are at least 1, the smaller first; got {low:g}:{high:g}", field="slow_by")
+    if per not in ("link", "gpu"):
+        raise InputError(f"factors are per link or per gpu, got {per!r}", field="slow_per")
+
+    def factor(a: int, b: int) -> float:
+        return low + (high - low) * float(uniform(seed, np.array([a]), np.array([b]))[0])
+
+    gpus, slow = set(cluster.gpus), []
+    for link in cluster.links:
+        if per == "link":
+            slow.append((link.name, 1 / factor(min(link.source, link.target), max(link.source, link.target))))
+        elif ends := {link.source, link.target} & gpus:
+            slow.append((link.name, 1 / max(factor(end, end) for end in ends)))
+    what = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
+    slower = slow_down(cluster, slow)
+    return replace(slower, name=f"{cluster.name}, {what}", sources={**cluster.sources, "slow-down": f"assumed: {what}"})
+
+
+def _iteration(one: Result) -> tuple[int, int]:
+    """Time until the last gradient, and of the optimizer behind it."""
+    is_optimizer = one.graph.labels.phase == 2
+    if not (one.graph.labels.phase == 1).any():
+        raise InputError("the trace has no backward pass: Hop exchanges trained parameters")
+    begin_ps = int(one.records.start_ps[is_optimizer].min()) if is_optimizer.any() else one.step_time_ps
+    return begin_ps, one.step_time_ps - begin_ps
+
+
+def _update_bytes(workload: Workload | str | os.PathLike[str]) -> int:
+    if not isinstance(workload, Workload):
+        from trine.traces import load
+
+        workload = load(workload)
+    size = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
+    if not size:
+        raise InputError(f"the trace {workload.name!r} names no weights with gradients: there is nothing to exchange")
+    return size
+
+
+def _work(
+    graph: WorkerGraph, protocol: HopProtocol, gradient_ps: int, apply_ps: int, size: int, stragglers: Stragglers | None
+) -> HopWork:
+    shape = (graph.num_workers, protocol.iterations)
+    gradient, apply = np.full(shape, gradient_ps, np.int64), np.full(shape, apply_ps, np.int64)
+    if stragglers is not None:
+        if stragglers.jitter is not None and stragglers.per != "step":
+            raise InputError("the jitter of Hop is per step: an iteration is one task", field="per")
+        stragglers.check(graph.num_workers)
+        factors = stragglers.factors(np.arange(shape[0])[:, None], np.arange(shape[1])[None, :])
+        gradient, apply = scaled_ps(gradient, factors), scaled_ps(apply, factors)
+    return HopWork(gradient_ps=gradient, apply_ps=apply, update_bytes=size)
+
+
+def _network(machine: Cluster, graph: WorkerGraph) -> HopNetwork:
+    gpus = machine.gpus
+
+    def route(sender: int, receiver: int) -> Sequence[int]:
+        return machine.route(gpus[sender], gpus[receiver])
+
+    return HopNetwork(
+        route=route,
+        link_bytes_per_s=machine.link_bytes_per_s.tolist(),
+        link_latency_ps=machine.link_latency_ps.tolist(),
+        link_names=[link.name for link in machine.links],
+        rank_names=[machine.devices[gpu].name for gpu in gpus[: graph.num_workers]],
+    )
+
+
+def _evidence(one: Result, machine: Cluster, stragglers: Stragglers | None) -> tuple[Evidence, ...]:
+    from trine.results import Evidence
+
+    sources: Mapping[str, str] = machine.sources
+    rows = [*one.evidence, Evidence("links", machine.evidence, "; ".join(f"{k}: {v}" for k, v in sources.items()))]
+    if stragglers is not None:
+        rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
+    return tuple(rows)
+
+
+def _options(protocol: HopProtocol) -> str:
+    """The protocol in words."""
+    parts = []
+    if protocol.backup:
+        parts.append(f"{protocol.backup} backup worker{'s' if protocol.backup > 1 else ''}")
+    if protocol.staleness:
+        parts.append(f"updates up to {protocol.staleness} iterations old")
+    if protocol.max_gap is not None:
+        parts.append(f"neighbours at most {protocol.max_gap} iterations apart")
+    if protocol.max_skip:
+        parts.append(f"skips up to {protocol.max_skip} iterations when {protocol.skip_behind} behind")
+    if protocol.drop_late:
+        parts.append("late updates not sent")
+    return ", ".join(parts) or "standard (every update is waited for)"

@@ -1,0 +1,228 @@
+"""Does synthesis write what is asked for, refuse what it cannot, and do the passes take it?"""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+import trine
+from trine.compute import Shares, kind_of, make_compute
+from trine.compute.kinds import family_of
+from trine.compute.resize import Split
+from trine.errors import InputError, SpecError, TraceError
+from trine.model.workload import BACKWARD, FORWARD
+from trine.parallel.stages import cut_into_stages
+from trine.parallel.tensor import local_parameter_bytes, split_operators
+from trine.traces import known_models
+from trine.traces.native_check import check_workload
+from trine.traces.synthesize_models import load_model
+
+
+def small(name="llama-3-8b", **options):
+    return trine.synthesize(name, **{"layers": 2, "sequence": 256} | options)
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_every_model_that_comes_with_trine_is_a_well_formed_workload(name, tmp_path):
+    spec = load_model(name)
+    assert spec.sources
+    workload = trine.synthesize(name)
+    check_workload(workload, tmp_path)
+    assert all(family_of(kind_of(op)) != "other" for op in workload.operators)
+    assert all(op.gpu_time_ps > 0 for op in workload.operators)
+    made = [p.gradient_operator for p in workload.parameters]
+    assert None not in made
+    assert workload.is_training
+    assert workload.assumptions
+
+
+def test_a_model_of_126_layers_is_written_in_a_second_and_a_half():
+    trine.synthesize("llama-3-405b", layers=1)
+    began = time.perf_counter()
+    trine.synthesize("llama-3-405b", layers=125)
+    assert time.perf_counter() - began < 1.5
+
+
+def test_it_survives_its_own_file(tmp_path):
+    workload = small("mixtral-8x7b", shares={"matmul": 0.5})
+    trine.save(workload, tmp_path / "a.trine.json.gz")
+    again = trine.load(tmp_path / "a.trine.json.gz")
+    assert again == replace(workload, tensors=again.tensors, operators=again.operators)
+    assert again.operators == workload.operators
+    assert Shares.from_metadata(again.metadata).matmul == 0.5
+    op = again.operators[2]
+    assert make_compute("auto", again).duration(op, Split(1)).ps == op.gpu_time_ps
+
+
+def test_a_model_can_stand_where_a_trace_is_expected():
+    assert trine.load("model:llama-3-8b,layers=2,sequence=256") == small()
+    other = trine.load("model:llama-3-8b,layers=2,sequence=256,gpu=a100-80gb,dtype=fp16,batch=3")
+    assert other == small(gpu="a100-80gb", dtype="fp16", batch=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model:lama-3-8b", "did you mean 'llama-3-8b'"),
+        ("model:llama-3-8b,layer=2", "did you mean 'layers'"),
+        ("model:llama-3-8b,layers=two", "layers: must be a whole number"),
+        ("model:llama-3-8b,layers=0", "layers: must be a whole number from 1"),
+        ("model:llama-3-8b,layers=2,layers=3", "each once"),
+        ("model:llama-3-8b,layers", "option=value"),
+        ("model:llama-3-8b,layers=33", "has 32 layers"),
+        ("model:llama-3-8b,image=224", "has no use for image"),
+        ("model:llama-3-8b,dtype=bf61", "did you mean 'bf16'"),
+        ("model:llama-3-8b,gpu=h100-smx", "did you mean 'h100-sxm'"),
+        ("model:llama-3-8b,gpu=v100", "no peak for bfloat16"),
+        ("model:llama-3-8b,times=fit", "did you mean 'fitted'"),
+        ("model:llama-3-8b,times=fitted", "no operators of transformers"),
+        ("model:gpt-2,sequence=2048", "learned positions for 1024 tokens"),
+        ("model:vgg19,sequence=12", "has no use for sequence"),
+        ("model:vgg19,dtype=bf16", "fp32 only"),
+        ("model:", "unknown model ''"),
+        ("model:../vgg19", "unknown model"),
+    ],
+)
+def test_what_it_cannot_write_is_refused_with_the_nearest_name(text, message):
+    with pytest.raises(InputError, match=message):
+        trine.load(text)
+
+
+def test_a_bare_model_name_says_how_models_are_named():
+    with pytest.raises(TraceError, match="model:vgg19 predicts one"):
+        trine.load("vgg19")
+    with pytest.raises(TraceError, match="model:vgg19,batch=4"):
+        trine.load("model:vgg19", batch=4)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [({"matmul": 1.5}, "matmul"), ({"memory": 0}, "memory"), ({"matmull": 0.5}, "did you mean 'matmul'"),
+     ({"fixed_us": -1}, "fixed_us"), ({"conv": "much"}, "must be a number")],
+)  # fmt: skip
+def test_shares_that_cannot_be_are_refused(shares, message):
+    with pytest.raises(InputError, match=message):
+        small(shares=shares)
+
+
+def test_options_that_cannot_matter_are_refused():
+    calibration = trine.calibrate([trine.load("vgg13-h100-b128")])
+    with pytest.raises(InputError, match="roofline uses no calibration"):
+        small(calibration=calibration)
+    with pytest.raises(InputError, match="fitted times use no shares"):
+        trine.synthesize("vgg11", shares={"conv": 0.3})
+    with pytest.raises(InputError, match="uses no calibration"):
+        make_compute("auto", small(), calibration=calibration)
+
+
+MODEL = "family: transformer\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 100\nsequence: 32\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MODEL + "fnn: 256\n", "did you mean 'ffn'"),
+        (MODEL, "either ffn, or experts"),
+        (MODEL + "ffn: 256\nkv_heads: 3\n", "kv_heads: must divide the 4 heads"),
+        (MODEL + "ffn: 256\nparameters: 7\n", "parameters: says 7, but the shapes make"),
+        (MODEL + "ffn: 256\nqk_norm: true\nmax_positions: 8\n", "needs rotary positions"),
+        (MODEL + "experts: {count: 2, top_k: 3, ffn: 8}\n", "top_k must be at most count"),
+        (MODEL.replace("64", "66") + "ffn: 256\n", "4 heads do not divide hidden 66"),
+        (MODEL.replace("transformer", "transfromer"), "did you mean 'transformer'"),
+        (MODEL.replace("layers: 2", "layers: 20000"), "layers"),
+        ("- 1\n", "family"),
+        ("family: vgg\nstages: [[64], [128]]\nparameters: 5\n", "says 5, but the shapes make"),
+    ],
+)
+def test_faults_of_a_model_file_name_file_and_field(text, message, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=message) as caught:
+        trine.synthesize(str(path))
+    assert "mine" in str(caught.value)
+
+
+def test_a_model_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MODEL + "ffn: 256\nbiases: qkv\n")
+    workload = trine.load(f"model:{path}")
+    assert workload.name == "mine"
+    assert workload.metadata["parameters"] == str(2 * (64 * 192 + 192 + 64 * 64 + 3 * 64 * 256 + 128) + 200 * 64 + 64)
+
+
+def test_megatron_splits_every_product_and_sums_up_four_times_a_layer():
+    workload = small()
+    splits, _ = split_operators(workload, "megatron")
+    modes = {op.layer: splits[op.id] for op in workload.operators if op.id in splits and op.phase == FORWARD}
+    block = "layers.1"
+    columns = (f"{block}.attention.qkv", f"{block}.mlp.gate_up", "head")
+    rows = (f"{block}.attention.out", f"{block}.mlp.down")
+    assert all(modes[name].mode == "column" and not modes[name].forward and modes[name].backward for name in columns)
+    assert all(modes[name].mode == "row" and modes[name].forward == "all_reduce" for name in rows)
+    assert modes["embedding"].mode == "embedding"
+    for name in ("attention.rotary", "attention.core", "mlp.act"):
+        assert modes[f"{block}.{name}"].mode == "shared"
+    assert modes["loss"].mode == "shared"  # divided along the vocabulary: the logits are not gathered
+    local = local_parameter_bytes(workload, splits, 4)
+    norms = [p for p in workload.parameters if len(workload.tensors[p.weight].shape) == 1]
+    total, whole = sum(p.size_bytes for p in workload.parameters), sum(p.size_bytes for p in norms)
+    assert sum(local.values()) == whole + (total - whole) // 4
+
+
+def test_a_cut_between_layers_sends_the_stream_alone():
+    workload = small(batch=2)
+    stages = cut_into_stages(workload, 2, ("layers.1.attention.norm",), {})
+    (crossing,) = stages.crossings
+    assert workload.tensors[crossing.tensor].shape == (2, 256, 4096)
+    assert crossing.has_gradient
+    assert not crossing.guessed
+    last = next(op for op in workload.operators if op.id == crossing.gradient_after)
+    assert last.layer == "layers.1.attention.norm"
+
+
+def test_gradients_of_input_and_weight_are_operators_of_their_own():
+    workload = small("gpt-2")
+    products = [op for op in workload.operators if op.phase == BACKWARD and kind_of(op) == "linear backward"]
+    by_layer = {}
+    for op in products:
+        by_layer.setdefault(op.layer, []).append(op.attributes["gradient_of"])
+    assert set(map(tuple, by_layer.values())) == {("input", "weight")}
+    assert {p.gradient_operator for p in workload.parameters} & {op.id for op in products}
+    assert all(op.forward_id is not None for op in products)
+
+
+def test_nothing_about_a_synthesised_workload_is_called_measured():
+    result = trine.simulate(trine.synthesize("vgg11", batch=4), trine.Plan(batch=8, micro_batch=4))
+    times = [row for row in result.evidence if row.topic == "operator time"]
+    assert [row.kind for row in times] == ["assumed"]
+    assert "no trace" in times[0].detail
+
+
+def test_times_for_another_gpu_are_those_that_synthesis_for_it_gives():
+    there, here = small(gpu="a100-80gb"), small(gpu="h100-sxm")
+    moved = trine.simulate(here, gpu="a100-80gb")
+    assert moved.step_ps == trine.simulate(there).step_ps
+    named = trine.simulate("model:llama-3-8b,layers=2,sequence=256", gpu="a100-80gb")
+    assert named.step_ps == moved.step_ps
+
+
+def test_a_model_is_written_for_the_gpu_of_the_cluster():
+    plan = trine.Plan(dp=2)
+    result = trine.simulate("model:llama-3-8b,layers=1,sequence=256", plan, cluster="dgx-a100")
+    assert result.plan["trace_gpu"] == "a100-80gb"
+
+
+def test_experts_can_be_told_apart():
+    workload = small("qwen3-30b-a3b")
+    experts = {op.layer for op in workload.operators if op.attributes.get("expert") is True}
+    assert experts == {f"layers.{n}.moe.experts.{part}" for n in range(2) for part in ("up", "act", "down")}
+    moves = {op.attributes["moe"] for op in workload.operators if "moe" in op.attributes}
+    assert moves == {"dispatch", "combine"}
+
+
+def test_batch_sizes_other_than_the_written_one_scale():
+    one, four = small(batch=1), small(batch=4)
+    model = make_compute("auto", one)
+    for mine, theirs in zip(one.operators, four.operators, strict=True):
+        if mine.phase != "optimizer":
+            assert model.duration(mine, Split(4)).ps == theirs.gpu_time_ps, mine.layer
