@@ -147,7 +147,10 @@ def training(folder: Path) -> Iterator[Case]:
     """Steps of one node without tensor or pipeline parallelism: compute alone against the measured step."""
     with (folder / "training.csv").open() as file:
         for row in csv.DictReader(file):
-            gpu, group = TRAINING_GPUS.get(row["gpu"]), "MPT" if row["model"].startswith("MPT") else "Megatron-DeepSpeed"
+            gpu, group = (
+                TRAINING_GPUS.get(row["gpu"]),
+                "MPT" if row["model"].startswith("MPT") else "Megatron-DeepSpeed",
+            )
             sixteen = row["precision"].startswith(("amp_bf16", "fp16"))
             plain = row["TP"] == row["PP"] == "1" and row["gpus"].isdigit() and int(row["gpus"]) <= 8
             if gpu is None or not sixteen or not plain or not row["micro_batch"] or not row["layers"]:
@@ -155,7 +158,9 @@ def training(folder: Path) -> Iterator[Case]:
             numbers = {key: int(row[key]) for key in ("layers", "hidden", "heads", "ffn_hidden", "vocab", "seq_len")}
             gpus, micro, total = int(row["gpus"]), int(row["micro_batch"]), int(row["global_batch"])
             per_gpu = total / gpus
-            measured = float(row["iteration_s"] or 0) or per_gpu * numbers["seq_len"] / float(row["tokens_per_s_per_gpu"])
+            measured = float(row["iteration_s"] or 0) or per_gpu * numbers["seq_len"] / float(
+                row["tokens_per_s_per_gpu"]
+            )
             positions = None if group == "MPT" else numbers["seq_len"]
             spec = gpt(numbers["layers"], numbers["hidden"], numbers["heads"], numbers["ffn_hidden"], numbers["vocab"],
                        positions)  # fmt: skip
@@ -164,7 +169,8 @@ def training(folder: Path) -> Iterator[Case]:
             # FSDP divides the optimizer over the GPUs; data parallelism without it does not.
             step = times[OPTIMIZER] / (gpus if group == "MPT" else 1)
             predicted = per_gpu / micro * (times[FORWARD] + times[BACKWARD] + again) + step
-            name = f"{row['model']} {numbers['layers']} x {numbers['hidden']}, {numbers['seq_len']} tokens, micro-batch {micro}"
+            shape = f"{numbers['layers']} x {numbers['hidden']}, {numbers['seq_len']} tokens, micro-batch {micro}"
+            name = f"{row['model']} {shape}"
             yield Case(f"{gpu} step, {group}", name, measured, predicted)
 
 

@@ -20,7 +20,9 @@ METADATA, LOAD, STORE, COMP, SEND, RECV, COLL = range(1, 8)
 ALL_REDUCE, REDUCE, ALL_GATHER, GATHER, SCATTER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER, BLOCK, BARRIER = range(10)
 
 
-def node(number: int, kind: int, after: Sequence[int] = (), *, micros: int = 0, name: str = "", **attributes: Any) -> Any:
+def node(
+    number: int, kind: int, after: Sequence[int] = (), *, micros: int = 0, name: str = "", **attributes: Any
+) -> Any:
     """A node; attributes become int64, bool or text by their Python type."""
     made = Node(id=number, name=name or f"node {number}", type=kind, data_deps=after, duration_micros=micros)
     for key, value in attributes.items():

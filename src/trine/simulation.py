@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from trine.errors import InputError, PlanError, nearest
 from trine.model.workload import FORWARD, SYNTHESISED, Workload
@@ -19,12 +22,21 @@ if TYPE_CHECKING:
     from trine.collectives.library.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine import Progress
+    from trine.folding.execute import JobRun
+    from trine.folding.observe import Observation
+    from trine.folding.site import Site
     from trine.model.device import GpuSpec
+    from trine.model.memory import MemoryEvents
     from trine.model.program import Job
+    from trine.model.taskgraph import Records, TaskGraph
     from trine.network.models import Network
     from trine.parallel.build import BuildReport
     from trine.parallel.instantiate import Placement
+    from trine.parallel.stragglers import Stragglers
     from trine.results import Evidence, Result, Simulator
+    from trine.results.scope import Scope
+
+Int64 = npt.NDArray[np.int64]
 
 #: What the operator level leaves out, said with every result.
 NOT_MODELLED = (
@@ -55,8 +67,12 @@ def simulate(
     launch_cost_ps: int | None = None,
     calibration: Calibration | None = None,
     engine: str = "compiled",
+    fold: str = "on",
+    placement: str | os.PathLike[str] | Sequence[int] | None = None,
+    stragglers: Stragglers | None = None,
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
     on_job: Callable[[Job], None] | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Result:
@@ -79,7 +95,13 @@ def simulate(
     launch_cost_ps: CPU time of every launch, in place of what the trace says.
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
-    progress, on_compile: callbacks, see :func:`trine.engine.run`.
+    fold: ``on`` simulates one rank of each kind that behaves alike, exactly; ``off`` each by itself; ``verify`` both,
+        and compares every task (docs/design/folding.md).
+    placement: which GPU each rank is on: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
+        ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one a line.
+    stragglers: slow ranks and jitter of compute durations.
+    progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence whenever the classes
+        of ranks have been found.
     on_job: called with the rank programs before they run, for example to write them (:mod:`trine.chakra`).
     warnings: sentences to carry into the result.
 
@@ -87,11 +109,9 @@ def simulate(
     ------
     InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
     """
-    from trine.engine import run
+    from trine.folding.execute import JobRunner
     from trine.network.circuit import network_on
     from trine.parallel.build import build_job
-    from trine.parallel.instantiate import instantiate
-    from trine.results import Result
 
     began = time.perf_counter()
     machine = _machine(cluster, plan if plan is not None else Plan())
@@ -106,33 +126,114 @@ def simulate(
         launch=_launch(workload, cpu, launch_cost_ps),
         network=network if isinstance(network, str) else network.name,
         gpu=None if gpu is None else _gpu(gpu),
+        places=_places(placement, machine, plan.num_ranks if plan is not None else 1),
     )
     job, report = build_job(workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host)
     if on_job is not None:
         on_job(job)
+    if stragglers is not None:
+        stragglers.check(setup.plan.num_ranks)
     costs = costs_on(collective_costs, setup.machine)
-    graph, memory = instantiate(job, placement_of(setup.machine, setup.plan.num_ranks, costs))
-    records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
+    done = JobRunner(
+        job=job,
+        placement=lambda: placement_of(machine, setup.plan.num_ranks, costs, setup.places),
+        site=_site(machine, costs, setup.places),
+        network=network,
+        engine=engine,
+        fold=fold,
+        stragglers=stragglers,
+        progress=progress,
+        on_compile=on_compile,
+        on_stage=on_stage,
+    ).run()
     if costs is not None and costs.worst > SLOWER_SCHEDULE:
         warnings = (
             *warnings,
             f"collectives: {costs.library} would be up to {costs.worst:.1f} times faster than the schedule that is "
             "simulated (several rings or in-network reduction); --algorithm chooses another schedule",
         )
-    sentences = (*warnings, *report.warnings, *setup.model.notes, *_warnings(setup))
-    capacity = tuple(spec.memory_bytes if spec is not None else 0 for spec in setup.rank_gpus)
-    result = Result(
-        graph=graph,
-        records=records,
-        memory=memory,
-        memory_capacity_bytes=capacity if any(capacity) else (),
-        plan=_facts(setup, report),
-        evidence=_evidence(setup, report, costs),
+    sentences = (*warnings, *report.warnings, *setup.model.notes, *_warnings(setup), *_fold_warnings(done))
+    answer = _Answer(
+        setup=setup,
+        facts=_facts(setup, report),
+        evidence=_evidence(setup, report, costs, stragglers),
         warnings=tuple(dict.fromkeys(sentences)),
-        not_modelled=(*NOT_MODELLED, *(() if setup.has_host else (NO_HOST,))),
-        simulator=_simulator(time.perf_counter() - began, records.num_events, setup.plan.num_ranks),
+        simulator=_simulator(time.perf_counter() - began, done.records.num_events, done.num_simulated),
     )
-    return _with_memory_verdict(result)
+    return _with_memory_verdict(answer.result(done.graph, done.records, done.memory, done.ranks, answer.scope(done)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What results about the same run share, whichever ranks they show."""
+
+    setup: _Setup
+    facts: Mapping[str, object]
+    evidence: tuple[Evidence, ...]
+    warnings: tuple[str, ...]
+    simulator: Simulator
+
+    def result(
+        self, graph: TaskGraph, records: Records, memory: MemoryEvents | None, ranks: Sequence[int], scope: Scope | None
+    ) -> Result:
+        from trine.results import Result
+
+        capacity = self.setup.memory_bytes(self.setup.places[list(ranks)])
+        return Result(
+            graph=graph,
+            records=records,
+            memory=memory,
+            memory_capacity_bytes=capacity if any(capacity) else (),
+            plan=self.facts,
+            evidence=self.evidence,
+            warnings=self.warnings,
+            not_modelled=(*NOT_MODELLED, *(() if self.setup.has_host else (NO_HOST,))),
+            simulator=self.simulator,
+            scope=scope,
+        )
+
+    def scope(self, done: JobRun) -> Scope | None:
+        from trine.folding.execute import scope_of
+
+        def observed(seen: Observation, ranks: Sequence[int], whole: Scope) -> Result:
+            part = replace(whole, ranks=tuple(ranks))
+            return self.result(seen.graph, seen.records, seen.memory, ranks, part)
+
+        return scope_of(done, observed)
+
+
+def _places(placement: str | os.PathLike[str] | Sequence[int] | None, machine: Cluster | None, num_ranks: int) -> Int64:
+    from trine.folding.places import places
+
+    if machine is None:
+        if placement is not None:
+            raise InputError("a placement needs a cluster", field="placement")
+        return places(None, num_ranks, 1, (-1,))
+    nodes = machine.node_of[np.asarray(machine.gpus, np.int64)]
+    return places(placement, num_ranks, len(machine.gpus), nodes)
+
+
+def _site(machine: Cluster | None, costs: StepCosts | None, where: Int64) -> Site:
+    from trine.folding.site import Site
+
+    if machine is None:
+        return Site(devices=np.zeros(1, np.int64), cluster=None, costs=None)
+    group_costs = None
+    if costs is not None:
+
+        def group_costs(
+            kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+        ) -> tuple[npt.NDArray[np.int32], Sequence[tuple[str | None, int]]]:
+            return costs.of_groups(kind, size_bytes, where[groups], algorithm)
+
+    return Site(devices=np.asarray(machine.gpus, np.int64)[where], cluster=machine, costs=group_costs)
+
+
+def _fold_warnings(done: JobRun) -> list[str]:
+    found = [done.sentence] if done.sentence else []
+    if done.why:
+        found.append(f"every rank was simulated by itself: {done.why}")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +248,7 @@ class _Setup:
     launch: LaunchCosts | None
     network: str
     gpu: GpuSpec | None
+    places: Int64
 
     @property
     def has_host(self) -> bool:
@@ -154,14 +256,30 @@ class _Setup:
         return self.machine is not None and self.machine.host_of(self.machine.gpus[0]) is not None
 
     @cached_property
-    def rank_gpus(self) -> tuple[GpuSpec | None, ...]:
-        """The GPU of each rank: the one asked for, the cluster's, or the trace's; None where nobody says."""
-        if self.gpu is not None:
-            return (self.gpu,) * self.plan.num_ranks
-        devices = [] if self.machine is None else self.machine.gpus[: self.plan.num_ranks]
-        names = [self.machine.devices[device].gpu for device in devices] if self.machine is not None else [None]
-        known = {name: _known_gpu(name or self.workload.gpu) for name in dict.fromkeys(names)}
-        return tuple(known[name] for name in names)
+    def gpu_names(self) -> tuple[str | None, ...]:
+        """The GPU models of the ranks, each once: the one asked for, the cluster's, or the trace's."""
+        if self.gpu is not None or self.machine is None:
+            return (self.gpu.name if self.gpu is not None else self.workload.gpu,)
+        models, number = self.cluster_gpus
+        used = dict.fromkeys(number[self.places].tolist())
+        return tuple(dict.fromkeys(models[at] or self.workload.gpu for at in used))
+
+    @cached_property
+    def cluster_gpus(self) -> tuple[list[str | None], npt.NDArray[np.int32]]:
+        """GPU models, and which of them each GPU of the cluster is."""
+        assert self.machine is not None
+        table = self.machine.device_table
+        return [kind.gpu for kind in table.kinds], table.kind[np.asarray(self.machine.gpus, np.int64)]
+
+    def memory_bytes(self, positions: Int64) -> tuple[int, ...]:
+        """Memory of the GPUs at these positions of the cluster, 0 where nobody says."""
+        if self.gpu is not None or self.machine is None:
+            names = [self.gpu_names[0]] * len(positions)
+        else:
+            models, number = self.cluster_gpus
+            names = [models[at] or self.workload.gpu for at in number[positions].tolist()]
+        known = {name: _known_gpu(name) for name in dict.fromkeys(names)}
+        return tuple(0 if (spec := known[name]) is None else spec.memory_bytes for name in names)
 
 
 def _gpu(name: str) -> GpuSpec:
@@ -292,28 +410,37 @@ def costs_on(asked: str, machine: Cluster | None) -> StepCosts | None:
     return StepCosts(machine)
 
 
-def placement_of(machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None) -> Placement:
-    """Put rank i on the i-th GPU of the cluster; without one, a single rank sits on a device of its own."""
+def placement_of(
+    machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None, places: Int64 | None = None
+) -> Placement:
+    """Put rank i on GPU ``places[i]`` of the cluster (the i-th); without one, one rank sits on a device of its own."""
     from trine.parallel.instantiate import Placement
 
     if machine is None:
         return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])
+    at = list(range(num_ranks)) if places is None else places.tolist()
+    placed = None
+    if costs is not None:
+
+        def placed(kind: str, size: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
+            return costs(kind, size, [at[rank] for rank in ranks], algorithm)
+
     return Placement(
-        machine.gpus[:num_ranks],
+        [machine.gpus[position] for position in at],
         machine.route,
         machine.host_of,
         machine.link_bytes_per_s.tolist(),
         machine.link_latency_ps.tolist(),
-        [link.name for link in machine.links],
-        [device.name for device in machine.devices],
-        costs,
+        list(machine.link_names),
+        list(machine.device_names),
+        placed,
     )
 
 
 def _facts(setup: _Setup, report: BuildReport) -> Mapping[str, object]:
     workload, plan, machine = setup.workload, setup.plan, setup.machine
     pipeline, tensor = plan.pp > 1, plan.tp > 1
-    gpus = dict.fromkeys(spec.name if spec is not None else workload.gpu for spec in setup.rank_gpus)
+    gpus = [spec.name if (spec := _known_gpu(name)) is not None else name for name in setup.gpu_names]
     return {
         "workload": workload.name,
         "source": workload.source,
@@ -345,7 +472,9 @@ def _facts(setup: _Setup, report: BuildReport) -> Mapping[str, object]:
     }
 
 
-def _evidence(setup: _Setup, report: BuildReport, costs: StepCosts | None) -> tuple[Evidence, ...]:
+def _evidence(
+    setup: _Setup, report: BuildReport, costs: StepCosts | None, stragglers: Stragglers | None
+) -> tuple[Evidence, ...]:
     from trine.results import Evidence
 
     total = sum(report.evidence_ps.values()) or 1
@@ -368,12 +497,16 @@ def _evidence(setup: _Setup, report: BuildReport, costs: StepCosts | None) -> tu
                 software = f"software costs of {setup.machine.library or 'nccl'} (docs/background/collectives.md)"
             detail = f"{sharing}; schedules on one channel; {software}"
             rows.append(Evidence("communication time", "modelled", detail))
+    if stragglers is not None:
+        rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
 
 
 def _operator_detail(kind: str, setup: _Setup) -> str:
     workload = setup.workload
+    if setup.compute == "roofline":
+        return "the GPU's data sheet; no recorded time is used (docs/background/roofline.md)"
     if workload.format == SYNTHESISED:
         return f"no trace: predicted from the shapes of {workload.name}"
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
@@ -390,7 +523,8 @@ def _warnings(setup: _Setup) -> list[str]:
     found = []
     workload, machine = setup.workload, setup.machine
     if machine is not None:
-        used = [machine.devices[device].gpu for device in machine.gpus[: setup.plan.num_ranks]]
+        models, number = setup.cluster_gpus
+        used = dict.fromkeys(models[at] for at in dict.fromkeys(number[setup.places].tolist()))
         here = {spec.name: None for name in used if (spec := _known_gpu(name)) is not None}
         if len(here) > 1:
             found.append(f"the cluster mixes {', '.join(here)}: every rank is given the operator times of one GPU")

@@ -1,6 +1,7 @@
 """Is Hop, where it can be worked out by hand, what the formula says, to the picosecond?"""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -93,9 +94,7 @@ def test_tokens_bound_the_lead_over_a_slow_worker(max_gap):
     numbers = numbers_of(graph, protocol, work_of(graph, slow=[2], factor=5, size=0), network_of(graph))
     ends = numbers.run.records.end_ps
     entries = [[int(ends[v.enter]) for v in visits] for visits in numbers.run.tasks.visits]
-    lead = max(
-        k - (np.searchsorted(entries[2], entries[0][k], "right") - 1) for k in range(K)
-    )
+    lead = max(k - (np.searchsorted(entries[2], entries[0][k], "right") - 1) for k in range(K))
     assert lead == max_gap
     assert numbers.end_ps[2] == K * (5 * GRADIENT + APPLY)
     # Iteration k of the others begins when the slow worker enters k - max_gap; zero bytes still take their latency.
@@ -117,7 +116,7 @@ def test_skipping_lets_a_slow_worker_keep_up():
     assert hasty.skipped.sum() == hasty.skipped[2]
     assert hasty.waiting_tokens_ps.sum() == 0
     path = hasty.run.choices.paths[2]
-    assert all(b.iteration - a.iteration <= 6 for a, b in zip(path[:-1], path[1:], strict=True))
+    assert all(b.iteration - a.iteration <= 6 for a, b in pairwise(path))
 
 
 def test_updates_that_nobody_can_use_are_not_sent():

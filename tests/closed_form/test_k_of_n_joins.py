@@ -50,7 +50,7 @@ def test_the_kth_smallest_end(engine, data):
 @both
 @pytest.mark.parametrize("need", range(5))
 def test_transfers_that_share_a_link(engine, need):
-    """Four transfers of 1, 2, 3 and 4 kB share 1 GB/s: the i-th ends when i-th smallest and what went beside is through."""
+    """Four transfers of 1, 2, 3 and 4 kB share 1 GB/s: each ends when the smaller ones have gone before."""
     builder = TaskGraphBuilder([10**9], [0])
     sizes = [3000, 1000, 4000, 2000]
     tasks = [builder.transfer(0, 1, [0], size) for size in sizes]

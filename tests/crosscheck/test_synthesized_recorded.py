@@ -52,12 +52,12 @@ def test_fitted_times_of_a_recorded_model_are_the_recorded_ones(model, trace):
 
 
 def test_fitted_on_one_network_alone_they_are_near_those_of_the_other():
-    """vgg13 predicted from resnet50's operators and the reverse: no shape is shared but the optimizer's and the loss."""
+    """vgg13 from the operators of resnet50 and the reverse: they share hardly a shape."""
     for model, trace, own in (("vgg13", "resnet50-h100-b128", "vgg13-h100-b128"),
                               ("resnet50", "vgg13-h100-b128", "resnet50-h100-b128")):  # fmt: skip
         made = trine.synthesize(model, calibration=trine.calibrate([trine.load(trace)]))
         recorded = sum(op.gpu_time_ps for op in trine.load(own).operators)
-        assert sum(op.gpu_time_ps for op in made.operators) == pytest.approx(recorded, rel=0.5)
+        assert sum(op.gpu_time_ps for op in made.operators) == pytest.approx(recorded, rel=0.12)
 
 
 @pytest.mark.parametrize("gpu", GPUS)

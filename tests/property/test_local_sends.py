@@ -222,7 +222,7 @@ def test_both_ways_give_the_same_arrays(case: tuple[str, str], num_ranks: int) -
 def test_the_root_does_not_change_how_many_structures_a_tree_has(kind: str, number: int) -> None:
     """Of 15 ranks the root and three levels, in which ranks hear from the one above as its first or second child.
 
-    Both children add to the same send; which is named first must not depend on their numbers.
+    Both children add to the same send; they are named in the order in which they are sent to.
     """
     for root in range(15):
         schedule = make_schedule(kind, 15, 10**6, "tree", root if kind in ROOTED else -1)

@@ -148,7 +148,7 @@ def test_groups_from_the_file_and_from_the_metadata_node(tmp_path):
 
 def test_a_group_without_ranks_is_all_of_them(tmp_path):
     head = node(0, METADATA, name="## process_group:init ##")
-    head.inputs.values = "['[{\"pg_name\": \"5\", \"ranks\": []}]']"
+    head.inputs.values = '[\'[{"pg_name": "5", "ranks": []}]\']'
     trace = read_chakra(write(tmp_path, [[head, collective(1, ALL_REDUCE, 64, pg_name="5")]] * 3))
     assert list(trace.groups.values()) == [(0, 1, 2)]
 
@@ -213,7 +213,7 @@ def test_memory_nodes_cross_the_links_of_the_host(tmp_path):
     both = read_chakra(write(tmp_path, [[load, store]]))
     result = simulate_chakra(both, load_cluster("dgx-h100"), collective_costs="links")
     assert result.graph.size_bytes.tolist() == [MIB, 2 * MIB]
-    crossed = [result.graph.route_links[lo:hi] for lo, hi in zip(result.graph.route_ptr, result.graph.route_ptr[1:])]
+    crossed = np.split(result.graph.route_links, result.graph.route_ptr[1:-1])
     assert len(crossed[0]) == len(crossed[1]) > 0
     assert not set(crossed[0]) & set(crossed[1])
     alone = read_chakra(write(tmp_path, [[load]], "load"))
@@ -230,8 +230,10 @@ def test_algorithms_are_chosen_and_refused_where_they_cannot_matter(tmp_path):
     assert times[1] < times[0]
     with pytest.raises(InputError, match="all_gather"):
         read_chakra(prefix, algorithms={"all_gather": "direct"})
-    with pytest.raises(InputError, match="roofline"):
-        read_chakra(prefix, roofline=Roofline(flop_per_s=1, memory_bytes_per_s=1))
+    timeless = write(tmp_path, [[node(1, COMP, micros=3)]], "timeless")
+    for place in (prefix, timeless):
+        with pytest.raises(InputError, match="tensor_size to time"):
+            read_chakra(place, roofline=Roofline(flop_per_s=1, memory_bytes_per_s=1))
 
 
 def test_nodes_that_wait_for_each_other_over_ranks_are_named(tmp_path):
@@ -246,8 +248,8 @@ BAD = {
     "a message that nobody sends": ([[], [receive(6, 0, 9)]], r"job\.1\.et: node 6.*rank 0 does not send"),
     "a message to oneself": ([[send(1, 0, 8), receive(2, 0, 8)], []], "sends to itself"),
     "a message to a rank beyond": ([[send(1, 2, 8)], []], r"comm_dst is 2.*0 to 1"),
-    "a send in another's name": ([[node(1, SEND, comm_src=1, comm_dst=1, comm_size=4)], []], "comm_src is 1"),
-    "a receive in another's name": ([[node(1, RECV, comm_src=1, comm_dst=1, comm_size=4)], []], "comm_dst is 1"),
+    "a send in another's name": ([[node(1, SEND, comm_src=1, comm_dst=1, comm_size=4)], []], "its own end is rank 1"),
+    "a receive for another": ([[node(1, RECV, comm_src=1, comm_dst=1, comm_size=4)], []], "its own end is rank 1"),
     "a send without bytes": ([[node(1, SEND, comm_dst=1)], []], "'comm_size' is missing"),
     "bytes as text": ([[node(1, SEND, comm_dst=1, comm_size="4")], []], "must be a whole number, is string_val"),
     "negative bytes": ([[node(1, SEND, comm_dst=1, comm_size=-4)], []], "from 0 to"),
@@ -273,6 +275,12 @@ def test_wrong_traces_are_refused_with_file_and_node(name, tmp_path):
     ranks, message = BAD[name]
     with pytest.raises(TraceError, match=message):
         read_chakra(write(tmp_path, ranks))
+
+
+def test_equal_files_of_ranks_that_name_themselves_are_refused(tmp_path):
+    alike = [node(1, SEND, comm_src=0, comm_dst=2, comm_size=4)]
+    with pytest.raises(TraceError, match=r"job\.1\.et: node 1: its own end is rank 0"):
+        read_chakra(write(tmp_path, [alike, alike, [receive(1, 0, 4)]]))
 
 
 def test_an_attribute_twice_is_refused(tmp_path):
@@ -303,7 +311,7 @@ def test_wrong_groups_are_refused(text, message, tmp_path):
 
 def test_groups_that_contradict_each_other_are_refused(tmp_path):
     head = node(0, METADATA, name="## process_group:init ##")
-    head.inputs.values = "['[{\"pg_name\": \"1\", \"ranks\": [0]}]']"
+    head.inputs.values = '[\'[{"pg_name": "1", "ranks": [0]}]\']'
     prefix = write(tmp_path, [[head]] * 2)
     (tmp_path / "g.json").write_text('{"1": [0, 1]}')
     with pytest.raises(TraceError, match="elsewhere"):

@@ -29,6 +29,7 @@ def test_names():
         "fair": "fair",
         "equal": "equal",
         "fifo": "fifo",
+        "circuit": "circuit",
     }
     model = FairSharing()
     assert network_model(model) is model

@@ -104,7 +104,7 @@ def test_a_weight_in_three_stages_is_refused_by_name():
         replace(op, inputs=(*op.inputs, weight)) if op.layer == "linear.2" and op.phase == "forward" else op
         for op in workload.operators
     )
-    with pytest.raises(PlanError, match="is read by 3 pipeline stages"):
+    with pytest.raises(PlanError, match="is kept by 3 pipeline stages"):
         context(replace(workload, operators=operators), Plan(pp=4))
 
 

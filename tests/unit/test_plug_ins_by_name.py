@@ -44,7 +44,7 @@ import trine
 from trine.compute import make_compute
 from trine.network.models import NETWORK_MODELS, network_model
 
-assert NETWORK_MODELS.names() == ("fair", "equal", "fifo", "half")
+assert NETWORK_MODELS.names() == ("fair", "equal", "fifo", "circuit", "half")
 assert type(network_model("fair")).__module__ == "trine.network.models"
 builder = trine.TaskGraphBuilder([10**9], [0])
 builder.transfer(0, 1, [0], 10**9)
@@ -76,7 +76,7 @@ def test_entry_points_of_another_package(tmp_path):
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(InputError, match=r"network: unknown network model 'none'; known: equal, fair"):
+    with pytest.raises(InputError, match=r"network: unknown network model 'none'; known: circuit, equal, fair"):
         network_model("none")
     with pytest.raises(InputError, match=r"compute: unknown compute model 'x'; known: auto, linear, recorded"):
         make_compute("x", load("vgg13-h100-b128"))

@@ -1,11 +1,14 @@
 """Does synthesis write what is asked for, refuse what it cannot, and do the passes take it?"""
 
+import json
 import time
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 import trine
+from trine.cli.main import app
 from trine.compute import Shares, kind_of, make_compute
 from trine.compute.kinds import family_of
 from trine.compute.resize import Split
@@ -193,7 +196,7 @@ def test_gradients_of_input_and_weight_are_operators_of_their_own():
 
 def test_nothing_about_a_synthesised_workload_is_called_measured():
     result = trine.simulate(trine.synthesize("vgg11", batch=4), trine.Plan(batch=8, micro_batch=4))
-    times = [row for row in result.evidence if row.topic == "operator time"]
+    times = [row for row in result.evidence if row.what == "operator time"]
     assert [row.kind for row in times] == ["assumed"]
     assert "no trace" in times[0].detail
 
@@ -201,9 +204,9 @@ def test_nothing_about_a_synthesised_workload_is_called_measured():
 def test_times_for_another_gpu_are_those_that_synthesis_for_it_gives():
     there, here = small(gpu="a100-80gb"), small(gpu="h100-sxm")
     moved = trine.simulate(here, gpu="a100-80gb")
-    assert moved.step_ps == trine.simulate(there).step_ps
+    assert moved.step_time_ps == trine.simulate(there).step_time_ps
     named = trine.simulate("model:llama-3-8b,layers=2,sequence=256", gpu="a100-80gb")
-    assert named.step_ps == moved.step_ps
+    assert named.step_time_ps == moved.step_time_ps
 
 
 def test_a_model_is_written_for_the_gpu_of_the_cluster():
@@ -226,3 +229,41 @@ def test_batch_sizes_other_than_the_written_one_scale():
     for mine, theirs in zip(one.operators, four.operators, strict=True):
         if mine.phase != "optimizer":
             assert model.duration(mine, Split(4)).ps == theirs.gpu_time_ps, mine.layer
+
+
+def test_predicted_times_are_no_calibration():
+    with pytest.raises(InputError, match="holds predicted times"):
+        trine.calibrate([small()])
+
+
+def cli(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_the_command_line_writes_and_lists_models(tmp_path):
+    target = tmp_path / "a.trine.json"
+    done = cli("trace", "synthesize", "gpt-2", "--layers", "2", "--gpu", "v100", "--dtype", "fp16",
+               "--share", "matmul=0.5", "-o", str(target))  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert trine.load(target) == replace(
+        trine.synthesize("gpt-2", layers=2, gpu="v100", dtype="fp16", shares={"matmul": 0.5}),
+        tensors=trine.load(target).tensors,
+    )
+    listed = cli("trace", "models", "--json", "-")
+    assert [row["name"] for row in json.loads(listed.stdout)["models"]] == list(known_models())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--share", "matmul"), "NAME=SHARE"),
+        (("--share", "matmul=1", "--share", "matmul=1"), "given twice"),
+        (("--share", "mat=1"), "did you mean 'matmul'"),
+        (("--times", "fitted"), "give a calibration"),
+    ],
+)
+def test_the_command_line_refuses_what_cannot_be(arguments, message, tmp_path, capfd):
+    done = cli("trace", "synthesize", "gpt-2", "-o", str(tmp_path / "a.trine.json"), *arguments)
+    assert done.exit_code == 2
+    assert message in done.output + capfd.readouterr().err
+    assert not list(tmp_path.iterdir())

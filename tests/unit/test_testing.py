@@ -16,9 +16,10 @@ from trine.collectives.registry import ALGORITHMS
 from trine.compute import Duration, make_compute
 from trine.compute.models import COMPUTE_MODELS
 from trine.errors import InputError, PlanError, TraceError
-from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD
 from trine.network.models import NETWORK_MODELS, EqualSplit, FairSharing
-from trine.parallel.schedules import SCHEDULES, gpipe, one_f_one_b
+from trine.parallel.schedules import BACKWARD_PASS as B
+from trine.parallel.schedules import FORWARD_PASS as F
+from trine.parallel.schedules import INPUT_PASS, SCHEDULES, WEIGHT_PASS, Pass, PipelineSchedule
 from trine.testing import (
     check_collective,
     check_compute_model,
@@ -30,7 +31,6 @@ from trine.traces import READERS, load, save
 
 ROOT = Path(__file__).parents[2]
 TRIOSIM = ROOT / "src" / "trine" / "presets" / "traces" / "vgg13-h100-b128"
-F, B = PHASE_FORWARD, PHASE_BACKWARD
 
 
 # -- network models ----------------------------------------------------------------------------------------------------
@@ -328,40 +328,70 @@ def test_built_in_schedules(name):
 
 
 def test_one_f_one_b_holds_what_it_promises():
-    def fewer(stage, num_stages, num_microbatches):
-        return min(num_stages - stage, num_microbatches)
+    def fewer(rank, shape):
+        return min(shape.num_ranks - rank, shape.num_microbatches)
 
-    check_schedule(one_f_one_b, in_flight=fewer)
-    with pytest.raises(
-        AssertionError, match="2 micro-batches in flight at the forward pass of micro-batch 1, promised"
-    ):
-        check_schedule(gpipe, in_flight=fewer)
+    check_schedule(SCHEDULES.get("1f1b"), in_flight=fewer)
+    with pytest.raises(AssertionError, match="2 in flight at the forward pass of chunk 0 on micro-batch 1, promised"):
+        check_schedule(SCHEDULES.get("gpipe"), in_flight=fewer)
 
 
-def backward_first(stage, num_stages, num_microbatches, *, backward=True):
-    return [(phase, m) for m in range(num_microbatches) for phase in ((B, F) if backward else (F,))]
+class Made(PipelineSchedule):
+    """A schedule from a function of what GPipe would do."""
+
+    def __init__(self, change, splits=False):
+        self.change, self.splits_backward = change, splits
+
+    def passes(self, rank, pipeline):
+        return self.change(SCHEDULES.get("gpipe").passes(rank, pipeline), rank)
 
 
-def reverse_on_odd_stages(stage, num_stages, num_microbatches, *, backward=True):
-    """Each stage by itself is complete, but neighbours wait for each other."""
-    order = list(range(num_microbatches))
-    passes = [[(F, m), (B, m)] if backward else [(F, m)] for m in (order[:-1][::-1] if stage % 2 else order[:-1])]
-    return [one for group in passes for one in group] + gpipe(0, 1, num_microbatches, backward=backward)[
-        num_microbatches - 1 :: num_microbatches
-    ]
+def interlock(order, rank):
+    forward, backward = [p for p in order if p.kind == F], [p for p in order if p.kind == B]
+    pairs = list(zip(forward, backward, strict=True)) if backward else [(one,) for one in forward]
+    return [one for pair in (pairs[::-1] if rank % 2 else pairs) for one in pair]
 
 
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (lambda s, p, m, *, backward=True: gpipe(s, p, m), r"no backward, stage 0: \(1, 0\) is no \(phase"),
-        (lambda s, p, m, *, backward=True: gpipe(s, p, m, backward=False), "backward pass of micro-batch 0 is there 0"),
-        (lambda s, p, m, *, backward=True: gpipe(s, p, m - 1, backward=backward), "is there 0 times"),
-        (lambda s, p, m, *, backward=True: gpipe(s, p, m, backward=backward) * 2, "is there 2 times"),
-        (lambda s, p, m, *, backward=True: gpipe(s, p, m + 1, backward=backward), "is no .phase, micro-batch."),
-        (backward_first, "backward pass of micro-batch 0 comes before the forward pass"),
-        (reverse_on_odd_stages, "the pipeline deadlocks; there wait stage 0 for the backward pass of micro-batch 0"),
-        (lambda s, p, m, *, backward=True: [(F, next(CLOCK))], "another order when asked again"),
+        (Made(lambda o, r: [p for p in o if p.kind == F]), "backward pass of chunk 0 on micro-batch 0 is missing"),
+        (Made(lambda o, r: o[1:]), "forward pass of chunk 0 on micro-batch 0 is missing"),
+        (Made(lambda o, r: o + o), "forward pass of chunk 0 on micro-batch 0 is there twice"),
+        (Made(lambda o, r: [*o, Pass(F, 9, 0)]), "chunk 9 on micro-batch 0 belongs to another rank, or to none"),
+        (
+            Made(lambda o, r: [*o, Pass(INPUT_PASS, r, 0)]),
+            "backward pass of chunk 0 on micro-batch 0 is one too many",
+        ),
+        (Made(lambda o, r: [*o, Pass(7, r, 0)]), "7 is no kind of pass"),
+        (Made(lambda o, r: o[::-1]), "backward pass of chunk 0 on micro-batch 0 comes before the forward pass"),
+        (Made(lambda o, r: [p._replace(joined=True) for p in o]), "has nothing before it to run together with"),
+        (
+            Made(
+                lambda o, r: [
+                    q
+                    for p in o
+                    for q in ([p] if p.kind == F else [p._replace(kind=WEIGHT_PASS), p._replace(kind=INPUT_PASS)])
+                ],
+                splits=True,
+            ),
+            "weight gradient pass of chunk 0 on micro-batch 0 comes before the input gradient pass",
+        ),
+        (
+            Made(
+                lambda o, r: [
+                    q
+                    for p in o
+                    for q in ([p] if p.kind == F else [p._replace(kind=INPUT_PASS), p._replace(kind=WEIGHT_PASS)])
+                ]
+            ),
+            "a backward pass is split, and splits_backward is false",
+        ),
+        (
+            Made(interlock),
+            "the pipeline deadlocks; there wait rank 0 for the backward pass of chunk 0 on micro-batch 0",
+        ),
+        (Made(lambda o, r: [*o, Pass(F, r, next(CLOCK))]), "another order when asked again"),
     ],
 )
 def test_broken_schedules(schedule, message):
@@ -370,13 +400,18 @@ def test_broken_schedules(schedule, message):
 
 
 def test_a_schedule_that_refuses():
-    def refuses_four(stage, num_stages, num_microbatches, *, backward=True):
-        if num_stages == 4:
-            raise PlanError("4 stages are too many")
-        return gpipe(stage, num_stages, num_microbatches, backward=backward)
+    class Refuses(Made):
+        def check(self, pipeline):
+            raise PlanError("never")
 
-    with pytest.raises(AssertionError, match="4 stages, 1 micro-batches, stage 0: 4 stages are too many"):
-        check_schedule(refuses_four)
+    with pytest.raises(AssertionError, match="every shape with a backward pass is refused"):
+        check_schedule(Refuses(lambda o, r: o))
+
+    def late(order, rank):
+        raise PlanError("too late")
+
+    with pytest.raises(AssertionError, match="1 ranks, 1 micro-batches, rank 0: too late"):
+        check_schedule(Made(late))
 
 
 # -- trace readers -----------------------------------------------------------------------------------------------------

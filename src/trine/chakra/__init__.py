@@ -3,7 +3,7 @@
 from trine.chakra.graph import trace_graph
 from trine.chakra.job import trace_job
 from trine.chakra.programs import Roofline
-from trine.chakra.read import has_traces, read_chakra
+from trine.chakra.read import read_chakra
 from trine.chakra.simulate import simulate_chakra
 from trine.chakra.trace import ChakraTrace
 from trine.chakra.write import ChakraFiles, write_chakra
@@ -12,7 +12,6 @@ __all__ = [
     "ChakraFiles",
     "ChakraTrace",
     "Roofline",
-    "has_traces",
     "read_chakra",
     "simulate_chakra",
     "trace_graph",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,9 +26,9 @@ def grid_axes(num_ranks: int, groups: Iterable[Sequence[int]]) -> Axes | None:
         for stride, size in factors:
             cuts |= {stride, stride * size}
     chain = sorted(cuts)
-    if any(large % small for small, large in zip(chain, chain[1:], strict=False)) or chain[-1] != num_ranks:
+    if any(large % small for small, large in pairwise(chain)) or chain[-1] != num_ranks:
         return None
-    return tuple((f"axis{i}", large // small) for i, (small, large) in enumerate(zip(chain, chain[1:], strict=False)))
+    return tuple((f"axis{i}", large // small) for i, (small, large) in enumerate(pairwise(chain)))
 
 
 def _factors(group: Sequence[int]) -> list[tuple[int, int]] | None:

@@ -13,7 +13,7 @@ from trine.results.wire import integer, message, text, varint
 
 _NODE_ID, _NODE_NAME, _NODE_TYPE, _DATA_DEPS, _DURATION, _INPUTS, _NODE_ATTRIBUTE = 1, 2, 3, 5, 7, 8, 10
 _VERSION, _FILE_ATTRIBUTE = 1, 2
-_NAME, _INT32, _INT64, _SINT32_LIST, _UINT64, _BOOL, _STRING, _STRING_LIST = 1, 7, 9, 18, 13, 27, 29, 30
+_NAME, _INT32, _INT64, _UINT64, _SINT32_LIST, _BOOL, _STRING, _STRING_LIST = 1, 7, 9, 13, 16, 27, 29, 30
 
 
 def framed(content: bytes) -> bytes:

@@ -180,9 +180,7 @@ class _Assembly:
             for number in (task, task + 1):
                 self.rows[number] = self.rows[number]._replace(collective=len(self.uses))
         members = np.array(ranks, np.int32)
-        pairs, which = np.unique(
-            expanded.src.astype(np.int64) * len(ranks) + expanded.dst, return_inverse=True
-        )
+        pairs, which = np.unique(expanded.src.astype(np.int64) * len(ranks) + expanded.dst, return_inverse=True)
         routes = [
             self._between(ranks[pair // len(ranks)], ranks[pair % len(ranks)], software_ps) for pair in pairs.tolist()
         ]
@@ -204,12 +202,13 @@ class _Assembly:
             (np.repeat(own, np.diff(expanded.predecessor_ptr)), expanded.predecessor_idx.astype(np.int64) + first),
             (own[expanded.entry_src], entered[expanded.src[expanded.entry_src]]),
             (own[expanded.entry_dst], entered[expanded.dst[expanded.entry_dst]]),
-            (np.repeat(entered + 1, np.diff(expanded.completion_ptr)), expanded.completion_idx.astype(np.int64) + first),
+            (
+                np.repeat(entered + 1, np.diff(expanded.completion_ptr)),
+                expanded.completion_idx.astype(np.int64) + first,
+            ),
         ]
 
-    def _costs(
-        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
-    ) -> tuple[str | None, int]:
+    def _costs(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
         return (algorithm, 0) if self.costs is None else self.costs(kind, size_bytes, ranks, algorithm)
 
     def _between(self, source: int, target: int, software_ps: int) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trine.errors import TraceError, nearest
 from trine.chakra.messages import RawNode
+from trine.errors import TraceError, nearest
 from trine.traces.files import read_json, short
 
 #: Name of the metadata node whose input holds the groups.
@@ -72,7 +72,8 @@ def merged(first: Groups, second: Groups, path: Path) -> dict[str, tuple[int, ..
     for name, ranks in second.items():
         if first.get(name, ranks) != ranks:
             raise TraceError(
-                f"process group {name[:60]!r} has ranks {short(list(ranks))} here, but {short(list(first[name]))} elsewhere",
+                f"process group {name[:60]!r} has ranks {short(list(ranks))} here, but {short(list(first[name]))} "
+                "elsewhere",
                 file=path,
             )
     return {**first, **second}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from trine.chakra.schema import COLLECTIVES
 from trine.errors import PlanError
@@ -39,7 +40,7 @@ def _check_schema(steps: list[Step]) -> None:
 
 
 def _check_astra_sim(steps: list[Step], prefix: str) -> None:
-    if "empty" in prefix:
+    if "empty" in Path(prefix).name:
         raise PlanError(f"ASTRA-sim reads no file of groups whose path contains 'empty': rename {prefix!r}")
     for step in steps:
         if isinstance(step, HostCopy):
@@ -57,7 +58,7 @@ def _check_astra_sim(steps: list[Step], prefix: str) -> None:
 
 
 def _notes(job: Job, steps: list[Step]) -> Iterator[str]:
-    yield "durations are whole us, with the remainder carried on, so that sums are right to 1 us; trine reads duration_ps"
+    yield "durations are whole us, remainders carried on, so that sums are right to 1 us (duration_ps is exact)"
     yield "no num_ops and tensor_size are known: roofline-enabled must be 0"
     collectives = [step for step in steps if isinstance(step, Collective)]
     if collectives:
@@ -74,4 +75,3 @@ def _notes(job: Job, steps: list[Step]) -> Iterator[str]:
 
 def _sized(axis: str, sizes: dict[str, int]) -> list[str]:
     return [name for name in axis.split("+") if sizes[name] > 1]
-

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from trine.chakra.trace import ChakraTrace
 from trine.errors import TraceError
 from trine.model.program import Collective, Recv, Send
-from trine.chakra.trace import ChakraTrace
 
 
 class _Call(NamedTuple):
@@ -39,42 +39,49 @@ def _check_layers(trace: ChakraTrace) -> None:
                 )
 
 
+class _Message(NamedTuple):
+    """Both ends and what tells alike messages apart: (tag, bytes, how many such messages came before)."""
+
+    source: int
+    target: int
+    tag: tuple[int | str, ...]
+
+
+#: message -> (rank, node) that sends or receives it
+_Ends = dict[_Message, tuple[int, int]]
+
+
 def _check_messages(trace: ChakraTrace) -> None:
-    """Sends and receives pair up one to one: by both ranks, tag, bytes, and order among those that are alike."""
-    sent: dict[tuple[object, ...], tuple[int, int]] = {}
-    received: dict[tuple[object, ...], tuple[int, int]] = {}
+    """Sends and receives pair up one to one."""
+    sent: _Ends = {}
+    received: _Ends = {}
     for rank, number in enumerate(trace.program_of):
         program = trace.programs[number]
         for step, node in zip(program.steps, program.nodes, strict=True):
             if isinstance(step, Send):
-                sent[rank, step.peer.position, step.tag] = rank, node
+                sent[_Message(rank, step.peer.position, step.tag)] = rank, node
             elif isinstance(step, Recv):
-                received[step.peer.position, rank, step.tag] = rank, node
-    for ours, theirs, verb, other in (
-        (sent, received, "sends", "has no receive for it"),
-        (received, sent, "receives", "does not send it"),
-    ):
-        for key, (rank, node) in ours.items():
-            if key in theirs:
-                continue
-            peer = key[1] if rank == key[0] else key[0]
-            tag, size, turn = key[2]  # type: ignore[misc]
-            near = _nearest(key, theirs)
-            raise TraceError(
-                f"node {node}: rank {rank} {verb} {size} bytes under tag {tag} ({turn + 1}. such message), but rank "
-                f"{peer} {other}{near}",
-                file=trace.files[rank],
-            )
+                received[_Message(step.peer.position, rank, step.tag)] = rank, node
+    for message in sent:
+        if message not in received:
+            raise _alone(trace, message, sent, received, "sends", "has no receive for it")
+    for message in received:
+        if message not in sent:
+            raise _alone(trace, message, received, sent, "receives", "does not send it")
 
 
-def _nearest(key: tuple[object, ...], others: dict[tuple[object, ...], tuple[int, int]]) -> str:
-    """A message between the same ranks that is nearly the one that is missing."""
-    ends, wanted = key[:2], key[2][0]  # type: ignore[index]
-    alike = [(other[2], node) for other, (_, node) in others.items() if other[:2] == ends]
-    same = next(((tag, node) for tag, node in alike if tag[0] == wanted), None)  # type: ignore[index]
-    if same is None:
-        return ""
-    return f"; its node {same[1]} has {same[0][1]} bytes under this tag"  # type: ignore[index]
+def _alone(trace: ChakraTrace, message: _Message, ours: _Ends, theirs: _Ends, verb: str, other: str) -> TraceError:
+    """The error of a message with one end, and one between the same ranks that is nearly the other."""
+    rank, node = ours[message]
+    peer = message.target if rank == message.source else message.source
+    tag, size, turn = message.tag
+    near = next(((m.tag[1], n) for m, (_, n) in theirs.items() if m[:2] == message[:2] and m.tag[0] == tag), None)
+    hint = "" if near is None else f"; its node {near[1]} has {near[0]} bytes under this tag"
+    return TraceError(
+        f"node {node}: rank {rank} {verb} {size} bytes under tag {tag} ({int(turn) + 1}. such message), but rank "
+        f"{peer} {other}{hint}",
+        file=trace.files[rank],
+    )
 
 
 def _check_collectives(trace: ChakraTrace) -> None:

@@ -1,4 +1,4 @@
-"""One trace file: length-prefixed messages, first the metadata, then the nodes; every attribute with its type checked."""
+"""One trace file: length-prefixed messages, first the metadata, then the nodes; types of attributes are checked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from trine.errors import TraceError
 from trine.chakra.schema import NODE_TYPES, classes
+from trine.errors import TraceError
 from trine.traces.files import read_bytes, short
 
 #: Most nodes of one file, and most bytes of one message.
@@ -133,7 +133,9 @@ def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNo
     if first is None:
         raise TraceError("is empty: a Chakra trace begins with its metadata", file=path)
     _parse(head, first, path, "the metadata")
-    return TraceFile(path, Attributes(head.attr, path, "the metadata"), _nodes(parts, path, {} if known is None else known))
+    return TraceFile(
+        path, Attributes(head.attr, path, "the metadata"), _nodes(parts, path, {} if known is None else known)
+    )
 
 
 def _nodes(parts: Iterator[bytes], path: Path, known: dict[bytes, RawNode]) -> list[RawNode]:

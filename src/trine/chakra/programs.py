@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from trine.chakra import groups, schema
+from trine.chakra.messages import Attributes, RawNode, TraceFile
 from trine.collectives.registry import ROOTED
 from trine.errors import InputError, TraceError
 from trine.model.program import (
@@ -23,8 +25,6 @@ from trine.model.program import (
     Send,
     Step,
 )
-from trine.chakra import groups, schema
-from trine.chakra.messages import Attributes, RawNode, TraceFile
 from trine.units import PS_PER_S, PS_PER_US
 
 #: Axis of peers that are given by their rank.
@@ -68,12 +68,14 @@ class Roofline:
 class Program(NamedTuple):
     """Steps in an order that respects their dependencies, the node that each came from, and what was taken for granted.
 
-    ``groups``: the ranks of each group that it names -> the first node that does.
+    ``groups``: the ranks of each group that it names -> the first node that does. ``owners``: ranks that messages name
+    as their own end -> the first node that does; only one rank can run it then.
     """
 
     steps: tuple[AnyStep, ...]
     nodes: tuple[int, ...]
     groups: Mapping[tuple[int, ...], int]
+    owners: Mapping[int, int]
     notes: tuple[str, ...]
 
 
@@ -84,6 +86,8 @@ class Tables:
     num_ranks: int
     roofline: Roofline | None = None
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    #: whether the roofline has timed any node
+    has_timed: bool = False
     operators: dict[str, int] = field(default_factory=dict)
     axes: dict[tuple[int, ...], str] = field(default_factory=dict)
     #: steps of compute nodes that several traces share; the node is kept so that its id is not another's
@@ -144,12 +148,12 @@ def _in_order(file: TraceFile) -> list[RawNode]:
 
 def _cycle(by_id: Mapping[int, RawNode], waits: Mapping[int, int]) -> str:
     """The first circle among the nodes that still wait."""
-    path: list[int] = []
+    path: dict[int, int] = {}
     number = min(number for number, count in waits.items() if count)
     while number not in path:
-        path.append(number)
+        path[number] = len(path)
         number = next(dep for dep in by_id[number].deps if waits[dep])
-    circle = [*path[path.index(number) :], number]
+    circle = [*list(path)[path[number] :], number]
     return " after ".join(map(str, circle[:12])) + (" ..." if len(circle) > 12 else "")
 
 
@@ -162,6 +166,7 @@ class _Writer:
         self._nodes: list[int] = []
         self._notes: dict[str, None] = {}
         self._groups: dict[tuple[int, ...], int] = {}
+        self._owners: dict[int, int] = {}
         self._counts: Counter[tuple[object, ...]] = Counter()
         #: node -> the steps that must have ended when it has: its own, or what a node without one waited for
         self._ends: dict[int, tuple[int, ...]] = {}
@@ -184,7 +189,7 @@ class _Writer:
             self._ends[node.id] = (len(self._steps),)
             self._steps.append(step)
             self._nodes.append(node.id)
-        return Program(tuple(self._steps), tuple(self._nodes), self._groups, tuple(self._notes))
+        return Program(tuple(self._steps), tuple(self._nodes), self._groups, self._owners, tuple(self._notes))
 
     # -- one node ------------------------------------------------------------------------------------------------
 
@@ -206,8 +211,11 @@ class _Writer:
         if roofline is not None and not on_cpu:
             size_bytes = attributes.integer("tensor_size", 0)
             if not size_bytes:
-                self._notes["some compute nodes without tensor_size take no time under a roofline, as in ASTRA-sim"] = None
+                self._notes["some compute nodes without tensor_size take no time under a roofline, as in ASTRA-sim"] = (
+                    None
+                )
                 return 0
+            self._tables.has_timed = True
             return roofline.duration_ps(attributes.integer("num_ops", 0, 2**63), size_bytes)
         if node.duration_micros > MAX_MICROS:
             self._fail(node, f"takes {node.duration_micros} us, more than a run may take")
@@ -222,17 +230,21 @@ class _Writer:
         return make(attributes.integer("tensor_size"), after, self._label(node, attributes))
 
     def _send(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> Send:
-        target, size, tag = self._message(node, attributes, "comm_dst")
+        target, size, tag = self._message(node, attributes, "comm_dst", "comm_src")
         return Send(Peer(RANK, target), size, tag, after, self._label(node, attributes))
 
     def _receive(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> Recv:
-        source, _, tag = self._message(node, attributes, "comm_src")
+        source, _, tag = self._message(node, attributes, "comm_src", "comm_dst")
         return Recv(Peer(RANK, source), tag, after, self._label(node, attributes))
 
-    def _message(self, node: RawNode, attributes: Attributes, peer: str) -> tuple[int, int, tuple[int | str, ...]]:
+    def _message(
+        self, node: RawNode, attributes: Attributes, peer: str, own: str
+    ) -> tuple[int, int, tuple[int | str, ...]]:
         """Peer, bytes and a tag that no other message to, or from, this peer has: (tag, bytes, how many before)."""
         self._on_gpu(node, attributes)
         other = attributes.integer(peer, most=_MAX_RANK)
+        if own in attributes:
+            self._owners.setdefault(attributes.integer(own, most=_MAX_RANK), node.id)
         if other >= self._tables.num_ranks:
             self._fail(node, f"{peer} is {other}, the traces have ranks 0 to {self._tables.num_ranks - 1}")
         size, tag = attributes.integer("comm_size"), attributes.integer("comm_tag", 0, 2**32 - 1)

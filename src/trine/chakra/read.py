@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from trine.errors import InputError, TraceError, nearest
-from trine.model.program import LAUNCH_STREAM, Collective, Compute, Send
 from trine.chakra.groups import Groups, read_groups
 from trine.chakra.match import check
 from trine.chakra.messages import RawNode, TraceFile, read_file
 from trine.chakra.programs import Program, Roofline, Tables, make_program
 from trine.chakra.trace import ChakraTrace
+from trine.errors import InputError, TraceError, nearest
+from trine.model.program import Collective, Send
 from trine.traces.files import read_bytes, short
 
 #: What trine writes into the metadata of its own traces.
@@ -27,11 +27,6 @@ MAX_RANKS = 1 << 20
 def groups_file(prefix: str) -> Path:
     """The file of process groups that trine writes, and looks for, beside the traces."""
     return Path(f"{prefix}.groups.json")
-
-
-def has_traces(prefix: str | os.PathLike[str]) -> bool:
-    """Whether there are traces ``<prefix>.<rank>.et``."""
-    return bool(_numbered(os.fspath(prefix)))
 
 
 def read_chakra(
@@ -63,20 +58,21 @@ def read_chakra(
     beside = groups_file(text)
     if comm_groups is not None or beside.exists():
         known = read_groups(beside if comm_groups is None else Path(comm_groups), len(files))
-    trace = _Reader(text, files, known, Tables(len(files), roofline, algorithms or {})).trace()
-    _check_used(trace, algorithms or {}, roofline)
+    tables = Tables(len(files), roofline, algorithms or {})
+    trace = _Reader(text, files, known, tables).trace()
+    _check_used(trace, tables)
     return trace
 
 
-def _check_used(trace: ChakraTrace, algorithms: Mapping[str, str], roofline: Roofline | None) -> None:
+def _check_used(trace: ChakraTrace, tables: Tables) -> None:
     """Refuse what was given and cannot matter."""
     steps = [step for program in trace.programs for step in program.steps]
     kinds = {step.kind for step in steps if isinstance(step, Collective)}
-    for kind, name in algorithms.items():
+    for kind, name in tables.algorithms.items():
         if kind not in kinds:
             raise InputError(f"no trace has a {kind} to run by {name!r}{nearest(kind, kinds)}", field="algorithms")
-    if roofline is not None and not any(isinstance(s, Compute) and s.stream != LAUNCH_STREAM for s in steps):
-        raise InputError("no trace has a compute node to time by a roofline", field="roofline")
+    if tables.roofline is not None and not tables.has_timed:
+        raise InputError("no trace has a GPU's compute node with a tensor_size to time by it", field="roofline")
 
 
 def _numbered(prefix: str) -> dict[int, Path]:
@@ -155,27 +151,22 @@ class _Reader:
             self._head = self._head or file
             own = file.attributes.get("writer") == WRITER
             self._number_of[digest] = len(self._programs)
-            self._check_ends(file, rank)
             self._programs.append(make_program(file, self._known, self._tables, own=own))
         number = self._number_of[digest]
         self._check_rank(rank, self._programs[number])
         return number
-
-    def _check_ends(self, file: TraceFile, rank: int) -> None:
-        """Where messages name their own end, it must be this rank."""
-        for node in file.nodes:
-            for name, kind in (("comm_src", 5), ("comm_dst", 6)):
-                if node.type == kind and node.attributes.get(name, rank) != rank:
-                    raise TraceError(
-                        f"node {node.id}: {name} is {short(node.attributes[name])}, but this is rank {rank}",
-                        file=file.path,
-                    )
 
     def _check_rank(self, rank: int, program: Program) -> None:
         for ranks, node in program.groups.items():
             if rank not in ranks:
                 raise TraceError(
                     f"node {node}: rank {rank} is not in the group of its collective, {short(list(ranks))}",
+                    file=self._files[rank],
+                )
+        for owner, node in program.owners.items():
+            if owner != rank:
+                raise TraceError(
+                    f"node {node}: its own end is rank {owner}, but this is the trace of rank {rank}",
                     file=self._files[rank],
                 )
         for step, node in zip(program.steps, program.nodes, strict=True):

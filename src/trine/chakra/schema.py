@@ -65,7 +65,7 @@ def classes() -> Classes:
     """``GlobalMetadata``, ``Node`` and ``AttributeProto`` of the vendored schema."""
     pool = descriptor_pool.DescriptorPool()
     file = parse_schema(SCHEMA.read_text(encoding="utf-8"), SCHEMA.name)
-    pool.Add(file)  # type: ignore[no-untyped-call]
+    pool.Add(file)
     names = ("GlobalMetadata", "Node", "AttributeProto")
     return Classes(
         *(message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}")) for name in names)
@@ -138,7 +138,7 @@ def _field(tokens: _Tokens, message: descriptor_pb2.DescriptorProto, word: str, 
     if oneof is not None:
         field.oneof_index = oneof
     if kind in _SCALARS:
-        field.type = _SCALARS[kind]  # type: ignore[assignment]
+        field.type = _SCALARS[kind]
     else:
         field.type_name = kind
 

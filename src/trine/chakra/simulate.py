@@ -87,7 +87,9 @@ def _graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None) 
     placement = placement_of(cluster, trace.num_ranks)
     placement.costs = costs
     grid = " x ".join(f"{name} {size}" for name, size in job.axes if size > 1) or "one rank"
-    return instantiate(job, placement)[0], f"{len(job.programs)} rank program{'s' if len(job.programs) > 1 else ''} on a grid of {grid}"
+    return instantiate(job, placement)[
+        0
+    ], f"{len(job.programs)} rank program{'s' if len(job.programs) > 1 else ''} on a grid of {grid}"
 
 
 def _facts(trace: ChakraTrace, cluster: Cluster, network: str, shape: str) -> Mapping[str, object]:

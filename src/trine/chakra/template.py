@@ -46,7 +46,9 @@ class Encoder:
         finished: list[bytes] = []
         before = _order(steps)
         micros = _micros(steps)
-        ends: list[tuple[int, ...]] = []  # of each step the ids to wait for: its own, or of one left out what it waits for
+        ends: list[
+            tuple[int, ...]
+        ] = []  # of each step the ids to wait for: its own, or of one left out what it waits for
         num_nodes = 0
         for number, step in enumerate(steps):
             waits = (*step.after, *before[number])
@@ -130,7 +132,7 @@ def _order(steps: Sequence[Step]) -> list[list[int]]:
     last: dict[tuple[type, str], int] = {}
     before: list[list[int]] = []
     for number, step in enumerate(steps):
-        key = None
+        key: tuple[type, str] | None = None
         if isinstance(step, Compute):
             key = (Compute, step.stream)
         elif isinstance(step, Collective):

@@ -13,9 +13,9 @@ from trine.chakra.programs import Program, Roofline
 class ChakraTrace:
     """What ``<prefix>.<rank>.et`` say together; messages and collectives are known to match.
 
-    programs: distinct contents of files; ``program_of`` has one entry a rank. groups: name used as a collective's axis ->
-    ranks. operator_names, layer_names: what labels index. axes: the rank grid, fastest axis first, where trine wrote the
-    traces and said so; empty otherwise. notes: what was taken for granted, one sentence each.
+    programs: distinct contents of files; ``program_of`` has one entry a rank. groups: name used as a collective's axis
+    -> ranks. operator_names, layer_names: what labels index. axes: the rank grid, fastest axis first, where trine wrote
+    the traces and said so; empty otherwise. notes: what was taken for granted, one sentence each.
     roofline: what compute nodes were timed by; None: their own durations.
     """
 

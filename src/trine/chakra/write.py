@@ -1,4 +1,4 @@
-"""A job as Chakra traces, one file a rank: each program is encoded once, and what differs from rank to rank filled in."""
+"""A job as Chakra traces, one file a rank: programs are encoded once, and what differs from rank to rank filled in."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def write_chakra(
 
 
 def _check_place(prefix: str, num_ranks: int) -> None:
-    """Refuse a folder that is not there, and traces of more ranks under the same name, which would be taken for ours."""
+    """Refuse a folder that is not there, and other traces of that name, which would be taken for ours."""
     if not Path(prefix).name or not Path(prefix).parent.is_dir():
         raise InputError("must be a path up to .<rank>.et, in a folder that exists", file=prefix)
     for beyond in (Path(f"{prefix}.{num_ranks}.et"), Path(f"{prefix}.{num_ranks}.et.gz"), Path(f"{prefix}.0.et.gz")):
@@ -174,9 +174,7 @@ class _Writer:
         """The file of one rank, part by part."""
         yield self._head
         if self._has_metadata and self._members:
-            own = {
-                str(self._group_of[axis][rank]): tuple(self._grid.group(rank, axis)) for axis in self._members
-            }
+            own = {str(self._group_of[axis][rank]): tuple(self._grid.group(rank, axis)) for axis in self._members}
             head = encode.node(0, GROUPS_NODE, schema.METADATA, (), ())
             yield encode.framed(head + encode.node_inputs(group_text(own)))
         names = {

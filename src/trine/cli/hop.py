@@ -143,7 +143,7 @@ def _machine(
     from trine.cli.machine import MachineOptions, group_machine, slow_link
     from trine.cluster.select import slow_down
     from trine.parallel.hop import worker_graph
-    from trine.studies.hop import edge_cluster
+    from trine.studies.hop_links import edge_cluster
     from trine.units import parse_bandwidth, parse_time
 
     if cluster is not None:
@@ -164,7 +164,7 @@ def _machine(
 
 
 def _slowed(machine: Cluster, slow_by: str | None, slow_per: str | None, seed: int) -> Cluster:
-    from trine.studies.hop import slowed_links
+    from trine.studies.hop_links import slowed_links
 
     if slow_by is None:
         if slow_per is not None:

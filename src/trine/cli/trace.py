@@ -108,7 +108,9 @@ def synthesize(
     dtype: Annotated[str | None, typer.Option(metavar="bf16|fp16|fp32", help="Of weights and activations.")] = None,
     layers: Annotated[int | None, typer.Option(help="So many of a transformer's layers in place of all.")] = None,
     image: Annotated[int | None, typer.Option(help="Pixels of an image's side, in place of 224.")] = None,
-    times: Annotated[str | None, typer.Option(metavar="roofline|fitted", help="Where operator times come from.")] = None,
+    times: Annotated[
+        str | None, typer.Option(metavar="roofline|fitted", help="Where operator times come from.")
+    ] = None,
     share: Annotated[
         list[str] | None, typer.Option(help="Share of a data sheet's peak, e.g. matmul=0.6; may be repeated.")
     ] = None,

@@ -29,7 +29,9 @@ Number = int | None
 
 @reports_errors
 def train(
-    workload: Annotated[str, typer.Argument(help="Trace, bundled trace such as vgg13-h100-b128, or model:NAME such as model:llama-3-8b.")],
+    workload: Annotated[
+        str, typer.Argument(help="Trace, bundled trace such as vgg13-h100-b128, or a model such as model:llama-3-8b.")
+    ],
     gpus: Annotated[Number, typer.Option(help="How many GPUs.", rich_help_panel="Layout")] = None,
     parallel: Annotated[
         Text, typer.Option(metavar="dp|ddp|tp|pp", help="Put all GPUs on one axis.", rich_help_panel="Layout")
@@ -65,7 +67,7 @@ def train(
     gpu: Annotated[Text, typer.Option(help="Predict for this GPU instead of the trace's.")] = None,
     trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
     compute: Annotated[
-        str, typer.Option(metavar="auto|recorded|linear", help="Where operator times come from.")
+        str, typer.Option(metavar="auto|recorded|linear|roofline", help="Where operator times come from.")
     ] = "auto",
     calibration: Annotated[Text, typer.Option(help="File written by trine calibrate.")] = None,
     network: Annotated[Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links [fair, or circuit where there are any].")] = None,
@@ -87,7 +89,7 @@ def train(
     timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
     chakra: Annotated[Text, typer.Option(help="Write the job as Chakra traces CHAKRA.<rank>.et.")] = None,
     chakra_target: Annotated[
-        Text, typer.Option(metavar="astra-sim|chakra", help="Who reads them: all that the schema holds? [astra-sim]")
+        Text, typer.Option(metavar="astra-sim|chakra", help="What --chakra writes for [astra-sim].")
     ] = None,
 ) -> None:
     """Say how long a training step of WORKLOAD takes on N GPUs, and why."""

@@ -32,12 +32,12 @@ class BulkRoutes:
     """Routes between the devices of one machine."""
 
     def __init__(self, devices: DeviceTable, links: LinkTable, layout: Layout, routing: str) -> None:
-        self._devices, self._links, self._layout, self._routing = devices, links, layout, routing
-        self._policy = routing.partition(":")[0]
+        self._devices, self._links, self.layout, self._routing = devices, links, layout, routing
+        self.policy = routing.partition(":")[0]
         outside = slice(layout.fabric_link, None)
         inner = np.minimum(links.source[outside], links.target[outside]) < layout.fabric_device
         detour_ps = 2 * int(links.latency_ps[outside][inner].min(initial=1 << 61))
-        self._nodes = [NodeRoutes(block, self._policy, routing, devices.names, detour_ps) for block in layout.blocks]
+        self.nodes = [NodeRoutes(block, self.policy, routing, devices.names, detour_ps) for block in layout.blocks]
 
     @staticmethod
     def suits(layout: Layout | None, routing: str) -> bool:
@@ -63,7 +63,7 @@ class BulkRoutes:
 
     def _chunk(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
         """(links of each pair, -1 for pairs that are left; the links)."""
-        pairs = _Pairs(*self._layout.places(sources), *self._layout.places(targets))
+        pairs = _Pairs(*self.layout.places(sources), *self.layout.places(targets))
         pieces = _Pieces(len(sources))
         across = self._inside(pairs, pieces)
         if len(across):
@@ -75,7 +75,7 @@ class BulkRoutes:
         pieces.leave(np.flatnonzero((pairs.block < 0) | (pairs.to_block < 0)))
         same = (pairs.block == pairs.to_block) & (pairs.copy == pairs.to_copy)
         length = np.full(len(pairs.block), NONE, np.int64)
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             which = np.flatnonzero(same & (pairs.block == number))
             if len(which):
                 length[which] = self._piece(
@@ -98,7 +98,7 @@ class BulkRoutes:
 
     def _across(self, pairs: _Pairs, pieces: _Pieces, which: Int64) -> None:
         """Add routes by way of the NICs of both ends."""
-        if self._clos is None or not self._clos.is_even:
+        if self.clos is None or not self.clos.is_even:
             pieces.leave(which)
             return
         leaves = self._own(pairs.block[which], pairs.local[which])
@@ -107,7 +107,7 @@ class BulkRoutes:
         pieces.leave(which[~known])
         which, enters = which[known], enters[known]
         block, copy, local = pairs.block[which], pairs.copy[which], pairs.local[which].copy()
-        if self._policy == RAIL:
+        if self.policy == RAIL:
             self._change_rail(pairs, pieces, which, local)
         near = self._own(block, local)
         self._legs(pieces, which, block, copy, local, near)
@@ -118,7 +118,7 @@ class BulkRoutes:
     def _own(self, blocks: Int64, local: Int64) -> Int64:
         """int64[m]: the NICs of devices, in their nodes; -1: none."""
         found = np.full(len(local), -1, np.int64)
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             which = blocks == number
             found[which] = node.nic[local[which]]
         return found
@@ -126,7 +126,7 @@ class BulkRoutes:
     def _numbers(self, blocks: Int64, copies: Int64, local: Int64) -> Int64:
         """int64[m]: devices of nodes, as devices of the machine."""
         found = np.empty(len(local), np.int64)
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             which = blocks == number
             found[which] = node.block.devices(local[which], copies[which])
         return found
@@ -134,10 +134,10 @@ class BulkRoutes:
     def _change_rail(self, pairs: _Pairs, pieces: _Pieces, which: Int64, local: Int64) -> None:
         """Add the way to the GPU on the target's rail, which ``local`` then is."""
         rail = np.full(len(which), -1, np.int64)
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             there = pairs.to_block[which] == number
             rail[there] = node.rail[pairs.to_local[which[there]]]
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             here = (pairs.block[which] == number) & (rail >= 0)
             for each in np.unique(rail[here]).tolist():
                 rows = np.flatnonzero(here & (rail == each) & (node.rail[np.where(here, local, 0)] != each))
@@ -151,7 +151,7 @@ class BulkRoutes:
         self, pieces: _Pieces, which: Int64, blocks: Int64, copies: Int64, sources: Int64, targets: Int64
     ) -> None:
         """Add the ways between GPUs and their NICs."""
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             here = np.flatnonzero(blocks == number)
             if len(here):
                 length = self._piece(pieces, node, LEG, which[here], sources[here], targets[here], copies[here])
@@ -159,29 +159,30 @@ class BulkRoutes:
 
     def _fabric(self, pieces: _Pieces, which: Int64, near: Int64, far: Int64) -> None:
         """Add the ways from NIC to NIC."""
-        assert self._clos is not None
+        assert self.clos is not None
         apart = np.flatnonzero(near != far)
         which, near, far = which[apart], near[apart], far[apart]
-        links, count = self._clos.routes(near, far, self._choice(near, far))
+        links, count = self.clos.routes(near, far, self._choice(near, far))
         found = count >= 0
         pieces.leave(which[~found])
-        if self._policy == SPLIT:  # several ways wherever switches choose: whoever asks for one is told so
-            several = self._clos.has_ways(near, far)
+        if self.policy == SPLIT:  # several ways wherever switches choose: whoever asks for one is told so
+            several = self.clos.has_ways(near, far)
             pieces.leave(which[several])
         start = np.arange(len(count)) * links.shape[1]
         pieces.add(which[found], links.ravel(), start[found], count[found], np.zeros(int(found.sum()), np.int64))
 
     def _choice(self, near: Int64, far: Int64) -> _First | _Dealt | _Hashed:
-        assert self._clos is not None
-        if self._policy in (SHORTEST, SPLIT):
+        assert self.clos is not None
+        if self.policy in (SHORTEST, SPLIT):
             return _First()
-        if self._policy == HASH:
+        if self.policy == HASH:
             return _Hashed(near, far, self._devices.names, self._routing)
-        return _Dealt(np.maximum(self._clos.port[far], 0))
+        return _Dealt(np.maximum(self.clos.port[far], 0))
 
     @cached_property
-    def _clos(self) -> ClosRoutes | None:
-        layout = self._layout
+    def clos(self) -> ClosRoutes | None:
+        """Routes through the fabric; None where it has another shape."""
+        layout = self.layout
         if layout.clos is None:
             return None
         return ClosRoutes(layout.clos, self._links, layout.fabric_link, len(self._devices))
@@ -190,17 +191,17 @@ class BulkRoutes:
 
     def nics_of(self, gpus: Int64) -> Int64:
         """int64[m]: the NIC of each GPU, -1 where it has none."""
-        block, copy, local = self._layout.places(gpus)
+        block, copy, local = self.layout.places(gpus)
         nic = self._own(block, local)
         return np.where(nic < 0, -1, self._numbers(block, copy, np.maximum(nic, 0)))
 
     def hosts_of(self, gpus: Int64) -> Int64 | None:
         """int64[m]: the host of each GPU, -1: none; None where nodes share hosts."""
-        if any(node.host is None for node in self._nodes):
+        if any(node.host is None for node in self.nodes):
             return None
-        block, copy, local = self._layout.places(gpus)
+        block, copy, local = self.layout.places(gpus)
         found = np.full(len(gpus), -1, np.int64)
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             which = np.flatnonzero(block == number)
             assert node.host is not None
             host = node.host[local[which]]

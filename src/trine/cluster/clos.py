@@ -106,6 +106,38 @@ class ClosRoutes:
                 self._fill(links, count, np.array([one]), up, down, np.array([found]))
         return links, count
 
+    @property
+    def num_pods(self) -> int:
+        """Leaves of different pods meet in core switches."""
+        return len(self._rise2)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether there are several ways between some leaves."""
+        return bool(self._above.shape[1] > 1 or self._rise2.shape[2] > 1)
+
+    def pod(self, leaf: Int64) -> Int64:
+        """The pod of each leaf, by position."""
+        return leaf // self._per_pod
+
+    def dealt(self, ports: Int64) -> tuple[Int64, Int64]:
+        """(which switch above the leaf, which core) messages to these ports take by the port's position."""
+        width, cores = self._rise2.shape[1:]
+        key = np.maximum(self.port[ports], 0)
+        above = key % width if width > 1 else np.zeros_like(key)
+        key = key // width + self.leaves[self.leaf[ports]] if width > 1 else key
+        return above, above * (cores + 1) + (key % cores if cores > 1 else 0)
+
+    def is_odd(self, leaf: Int64, number: npt.NDArray[np.int32]) -> Bool:
+        """bool, as ``leaf``: whether links above it or its pod are missing or unlike the others.
+
+        ``number``: int32[links], equal where bandwidth and latency are.
+        """
+        leaves = _unlike(self._rise, self._fall, number)
+        pods = _unlike(self._rise2, self._fall2, number)
+        odd: Bool = leaves[leaf] | pods[leaf // self._per_pod]
+        return odd
+
     def has_ways(self, near: Int64, far: Int64) -> Bool:
         """bool[m]: whether a message may find several ways as short."""
         here, there = self.leaf[near], self.leaf[far]
@@ -156,6 +188,16 @@ class ClosRoutes:
             core = int(cores[choice.pick_one(row, int(self._above[other, above]), len(cores))])
             second, third = int(self._rise2[pod, above, core]), int(self._fall2[other, above, core])
         return int(self._rise[here, above]), second, third, int(self._fall[there, above])
+
+
+def _unlike(up: Int64, down: Int64, number: npt.NDArray[np.int32]) -> Bool:
+    """bool[rows]: which rows of links hold one that is missing, or another kind than most are."""
+    if not up.size:
+        return np.zeros(len(up), np.bool_)
+    kinds = np.stack([np.where(links < 0, -1, number[links]).reshape(len(links), -1) for links in (up, down)])
+    usual = np.bincount(kinds.ravel() + 1).argmax() - 1
+    odd: Bool = (kinds != usual).any(axis=(0, 2)) | (kinds < 0).any(axis=(0, 2))
+    return odd
 
 
 class _Finder:

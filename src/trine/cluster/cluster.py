@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,11 +35,12 @@ from trine.cluster.parts import (
     make_links,
     wire_of,
 )
-from trine.cluster.routing import MAX_KEPT, Path, Router, check_routing
+from trine.cluster.routing import MAX_KEPT, SPLIT, Path, Router, check_routing
 from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import SpecError, nearest
 
 if TYPE_CHECKING:
+    from trine.cluster.alike import Likeness
     from trine.cluster.bulk import BulkRoutes
 
 #: Clusters of so many devices are searched for single routes: that is faster than looking at their nodes.
@@ -203,6 +205,13 @@ class Cluster:
         return BulkRoutes(self.device_table, self.link_table, layout, self.routing)
 
     @cached_property
+    def likeness(self) -> Likeness:
+        """Facts about many devices at once, and which nodes are alike."""
+        from trine.cluster.alike import Likeness
+
+        return Likeness(self, self._bulk)
+
+    @cached_property
     def _links_from(self) -> tuple[tuple[Link, ...], ...] | None:
         """Of clusters that hold objects."""
         if isinstance(self.links, LinkTable):
@@ -315,6 +324,19 @@ class Cluster:
         from trine.cluster.many import many_routes
 
         return many_routes(self, self._bulk, np.asarray(sources, np.int64), np.asarray(targets, np.int64))
+
+    def ways(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Sequence[tuple[Path, ...]]:
+        """Many of :meth:`paths` at once.
+
+        Raises
+        ------
+        SpecError: as :meth:`paths`.
+        """
+        if len(self.devices) <= SEARCHED or self.routing == SPLIT:
+            return [self.paths(a, b) for a, b in zip(sources.tolist(), targets.tolist(), strict=True)]
+        ptr, links = self.routes(sources, targets)
+        ends, flat = ptr.tolist(), links.tolist()
+        return [((tuple(flat[first:last]), 1.0),) for first, last in pairwise(ends)]
 
     def host_routes(
         self, gpus: npt.NDArray[np.int64]

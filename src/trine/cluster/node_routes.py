@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ class NodeRoutes:
     """
 
     def __init__(self, block: Block, policy: str, routing: str, names: Sequence[str], detour_ps: int) -> None:
-        """``names``: of all devices of the machine. ``detour_ps``: what leaving a node and coming back takes at least."""
+        """``names``: of the machine's devices. ``detour_ps``: what leaving a node and coming back takes at least."""
         self._detour_ps = detour_ps
         self.block, self._policy, self._routing, self._names = block, policy, routing, names
         self._router = Router(block.node, policy=policy, joined_nics=block.joined)
@@ -81,6 +82,29 @@ class NodeRoutes:
                 self._own[own] = self._find_own(kind, copy, *divmod(one, self._size))
             found[i] = self._own[own]
         return found
+
+    @cached_property
+    def is_closed(self) -> bool:
+        """Whether all GPUs of a node reach each other inside it."""
+        return NONE not in self._own_lengths
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether routes between GPUs and to their NICs are the same in all nodes of the block."""
+        return not self._own and SEVERAL not in self._own_lengths
+
+    @cached_property
+    def _own_lengths(self) -> set[int]:
+        """Lengths of the routes inside a node between its GPUs, and between them and their NICs."""
+        gpus = np.arange(len(self.block.node.gpus))
+        inside = self.rows(
+            INSIDE, np.repeat(gpus, len(gpus)), np.tile(gpus, len(gpus)), np.zeros(len(gpus) ** 2, np.int64)
+        )
+        own = gpus[self.nic[gpus] >= 0]
+        nics, copies = self.nic[own], np.zeros(len(own), np.int64)
+        legs = np.concatenate((self.rows(LEG, own, nics, copies), self.rows(LEG, nics, own, copies)))
+        lengths = self.columns()[2]
+        return {*lengths[inside].tolist(), *lengths[legs][lengths[legs] == SEVERAL].tolist()}
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
         """(links, start, length) of all rows so far, int64 each; a length may be :data:`NONE` or :data:`SEVERAL`."""

@@ -148,7 +148,7 @@ def _kept_symmetric(schedule: Schedule) -> _Structures:
     symmetry = symmetry_of(schedule)
     assert symmetry is not None
     num_ranks = schedule.num_ranks
-    form = forms_of(waits_of_first(schedule, symmetry), num_ranks, num_ranks).form(0)
+    form = forms_of(waits_of_first(schedule, symmetry), num_ranks).form(0)
     return _Structures(
         structure_of=np.zeros(num_ranks, dtype=np.int32),
         forms=(form,),
@@ -169,7 +169,7 @@ def _kept_large(schedule: Schedule) -> _Structures:
 def _compared(schedule: Schedule) -> _Structures:
     """The distinct ones among the forms of all positions."""
     num_positions = schedule.num_ranks + schedule.num_agents
-    table = forms_of(waits_of_all(schedule), schedule.num_ranks, num_positions)
+    table = forms_of(waits_of_all(schedule), num_positions)
     found: dict[bytes, int] = {}
     structure_of = np.array([found.setdefault(table.key(p), len(found)) for p in range(num_positions)], dtype=np.int32)
     firsts = np.unique(structure_of, return_index=True)[1]

@@ -1,8 +1,8 @@
 """What positions send and wait for, in a form that does not depend on which positions they are.
 
 Other positions are numbered in the order in which a position's sends first name them. What one send waits for is a set;
-it is put in order by the number of the send that is waited for, and between sends of one number by how far on the other
-position is. So positions with the same form do the same among the positions that they name.
+it is put in order by the number of the send that is waited for, and sends of one number by their positions, which is
+the order in which schedules list children too. Positions with the same form do the same among those that they name.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ class Forms:
         )
 
 
-def forms_of(waits: Waits, num_ranks: int, num_positions: int) -> Forms:
+def forms_of(waits: Waits, num_positions: int) -> Forms:
     """The forms of ``num_positions`` ranks and switches, of which those without sends may be left out of ``waits``."""
     m, e = len(waits.src), len(waits.user)
-    of_send = _canonical(waits.user, waits.src[waits.user], waits.who, waits.number, num_ranks)
-    of_end = _canonical(waits.ended, waits.ended, waits.ended_who, waits.ended_number, num_ranks)
+    of_send = _canonical(waits.user, waits.src[waits.user], waits.who, waits.number)
+    of_end = _canonical(waits.ended, waits.ended, waits.ended_who, waits.ended_number)
     user, ended = waits.user[of_send], waits.ended[of_end]
     sends_ptr = _pointers(waits.src, num_positions)
     # The order of first use: a send's receiver, then its predecessors; at the end of a position what ends it.
@@ -137,10 +137,9 @@ def forms_of(waits: Waits, num_ranks: int, num_positions: int) -> Forms:
     )
 
 
-def _canonical(row: Index, position: Index, who: Index, number: Index, num_ranks: int) -> Index:
-    """The order of pairs (who, number): by row, a position's own first, by number, by the distance to whose it is."""
-    distance = np.where(who < num_ranks, (who - position) % num_ranks, who)
-    return np.lexsort((distance, number, who != position, row))
+def _canonical(row: Index, position: Index, who: Index, number: Index) -> Index:
+    """The order of pairs (who, number): by row, a position's own first, by number, by whose it is."""
+    return np.lexsort((who, number, who != position, row))
 
 
 def _pointers(rows: Index, num_rows: int) -> Index:

@@ -146,8 +146,8 @@ def schedule_graph(
         link_latency_ps=cluster.link_latency_ps,
         stream_names=(),
         stream_ranks=(),
-        rank_names=tuple(cluster.devices[device].name for device in devices),
-        link_names=tuple(link.name for link in cluster.links),
+        rank_names=tuple(cluster.device_name(device) for device in devices),
+        link_names=cluster.link_names,
         labels=no_labels(total),
     )
     return graph, expanded
@@ -211,13 +211,16 @@ def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | S
     latency_ps: list[int] = []
     share: list[float] = []
     first = [0]
-    for pair in pairs.tolist():
+    here, there = np.divmod(pairs, len(devices))
+    numbers = np.array(devices, np.int64)
+    known = cluster.ways(numbers[here], numbers[there])
+    for pair, paths in zip(pairs.tolist(), known, strict=True):
         source, target = devices[pair // len(devices)], devices[pair % len(devices)]
         software_ps = step_ps if isinstance(step_ps, int) else step_ps(source, target)
         if software_ps < 0:
             raise InputError(f"the cost of a step must not be negative, got {software_ps} ps", field="step_ps")
         so_far = 0.0
-        for route, fraction in cluster.paths(source, target):
+        for route, fraction in paths:
             so_far += fraction
             links.append(route)
             latency_ps.append(cluster.route_latency_ps(route) + software_ps)

@@ -23,7 +23,7 @@ from trine.compute.law import Sample
 from trine.compute.report import FitReport, report
 from trine.compute.resize import Split, resized
 from trine.errors import InputError
-from trine.model.workload import Operator, Tensor, Workload
+from trine.model.workload import SYNTHESISED, Operator, Tensor, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ def calibrate(workloads: Sequence[Workload]) -> Calibration:
     """Collect the operators of ``workloads``. Raises InputError if there are none, or if they ran on different GPUs."""
     if not workloads:
         raise InputError("a calibration needs at least one trace")
+    for workload in workloads:
+        if workload.format == SYNTHESISED:
+            raise InputError(f"{workload.source} holds predicted times; a calibration needs recorded ones")
     gpus = sorted({w.gpu for w in workloads if w.gpu is not None})
     if len(gpus) > 1:
         raise InputError(f"traces of different GPUs cannot be calibrated together: {', '.join(gpus)}", field="gpu")

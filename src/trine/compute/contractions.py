@@ -78,8 +78,9 @@ def _gradients(sizes: Resized, flops: int, y: Tensor, x: Tensor, weight: Tensor)
 def _wants(sizes: Resized, tensor: Tensor) -> bool:
     """Whether the gradient of ``tensor`` is computed.
 
-    The attribute ``gradient_of`` of an operator that computes one of the two says which. Else an output of its shape says so. Where there is none, a convolution lists its outputs completely; others do not, and
-    then only data that the step is given has no gradient.
+    The attribute ``gradient_of`` says it of an operator that computes one of the two. Else an output of its shape does.
+    Where there is none, a convolution lists its outputs completely; others do not, and then only data that the step is
+    given has no gradient.
     """
     one = sizes.operator.attributes.get("gradient_of")
     if one in ("input", "weight"):

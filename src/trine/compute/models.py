@@ -11,12 +11,13 @@ from trine.compute.report import FitReport
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE, make_roofline
 from trine.compute.sizing import Sizing
-from trine.compute.times import ASSUMED, EVIDENCE, MEASURED, Duration
+from trine.compute.times import ASSUMED, MEASURED, Duration
 from trine.compute.transfer import Transfer
 from trine.errors import InputError, PlanError, nearest
 from trine.model.device import GpuSpec
 from trine.model.workload import SYNTHESISED, Operator, Workload
 from trine.plugins import Registry
+
 
 class ComputeModel(Protocol):
     """What every compute model offers; made for one workload by :func:`make_compute`."""

@@ -34,7 +34,8 @@ class Transfer:
     def time_ps(self, operator: Operator, sizes_work: Work, ps: int, fixed_ps: float) -> int:
         """Picoseconds on the target of an operator that takes ``ps`` on the source, ``fixed_ps`` of it at any size."""
         precision = self._precision(operator)
-        before, after = least_time_s(self.source, sizes_work, precision), least_time_s(self.target, sizes_work, precision)
+        before = least_time_s(self.source, sizes_work, precision)
+        after = least_time_s(self.target, sizes_work, precision)
         if before <= 0.0:
             return ps
         fixed = min(float(ps), fixed_ps)
@@ -45,7 +46,11 @@ class Transfer:
         peak = self.source.flop_per_s.get("float32", 0)
         for op in self._workload.operators:
             kind = kind_of(op)
-            is_product = is_compute_bound(kind) and family_of(kind) != "conv" and dtype_of(op, self._workload.tensors) == "float32"
+            is_product = (
+                is_compute_bound(kind)
+                and family_of(kind) != "conv"
+                and dtype_of(op, self._workload.tensors) == "float32"
+            )
             if is_product and work(op, self._workload).flops * PS_PER_S > peak * op.gpu_time_ps > 0:
                 return True
         return False

@@ -48,9 +48,8 @@ def validate_snapshot(graph: TaskGraph, snapshot: Snapshot) -> None:
     wrong = ((start_ps >= 0) & ((ready_ps < 0) | (ready_ps > start_ps))) | ((end_ps >= 0) & (start_ps < 0))
     wrong |= (ready_ps > snapshot.now_ps) | (start_ps > snapshot.now_ps) | (end_ps > snapshot.now_ps)
     if wrong.any():
-        raise InputError(
-            f"{describe_task(graph, int(wrong.argmax()))} became ready, started and ended in no such order"
-        )
+        label = describe_task(graph, int(wrong.argmax()))
+        raise InputError(f"{label} became ready, started and ended in no such order, or after {snapshot.now_ps} ps")
     active = np.flatnonzero((start_ps >= 0) & (end_ps < 0))
     if not np.array_equal(active, snapshot.active):
         raise InputError("must name the tasks that have started and not ended", field="active")

@@ -88,6 +88,19 @@ class FoldedRun:
                 column[tasks] = values[own]
         return columns[0], columns[1], columns[2]
 
+    def step_ends(self) -> Int64:
+        """When each training step ended on all ranks: int64[steps], ps. Tasks without a step belong to the last."""
+        num_steps = 1 + max(int(sketch.labels[5].max(initial=0)) for sketch in self.job.sketches)
+        ends = np.zeros(num_steps, np.int64)
+        for episode in self.episodes:
+            steps = [part.sketch.labels[5][part.tasks] for part in episode.parts]
+            for number, at in enumerate(episode.part_of.tolist()):
+                step, own = steps[at], episode.end_ps[episode.tasks_of(number)]
+                for one in range(num_steps) if num_steps > 1 else ():
+                    ends[one] = max(ends[one], own[step == one].max(initial=0))
+            ends[-1] = max(ends[-1], int(episode.end_ps.max(initial=0)))
+        return np.maximum.accumulate(ends)
+
     def rank_ends(self) -> Int64:
         """When the last task of each rank has ended: int64[ranks], ps."""
         ends = np.zeros(self.job.grid.num_ranks, np.int64)

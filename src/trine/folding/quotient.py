@@ -13,7 +13,7 @@ from trine.errors import PlanError, SimulationError
 from trine.folding.groups import GroupLabels
 from trine.folding.partition import Partition, Sight
 from trine.folding.sight import Part, RouteTable
-from trine.folding.sketch import HOST, MESSAGE, SELF, SENT, Edges
+from trine.folding.sketch import HOST, MESSAGE, SELF, SENT, Edges, Sketch
 from trine.folding.sketching import JobSketch
 from trine.model.taskgraph import TRANSFER, Labels, TaskGraph
 
@@ -227,8 +227,11 @@ class QuotientBuilder:
         part = self.parts[self.part_of[number]]
         row = int(self.row_of_rank[self.partition.representatives[number]])
         links = self.table.of_row(part.sketch, role, row)
+        classes = self.link_class[links]
+        if (classes < 0).any():  # along a closed axis: nothing goes there before the next episode
+            classes = classes[:0]
         crossed: dict[int, int] = {}
-        for link in self.link_class[links].tolist():
+        for link in classes.tolist():
             crossed[link] = crossed.get(link, 0) + 1
         counts = []
         for link, times in crossed.items():
@@ -298,7 +301,7 @@ def _resolve_edges(
     _check_own(part, edges, own)
     for role, other in others.items():
         at = np.flatnonzero(edges.role == role)
-        tasks = _named(edges, at, other, positions.get(role, -1))
+        tasks = named_tasks(edges, at, other.sketch, positions.get(role, -1))
         if (tasks < 0).any():
             raise PlanError(
                 f"program {describe(part)} waits for something that program {describe(other)} never does, along axis "
@@ -314,10 +317,9 @@ def _check_own(part: Part, edges: Edges, own: npt.NDArray[np.bool_]) -> None:
     assert (part.number_of[edges.task[own]] >= 0).all()
 
 
-def _named(edges: Edges, at: Int64, other: Part, position: int) -> Int64:
-    """Tasks of the sketch of ``other`` that the edges ``at`` name, -1 where it has no such task."""
+def named_tasks(edges: Edges, at: Int64, sketch: Sketch, position: int) -> Int64:
+    """Tasks of another rank's ``sketch`` that the edges ``at`` name, -1 where it has no such task."""
     key, number, what = edges.key[at], edges.number[at], edges.what[at]
-    sketch = other.sketch
     collective = np.where(what == MESSAGE, 0, key)
     sent = np.append(sketch.first_sent, -1)[collective].astype(np.int64)  # a job may have no collective at all
     entered = np.append(sketch.entered, -1)[collective].astype(np.int64)

@@ -5,6 +5,7 @@ Everything that adds a feature emits tasks (before the waist) or reads records (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,7 +103,7 @@ class TaskGraph:
     stream_names: tuple[str, ...]
     stream_ranks: tuple[int, ...]
     rank_names: tuple[str, ...]
-    link_names: tuple[str, ...]
+    link_names: Sequence[str]
     labels: Labels
     operator_names: tuple[str, ...] = ()
     layer_names: tuple[str, ...] = ()

@@ -196,11 +196,20 @@ def is_compiled(network: str | Network) -> bool:
 def why_unfolded(network: Network) -> str | None:
     """Why a run on this network does not fold; None where it may.
 
-    A model says so itself in its attribute ``folds``. One from outside without it folds if it has ``weighted_rates``.
+    A model says so itself in its attribute ``folds``. One without it, or with None, folds if it has ``weighted_rates``
+    that are no older than its ``rates``: a class that overrides only the latter would be asked past its own rule.
     """
-    silent = f"the network {network.name!r} has no weighted_rates, so it cannot tell one flow from many that are alike"
-    why: str | None = getattr(network, "folds", None if isinstance(network, WeightedModel) else silent)
+    why: str | None = getattr(network, "folds", None)
+    if why is None and not (isinstance(network, WeightedModel) and _counts_by_its_own_rule(type(network))):
+        return f"the network {network.name!r} has no weighted_rates of its own, which tell one flow from many like it"
     return why
+
+
+def _counts_by_its_own_rule(model: type) -> bool:
+    for base in model.__mro__:
+        if "weighted_rates" in vars(base) or "rates" in vars(base):
+            return "weighted_rates" in vars(base)
+    return True
 
 
 def _ones(routes: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -87,12 +87,21 @@ class Chunk:
         return tuple(runs)
 
     def _backward_pass(self, stages: Stages, runs: tuple[Run, ...]) -> ChunkPass:
-        """A gradient arrives before its producer needs it and leaves after its last reader made it."""
+        """A gradient arrives before its producer needs it and leaves after its last reader made it.
+
+        In the input part of a pass, that is the last operator there that computes a gradient of the same reader.
+        """
         last = len(runs) - 1
-        after = {run.op.id: i for i, run in enumerate(runs)}
+        reader_of = {op.id: op.forward_id for op in self.backward}
+        own = {run.op.id: i for i, run in enumerate(runs)}
+        of_reader = {run.op.forward_id: i for i, run in enumerate(runs) if run.op.forward_id is not None}
         gradients = [c for c in stages.crossings if c.has_gradient]
         arriving = [(_needed(runs, c), c) for c in gradients if c.source == self.number]
-        leaving = [(after.get(c.gradient_after, last), c) for c in gradients if c.target == self.number]
+        leaving = [
+            (own.get(c.gradient_after, of_reader.get(reader_of.get(c.gradient_after), last)), c)
+            for c in gradients
+            if c.target == self.number
+        ]
         return ChunkPass(runs, _grouped(arriving), _grouped(leaving))
 
 

@@ -29,10 +29,10 @@ class JobContext:
     """A workload under a plan.
 
     batch: samples of one replica. micro_batches: their sizes. splits: how operators are split over tp ranks.
-    divided: storages of which a tp rank holds its part only. pipeline, schedule: the shape of the pipeline and the order
-    of its passes. stages, chunks: the parts of the model, of which a pipeline rank holds one or several. weights: those
-    of each pipeline rank. local_bytes: bytes of each weight on one tp rank. made_storages: what any operator writes.
-    evidence_ps: operator time by evidence, over all programs. notes: sentences for the result's warnings.
+    divided: storages of which a tp rank holds its part only. pipeline, schedule: the shape of the pipeline and the
+    order of its passes. stages, chunks: the parts of the model, of which a pipeline rank holds one or several.
+    weights: those of each pipeline rank. local_bytes: bytes of each weight on one tp rank. made_storages: what any
+    operator writes. evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
     """
 
     def __init__(self, workload: Workload, plan: Plan, compute: ComputeModel, launch: LaunchCosts | None) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate, pairwise
 
 from trine.errors import PlanError, nearest
 from trine.model.workload import BACKWARD, Operator, Workload
@@ -14,6 +13,8 @@ from trine.parallel.blocks import units_of
 #: Operators in the stages so far -> what is made least (bytes sent across the cuts, then the sum of squares of the
 #: stages' times), and where the last of these stages begins.
 Row = dict[int, tuple[tuple[int, int], int]]
+#: Positions that are compared for how equal they make the stages; of more, those nearest to the even one.
+MAX_OPTIONS = 32
 
 
 def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
@@ -33,7 +34,7 @@ def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
 
 
 def layered_starts(forward: Sequence[Operator], num_stages: int) -> list[int]:
-    """Stages of as equal numbers of layers as can be; embedding and head (all before and after the blocks) are one each.
+    """Stages of as equal numbers of layers as can be; embedding and head, before and after the blocks, are one each.
 
     Where they do not divide, the larger stages lie evenly among the others. Raises PlanError where the names of the
     operators tell too few layers.
@@ -52,8 +53,8 @@ def balanced_starts(
 ) -> list[int]:
     """Stages of which the slowest is as fast as can be; among such cuts, those that send the fewest bytes.
 
-    Of several such cuts, those with the most equal times (least sum of squares) are taken. Exact: a dynamic programme
-    over cut positions that leave the stages on either side of them possible, which are few.
+    Of several such cuts, those with the most equal times (least sum of squares) are taken, or nearly so where there
+    are very many. A dynamic programme over the cut positions that leave the stages on either side of them possible.
     """
     total = [0, *accumulate(_linked_time(workload, forward, duration_ps))]
     across = _bytes_across(workload, forward)
@@ -64,7 +65,7 @@ def balanced_starts(
     for stage in range(1, num_stages + 1):
         least = max(stage, bisect_left(total, whole - (num_stages - stage) * limit))
         most = min(n - (num_stages - stage), bisect_right(total, stage * limit) - 1)
-        row = _next_row(row, range(least, most + 1), total, across, limit)
+        row = _next_row(row, range(least, most + 1), total, across, limit, stage)
         rows.append(row)
     starts, position = [], n
     for row in reversed(rows):
@@ -73,12 +74,13 @@ def balanced_starts(
     return starts[::-1]
 
 
-def _next_row(before: Row, ends: range, total: Sequence[int], across: Sequence[int], limit: int) -> Row:
+def _next_row(before: Row, ends: range, total: Sequence[int], across: Sequence[int], limit: int, stage: int) -> Row:
     """Best cost for each end of one more stage, over the positions where that stage may begin.
 
     Those positions slide along with the end; of them, only those that no later one undercuts in bytes are kept.
     """
-    window: deque[tuple[int, int, int]] = deque()  # bytes sent, sum of squares so far, position
+    window: list[tuple[int, int, int]] = []  # bytes sent, position, sum of squares so far; rising
+    head = 0
     begins = iter(sorted(before))
     begin = next(begins, None)
     row: Row = {}
@@ -86,18 +88,30 @@ def _next_row(before: Row, ends: range, total: Sequence[int], across: Sequence[i
         while begin is not None and begin < end:
             sent, squares = before[begin][0]
             sent += across[begin] if begin else 0
-            while window and window[-1][0] > sent:
+            while len(window) > head and window[-1][0] > sent:
                 window.pop()
-            window.append((sent, squares, begin))
+            window.append((sent, begin, squares))
             begin = next(begins, None)
-        while window and total[end] - total[window[0][2]] > limit:
-            window.popleft()
-        if window:
-            least = window[0][0]
-            fewest = takewhile(lambda option: option[0] == least, window)  # noqa: B023 (used at once)
-            squares, at = min((squares + (total[end] - total[at]) ** 2, at) for _, squares, at in fewest)
-            row[end] = ((least, squares), at)
+        while head < len(window) and total[end] - total[window[head][1]] > limit:
+            head += 1
+        if head < len(window):
+            row[end] = _most_equal(window, head, end, total, stage)
     return row
+
+
+def _most_equal(
+    window: Sequence[tuple[int, int, int]], head: int, end: int, total: Sequence[int], stage: int
+) -> tuple[tuple[int, int], int]:
+    """Of the positions that send the fewest bytes, the one that makes the sum of squares least."""
+    least = window[head][0]
+    last = bisect_left(window, (least + 1, -1, -1), head)
+    if last - head > MAX_OPTIONS:
+        even = total[end] * (stage - 1) // stage
+        middle = bisect_left(window, even, head, last, key=lambda option: total[option[1]])
+        head = max(head, min(middle, last - MAX_OPTIONS // 2) - MAX_OPTIONS // 2)
+        last = head + MAX_OPTIONS
+    squares, at = min((squares + (total[end] - total[at]) ** 2, at) for _, at, squares in window[head:last])
+    return (least, squares), at
 
 
 def _linked_time(workload: Workload, forward: Sequence[Operator], duration_ps: Mapping[int, int]) -> list[int]:
@@ -114,7 +128,7 @@ def _linked_time(workload: Workload, forward: Sequence[Operator], duration_ps: M
 
 def _least_bottleneck(total: Sequence[int], num_stages: int) -> int:
     """The shortest time that the slowest of ``num_stages`` consecutive stages can have, from prefix sums."""
-    low = max(-(-total[-1] // num_stages), max(b - a for a, b in zip(total, total[1:], strict=False)))
+    low = max(-(-total[-1] // num_stages), max(b - a for a, b in pairwise(total)))
     high = total[-1]
     while low < high:
         middle = (low + high) // 2

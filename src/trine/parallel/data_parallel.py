@@ -56,7 +56,7 @@ class _DataParallelProgram:
         self.backward = [op for op in backward if op.forward_id not in loss_ids]
         self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
         self.writer = ProgramWriter(context)
-        runs = [Run(op) for op in (*self.model, *self.loss, *backward)]
+        runs = [Run(op) for op in ((*self.model, *self.loss, *backward) if is_first else (*self.model, *self.backward))]
         self.memory = StageMemory(context, 0, [runs], [0], self.writer)
 
     def build(self) -> RankProgram:

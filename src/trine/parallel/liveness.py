@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 from trine.compute import kind_of
@@ -94,7 +95,7 @@ class StageMemory:
                 again.update((storage, i) for storage in made if storage not in read)
         frees: list[list[int]] = [[] for _ in order]
         for storage, uses in users.items():
-            for use, later in zip(uses, uses[1:], strict=False):
+            for use, later in pairwise(uses):
                 if (storage, later) in again:
                     frees[use].append(storage)
             frees[uses[-1]].append(storage)

@@ -72,7 +72,7 @@ class RankPasses:
         )
 
     def is_end_of_microbatch(self, one: Pass) -> bool:
-        """Whether nothing of the micro-batch runs here after ``one``; inference keeps what it made until the step ends."""
+        """Whether nothing of the micro-batch runs here after ``one``; inference keeps what it made for the step."""
         return self.context.pipeline.backward and self._end[one.microbatch] is one
 
     def peer(self, crossing: Crossing, place: Place) -> int:

@@ -28,8 +28,8 @@ class Plan:
     batch: samples of one data-parallel replica in a step; None takes the trace's.
     micro_batch: samples of one micro-batch; None takes the whole batch. The last micro-batches of an uneven batch are
         smaller by one sample, so that sizes differ by at most one.
-    schedule: order of passes in the pipeline: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"dualpipe"`` or
-        one that a plug-in registered. Without a pipeline, micro-batches go forward and backward one after the other.
+    schedule: order of passes in the pipeline: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"dualpipe"``,
+        or one that a plug-in registered. Without a pipeline, micro-batches go forward and backward one after the other.
     virtual_stages: consecutive parts of the model, spread over the pipeline in turn, that each rank holds.
     balance: where the pipeline is cut without ``cuts``: ``"time"`` makes the slowest part as fast as can be;
         ``"layers"`` gives all parts as many layers as can be, embedding and head counting as one each.

@@ -39,8 +39,8 @@ class StageBuilder:
     """Writes the program of one rank of the pipeline.
 
     stage: that rank. forward, backward: operators of all chunks that it holds; ``backward`` in the order in which their
-    last runs of a step end, so in the order in which gradients are ready. last_backward: forward operator id -> the last
-    of its backward operators that computes gradients of activations (of any, where none does).
+    last runs of a step end, so in the order in which gradients are ready. last_backward: forward operator id -> the
+    last of its backward operators that computes gradients of activations (of any, where none does).
     """
 
     def __init__(self, context: JobContext, stage: int, has_host: bool) -> None:

@@ -9,7 +9,6 @@ from trine.errors import PlanError
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.backward import backward_of, backward_parts
 from trine.parallel.cuts import balanced_starts, layered_starts, named_starts
-from trine.parallel.extension import WEIGHT_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +16,8 @@ class Crossing:
     """A forward tensor made in stage ``source`` and needed in the later stage ``target``.
 
     ``tensor`` is its id where it is sent, ``producer`` and ``consumer`` the operators on either side. When training,
-    its gradient travels back: after ``gradient_after``, the last backward operator of a reader in the target stage that
-    computes gradients of activations, and before ``gradient_before``, the producer's first (-1: the end, or beginning,
-    of the pass).
+    its gradient travels back: after ``gradient_after``, the last backward operator of a reader in the target stage, and
+    before ``gradient_before``, the producer's first (-1: the end, or beginning, of the pass).
     ``guessed``: the trace does not link the two operators, so the output of the one before the cut is taken.
     """
 
@@ -89,7 +87,7 @@ def cut_into_stages(
     names = tuple(forward[first].layer for first in starts[1:])
     backward = backward_of(workload)
     parts = backward_parts(workload, backward, _wants_input(workload, forward, backward))
-    crossings = _crossings(workload, forward, stage_of, starts, backward, parts)
+    crossings = _crossings(workload, forward, stage_of, starts, backward)
     return Stages(num_stages, stage_of, names, crossings, parts)
 
 
@@ -111,7 +109,6 @@ def _crossings(
     stage_of: Mapping[int, int],
     starts: Sequence[int],
     backward: Mapping[int, Sequence[Operator]],
-    parts: Mapping[int, str],
 ) -> tuple[Crossing, ...]:
     """Which tensors go from stage to stage: each to every stage that reads it, once.
 
@@ -133,7 +130,7 @@ def _crossings(
                 known = writer[tensor.storage][1] if tensor.storage in writer else tensor_id
                 writer[tensor.storage] = (op.id, max(tensor_id, known, key=lambda t: tensors[t].size_bytes))
     order = {op.id: i for i, op in enumerate(workload.operators)}
-    found = [_crossing(workload, backward, parts, order, key, ops) for key, ops in readers.items()]
+    found = [_crossing(workload, backward, order, key, ops) for key, ops in readers.items()]
     for target, first in enumerate(starts[1:], start=1):
         if not any(crossing.target == target for crossing in found):
             found.append(_guess(workload, forward[first - 1], forward[first], target))
@@ -143,14 +140,13 @@ def _crossings(
 def _crossing(
     workload: Workload,
     backward: Mapping[int, Sequence[Operator]],
-    parts: Mapping[int, str],
     order: Mapping[int, int],
     key: tuple[int, int, int, int],
     readers: Sequence[Operator],
 ) -> Crossing:
     """The crossing of one storage to the readers of one stage."""
     source, target, producer, tensor_id = key
-    linked = [op.id for reader in readers for op in backward.get(reader.id, ()) if parts[op.id] != WEIGHT_PART]
+    linked = [op.id for reader in readers for op in backward.get(reader.id, ())]
     before = backward.get(producer, ())
     return Crossing(
         source=source,

@@ -47,6 +47,7 @@ def document(result: Result) -> Row:
         },
         "plan": dict(result.plan),
         "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
+        "folding": folding_row(result),
         "ranks": rank_rows(result),
         "layers": share_rows("layer", result.layers),
         "operators": share_rows("operator", result.operators),
@@ -72,12 +73,45 @@ def rank_rows(result: Result) -> list[Row]:
     waits = [f"wait_{_key(reason)}_s" for reason in RANK_REASONS]
     return [
         {"rank": rank, "name": name}
+        | _class_row(result, rank)
         | dict(zip(keys, map(seconds, row), strict=True))
         | dict(zip(waits, map(seconds, waited), strict=True))
-        for rank, (name, row, waited) in enumerate(
-            zip(result.graph.rank_names, zip(*columns, strict=True), times.waits.tolist(), strict=True)
+        for rank, name, row, waited in zip(
+            result.shown_ranks,
+            result.graph.rank_names,
+            zip(*columns, strict=True),
+            times.waits.tolist(),
+            strict=True,
         )
     ]
+
+
+def folding_row(result: Result) -> Row | None:
+    """Return how ranks were folded; None where each was simulated by itself without a try."""
+    scope = result.scope
+    if scope is None:
+        return None
+    return {
+        "ranks": scope.num_ranks,
+        "ranks_shown": len(scope.ranks),
+        "classes": max(stage.num_classes for stage in scope.stages),
+        "stages": [
+            {
+                "begins_s": seconds(stage.begins_ps),
+                "classes": stage.num_classes,
+                "link_classes": stage.num_link_classes,
+                "tasks": stage.num_tasks,
+            }
+            for stage in scope.stages
+        ],
+        "notes": list(scope.notes),
+    }
+
+
+def _class_row(result: Result, rank: int) -> Row:
+    """Return which class a rank is in, and how many ranks are in it."""
+    scope = result.scope
+    return {} if scope is None else {"class": scope.class_of(rank), "ranks_alike": scope.class_size(rank)}
 
 
 def share_rows(what: str, shares: tuple[Share, ...]) -> list[Row]:
@@ -108,7 +142,13 @@ def collective_rows(result: Result) -> list[Row]:
 def link_rows(result: Result) -> list[Row]:
     """Return one row a link, in the order of the cluster's links."""
     return [
-        {"link": use.name, "bytes": use.size_bytes, "bytes_per_s": use.bytes_per_s, "utilisation": use.utilisation}
+        {
+            "link": use.name,
+            "bytes": use.size_bytes,
+            "bytes_per_s": use.bytes_per_s,
+            "utilisation": use.utilisation,
+            "links_alike": use.count,
+        }
         for use in result.links
     ]
 
@@ -122,10 +162,10 @@ def memory_rows(result: Result) -> list[Row]:
             "peak_bytes": peak.total_bytes,
             "peak_at_s": seconds(peak.time_ps),
             "by_category_bytes": peak.by_category,
-            "capacity_bytes": capacities[rank] or None,
-            "verdict": result.memory_verdict(rank),
+            "capacity_bytes": capacities[row] or None,
+            "verdict": result.memory_verdict(row),
         }
-        for rank, peak in enumerate(result.memory_peaks)
+        for row, (rank, peak) in enumerate(zip(result.shown_ranks, result.memory_peaks, strict=False))
     ]
 
 

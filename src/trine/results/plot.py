@@ -91,7 +91,7 @@ def plot_breakdown(results: Sequence[Result], labels: Sequence[str], path: str |
     below = np.zeros(len(results))
     used = []
     for name, part in parts.items():
-        values = np.array([getattr(r.rank_times, part)[r.slowest_rank] for r in results], np.int64) / scale
+        values = np.array([getattr(r.rank_times, part)[r.slowest_row] for r in results], np.int64) / scale
         if values.any():
             axes.bar(range(len(results)), values, 0.62, bottom=below, color=_COLOURS[name], linewidth=0)
             used.append(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from trine.model.taskgraph import Int64, Records, TaskGraph
 from trine.results import activity, document, metrics, summary, traffic, waits
 from trine.results import memory as memory_use
 from trine.results.records import RecordTable, record_table
+from trine.results.scope import Scope
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Result:
     plan: facts about workload, layout and cluster, in the order in which people should read them.
     memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known.
     not_modelled: sentences about what the run leaves out.
+    scope: what the rows of the graph stand for where the run was folded; None: each rank has a row and was simulated.
     """
 
     graph: TaskGraph
@@ -73,17 +75,53 @@ class Result:
     warnings: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     memory_capacity_bytes: tuple[int, ...] = field(default=())
+    scope: Scope | None = None
 
     def __post_init__(self) -> None:
         if self.memory_capacity_bytes and len(self.memory_capacity_bytes) != len(self.graph.rank_names):
             wanted, got = len(self.graph.rank_names), len(self.memory_capacity_bytes)
             raise InputError(f"needs one entry a rank: {wanted}, got {got}", field="memory_capacity_bytes")
 
+    # Ranks
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the job, of which the graph may show some only."""
+        return len(self.graph.rank_names) if self.scope is None else self.scope.num_ranks
+
+    @property
+    def shown_ranks(self) -> tuple[int, ...]:
+        """The rank of each row of the graph and of :attr:`rank_times`."""
+        return tuple(range(len(self.graph.rank_names))) if self.scope is None else self.scope.ranks
+
+    def rank(self, rank: int) -> Result:
+        """What happened on one rank, whichever it is, as a result that shows this rank only.
+
+        Raises InputError for a rank that the job does not have.
+        """
+        return self.of_ranks([rank])
+
+    def of_ranks(self, ranks: Sequence[int]) -> Result:
+        """A result that shows the given ranks, in this order; its times are exactly theirs.
+
+        Raises InputError for a rank that the job does not have or that is named twice, and where nothing was folded
+        (then every rank has a row already).
+        """
+        if self.scope is None:
+            raise InputError("this run was not folded: every rank has a row in rank_times and record_table")
+        for rank in ranks:
+            self.scope.check(rank)
+        if not ranks or len(set(ranks)) < len(ranks):
+            raise InputError("name at least one rank, and each once", field="ranks")
+        return self.scope.observe(ranks)
+
     # Steps
 
     @cached_property
     def step_ends_ps(self) -> Int64:
         """When each step ended: int64[steps]."""
+        if self.scope is not None:
+            return self.scope.step_ends_ps
         return activity.step_ends(self.graph, self.records)
 
     @property
@@ -123,9 +161,14 @@ class Result:
         return metrics.rank_times(self.graph, self.records, self.window, self.wait_reasons)
 
     @cached_property
+    def slowest_row(self) -> int:
+        """The row of the rank whose last task ends last; of several the first."""
+        return metrics.slowest_rank(self.graph, self.records)
+
+    @property
     def slowest_rank(self) -> int:
         """The rank whose last task ends last; of several the lowest."""
-        return metrics.slowest_rank(self.graph, self.records)
+        return self.shown_ranks[self.slowest_row]
 
     @cached_property
     def critical_path(self) -> list[int]:
@@ -144,27 +187,27 @@ class Result:
     @property
     def compute_s(self) -> float:
         """Compute time of the slowest rank."""
-        return float(self.rank_times.compute[self.slowest_rank] / PS_PER_S)
+        return float(self.rank_times.compute[self.slowest_row] / PS_PER_S)
 
     @property
     def communication_s(self) -> float:
         """Communication time of the slowest rank, whether it computes meanwhile or not."""
-        return float(self.rank_times.communication[self.slowest_rank] / PS_PER_S)
+        return float(self.rank_times.communication[self.slowest_row] / PS_PER_S)
 
     @property
     def exposed_communication_s(self) -> float:
         """Time in which the slowest rank communicates and computes nothing."""
-        return float(self.rank_times.exposed[self.slowest_rank] / PS_PER_S)
+        return float(self.rank_times.exposed[self.slowest_row] / PS_PER_S)
 
     @property
     def bubble_s(self) -> float:
         """Idle time of the slowest rank that the pipeline schedule causes."""
-        return float(self.rank_times.bubble[self.slowest_rank] / PS_PER_S)
+        return float(self.rank_times.bubble[self.slowest_row] / PS_PER_S)
 
     @property
     def idle_s(self) -> float:
         """Other idle time of the slowest rank."""
-        return float(self.rank_times.idle[self.slowest_rank] / PS_PER_S)
+        return float(self.rank_times.idle[self.slowest_row] / PS_PER_S)
 
     # Shares of the step
 
@@ -197,11 +240,14 @@ class Result:
     @cached_property
     def collectives(self) -> tuple[traffic.CollectiveUse, ...]:
         """The collectives of the step, those that take most time first."""
-        return traffic.collective_uses(self.graph, self.records, self.window)
+        totals = None if self.scope is None else self.scope.totals
+        return traffic.collective_uses(self.graph, self.records, self.window, totals)
 
     @cached_property
     def links(self) -> tuple[traffic.LinkUse, ...]:
-        """Bytes and utilisation of each link in the step."""
+        """Bytes and utilisation of each link in the step; where ranks are folded, one row for all that carry alike."""
+        if self.scope is not None and self.scope.links is not None:
+            return self.scope.links
         return traffic.link_uses(self.graph, activity.in_step(self.graph, self.window), self.step_time_ps)
 
     @cached_property
@@ -221,7 +267,7 @@ class Result:
         return max((peak.total_bytes for peak in self.memory_peaks), default=None)
 
     def memory_verdict(self, rank: int) -> str:
-        """Say whether the rank's peak fits its device: "fits", "does not fit" or "capacity unknown"."""
+        """Say whether the peak of row ``rank`` fits its device: "fits", "does not fit" or "capacity unknown"."""
         capacity = self.memory_capacity_bytes[rank] if self.memory_capacity_bytes else 0
         if not capacity:
             return "capacity unknown"

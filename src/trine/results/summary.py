@@ -47,7 +47,7 @@ def _head(result: Result) -> list[str]:
 
 def _times(result: Result) -> list[str]:
     """Return how the slowest rank spends the step, longest first, and what it waited for."""
-    times, rank, step = result.rank_times, result.slowest_rank, result.step_time_ps
+    times, rank, step = result.rank_times, result.slowest_row, result.step_time_ps
     parts = [
         ("compute", int(times.compute[rank])),
         ("exposed communication", int(times.exposed[rank])),
@@ -63,7 +63,7 @@ def _times(result: Result) -> list[str]:
     if hidden:
         rows.append(("(communication hidden behind compute)", format_time(hidden), _percent(hidden, step)))
     return [
-        f"time of rank {rank}, the slowest of {len(result.graph.rank_names)}",
+        f"time of rank {result.slowest_rank}, the slowest of {result.num_ranks}",
         *_table(rows),
         *_wrapped("waited for", waited),
         *_wrapped("critical path", ", ".join(f"{name} {_percent(ps, step).strip()}" for ps, name in path)),
@@ -122,7 +122,8 @@ def _memory(result: Result) -> list[str]:
     capacity = result.memory_capacity_bytes[rank] if result.memory_capacity_bytes else 0
     of = f" of {format_bytes(capacity)}" if capacity else ""
     verdict = result.memory_verdict(rank)
-    head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {rank}): {verdict.upper() if of else verdict}"
+    said = verdict.upper() if of else verdict
+    head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {result.shown_ranks[rank]}): {said}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
     return [head, *_wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
 
@@ -136,11 +137,27 @@ def _notes(result: Result) -> list[str]:
     for sentence in result.not_modelled:
         lines += _wrapped("not modelled", sentence)
     run = result.simulator
-    ranks = f"{run.ranks_simulated} of {len(result.graph.rank_names)} ranks"
+    ranks = f"{run.ranks_simulated} of {result.num_ranks} ranks"
     return [
         *lines,
+        *_folding(result),
         f"simulated {ranks}, {run.events:,} events in {format_time(run.wall_s * 1e12)} by trine {run.version}",
     ]
+
+
+def _folding(result: Result) -> list[str]:
+    """Return in how many classes the ranks were, and why."""
+    scope = result.scope
+    if scope is None or scope.num_ranks == 1:
+        return []
+    lines = []
+    for stage in scope.stages[:4]:
+        since = f" from {format_time(stage.begins_ps)} on" if stage.begins_ps else ""
+        ways = f"{scope.num_ranks} ranks behave in {stage.num_classes} ways"
+        lines.append(f"folded{since}: {ways}, {stage.num_tasks:,} tasks simulated")
+    if len(scope.stages) > 4:
+        lines.append(f"folded: {len(scope.stages) - 4} more stages of the run with finer classes")
+    return lines + [line for note in scope.notes for line in _wrapped("folding", note)]
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:

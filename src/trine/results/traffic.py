@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,16 +35,23 @@ class CollectiveUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkUse:
-    """What one link carried in a step; utilisation is bytes / (capacity x step time)."""
+    """What one link carried in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike."""
 
     link: int
     name: str
     size_bytes: int
     bytes_per_s: int
     utilisation: float
+    count: int = 1
 
 
-def collective_uses(graph: TaskGraph, records: Records, window: Window) -> tuple[CollectiveUse, ...]:
+#: (kind, bytes, group size) -> how many there are in the system, where a graph shows some ranks only
+Totals = Mapping[tuple[str, int, int], int]
+
+
+def collective_uses(
+    graph: TaskGraph, records: Records, window: Window, totals: Totals | None = None
+) -> tuple[CollectiveUse, ...]:
     """Return the collectives of the window's step, those that take most time first.
 
     Messages between two ranks that belong to no collective (between pipeline stages, DataParallel's outputs and their
@@ -53,24 +61,32 @@ def collective_uses(graph: TaskGraph, records: Records, window: Window) -> tuple
     groups: dict[tuple[str, int, int], list[int]] = {}
     for index, label in enumerate(graph.collectives):
         if window.step == 0 or label.step == window.step:
-            groups.setdefault((label.kind, label.size_bytes, len(label.ranks)), []).append(index)
-    uses = [_use(graph, members, durations) for members in groups.values()] + _messages(graph, records, window)
+            groups.setdefault((label.kind, label.size_bytes, label.num_ranks), []).append(index)
+    uses = [_use(graph, members, durations) for members in groups.values()] + _messages(
+        graph, records, window, totals is not None
+    )
+    if totals is not None:
+        uses = [replace(use, total=totals.get((use.kind, use.size_bytes, use.group_size), use.total)) for use in uses]
     return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, -use.size_bytes, use.group_size)))
 
 
-def _messages(graph: TaskGraph, records: Records, window: Window) -> list[CollectiveUse]:
-    """Messages outside of collectives, by size."""
+def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool) -> list[CollectiveUse]:
+    """Messages outside of collectives, by size; in a ``partial`` graph those to ranks that it does not show stay."""
     labels = graph.labels
     chosen = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
-    chosen &= (graph.rank != graph.peer) & (labels.phase != PHASE_INPUT)
+    chosen &= labels.phase != PHASE_INPUT
+    if not partial:
+        chosen &= graph.rank != graph.peer
     if window.step:
         chosen &= labels.step == window.step
     found = np.flatnonzero(chosen)
     uses = []
     for size in np.unique(graph.size_bytes[found]).tolist():
         members = found[graph.size_bytes[found] == size]
-        ends = np.concatenate((graph.rank[members], graph.peer[members])).astype(np.int64)
-        durations = np.tile(records.end_ps[members] - records.start_ps[members], 2)
+        received = members[graph.rank[members] != graph.peer[members]]
+        ends = np.concatenate((graph.rank[members], graph.peer[received])).astype(np.int64)
+        both = np.concatenate((members, received))
+        durations = records.end_ps[both] - records.start_ps[both]
         ranks = len(graph.rank_names)
         uses.append(
             CollectiveUse(
@@ -129,7 +145,7 @@ def _use(graph: TaskGraph, members: list[int], durations: Int64) -> CollectiveUs
     return CollectiveUse(
         kind=labels[0].kind,
         size_bytes=labels[0].size_bytes,
-        group_size=len(labels[0].ranks),
+        group_size=labels[0].num_ranks,
         count=int(count.max(initial=0)),
         total=len(members),
         time_ps=int(time.max(initial=0)),

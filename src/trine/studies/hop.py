@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster import Cluster, load_cluster
-from trine.cluster.cluster import SCALE_UP, Device, Wire, make_links
-from trine.cluster.select import slow_down
 from trine.errors import InputError, PlanError
 from trine.model.workload import Workload
-from trine.parallel.draws import uniform
 from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop_choices import HopRun, run_hop
 from trine.parallel.hop_numbers import HopNumbers
@@ -187,7 +184,7 @@ def hop(
     protocol: how workers wait; None is standard decentralised training.
     graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
     workers: how many; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
-    cluster: links between the workers, see :func:`edge_cluster` for one link an edge of the graph.
+    cluster: links between the workers; :func:`trine.studies.hop_links.edge_cluster` makes one link an edge.
     batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`.
     network, engine: as in :func:`trine.run`.
     stragglers: slow workers and jitter; an index is the iteration.
@@ -228,48 +225,6 @@ def hop(
         warnings=one.warnings,
         wall_s=time.perf_counter() - began,
     )
-
-
-def edge_cluster(
-    graph: WorkerGraph, bandwidth: int, latency_ps: int, gpu: str | None = None, name: str | None = None
-) -> Cluster:
-    """A cluster with one link of ``bandwidth`` bytes/s for each edge of the graph; workers do not forward."""
-    devices = tuple(Device(name=f"gpu{i}", gpu=gpu) for i in range(graph.num_workers))
-    wires = [Wire(a, b, bandwidth, latency_ps, SCALE_UP) for a, b in graph.edges]
-    return Cluster(
-        name=name or f"{graph.name} of {graph.num_workers} GPUs",
-        devices=devices,
-        links=make_links(devices, wires),
-        sources={"links": "given: one link an edge of the communication graph and direction"},
-    )
-
-
-def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per: str = "link") -> Cluster:
-    """The cluster with each bandwidth divided by a random factor, uniform between the two.
-
-    ``per``: ``link`` draws for each pair of devices that links join, both directions alike; ``gpu`` for each GPU, and a
-    link is slowed by the larger factor of its two ends.
-
-    Raises InputError for factors below 1 or in the wrong order, or another ``per``.
-    """
-    low, high = factors
-    if not 1 <= low <= high < 1e6:
-        raise InputError(f"factors are at least 1, the smaller first; got {low:g}:{high:g}", field="slow_by")
-    if per not in ("link", "gpu"):
-        raise InputError(f"factors are per link or per gpu, got {per!r}", field="slow_per")
-
-    def factor(a: int, b: int) -> float:
-        return low + (high - low) * float(uniform(seed, np.array([a]), np.array([b]))[0])
-
-    gpus, slow = set(cluster.gpus), []
-    for link in cluster.links:
-        if per == "link":
-            slow.append((link.name, 1 / factor(min(link.source, link.target), max(link.source, link.target))))
-        elif ends := {link.source, link.target} & gpus:
-            slow.append((link.name, 1 / max(factor(end, end) for end in ends)))
-    what = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
-    slower = slow_down(cluster, slow)
-    return replace(slower, name=f"{cluster.name}, {what}", sources={**cluster.sources, "slow-down": f"assumed: {what}"})
 
 
 def _iteration(one: Result) -> tuple[int, int]:

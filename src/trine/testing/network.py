@@ -14,7 +14,9 @@ from trine.engine.reference import Reference
 from trine.errors import InputError, TrineError
 from trine.model.builder import TaskGraphBuilder
 from trine.model.taskgraph import TRANSFER, Records, TaskGraph
-from trine.network.models import Network, NetworkModel, network_model
+from trine.network.circuit import CircuitModel
+from trine.network.models import Network, NetworkModel, WeightedModel, network_model, why_unfolded
+from trine.testing.circuits import check_circuit_run
 from trine.testing.queues import check_queue_run
 from trine.testing.require import require
 
@@ -31,13 +33,18 @@ def check_network_model(model: Network | Callable[[], Network], *, work_conservi
 
     Of a model that gives rates: of every set of flows that comes up: one rate a flow, finite and not negative; no link
     over its capacity; a flow of rate 0 crosses a link that is full; the same answer to the same question; and, bit for
-    bit, the same rates when flows and links are numbered otherwise. Of each run: every transfer ends, its rates sum up
+    bit, the same rates when flows and links are numbered otherwise, and from weighted_rates where the model folds. Of each run: every transfer ends, its rates sum up
     to its bytes, nothing happens before what it waits for, and more bytes never end earlier nor change what was before.
 
     Of a model that carries messages from link to link: one whole number of ps a message, at no time more bytes through
     than the link can carry, the same answer to the same question, and no message through sooner with twice its bytes.
     Of each run: every transfer takes at least what its links need, each link serves all bytes that cross it, nothing
     happens before what it waits for, a second run is the same, and so is one with other numbers of links and routes.
+
+    Of a model with circuits, besides the rates that it gives: of every choice of a circuit to tear down: a position in
+    the list, and the same one to the same question. Of each run: every transfer ends, no rank has more circuits than
+    ports, a circuit stands while it is used, each direction sends one transfer at a time, no receive buffer overflows,
+    nothing happens before what it waits for, a second run is the same, and so is one with other numbers of ranks.
 
     ``work_conserving``: require that every flow crosses a full link, so that no bandwidth is left that a flow could
     use, or that a link with messages does not rest. Max-min fairness and store-and-forward do that; TrioSim's equal
@@ -53,6 +60,8 @@ def check_network_model(model: Network | Callable[[], Network], *, work_conservi
     for seed in range(PLATFORMS):
         graph = _platform(random.Random(seed))
         where = f"network model {checked.name!r}, random platform {seed}"
+        if isinstance(checked, CircuitModel):
+            check_circuit_run(checked, random.Random(seed), where)
         if isinstance(checked, NetworkModel):
             _check_rate_run(checked, graph, work_conserving, where)
         else:
@@ -94,9 +103,29 @@ class _Watch:
             "arguments only",
         )
         _require_invariant(self._model, routes, capacity, rates, self._random, self._where)
+        _require_counting(self._model, routes, capacity, self._random, self._where)
         if self.reference is not None:
             self.history.append((self.reference.now, tuple(sorted(self.reference.flows)), tuple(rates)))
         return rates
+
+
+def _require_counting(
+    model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], rng: random.Random, where: str
+) -> None:
+    """Where the model says that it folds: many flows of one route have the rate of one that counts as often."""
+    if not isinstance(model, WeightedModel) or why_unfolded(model) is not None:
+        return
+    times = [rng.choice((1, 1, 2, 3, 7)) for _ in routes]
+    each = [tuple(route) for route, count in zip(routes, times, strict=True) for _ in range(count)]
+    counts = [(count,) * len(route) for route, count in zip(routes, times, strict=True)]
+    at_once = list(model.weighted_rates([tuple(route) for route in routes], counts, list(capacity)))
+    one_by_one = _rates(model, each, capacity, where)
+    expected = [rate for rate, count in zip(at_once, times, strict=True) for _ in range(count)]
+    require(
+        one_by_one == expected,
+        f"{where}: weighted_rates gives {at_once} on routes {list(routes)} with counts {counts}, rates gives "
+        f"{one_by_one} to the same flows one by one",
+    )
 
 
 def _platform(rng: random.Random) -> TaskGraph:

@@ -3,102 +3,156 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
-from trine.errors import InputError
-from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD
-from trine.parallel.schedules import Passes, PipelineSchedule
+from trine.errors import InputError, PlanError
+from trine.parallel.schedules import (
+    BACKWARD_PASS,
+    FORWARD_PASS,
+    INPUT_PASS,
+    PASS_NAMES,
+    WEIGHT_PASS,
+    Pass,
+    Pipeline,
+    PipelineSchedule,
+)
 from trine.testing.require import require
 
-MAX_STAGES, MAX_MICROBATCHES = 6, 9
+MAX_RANKS, MAX_MICROBATCHES, MAX_VIRTUAL_STAGES = 6, 12, 3
 
 
-def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, int, int], int] | None = None) -> None:
-    """Check a pipeline schedule with 1 to 6 stages and 1 to 9 micro-batches, with and without a backward pass.
+def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, Pipeline], int] | None = None) -> None:
+    """Check a pipeline schedule on 1 to 6 ranks with 1 to 12 micro-batches and 1 to 3 virtual stages.
 
-    Every stage runs each micro-batch once each way, backward after forward, the same each time. All stages together
-    end: no stage waits for ever for what another sends. ``in_flight`` gives, for (stage, num_stages, num_microbatches),
-    the most micro-batches whose activations the schedule promises to hold at a time; without it that is not bounded.
+    Shapes that ``schedule.check`` refuses are left out; at least one must be left. On the others, with and without a
+    backward pass: each rank runs each micro-batch once forward through each chunk that holds it, and once backward
+    after that; where backward is split, input part before weight part. The order is the same each time, and all ranks
+    together end: none waits for ever for what another sends. ``in_flight`` gives, for (rank, shape), the most passes
+    whose activations the schedule promises to hold at a time; without it that is not bounded.
     """
-    for num_stages in range(1, MAX_STAGES + 1):
+    shapes = [shape for shape in _shapes() if _is_taken(schedule, shape)]
+    require(any(shape.backward for shape in shapes), "every shape with a backward pass is refused")
+    for shape in shapes:
+        where = f"{shape.num_ranks} ranks, {shape.num_microbatches} micro-batches"
+        where += f", {shape.virtual_stages} virtual stages" if shape.virtual_stages > 1 else ""
+        where += "" if shape.backward else ", no backward"
+        passes = [_passes(schedule, rank, shape, f"{where}, rank {rank}") for rank in range(shape.num_ranks)]
+        for rank, order in enumerate(passes):
+            _require_passes(schedule, order, rank, shape, f"{where}, rank {rank}")
+            if in_flight is not None and shape.backward:
+                _require_in_flight(order, in_flight(rank, shape), f"{where}, rank {rank}")
+        _require_ends(schedule, passes, shape, where)
+
+
+def _shapes() -> Iterator[Pipeline]:
+    for num_ranks in range(1, MAX_RANKS + 1):
         for num_microbatches in range(1, MAX_MICROBATCHES + 1):
-            for backward in (True, False):
-                where = f"{num_stages} stages, {num_microbatches} micro-batches" + ("" if backward else ", no backward")
-                passes = []
-                for stage in range(num_stages):
-                    try:
-                        order = schedule(stage, num_stages, num_microbatches, backward=backward)
-                        again = schedule(stage, num_stages, num_microbatches, backward=backward)
-                    except InputError as error:
-                        raise AssertionError(f"{where}, stage {stage}: {error}") from error
-                    require(list(order) == list(again), f"{where}, stage {stage}: another order when asked again")
-                    _require_passes(list(order), num_microbatches, backward, f"{where}, stage {stage}")
-                    if in_flight is not None and backward:
-                        promised = in_flight(stage, num_stages, num_microbatches)
-                        _require_in_flight(list(order), promised, f"{where}, stage {stage}")
-                    passes.append(list(order))
-                _require_ends(passes, where)
+            for virtual_stages in range(1, MAX_VIRTUAL_STAGES + 1):
+                for backward in (True, False):
+                    yield Pipeline(num_ranks, num_microbatches, virtual_stages, backward)
 
 
-def _require_passes(order: Passes, num_microbatches: int, backward: bool, where: str) -> None:
-    """The passes of one stage are complete, and each comes after what it needs of the same stage."""
-    phases = (PHASE_FORWARD, PHASE_BACKWARD) if backward else (PHASE_FORWARD,)
-    wanted = {(phase, m) for phase in phases for m in range(num_microbatches)}
-    for one in order:
-        require(one in wanted, f"{where}: {one!r} is no (phase, micro-batch) of this pipeline")
-    position = {one: i for i, one in enumerate(order)}
-    for phase, m in sorted(wanted):
-        times = order.count((phase, m))
-        require(times == 1, f"{where}: the {_pass_name(phase, m)} is there {times} times")
-    if not backward:
-        return
-    for m in range(num_microbatches):
-        require(
-            position[PHASE_FORWARD, m] < position[PHASE_BACKWARD, m],
-            f"{where}: the {_pass_name(PHASE_BACKWARD, m)} comes before the forward pass",
-        )
+def _is_taken(schedule: PipelineSchedule, shape: Pipeline) -> bool:
+    try:
+        schedule.check(shape)
+    except PlanError:
+        return False
+    return True
 
 
-def _require_in_flight(order: Passes, promised: int, where: str) -> None:
-    """Count micro-batches between their forward and their backward pass."""
-    held = 0
-    for phase, m in order:
-        held += 1 if phase == PHASE_FORWARD else -1
-        require(
-            held <= promised,
-            f"{where}: {held} micro-batches in flight at the {_pass_name(phase, m)}, promised were {promised} at most",
-        )
+def _passes(schedule: PipelineSchedule, rank: int, shape: Pipeline, where: str) -> list[Pass]:
+    try:
+        order, again = list(schedule.passes(rank, shape)), list(schedule.passes(rank, shape))
+    except InputError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    require(order == again, f"{where}: another order when asked again")
+    return order
 
 
-def _require_ends(passes: Sequence[Passes], where: str) -> None:
-    """Run all stages, one pass of a stage at a time, until all are done or all wait."""
-    done: set[tuple[int, int, int]] = set()
-    at = [0] * len(passes)
-    while True:
-        startable = [
-            stage
-            for stage, order in enumerate(passes)
-            if at[stage] < len(order) and all(need in done for need in _needs(stage, *order[at[stage]], len(passes)))
-        ]
-        if not startable:
-            break
-        for stage in startable:
-            done.add((stage, *passes[stage][at[stage]]))
-            at[stage] += 1
-    waiting = [
-        f"stage {stage} for the {_pass_name(*order[at[stage]])}"
-        for stage, order in enumerate(passes)
-        if at[stage] < len(order)
+def _require_passes(schedule: PipelineSchedule, order: Sequence[Pass], rank: int, shape: Pipeline, where: str) -> None:
+    """The passes of one rank are complete, and each comes after what it needs of the same rank."""
+    here = [
+        (chunk, m)
+        for chunk in schedule.chunks_of(rank, shape)
+        for m in range(shape.num_microbatches)
+        if schedule.rank_of(chunk, m, shape) == rank
     ]
+    positions: dict[tuple[int, int, int], int] = {}
+    for i, one in enumerate(order):
+        require(one.kind in range(len(PASS_NAMES)), f"{where}: {one.kind!r} is no kind of pass")
+        require((one.chunk, one.microbatch) in here, f"{where}: the {one} belongs to another rank, or to none")
+        require((one.kind, one.chunk, one.microbatch) not in positions, f"{where}: the {one} is there twice")
+        positions[one.kind, one.chunk, one.microbatch] = i
+        alone = i == 0 or order[i - 1].joined or order[i - 1].microbatch == one.microbatch
+        require(not (one.joined and alone), f"{where}: the {one} has nothing before it to run together with")
+    for chunk, m in here:
+        _require_once(schedule, positions, (chunk, m), shape, where)
+
+
+def _require_once(
+    schedule: PipelineSchedule,
+    positions: dict[tuple[int, int, int], int],
+    place: tuple[int, int],
+    shape: Pipeline,
+    where: str,
+) -> None:
+    """One micro-batch through one chunk: forward, then backward whole or in its two parts, in this order."""
+    split = (INPUT_PASS, *place) in positions or (WEIGHT_PASS, *place) in positions
+    backward = [INPUT_PASS, WEIGHT_PASS] if split else [BACKWARD_PASS]
+    wanted = [FORWARD_PASS, *(backward if shape.backward else [])]
+    for kind in range(len(PASS_NAMES)):
+        is_there, name = (kind, *place) in positions, Pass(kind, *place)
+        require(is_there or kind not in wanted, f"{where}: the {name} is missing")
+        require(not is_there or kind in wanted, f"{where}: the {name} is one too many")
+    require(schedule.splits_backward or not split, f"{where}: a backward pass is split, and splits_backward is false")
+    for before, after in pairwise(wanted):
+        in_order = positions[before, *place] < positions[after, *place]
+        require(in_order, f"{where}: the {Pass(after, *place)} comes before the {PASS_NAMES[before]} pass")
+
+
+def _require_in_flight(order: Sequence[Pass], promised: int, where: str) -> None:
+    """Count passes between forward and the end of backward."""
+    held = 0
+    for one in order:
+        held += (one.kind == FORWARD_PASS) - (one.kind in (BACKWARD_PASS, WEIGHT_PASS))
+        require(held <= promised, f"{where}: {held} in flight at the {one}, promised were {promised} at most")
+
+
+def _require_ends(schedule: PipelineSchedule, passes: Sequence[Sequence[Pass]], shape: Pipeline, where: str) -> None:
+    """Run all ranks, one pass (or two that are joined) of a rank at a time, until all are done or all wait."""
+    done: set[tuple[bool, int, int]] = set()
+    at = [0] * len(passes)
+    moved = True
+    while moved:
+        moved = False
+        for rank, order in enumerate(passes):
+            together = _next(order, at[rank])
+            if together and all(need in done for one in together for need in _needs(one, shape)):
+                done.update((one.kind == FORWARD_PASS, one.chunk, one.microbatch) for one in together if _gives(one))
+                at[rank] += len(together)
+                moved = True
+    waiting = [f"rank {rank} for the {order[at[rank]]}" for rank, order in enumerate(passes) if at[rank] < len(order)]
     require(not waiting, f"{where}: the pipeline deadlocks; there wait {', '.join(waiting)}")
 
 
-def _needs(stage: int, phase: int, m: int, num_stages: int) -> Iterator[tuple[int, int, int]]:
-    """What a pass waits for on other stages."""
-    if phase == PHASE_FORWARD and stage > 0:
-        yield stage - 1, PHASE_FORWARD, m
-    if phase == PHASE_BACKWARD and stage < num_stages - 1:
-        yield stage + 1, PHASE_BACKWARD, m
+def _next(order: Sequence[Pass], position: int) -> Sequence[Pass]:
+    return (
+        order[position : position + 2]
+        if any(p.joined for p in order[position + 1 : position + 2])
+        else (order[position : position + 1])
+    )
 
 
-def _pass_name(phase: int, microbatch: int) -> str:
-    return f"{'forward' if phase == PHASE_FORWARD else 'backward'} pass of micro-batch {microbatch}"
+def _gives(one: Pass) -> bool:
+    """Whether other ranks wait for what this pass makes."""
+    return one.kind != WEIGHT_PASS
+
+
+def _needs(one: Pass, shape: Pipeline) -> Iterator[tuple[bool, int, int]]:
+    """What a pass waits for: its neighbour's forward pass, or its own forward and its neighbour's input gradient."""
+    if one.kind == FORWARD_PASS and one.chunk > 0:
+        yield True, one.chunk - 1, one.microbatch
+    if one.kind in (BACKWARD_PASS, INPUT_PASS):
+        yield True, one.chunk, one.microbatch
+        if one.chunk < shape.num_chunks - 1:
+            yield False, one.chunk + 1, one.microbatch

@@ -92,14 +92,14 @@ def _conv(
     used = (weight, graph.weight(channels)) if biased else (weight,)
     out = graph.tensor((x.shape[0], channels, size, size))
     kept = {"stride": [stride] * 2, "padding": [padding] * 2}
-    op = graph.forward("aten::conv2d", (x, *used), (out,), **kept)
+    op = graph.forward("aten::conv2d", (x, *used), (out,), attributes=kept)
 
     def backward() -> None:
         dy = graph.gradient(out)
         gradients = [graph.weight_gradient(w) for w in used]
         # The gradient of the data is not computed, which an absent (empty) output says.
         dx = graph.tensor((0,), batch_dims=()) if x.role == "input" else graph.like(x)
-        done = graph.backward(f"{_ENGINE}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, **kept)
+        done = graph.backward(f"{_ENGINE}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, kept)
         graph.made(done, *used)
         if x.role != "input":
             graph.give(x, dx, op)

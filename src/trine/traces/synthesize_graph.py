@@ -7,7 +7,7 @@ it wrote and leaves that of what it read in its place, as autograd does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
@@ -15,6 +15,9 @@ from trine.traces.native_check import ITEM_BYTES
 
 Shape = tuple[int, ...]
 Names = Sequence[Tensor]
+Attributes = Mapping[str, object]
+#: No attributes; shared, as nothing changes it.
+NONE: Attributes = {}
 
 
 class Graph:
@@ -85,7 +88,7 @@ class Graph:
 
     # -- operators -----------------------------------------------------------------------------------------------
 
-    def forward(self, name: str, inputs: Names, outputs: Names, layer: str = "", **attributes: object) -> int:
+    def forward(self, name: str, inputs: Names, outputs: Names, layer: str = "", attributes: Attributes = NONE) -> int:
         """Add a forward operator and return its id. Without ``layer`` it is named after itself and its number."""
         if not layer:
             base = name.rsplit("::", 1)[-1].rstrip("_")
@@ -93,13 +96,13 @@ class Graph:
             layer = f"{base}.{self._numbers[base]}"
         return self._add(name, FORWARD, inputs, outputs, layer, None, attributes)
 
-    def backward(self, name: str, inputs: Names, outputs: Names, forward: int, **attributes: object) -> int:
+    def backward(self, name: str, inputs: Names, outputs: Names, forward: int, attributes: Attributes = NONE) -> int:
         """Add a backward operator of operator ``forward`` and return its id."""
         return self._add(name, BACKWARD, inputs, outputs, self._layers[forward], forward, attributes)
 
     def optimizer(self, name: str, inputs: Names, outputs: Names = ()) -> None:
         """Add an operator of the optimizer step."""
-        self._add(name, OPTIMIZER, inputs, outputs, "optimizer", None, {})
+        self._add(name, OPTIMIZER, inputs, outputs, "optimizer", None, NONE)
 
     def _add(
         self,
@@ -109,7 +112,7 @@ class Graph:
         outputs: Names,
         layer: str,
         forward: int | None,
-        attributes: dict[str, object],
+        attributes: Attributes,
     ) -> int:
         operator = Operator(
             id=len(self.operators) + 1,
@@ -143,7 +146,7 @@ class Graph:
         if known is not None and self._accumulates:
             gradient = gradient if gradient.shape == known.shape else self.view(gradient, known.shape)
             total = self.like(known)
-            self.backward("aten::add", (known, gradient), (total,), forward, accumulates=True)
+            self.backward("aten::add", (known, gradient), (total,), forward, {"accumulates": True})
             gradient = total
         self._flowing[tensor.storage] = gradient
 

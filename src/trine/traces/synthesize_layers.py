@@ -1,14 +1,15 @@
 """Layers that transformers are made of, each with its backward operators.
 
-A matrix product has two backward operators, ``*_backward_input`` and ``*_backward_weight`` (attribute ``gradient_of``),
-in this order: schedules that delay the gradient of the weight (zero-bubble) can tell them apart, and a collective on the
-gradient of the input can start before the second. Backward operators read exactly what autograd would have saved.
+A matrix product has two backward operators, ``*_backward_input`` and ``*_backward_weight`` (attribute ``gradient_of``:
+``input`` or ``weight``), in this order: schedules that delay the gradient of the weight (zero-bubble) can tell them
+apart, and a collective on the gradient of the input can start before the second. Backward operators read exactly what
+autograd would have saved.
 """
 
 from __future__ import annotations
 
 from trine.model.workload import Tensor
-from trine.traces.synthesize_graph import Graph
+from trine.traces.synthesize_graph import NONE, Attributes, Graph
 
 
 def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor:
@@ -50,26 +51,26 @@ def linear(graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: 
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward("linear_backward_input", (dy, weight), (dx,), op, gradient_of="input")
+        graph.backward("linear_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input"})
         made = [graph.weight_gradient(w) for w in used]
-        graph.made(graph.backward("linear_backward_weight", (dy, x), made, op, gradient_of="weight"), *used)
+        graph.made(graph.backward("linear_backward_weight", (dy, x), made, op, {"gradient_of": "weight"}), *used)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
     return out
 
 
-def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, **attributes: object) -> Tensor:
+def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
     """x (B, T, in) times weight (in, out), or, of grouped experts, weight (experts, in, out): -> (B, T, out)."""
     out = graph.tensor((*x.shape[:-1], weight.shape[-1]))
-    op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, **attributes)
+    op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, attributes)
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward(f"{name}_backward_input", (dy, weight), (dx,), op, gradient_of="input", **attributes)
+        graph.backward(f"{name}_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input", **attributes})
         gradient = graph.weight_gradient(weight)
-        done = graph.backward(f"{name}_backward_weight", (dy, x), (gradient,), op, gradient_of="weight", **attributes)
-        graph.made(done, weight)
+        kept = {"gradient_of": "weight", **attributes}
+        graph.made(graph.backward(f"{name}_backward_weight", (dy, x), (gradient,), op, kept), weight)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
@@ -95,17 +96,15 @@ def norm(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
     return out
 
 
-def elementwise(
-    graph: Graph, x: Tensor, features: int, name: str, layer: str, *, saves: bool = True, **attributes: object
-) -> Tensor:
-    """An operator on each element or head of x, with ``features`` results; ``saves``: its gradient needs x."""
+def elementwise(graph: Graph, x: Tensor, features: int, name: str, layer: str, attributes: Attributes = NONE) -> Tensor:
+    """An operator on each element of x, with ``features`` results, whose gradient needs x."""
     out = graph.tensor((*x.shape[:-1], features))
-    op = graph.forward(name, (x,), (out,), layer, **attributes)
+    op = graph.forward(name, (x,), (out,), layer, attributes)
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
         base = name.rsplit("::", 1)[-1]
-        graph.backward(f"{base}_backward", (dy, x) if saves else (dy,), (dx,), op, **attributes)
+        graph.backward(f"{base}_backward", (dy, x), (dx,), op, attributes)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
@@ -139,12 +138,12 @@ def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, l
     out = graph.tensor((batch, heads, length, size))
     sums = graph.tensor((batch, heads, length, 1), dtype="float32")
     name, kept = "scaled_dot_product_flash_attention", {"num_heads": heads, "num_kv_heads": kv_heads, "causal": True}
-    op = graph.forward(f"aten::_{name}", parts, (out, sums), layer, **kept)
+    op = graph.forward(f"aten::_{name}", parts, (out, sums), layer, kept)
 
     def backward() -> None:
         dy, whole = graph.gradient(out), graph.like(qkv)
         made = [graph.view(whole, part.shape) for part in parts]
-        graph.backward(f"aten::_{name}_backward", (dy, *parts, out, sums), made, op, **kept)
+        graph.backward(f"aten::_{name}_backward", (dy, *parts, out, sums), made, op, kept)
         graph.give(qkv, whole, op)
 
     graph.on_backward(op, backward)
@@ -171,7 +170,7 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
     ``vocab_parallel``: tensor parallelism may divide the vocabulary, and then adds up one float32 a token.
     """
     loss = graph.tensor(targets.shape, dtype="float32")
-    op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, vocab_parallel=True)
+    op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, {"vocab_parallel": True})
 
     def backward() -> None:
         made = graph.like(logits)

@@ -65,5 +65,7 @@ def summary(spec: ModelSpec) -> dict[str, object]:
         if spec.experts is not None:
             parts += f", {spec.experts.top_k} of {spec.experts.count} experts"
         return {"name": spec.name, "parameters": spec.num_parameters, "sequence": spec.sequence, "shapes": parts}
-    shapes = f"blocks {'-'.join(map(str, spec.blocks))}" if spec.blocks else f"{sum(map(len, spec.stages))} convolutions"
+    shapes = (
+        f"blocks {'-'.join(map(str, spec.blocks))}" if spec.blocks else f"{sum(map(len, spec.stages))} convolutions"
+    )
     return {"name": spec.name, "parameters": spec.parameters, "sequence": None, "shapes": shapes}

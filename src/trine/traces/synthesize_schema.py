@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -71,7 +71,7 @@ class _ConvNetFile(Spec):
 
     def spec(self, name: str) -> ConvNet:
         """The frozen form."""
-        fields = {key: _frozen(value) for key, value in self.model_dump().items()}
+        fields: dict[str, Any] = {key: _frozen(value) for key, value in self.model_dump().items()}
         return ConvNet(name=name, **fields)
 
 

@@ -55,7 +55,7 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
         timed.append(_with_time(op, ps))
     text = (
         f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): of the same shapes where "
-        f"there are such ({known_ps / max(total_ps, 1):.0%} of the time), else of laws on FLOPs and bytes fitted on them"
+        f"there are such ({known_ps / max(total_ps, 1):.0%} of the time), else laws on FLOPs and bytes fitted on them"
     )
     if transfer is not None:
         text += f"; scaled to the {gpu.name} by the ratio of the data sheets' rooflines"

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from trine.cluster.cluster import HOST, SCALE_UP, Cluster, Link
+from trine.cluster.routing import SPLIT
 
 #: Steps of the search for one ring; NCCL limits its own search likewise.
 BUDGET = 20_000
@@ -20,6 +25,7 @@ NO_PEER_ACCESS = ("rtx4090", "rtx5090")
 STAGED_PART = 0.5
 
 Lanes = list[list[int]]
+Devices = Sequence[int] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,11 +214,9 @@ def _give(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
 
 def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     """One ring in order over the routes of the cluster; each link's rate is shared by the hops that cross it."""
-    pairs = list(zip(domain, [*domain[1:], domain[0]], strict=True))
-    load, latency_ps = crossings(cluster, pairs)
-    worst = min(load, key=lambda link: (cluster.links[link].bytes_per_s / load[link], link))
-    rate = cluster.links[worst].bytes_per_s / load[worst]
-    if any(cluster.devices[cluster.links[link].target].kind == HOST for link in load):
+    load, latency_ps = crossings(cluster, domain, [*domain[1:], domain[0]])
+    worst, rate = load.worst(cluster)
+    if cluster.device_table.where(HOST)[cluster.link_table.target[load.links]].any():
         rate = min(rate, ROOT_COMPLEX_BYTES_PER_S)
     if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain):
         rate *= STAGED_PART
@@ -228,33 +232,57 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     )
 
 
-def crossings(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, float], int]:
-    """How often each link is crossed if every pair (device, device) sends once, and the mean latency of a message.
+class Load(NamedTuple):
+    """``links``: int64[links that are crossed], first those crossed first. ``times``: float64[...], how often."""
+
+    links: npt.NDArray[np.int64]
+    times: npt.NDArray[np.float64]
+
+    def worst(self, cluster: Cluster) -> tuple[int, float]:
+        """The link that leaves a crossing least, the lowest of several, and these bytes/s."""
+        rates = cluster.link_bytes_per_s[self.links] / self.times
+        least = rates.min()
+        return int(self.links[rates == least].min()), float(least)
+
+
+def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, int]:
+    """How often each link is crossed if each source sends to its target once, and the mean latency of a message.
 
     A message that is spread over several routes crosses each of them in part, and its latency is that of the longest.
     """
+    if cluster.routing == SPLIT:
+        return _parts_of_crossings(cluster, sources, targets)
+    ptr, crossed = cluster.routes(np.array(sources), np.array(targets))
+    links, first, count = np.unique(crossed, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    latency_ps = int(cluster.link_latency_ps[crossed].sum())
+    return Load(links[order].astype(np.int64), count[order].astype(np.float64)), latency_ps // (len(ptr) - 1)
+
+
+def _parts_of_crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, int]:
+    """Where messages are spread over several routes."""
     load: dict[int, float] = {}
     latency_ps = 0
-    for source, target in pairs:
+    for source, target in zip(map(int, sources), map(int, targets), strict=True):
         paths = cluster.paths(source, target)
         latency_ps += max(cluster.route_latency_ps(route) for route, _ in paths)
         for route, part in paths:
             for link in route:
                 load[link] = load.get(link, 0) + part
-    return load, latency_ps // len(pairs)
+    return Load(np.array(list(load), np.int64), np.array(list(load.values()))), latency_ps // len(sources)
 
 
 def _fan_out(cluster: Cluster, domain: Sequence[int], at_most: float) -> float:
     """What one GPU sends to all others at once while all do: links are shared by the pairs that cross them."""
     if len(domain) > 16 or len(domain) < 3:  # behind switches it is the GPU's own link
         return at_most
-    load, _ = crossings(cluster, [(a, b) for a in domain for b in domain if a != b])
-    worst = min(cluster.links[link].bytes_per_s / count for link, count in load.items())
-    return worst * (len(domain) - 1)
+    pairs = [(a, b) for a in domain for b in domain if a != b]
+    load, _ = crossings(cluster, [a for a, _ in pairs], [b for _, b in pairs])
+    return load.worst(cluster)[1] * (len(domain) - 1)
 
 
 def _star(cluster: Cluster, domain: Sequence[int]) -> float:
     """bytes/s from the first GPU to all others at once; links are shared by the pairs that cross them."""
-    load, _ = crossings(cluster, [(domain[0], other) for other in domain[1:]])
-    rate = min(cluster.links[link].bytes_per_s / count for link, count in load.items()) * (len(domain) - 1)
+    load, _ = crossings(cluster, [domain[0]] * (len(domain) - 1), domain[1:])
+    rate = load.worst(cluster)[1] * (len(domain) - 1)
     return rate * (STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0)

@@ -8,15 +8,24 @@ several rings), nothing is taken off.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.routing import SPLIT
 from trine.collectives.closed_forms import has_closed_form, uncontended_ps
+from trine.collectives.library.makes import GroupMakes
 from trine.collectives.library.predict import OPS, Collectives
-from trine.collectives.library.view import group_view
+from trine.collectives.library.view import domains_of
 from trine.collectives.registry import ROOTED, make_schedule
-from trine.collectives.run import run_schedule
+from trine.collectives.run import schedule_graph
+from trine.engine.run import run
 from trine.model.schedule import Schedule
+from trine.model.taskgraph import TaskGraph
 from trine.units import PS_PER_US
 
 #: Groups whose schedules use all links of a domain or all NICs of a node by exchanging with everybody.
@@ -34,6 +43,8 @@ class StepCosts:
         self.library = cluster.library or "nccl"
         self._asked: dict[tuple[int, ...], Collectives] = {}
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
+        self._makes = GroupMakes(cluster)
+        self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int]]] = {}
 
     def __call__(
         self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
@@ -50,6 +61,25 @@ class StepCosts:
             self._before[key] = self._find(kind, size_bytes, group, algorithm)
         return self._before[key]
 
+    def of_groups(
+        self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
+    ) -> tuple[npt.NDArray[np.int32], list[tuple[str | None, int]]]:
+        """(make: int32[groups], what :meth:`__call__` answers for the groups of each make).
+
+        groups: int64[groups, ranks], positions in ``cluster.gpus``.
+        """
+        if groups.shape[1] < 2 or kind not in OPS:
+            return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
+        make, examples = self._makes_of(groups)
+        return make, [self(kind, size_bytes, tuple(groups[group].tolist()), algorithm) for group in examples]
+
+    def _makes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int]]:
+        """Makes of groups, kept: the same groups are asked for with many sizes."""
+        key = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
+        if key not in self._kept:
+            self._kept[key] = self._makes.of(groups)
+        return self._kept[key]
+
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
         if group not in self._asked:
             self._asked[group] = Collectives(self.cluster, group)
@@ -58,21 +88,29 @@ class StepCosts:
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
         if schedule.num_agents or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
             return name, 0
-        bare_ps = self._alone(schedule, group, 0)
-        rounds = (self._alone(schedule, group, PS_PER_US) - bare_ps) // PS_PER_US
+        bare_ps, slower_ps = self._alone(schedule, group)
+        rounds = (slower_ps - bare_ps) // PS_PER_US
         wanted_ps = asked.predict(kind, size).time_ps
         self.worst = max(self.worst, bare_ps / wanted_ps)
         if wanted_ps <= bare_ps or rounds < 1:
             return name, 0
         return name, (wanted_ps - bare_ps) // rounds
 
-    def _alone(self, schedule: Schedule, group: tuple[int, ...], step_ps: int) -> int:
-        """How long the schedule takes on the links with nothing else on them; large groups by its closed form."""
+    def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> tuple[int, int]:
+        """How long the schedule takes on the links with nothing else on them, and with 1 us more for each message.
+
+        Large groups by its closed form.
+        """
         if len(group) > MAX_SIMULATED:
             rate, latency_ps = self._hop(group)
-            return uncontended_ps(schedule, rate, latency_ps + step_ps)
-        gpus = [self.cluster.gpus[rank] for rank in group]
-        return run_schedule(schedule, self.cluster, gpus, step_ps=step_ps).end_ps
+            both = (uncontended_ps(schedule, rate, latency_ps + step_ps) for step_ps in (0, PS_PER_US))
+        else:
+            graph, _ = schedule_graph(schedule, self.cluster, [self.cluster.gpus[rank] for rank in group])
+            bare = _of_used_links(graph)
+            slower = replace(bare, route_latency_ps=bare.route_latency_ps + PS_PER_US)
+            both = (int(run(each).end_ps.max(initial=0)) for each in (bare, slower))
+        bare_ps, slower_ps = both
+        return bare_ps, slower_ps
 
     def _usual(self, kind: str, asked: Collectives, group: tuple[int, ...]) -> str | None:
         """``direct`` where every pair has a link, ``hierarchical`` across domains of one size, else the default."""
@@ -87,15 +125,29 @@ class StepCosts:
 
     def _in_order(self, group: tuple[int, ...], width: int) -> bool:
         """Whether each run of ``width`` ranks is one domain."""
+        gpus = self.cluster.gpus
         runs = (group[first : first + width] for first in range(0, len(group), width))
-        return all(group_view(self.cluster, run).num_domains == 1 for run in runs)
+        return all(len(domains_of(self.cluster, sorted(gpus[rank] for rank in run))) == 1 for run in runs)
 
     def _hop(self, group: tuple[int, ...]) -> tuple[int, int]:
         """Rate of the slowest link and mean latency from each rank to the next."""
-        gpus = [self.cluster.gpus[rank] for rank in group]
-        rates, latencies = [], []
-        for here, there in zip(gpus, [*gpus[1:], gpus[0]], strict=True):
-            route, _ = self.cluster.paths(here, there)[0]
-            rates.append(min(self.cluster.links[link].bytes_per_s for link in route))
-            latencies.append(self.cluster.route_latency_ps(route))
-        return min(rates), sum(latencies) // len(latencies)
+        cluster = self.cluster
+        gpus = np.array([cluster.gpus[rank] for rank in group])
+        if cluster.routing == SPLIT:
+            pairs = zip(gpus.tolist(), np.roll(gpus, -1).tolist(), strict=True)
+            links = np.array([link for here, there in pairs for link in cluster.paths(here, there)[0][0]])
+        else:
+            links = cluster.routes(gpus, np.roll(gpus, -1))[1]
+        return int(cluster.link_bytes_per_s[links].min()), int(cluster.link_latency_ps[links].sum()) // len(gpus)
+
+
+def _of_used_links(graph: TaskGraph) -> TaskGraph:
+    """The same tasks on a network of the links that they use, in the same order: a machine has millions of others."""
+    used, route_links = np.unique(graph.route_links, return_inverse=True)
+    return replace(
+        graph,
+        route_links=route_links.astype(np.int32),
+        link_bytes_per_s=graph.link_bytes_per_s[used],
+        link_latency_ps=None if graph.link_latency_ps is None else graph.link_latency_ps[used],
+        link_names=tuple(graph.link_names[link] for link in used.tolist()),
+    )

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import accumulate, pairwise
 
-from trine.cluster.cluster import GPU, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster
-from trine.collectives.library.rings import crossings, ring_rates
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import GPU, NIC, SCALE_OUT, SWITCH, Cluster
+from trine.collectives.library.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 
 #: An exchange of all with all is judged by how far shifts by so many eighths of the domains get.
@@ -85,7 +88,7 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
     return View(
         num_ranks=len(gpus),
         num_domains=len(domains),
-        num_nodes=len({devices[gpu].node for gpu in gpus}),
+        num_nodes=len(np.unique(cluster.node_of[gpus])),
         min_per_domain=min(map(len, domains)),
         max_per_domain=max(map(len, domains)),
         gpu=devices[gpus[0]].gpu or "",
@@ -93,8 +96,8 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
         inside=inside,
         path_bytes_per_s=path,
         between=_between(cluster, domains) if len(domains) > 1 else None,
-        multicast=inside is not None and all(_on_reducing_switches(cluster, gpu) for gpu in gpus),
-        sharp=len(domains) > 1 and any(d.kind == SWITCH and d.reduces and d.node is None for d in devices),
+        multicast=inside is not None and bool(cluster.likeness.is_reduced[gpus].all()),
+        sharp=len(domains) > 1 and _fabric_reduces(cluster),
     )
 
 
@@ -111,17 +114,18 @@ def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
 
 def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """GPUs that scale-up links join, in order; GPUs without any are joined by their node, or by host links."""
-    islands = cluster.islands
-    fast = {gpu for gpu in gpus if any(link.link_class == SCALE_UP for link in cluster.links_from(gpu))}
+    gpus = list(gpus)
+    islands, fast = cluster.islands[gpus].tolist(), cluster.likeness.has_scale_up[gpus].tolist()
+    parts = [island if is_fast else None for island, is_fast in zip(islands, fast, strict=True)]
     found: dict[object, list[int]] = {}
-    for domain in _of_one_node(cluster, gpus, [islands[gpu] if gpu in fast else None for gpu in gpus]):
-        found.setdefault(domain[0], []).append(domain[1])
+    for domain, gpu in _of_one_node(cluster, gpus, parts):
+        found.setdefault(domain, []).append(gpu)
     return list(found.values())
 
 
 def _of_one_node(cluster: Cluster, gpus: Sequence[int], parts: Sequence[int | None]) -> list[tuple[object, int]]:
     """(domain, GPU): GPUs of one node form one domain even where only PCIe joins some of them."""
-    nodes = [cluster.devices[gpu].node for gpu in gpus]
+    nodes = [None if node < 0 else node for node in cluster.node_of[gpus].tolist()]
     owner: dict[object, object] = {}
     for node, part in zip(nodes, parts, strict=True):
         if part is not None and node is not None:  # a rack's links join nodes: all of them are one domain
@@ -153,6 +157,8 @@ def _makes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
     """Equal for domains that are built alike: their links, both ways, between devices as they are counted inside."""
     if len(domains) < 2:
         return list(range(len(domains)))
+    if cluster.likeness.node_make is not None:
+        return _makes_of_nodes(cluster, cluster.likeness.node_make, domains)
     devices = cluster.devices
     owner: dict[object, int] = {}
     for number, domain in enumerate(domains):
@@ -177,6 +183,18 @@ def _makes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
     ]
 
 
+def _makes_of_nodes(
+    cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]
+) -> list[object]:
+    """The same where nodes are known to be alike: no domain is larger than one of them."""
+    layout = cluster.device_table.layout
+    assert layout is not None
+    gpus = np.concatenate([np.array(domain) for domain in domains])
+    make, local = node_make[gpus].tolist(), layout.places(gpus)[2].tolist()
+    ends = list(accumulate(map(len, domains), initial=0))
+    return [(make[first], tuple(local[first:last])) for first, last in pairwise(ends)]
+
+
 def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
     rates = ring_rates(cluster, domain)
     tier = Tier(
@@ -195,46 +213,40 @@ def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
 def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     """What leaves a domain for another one, over the NICs nearest to its GPUs: the next in a ring, and all at once."""
     width = min(map(len, domains))
-    starts = [domain[:width] for domain in domains]
-    ring = _shifted(cluster, starts, 1)
-    links = cluster.links
-    worst = min(ring.load, key=lambda link: (links[link].bytes_per_s / ring.load[link], link))
-    outer = [links[link] for link in ring.load if links[link].link_class == SCALE_OUT]
-    nics = {link.source for link in outer if cluster.devices[link.source].kind in (NIC, GPU)}
-    rate = links[worst].bytes_per_s / ring.load[worst] * width
+    starts = np.array([domain[:width] for domain in domains]).ravel()
+    ring, latency_ps = _shifted(cluster, starts, width)
+    worst, per_path = ring.worst(cluster)
+    links, table = cluster.links, cluster.link_table
+    outer = ring.links[table.of_class(SCALE_OUT)[ring.links]]
+    nics = np.unique(table.source[outer])
+    nics = nics[cluster.device_table.where(NIC, GPU)[nics]]
+    media = [table.numbers[number].medium for number in dict.fromkeys(table.number[outer].tolist())]
+    rate = per_path * width
     lanes = max(1, len(nics) // len(domains))
     shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
     shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
-    exchange = [rate if shift == 1 else _shifted(cluster, starts, shift).rate(cluster) * width for shift in shifts]
+    exchange = [
+        rate if shift == 1 else _shifted(cluster, starts, shift * width)[0].worst(cluster)[1] * width
+        for shift in shifts
+    ]
     return Tier(
-        medium=next((link.medium for link in outer if link.medium), "") or "",
+        medium=next(filter(None, media), ""),
         ring_bytes_per_s=rate,
         gpu_bytes_per_s=len(exchange) / sum(1 / each for each in exchange) / width,
         shift_bytes_per_s=rate / lanes,
         root_bytes_per_s=rate / lanes,
         lanes=lanes,
-        latency_ps=ring.latency_ps,
+        latency_ps=latency_ps,
         limit=links[worst].name,
     )
 
 
-class _Shift(NamedTuple):
-    """How many of the paths from each domain to the one ``shift`` further cross each link; their mean latency."""
-
-    load: dict[int, float]
-    latency_ps: int
-
-    def rate(self, cluster: Cluster) -> float:
-        """bytes/s of one path where all are in use."""
-        return min(cluster.links[link].bytes_per_s / count for link, count in self.load.items())
+def _shifted(cluster: Cluster, starts: npt.NDArray[np.int64], by: int) -> tuple[Load, int]:
+    """How many of the paths from each GPU to the one ``by`` further cross each link; their mean latency."""
+    return crossings(cluster, starts, np.roll(starts, -by))
 
 
-def _shifted(cluster: Cluster, starts: Sequence[Sequence[int]], shift: int) -> _Shift:
-    following = [*starts[shift:], *starts[:shift]]
-    pairs = [pair for here, there in zip(starts, following, strict=True) for pair in zip(here, there, strict=True)]
-    return _Shift(*crossings(cluster, pairs))
-
-
-def _on_reducing_switches(cluster: Cluster, gpu: int) -> bool:
-    targets = [link.target for link in cluster.links_from(gpu) if link.link_class == SCALE_UP]
-    return bool(targets) and all(cluster.devices[target].reduces for target in targets)
+def _fabric_reduces(cluster: Cluster) -> bool:
+    devices = cluster.device_table
+    reduces = np.array([what.kind == SWITCH and what.reduces for what in devices.kinds], np.bool_)
+    return bool((reduces[devices.kind] & (devices.node < 0)).any())

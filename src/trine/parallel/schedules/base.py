@@ -77,4 +77,3 @@ class PipelineSchedule:
                 f"the {self.name} schedule gives each rank one stage, not {pipeline.virtual_stages} virtual stages: "
                 "use the interleaved schedule"
             )
-

@@ -1,0 +1,79 @@
+"""What a library asks of many GPUs at once, and which nodes and GPUs are alike in everything that routes show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.names import Int64
+from trine.cluster.parts import SCALE_UP
+
+if TYPE_CHECKING:
+    from trine.cluster.bulk import BulkRoutes
+    from trine.cluster.cluster import Cluster
+
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Of one cluster; everything is worked out when it is first asked for."""
+
+    cluster: Cluster
+    bulk: BulkRoutes | None
+
+    @cached_property
+    def has_scale_up(self) -> Bool:
+        """bool[devices]: whether scale-up links start there."""
+        links = self.cluster.link_table
+        found = np.zeros(len(self.cluster.devices), np.bool_)
+        found[links.source[links.of_class(SCALE_UP)]] = True
+        return found
+
+    @cached_property
+    def is_reduced(self) -> Bool:
+        """bool[devices]: whether all scale-up links that start there, and there are some, lead to what reduces."""
+        links, devices = self.cluster.link_table, self.cluster.device_table
+        reduces = np.array([what.reduces for what in devices.kinds], np.bool_)[devices.kind]
+        found = self.has_scale_up.copy()
+        found[links.source[links.of_class(SCALE_UP) & ~reduces[links.target]]] = False
+        return found
+
+    @cached_property
+    def node_make(self) -> Int64 | None:
+        """int64[devices]: equal for nodes built alike, the numbers of all their links included; -1: a fabric's switch.
+
+        None where the cluster is not known to be made of nodes.
+        """
+        bulk = self.bulk
+        if bulk is None:
+            return None
+        number, found, known = self.cluster.link_table.number, np.full(len(self.cluster.devices), -1, np.int64), 0
+        first_of: dict[tuple[int, frozenset[int], bytes], int] = {}
+        for block in bulk.layout.blocks:
+            width = len(block.node.links)
+            rows = number[block.first_link : block.first_link + width * block.count].reshape(block.count, width)
+            rows = np.concatenate((rows, self._ends(block.devices, block.joined, block.count)), axis=1)
+            make = np.zeros(block.count, np.int64)
+            odd = np.flatnonzero((rows != rows[0]).any(axis=1))
+            for copy in [0, *odd.tolist()]:
+                key = (id(block.node), block.joined, rows[copy].tobytes())
+                known = first_of.setdefault(key, len(first_of))
+                make[copy if copy else slice(None)] = known
+            local = np.arange(len(block.node.devices))
+            found[block.devices(local, np.arange(block.count)[:, None])] = make[:, None]
+        return found
+
+    def _ends(self, devices: object, joined: frozenset[int], count: int) -> npt.NDArray[np.int32]:
+        """int32[nodes, ends]: the numbers of the links between the NICs of each node and the fabric; -1: none."""
+        clos = None if self.bulk is None else self.bulk.clos
+        if clos is None or not joined:
+            return np.zeros((count, 0), np.int32)
+        nics = devices(np.array(sorted(joined)), np.arange(count)[:, None])  # type: ignore[operator]
+        number = self.cluster.link_table.number
+        ends = [np.where(links[nics] < 0, -1, number[links[nics]]) for links in (clos.up, clos.down)]
+        return np.concatenate(ends, axis=1).astype(np.int32)

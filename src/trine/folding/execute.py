@@ -1,0 +1,221 @@
+"""Running a job, folded where that is possible, and choosing which ranks the result shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.engine import run
+from trine.errors import InputError, nearest
+from trine.folding.episodes import FoldedRun, Folder
+from trine.folding.observe import Observation, observe
+from trine.folding.sight import RouteTable
+from trine.folding.site import Site
+from trine.folding.sketching import JobSketch, sketch_job
+from trine.folding.stretch import StretchOf
+from trine.folding.traffic import collective_totals, link_uses
+from trine.folding.verify import check_fold, unfolded_records
+from trine.model.memory import MemoryEvents
+from trine.model.program import Job
+from trine.model.taskgraph import Records, TaskGraph
+from trine.network.models import Network, network_model, why_unfolded
+from trine.parallel.instantiate import Placement, instantiate
+from trine.parallel.stragglers import Stragglers
+from trine.results import Result
+from trine.results.scope import FoldStage, Scope
+
+FOLDING = ("on", "off", "verify")
+#: Results of up to so many ranks show all of them.
+SHOW_ALL = 64
+#: Results of more ranks show so many of them: of each kind of program the one that ends last.
+SHOWN = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class JobRun:
+    """What a run gave: the graph of the ranks that are shown, and their records.
+
+    ranks: of each row of the graph. num_simulated: ranks that were simulated, at most at a time. folded: None where
+    every rank was simulated without a try; why: the reason. sentence: what --verify-fold found.
+    """
+
+    graph: TaskGraph
+    records: Records
+    memory: MemoryEvents
+    ranks: tuple[int, ...]
+    num_ranks: int
+    num_simulated: int
+    folded: FoldedRun | None
+    site: Site
+    why: str = ""
+    sentence: str = ""
+
+
+@dataclass(slots=True)
+class JobRunner:
+    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. placement: made where it is needed."""
+
+    job: Job
+    placement: Callable[[], Placement]
+    site: Site
+    network: str | Network = "fair"
+    engine: str = "compiled"
+    fold: str = "on"
+    stragglers: Stragglers | None = None
+    progress: Callable[[int, int, int], None] | None = None
+    on_compile: Callable[[], None] | None = None
+    on_stage: Callable[[str], None] | None = None
+
+    def run(self) -> JobRun:
+        """Simulate; raises SimulationError where ``verify`` finds a difference."""
+        if self.fold not in FOLDING:
+            raise InputError(f"unknown folding {self.fold!r}{nearest(self.fold, FOLDING)}", field="fold")
+        why = self._why_unfolded()
+        if self.fold == "off" or (why and self.stragglers is None):
+            return self._unfolded(None, why)
+        sketch = sketch_job(self.job, self.site.costs)
+        stretch = None if self.stragglers is None else StretchOf(sketch, self.stragglers)
+        if why:
+            return self._unfolded(stretch, why)
+        folder = Folder(
+            job=sketch,
+            site=self.site,
+            network=self.network,
+            engine=self.engine,
+            colours=None if stretch is None else stretch.colours(),
+            stretch=stretch,
+            progress=self.progress,
+            on_compile=self.on_compile,
+            on_stage=self.on_stage,
+        )
+        folded = folder.run()
+        sentence = self._verify(folded, stretch) if self.fold == "verify" else ""
+        return self._shown(folded, stretch, sentence)
+
+    def _why_unfolded(self) -> str:
+        """Why every rank must be simulated by itself; "" where ranks may be folded."""
+        if self.site.num_ranks == 1:
+            return ""
+        if self.stragglers is not None and self.stragglers.jitter is not None:
+            return "jitter makes every rank different"
+        return why_unfolded(network_model(self.network)) or ""
+
+    def _unfolded(self, stretch: StretchOf | None, why: str) -> JobRun:
+        if stretch is None and self.stragglers is not None:
+            stretch = StretchOf(sketch_job(self.job, self.site.costs), self.stragglers)
+        graph, memory = instantiate(self.job, self.placement())
+        if stretch is not None:
+            graph = stretch.on_graph(graph)
+        records = self._run(graph)
+        return self._all(graph, records, memory, None, why=why if self.fold != "off" else "")
+
+    def _run(self, graph: TaskGraph) -> Records:
+        return run(graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile)
+
+    def _verify(self, folded: FoldedRun, stretch: StretchOf | None) -> str:
+        graph, _ = instantiate(self.job, self.placement())
+        if stretch is not None:
+            graph = stretch.on_graph(graph)
+        return check_fold(folded, graph, self._run(graph)).sentence()
+
+    def _shown(self, folded: FoldedRun, stretch: StretchOf | None, sentence: str) -> JobRun:
+        if self.site.num_ranks <= SHOW_ALL:
+            graph, memory = instantiate(self.job, self.placement())
+            if stretch is not None:
+                graph = stretch.on_graph(graph)
+            return self._all(graph, unfolded_records(folded, graph), memory, folded, sentence=sentence)
+        ranks = telling_ranks(folded)
+        seen = observe(folded, self.site, ranks)
+        return JobRun(
+            graph=seen.graph,
+            records=seen.records,
+            memory=seen.memory,
+            ranks=tuple(ranks),
+            num_ranks=self.site.num_ranks,
+            num_simulated=max(episode.partition.num_classes for episode in folded.episodes),
+            folded=folded,
+            site=self.site,
+            sentence=sentence,
+        )
+
+    def _all(
+        self, graph: TaskGraph, records: Records, memory: MemoryEvents, folded: FoldedRun | None, *,
+        why: str = "", sentence: str = "",
+    ) -> JobRun:  # fmt: skip
+        num_ranks = self.site.num_ranks
+        return JobRun(
+            graph=graph,
+            records=records,
+            memory=memory,
+            ranks=tuple(range(num_ranks)),
+            num_ranks=num_ranks,
+            num_simulated=num_ranks
+            if folded is None
+            else max(episode.partition.num_classes for episode in folded.episodes),
+            folded=folded,
+            site=self.site,
+            why=why,
+            sentence=sentence,
+        )
+
+
+def telling_ranks(folded: FoldedRun, limit: int = SHOWN) -> list[int]:
+    """The ranks to show: the one that ends last, and of each sketch (at most ``limit``) the one that ends last."""
+    ends = folded.rank_ends()
+    last = int(np.argmax(ends))
+    found = {last}
+    for sketch in folded.job.sketches:
+        if len(found) >= limit:
+            break
+        found.add(int(sketch.ranks[np.argmax(ends[sketch.ranks])]))
+    return sorted(found)
+
+
+def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope], Result]) -> Scope | None:
+    """What stands behind the rows of a result; ``observed`` makes a result of the ranks that somebody asks for."""
+    folded = done.folded
+    if folded is None:
+        return None
+    last = folded.last.partition
+    step_ends = folded.step_ends()
+    shows_all = len(done.ranks) == done.num_ranks
+    step = None if len(step_ends) == 1 else len(step_ends) - 1
+    step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
+    table = RouteTable(done.site.routes, done.num_ranks)
+    scope = Scope(
+        ranks=done.ranks,
+        num_ranks=done.num_ranks,
+        stages=tuple(
+            FoldStage(
+                begins_ps=episode.begins_ps,
+                num_classes=episode.partition.num_classes,
+                num_link_classes=len(episode.partition.link_sizes),
+                num_tasks=episode.num_tasks,
+            )
+            for episode in folded.episodes
+        ),
+        notes=(*folded.notes, *_why_so_many(folded.job, folded)),
+        links=None if shows_all else link_uses(folded.job, done.site, table, step, step_ps),
+        totals=None if shows_all else collective_totals(folded.job, step),
+        observe=lambda ranks: observed(observe(folded, done.site, ranks), ranks, scope),
+        class_of=lambda rank: int(last.class_of[rank]),
+        class_size=lambda rank: int(last.sizes[last.class_of[rank]]),
+        step_ends_ps=step_ends,
+    )
+    return scope
+
+
+def _why_so_many(job: JobSketch, folded: FoldedRun) -> list[str]:
+    """What tells the classes apart."""
+    programs, kinds, last = len(job.job.programs), len(job.sketches), folded.last.partition
+    if last.num_classes == 1:
+        return []
+    parts = [f"{programs} program{'s' if programs > 1 else ''}"]
+    if kinds > programs:
+        parts.append(f"{kinds} with their places in collectives")
+    finest = max(episode.partition.num_classes for episode in folded.episodes)
+    if finest > kinds:
+        parts.append(f"{finest} with the links and neighbours that they see")
+    return [", ".join(parts)]

@@ -1,0 +1,290 @@
+"""A folded run seen from some of its ranks: their tasks with the times of those very ranks.
+
+What arrives from a rank that is not observed is kept as an *arrival*: the task of that rank, without its bytes, on the
+rank that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.folding.episodes import FoldedRun
+from trine.folding.quotient import named_tasks
+from trine.folding.site import Site
+from trine.folding.sketch import MESSAGE, SELF, Sketch
+from trine.model.memory import MemoryEvents
+from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, Records, TaskGraph
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Times = tuple[Int64, Int64, Int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Observation:
+    """Tasks of observed ranks, numbered by row, and what happened to them."""
+
+    graph: TaskGraph
+    records: Records
+    memory: MemoryEvents
+
+
+def observe(run: FoldedRun, site: Site, ranks: Sequence[int]) -> Observation:
+    """What ``ranks`` did, each one row of the result's graph."""
+    return _Observer(run, site, ranks).observe()
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """Tasks of one unobserved rank that one row waits for: numbers in its sketch, rising, and where they begin."""
+
+    row: int
+    sketch: Sketch
+    tasks: Int64
+    times: Times
+    first: int
+
+
+class _Observer:
+    def __init__(self, run: FoldedRun, site: Site, ranks: Sequence[int]) -> None:
+        self.run = run
+        self.job = run.job
+        self.site = site
+        self.ranks = list(ranks)
+        self.sketches = [self._sketch(rank) for rank in self.ranks]
+        self.sizes = np.array([sketch.num_tasks for sketch in self.sketches], np.int64)
+        self.base = np.cumsum(self.sizes) - self.sizes
+        self.row_of = {rank: row for row, rank in enumerate(self.ranks)}
+        self.row_of_sketch = {int(self.job.sketch_of[rank]): row for row, rank in reversed(list(enumerate(self.ranks)))}
+        self.arrivals: list[_Arrivals] = []
+        self.num_tasks = int(self.sizes.sum())
+        self._times: dict[tuple[int, ...], Times] = {}
+        self._labels: dict[tuple[int, int], int] = {}
+        self._collectives: list[CollectiveLabel] = []
+        self._first: dict[tuple[str, int], int] = {}
+
+    def _sketch(self, rank: int) -> Sketch:
+        return self.job.sketches[int(self.job.sketch_of[rank])]
+
+    def _times_of(self, rank: int) -> Times:
+        key = tuple(int(episode.partition.class_of[rank]) for episode in self.run.episodes)
+        if key not in self._times:
+            self._times[key] = self.run.times(rank)
+        return self._times[key]
+
+    def observe(self) -> Observation:
+        edges = [self._edges(row) for row in range(len(self.ranks))]
+        edges += self._edges_of_arrivals(edges)
+        tasks, before = (np.concatenate([pair[side] for pair in edges]) for side in (0, 1))
+        order = np.argsort(tasks, kind="stable")
+        counts = np.bincount(tasks, minlength=self.num_tasks)
+        ready, start, end = (self._column_of_times(which) for which in range(3))
+        records = Records(
+            ready_ps=ready,
+            start_ps=start,
+            end_ps=end,
+            num_events=self.run.num_events,
+            engine=self.run.engine,
+            network=self.run.network,
+        )
+        graph = self._graph(counts, before[order])
+        return Observation(graph=graph, records=records, memory=self._memory())
+
+    # -- dependencies ----------------------------------------------------------------------------------------------
+
+    def _edges(self, row: int) -> tuple[Int64, Int64]:
+        """(task, predecessor) of a row; predecessors on unobserved ranks become arrivals."""
+        rank, sketch, base = self.ranks[row], self.sketches[row], int(self.base[row])
+        edges = sketch.edges
+        before = np.empty(len(edges), np.int64)
+        own = edges.role == SELF
+        before[own] = base + edges.key[own]
+        peers = sketch.peers[self.job.row_of[rank]]
+        for role in np.unique(edges.role[~own]).tolist():
+            at = np.flatnonzero(edges.role == role)
+            peer = int(peers[role])
+            other = self._sketch(peer)
+            tasks = named_tasks(edges, at, other, self._position(sketch, role, rank, edges.what[at]))
+            if peer in self.row_of:
+                before[at] = self.base[self.row_of[peer]] + tasks
+            else:
+                before[at] = self._arrive(row, peer, other, tasks)
+        return base + edges.task, before
+
+    def _position(self, sketch: Sketch, role: int, rank: int, what: npt.NDArray[np.int8]) -> int:
+        if not (what == MESSAGE).any():
+            return -1
+        return self.job.grid.coordinate(rank, sketch.role_axes[role])
+
+    def _arrive(self, row: int, peer: int, sketch: Sketch, tasks: Int64) -> Int64:
+        unique, inverse = np.unique(tasks, return_inverse=True)
+        self.arrivals.append(_Arrivals(row, sketch, unique, self._times_of(peer), self.num_tasks))
+        self.num_tasks += len(unique)
+        return self.arrivals[-1].first + inverse.ravel()
+
+    def _edges_of_arrivals(self, edges: list[tuple[Int64, Int64]]) -> list[tuple[Int64, Int64]]:
+        """An arrival waits for what the same task of an observed rank of its sketch waits for."""
+        found = []
+        numbers = {id(sketch): number for number, sketch in enumerate(self.job.sketches)}
+        for arrival in self.arrivals:
+            row = self.row_of_sketch.get(numbers[id(arrival.sketch)])
+            if row is None:
+                continue
+            tasks, before = edges[row]
+            local = tasks - int(self.base[row])
+            place = np.searchsorted(arrival.tasks, local)
+            place[place == len(arrival.tasks)] = 0
+            same = np.flatnonzero(arrival.tasks[place] == local)
+            found.append((arrival.first + place[same], before[same]))
+        return found
+
+    # -- columns ---------------------------------------------------------------------------------------------------
+
+    def _column_of_times(self, which: int) -> Int64:
+        own = [self._times_of(rank)[which] for rank in self.ranks]
+        return np.concatenate(own + [arrival.times[which][arrival.tasks] for arrival in self.arrivals])
+
+    def _joined(self, of: Callable[[Sketch], npt.NDArray[np.generic]]) -> npt.NDArray:  # type: ignore[type-arg]
+        own = [of(sketch) for sketch in self.sketches]
+        return np.concatenate(own + [of(arrival.sketch)[arrival.tasks] for arrival in self.arrivals])
+
+    def _own(self, of: Callable[[int, Sketch], npt.NDArray[np.generic]], fill: int) -> npt.NDArray:  # type: ignore[type-arg]
+        own = [of(row, sketch) for row, sketch in enumerate(self.sketches)]
+        rest = self.num_tasks - int(self.sizes.sum())
+        return np.concatenate([*own, np.full(rest, fill, own[0].dtype if own else np.int64)])
+
+    def _graph(self, counts: Int64, predecessors: Int64) -> TaskGraph:
+        kind = self._joined(lambda sketch: sketch.kind)
+        rank = np.concatenate(
+            [np.repeat(np.arange(len(self.ranks)), self.sizes)]
+            + [np.full(len(arrival.tasks), arrival.row) for arrival in self.arrivals]
+        ).astype(np.int32)
+        route, routes = self._routes()
+        streams = len(self.job.streams)
+        return TaskGraph(
+            kind=kind,
+            rank=rank,
+            peer=np.where(kind == TRANSFER, self._peers(rank), -1).astype(np.int32),
+            stream=self._own(
+                lambda row, sketch: np.where(sketch.stream >= 0, sketch.stream + row * streams, -1), -1
+            ).astype(np.int32),
+            duration_ps=self._durations(),
+            size_bytes=self._own(lambda row, sketch: sketch.size_bytes, 0).astype(np.int64),
+            route=route,
+            need=counts.astype(np.int32),
+            predecessor_ptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+            predecessor_idx=predecessors.astype(np.int32),
+            route_ptr=np.cumsum([0, *(len(links) for links in routes)]).astype(np.int64),
+            route_links=np.zeros(sum(map(len, routes)), np.int32),
+            route_latency_ps=np.zeros(len(routes), np.int64),
+            link_bytes_per_s=np.zeros(0, np.int64),
+            stream_names=tuple(self.job.streams) * len(self.ranks),
+            stream_ranks=tuple(np.repeat(np.arange(len(self.ranks)), streams).tolist()),
+            rank_names=tuple(self.site.rank_name(rank) for rank in self.ranks),
+            link_names=(),
+            labels=self._label_columns(),
+            operator_names=self.job.job.operator_names,
+            layer_names=self.job.job.layer_names,
+            collectives=tuple(self._collectives),
+        )
+
+    def _durations(self) -> Int64:
+        """What compute tasks took, which may differ from what the program says (slow ranks, jitter)."""
+        start, end = self._column_of_times(1), self._column_of_times(2)
+        is_compute = self._joined(lambda sketch: sketch.kind) == 0
+        return np.where(is_compute, end - start, 0).astype(np.int64)
+
+    def _peers(self, rank: Int32) -> Int64:
+        """The row that a transfer goes to: of unobserved receivers, and of arrivals, the row itself."""
+        found = []
+        for row, sketch in enumerate(self.sketches):
+            peers = sketch.peers[self.job.row_of[self.ranks[row]]]
+            rows = [self.row_of.get(int(peer), row) for peer in peers]
+            found.append(np.array([*rows, row, row], np.int64)[sketch.role])
+        own = np.concatenate(found) if found else np.zeros(0, np.int64)
+        return np.concatenate([own, rank[len(own) :]])
+
+    def _routes(self) -> tuple[Int32, list[tuple[int, ...]]]:
+        """One route without links for all that is sent, so that what arrives can be told from it."""
+        route = self._own(lambda row, sketch: np.where(sketch.kind == TRANSFER, 0, -1), -1)
+        return route.astype(np.int32), [()]
+
+    def _label_columns(self) -> Labels:
+        columns = [self._joined(lambda sketch, field=field: sketch.labels[field]) for field in range(6)]  # type: ignore[misc]
+        collective = [
+            self._numbers(sketch, rank)[sketch.key] for sketch, rank in zip(self.sketches, self.ranks, strict=True)
+        ] + [
+            self._numbers(self.sketches[a.row], self.ranks[a.row])[a.sketch.key[a.tasks]] for a in self.arrivals
+        ]  # fmt: skip
+        return Labels(
+            phase=columns[0].astype(np.int8),
+            operator=columns[1].astype(np.int32),
+            layer=columns[2].astype(np.int32),
+            collective=np.concatenate(collective).astype(np.int32),
+            stage=columns[3].astype(np.int32),
+            microbatch=columns[4].astype(np.int32),
+            step=columns[5].astype(np.int32),
+        )
+
+    def _numbers(self, sketch: Sketch, rank: int) -> Int32:
+        """The label of each collective for a rank; the last entry, of no collective, is -1."""
+        numbers = np.full(len(self.job.keys) + 1, -1, np.int32)
+        for key in sketch.algorithm_of:
+            numbers[key] = self._number(sketch, rank, key)
+        return numbers
+
+    def _number(self, sketch: Sketch, rank: int, key: int) -> int:
+        axis = self.job.keys[key][0]
+        if (axis, rank) not in self._first:
+            self._first[axis, rank] = self.job.grid.group(rank, axis)[0]
+        name = (key, self._first[axis, rank])
+        if name not in self._labels:
+            self._labels[name] = len(self._collectives)
+            self._collectives.append(self._label(sketch, rank, key))
+        return self._labels[name]
+
+    def _label(self, sketch: Sketch, rank: int, key: int) -> CollectiveLabel:
+        axis, name = self.job.keys[key]
+        _, step = self.job.templates[sketch.program].collectives[name]
+        group = self.job.grid.group(rank, axis)
+        return CollectiveLabel(
+            kind=step.kind,
+            algorithm=sketch.algorithm_of[key],
+            size_bytes=step.size_bytes,
+            ranks=tuple(self.row_of[member] for member in group if member in self.row_of),
+            axis=axis,
+            step=step.label.step,
+            group_size=len(group),
+        )
+
+    def _memory(self) -> MemoryEvents:
+        return rank_memory(self.run, self.sketches, self.base)
+
+
+def rank_memory(run: FoldedRun, sketches: Sequence[Sketch], base: Int64) -> MemoryEvents:
+    """Memory changes of rows that follow ``sketches`` and whose tasks begin at ``base``."""
+    job = run.job
+    columns: list[list[npt.NDArray[np.generic]]] = [[], [], [], [], []]
+    for row, sketch in enumerate(sketches):
+        changes, template = job.job.programs[sketch.program].memory, job.templates[sketch.program]
+        rows = np.array([(c.step, c.at_end, c.delta_bytes, c.category) for c in changes], np.int64).reshape(-1, 4)
+        steps = rows[:, 0]
+        task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps]) + base[row]
+        for column, values in zip(
+            columns, (task, rows[:, 1], np.full(len(task), row), rows[:, 2], rows[:, 3]), strict=True
+        ):
+            column.append(values)
+    task, at_end, rank, delta, category = (np.concatenate(column) for column in columns)
+    resident = [job.job.programs[sketch.program].resident_bytes for sketch in sketches]
+    return MemoryEvents(
+        task=task.astype(np.int32),
+        at_end=at_end.astype(np.int8),
+        rank=rank.astype(np.int32),
+        delta_bytes=delta.astype(np.int64),
+        category=category.astype(np.int8),
+        resident_bytes=np.array(resident, np.int64),
+    )

@@ -1,0 +1,89 @@
+"""Which GPU each rank sits on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError, nearest
+
+Int64 = npt.NDArray[np.int64]
+
+WORDS = ("packed", "round-robin", "random")
+MAX_FILE_BYTES = 16 * 2**20
+
+
+def places(
+    placement: str | os.PathLike[str] | Sequence[int] | None,
+    num_ranks: int,
+    num_gpus: int,
+    nodes: Sequence[int] | npt.NDArray[np.int32],
+) -> Int64:
+    """The position, among the GPUs of the cluster, of the GPU of each rank: int64[ranks].
+
+    placement: None or ``packed`` (rank i on GPU i), ``round-robin`` (over the nodes), ``random:SEED``, a list of
+    positions, or a file with one position a line. nodes: the node of each GPU (-1: none).
+
+    Raises InputError for another word, or a list that names a GPU twice, none, or one that does not exist.
+    """
+    if placement is None or placement == "packed":
+        return np.arange(num_ranks, dtype=np.int64)
+    if placement == "round-robin":
+        return _round_robin(nodes)[:num_ranks]
+    if isinstance(placement, str) and placement.startswith("random"):
+        return np.random.default_rng(_seed(placement)).permutation(num_gpus)[:num_ranks].astype(np.int64)
+    if isinstance(placement, str | os.PathLike):
+        return _checked(_read(os.fspath(placement)), num_ranks, num_gpus)
+    return _checked(list(placement), num_ranks, num_gpus)
+
+
+def _round_robin(nodes: Sequence[int] | npt.NDArray[np.int32]) -> Int64:
+    of = np.asarray(nodes, np.int64)
+    turn = np.zeros(len(of), np.int64)  # the how manieth GPU of its node each is
+    order = np.argsort(of, kind="stable")
+    counts = np.unique(of, return_counts=True)[1]
+    turn[order] = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.lexsort((np.arange(len(of)), turn)).astype(np.int64)
+
+
+def _seed(word: str) -> int:
+    _, _, seed = word.partition(":")
+    if not seed.isdigit():
+        raise InputError(f"a random placement needs a seed, as in random:7; got {word!r}", field="placement")
+    return int(seed)
+
+
+def _read(path: str) -> list[int]:
+    file = Path(path)
+    if not file.exists():
+        hint = nearest(path, WORDS)
+        raise InputError(
+            f"is neither packed, round-robin, random:SEED nor a file that exists: {path!r}{hint}", field="placement"
+        )
+    if file.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"is larger than {MAX_FILE_BYTES} bytes", file=path, field="placement")
+    found = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.partition("#")[0].strip()
+        if text and not text.isdigit():
+            raise InputError(f"line {number} is no position of a GPU: {text!r}", file=path, field="placement")
+        if text:
+            found.append(int(text))
+    return found
+
+
+def _checked(found: Sequence[object], num_ranks: int, num_gpus: int) -> Int64:
+    for position in found:
+        if isinstance(position, bool) or not isinstance(position, int | np.integer) or not 0 <= position < num_gpus:
+            raise InputError(f"the cluster has GPUs 0 to {num_gpus - 1}, got {position!r}", field="placement")
+    if len(found) != num_ranks:
+        raise InputError(f"needs one GPU a rank, {num_ranks}; got {len(found)}", field="placement")
+    array = np.array(found, np.int64)
+    if len(np.unique(array)) < len(array):
+        twice = next(position for position in array.tolist() if (array == position).sum() > 1)
+        raise InputError(f"two ranks are on GPU {twice}", field="placement")
+    return array

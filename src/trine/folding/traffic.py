@@ -1,0 +1,72 @@
+"""What a job moves in all, over all ranks, from the sketches alone: bytes on links, numbers of collectives."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.folding.sight import RouteTable
+from trine.folding.site import Site
+from trine.folding.sketch import HOST, Sketch
+from trine.folding.sketching import JobSketch
+from trine.model.taskgraph import TRANSFER
+from trine.results.traffic import LinkUse
+from trine.units import PS_PER_S
+
+Int64 = npt.NDArray[np.int64]
+
+
+def link_uses(job: JobSketch, site: Site, table: RouteTable, step: int | None, step_ps: int) -> tuple[LinkUse, ...]:
+    """What links carry in a step (None: in all), one row for all links of one rate that carry the same."""
+    carried = np.zeros(len(site.link_bytes_per_s), np.int64)
+    for sketch in job.sketches:
+        for role, size in _bytes_by_role(sketch, step).items():
+            _, links = table.of_role(sketch, role)
+            np.add.at(carried, links, size)
+    used = np.flatnonzero(carried)
+    rates = site.link_bytes_per_s[used]
+    kinds, first, counts = np.unique(
+        np.stack([carried[used], rates], axis=1), axis=0, return_index=True, return_counts=True
+    )
+    order = np.argsort(first, kind="stable")
+    return tuple(
+        LinkUse(
+            link=int(used[first[at]]),
+            name=site.link_name(int(used[first[at]])),
+            size_bytes=int(kinds[at, 0]),
+            bytes_per_s=int(kinds[at, 1]),
+            utilisation=int(kinds[at, 0]) * PS_PER_S / (int(kinds[at, 1]) * step_ps) if step_ps else 0.0,
+            count=int(counts[at]),
+        )
+        for at in order.tolist()
+    )
+
+
+def _bytes_by_role(sketch: Sketch, step: int | None) -> dict[int, int]:
+    chosen = (sketch.kind == TRANSFER) & ((sketch.role >= 0) | (sketch.role == HOST))
+    if step is not None:
+        chosen &= sketch.labels[5] == step
+    roles = sketch.role[chosen].astype(np.int64) - HOST
+    exact = np.zeros(int(roles.max(initial=-1)) + 1, np.int64)
+    np.add.at(exact, roles, sketch.size_bytes[chosen])
+    return {int(role) + HOST: int(exact[role]) for role in np.flatnonzero(exact)}
+
+
+def collective_totals(job: JobSketch, step: int | None) -> dict[tuple[str, int, int], int]:
+    """How many collectives of each (kind, bytes, group size) the system runs in a step (None: in all)."""
+    members: dict[tuple[str, int, int], int] = {}
+    for sketch in job.sketches:
+        named = job.templates[sketch.program].collectives
+        for key in sketch.algorithm_of:
+            axis, name = job.keys[key]
+            one = named[name][1]
+            if step is None or one.label.step == step:
+                kind = (one.kind, one.size_bytes, job.grid.size(axis))
+                members[kind] = members.get(kind, 0) + len(sketch.ranks)
+    totals = {kind: count // kind[2] for kind, count in members.items()}
+    for sketch in job.sketches:
+        for _, send in job.templates[sketch.program].sends:
+            if step is None or send.label.step == step:
+                kind = ("send_recv", send.size_bytes, 2)
+                totals[kind] = totals.get(kind, 0) + len(sketch.ranks)
+    return totals

@@ -1,0 +1,56 @@
+"""Which ranks a result shows of all that ran, and which ranks behaved alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.errors import InputError
+from trine.model.taskgraph import Int64
+from trine.results.traffic import LinkUse
+
+if TYPE_CHECKING:
+    from trine.results.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class FoldStage:
+    """A stretch of a folded run: when it began (ps), its classes of ranks and links, and the tasks simulated."""
+
+    begins_ps: int
+    num_classes: int
+    num_link_classes: int
+    num_tasks: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Scope:
+    """What stands behind the rows of a result that was folded.
+
+    ranks: the rank of each row of the graph. num_ranks: of the job. stages: of the run. notes: why there are so many
+    classes. links, totals: bytes on all links and numbers of collectives in the whole system; None where the graph
+    shows all of it. observe: a result that shows the given ranks. class_of: the class of a rank in the last stage;
+    class_size: how many ranks are in it. step_ends_ps: int64[steps], when each step ended on all ranks.
+    """
+
+    ranks: tuple[int, ...]
+    num_ranks: int
+    stages: tuple[FoldStage, ...]
+    notes: tuple[str, ...]
+    links: tuple[LinkUse, ...] | None
+    totals: Mapping[tuple[str, int, int], int] | None
+    observe: Callable[[Sequence[int]], Result]
+    class_of: Callable[[int], int]
+    class_size: Callable[[int], int]
+    step_ends_ps: Int64
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether the result has a row for every rank."""
+        return len(self.ranks) == self.num_ranks
+
+    def check(self, rank: int) -> None:
+        """Raise InputError for a rank that the job does not have."""
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_ranks:
+            raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.num_ranks - 1}", field="rank")

@@ -1,0 +1,191 @@
+"""The check of network models with circuits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trine.engine.circuits import Change, on_circuit
+from trine.engine.reference import Reference
+from trine.errors import TrineError
+from trine.model.builder import TaskGraphBuilder
+from trine.model.taskgraph import Records, TaskGraph
+from trine.network.circuit import CircuitModel, IdleCircuit
+from trine.network.models import drain_ps
+from trine.testing.require import require
+
+#: Ranks more than ports, so that circuits must go; no more ranks than this are tried.
+SPARE, MAX_RANKS = 3, 14
+
+
+def check_circuit_run(model: CircuitModel, rng: random.Random, where: str) -> None:
+    """Ask ``model`` which circuit goes; run a random graph on it twice, and with other numbers of ranks."""
+    _require_choice(model, rng, where)
+    graph = _platform(rng, min(model.circuits.ports + SPARE, MAX_RANKS))
+    records, history = _simulated(graph, model, where)
+    require_lawful_circuits(graph, records, history, model, where)
+    again, history_again = _simulated(graph, model, where)
+    require(
+        history == history_again and np.array_equal(records.end_ps, again.end_ps),
+        f"{where}: a second run differs from the first",
+    )
+    other, _ = _simulated(_relabelled(graph, rng), model, where)
+    require(
+        np.array_equal(records.end_ps, other.end_ps),
+        f"{where}: transfers end at other times when ranks are numbered otherwise",
+    )
+
+
+class _Watch:
+    """Passes a model's choices on, and checks them."""
+
+    def __init__(self, model: CircuitModel, where: str) -> None:
+        self.name, self.circuits, self.rates = model.name, model.circuits, model.rates
+        self._model, self._where = model, where
+
+    def victim(self, idle: Sequence[IdleCircuit]) -> int:
+        return _choice(self._model, idle, self._where)
+
+
+def _require_choice(model: CircuitModel, rng: random.Random, where: str) -> None:
+    idle = sorted(IdleCircuit(rng.randrange(3), task) for task in rng.sample(range(100), rng.randint(1, 8)))
+    first = _choice(model, idle, where)
+    require(
+        _choice(model, idle, where) == first,
+        f"{where}: another victim when asked again about {idle}: it must depend on the argument only",
+    )
+
+
+def _choice(model: CircuitModel, idle: Sequence[IdleCircuit], where: str) -> int:
+    """The model's answer, of the right form."""
+    given = list(idle)
+    place = model.victim(given)
+    require(given == list(idle), f"{where}: victim() must not change its argument")
+    require(
+        isinstance(place, int) and 0 <= place < len(given),
+        f"{where}: victim() is a position, 0 to {len(given) - 1}, got {place!r}",
+    )
+    return place
+
+
+def _platform(rng: random.Random, num_ranks: int) -> TaskGraph:
+    """Transfers between random ranks; now and then an empty one, one to itself, or some work before the next."""
+    builder = TaskGraphBuilder([], [], rank_names=[f"rank {i}" for i in range(num_ranks)])
+    for task in range(60):
+        after = rng.sample(range(task), min(task, rng.choice((0, 0, 1, 2))))
+        if rng.random() < 0.15:
+            builder.compute(rng.randrange(num_ranks), "main", rng.choice((0, 1, 10**6, 3 * 10**10)), after)
+            continue
+        hub = rng.random() < 0.7  # many with one: its ports do not suffice
+        source, target = (0, rng.randrange(1, num_ranks)) if hub else rng.sample(range(num_ranks), 2)
+        if rng.random() < 0.5:
+            source, target = target, source
+        builder.transfer(source, target, [], rng.choice((0, 1, 1000, 10**6, 123_456_789)), after)
+    return builder.build()
+
+
+def _simulated(graph: TaskGraph, model: CircuitModel, where: str) -> tuple[Records, list[Change]]:
+    run = Reference(graph, _Watch(model, where))
+    try:
+        run.run()
+    except TrineError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    assert run.circuits is not None
+    return run.records(), run.circuits.history
+
+
+def require_lawful_circuits(
+    graph: TaskGraph, records: Records, history: Sequence[Change], model: CircuitModel, where: str
+) -> None:
+    """Everything ends, after what it waits for; circuits fit into the ports and go only when unused; lines send one
+    transfer at a time, at their bandwidth; receive buffers hold what is sent to them.
+    """
+    require(int(records.end_ps.min(initial=0)) >= 0, f"{where}: task {records.end_ps.argmin()} never ends")
+    for task in range(graph.num_tasks):
+        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
+        require(
+            records.start_ps[task] >= records.end_ps[before].max(initial=0),
+            f"{where}: task {task} starts before what it waits for has ended",
+        )
+    carried = np.flatnonzero(on_circuit(graph)).tolist()
+    _require_standing(graph, records, history, model, carried, where)
+    _require_sent(graph, records, model, carried, where)
+
+
+def _require_standing(
+    graph: TaskGraph,
+    records: Records,
+    history: Sequence[Change],
+    model: CircuitModel,
+    carried: Sequence[int],
+    where: str,
+) -> None:
+    """A circuit stands from its set-up until after the last transfer on it; no rank has more than its ports."""
+    standing: dict[tuple[int, int], int] = {}
+    spans: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for now, what, ends in history:
+        if what == "torn down":
+            require(ends in standing, f"{where}: the circuit {ends} is torn down, but there is none")
+            spans.setdefault(ends, []).append((standing.pop(ends), now))
+            continue
+        require(ends not in standing, f"{where}: the circuit {ends} is set up twice")
+        standing[ends] = now
+        for rank in ends:
+            used = sum(rank in other for other in standing)
+            require(used <= model.circuits.ports, f"{where}: rank {rank} has {used} circuits at {now} ps")
+    for ends, since in standing.items():
+        spans.setdefault(ends, []).append((since, float("inf")))
+    for task in carried:
+        ends = (int(min(graph.rank[task], graph.peer[task])), int(max(graph.rank[task], graph.peer[task])))
+        sent_ps, end_ps = _sending(graph, records, model, task)[0], int(records.end_ps[task])
+        ready = model.circuits.setup_ps
+        require(
+            any(since + ready <= sent_ps and end_ps <= until for since, until in spans.get(ends, [])),
+            f"{where}: transfer {task} is sent from {sent_ps} to {end_ps} ps without a circuit {ends} that stands",
+        )
+
+
+def _require_sent(
+    graph: TaskGraph, records: Records, model: CircuitModel, carried: Sequence[int], where: str
+) -> None:
+    """One transfer at a time in each direction of a circuit; no more in flight to a rank than its buffer holds."""
+    buffer = model.circuits.buffer_bytes
+    lines: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    rooms: dict[int, list[tuple[int, int]]] = {}
+    for task in carried:
+        begin_ps, done_ps = _sending(graph, records, model, task)
+        require(
+            begin_ps >= records.start_ps[task],
+            f"{where}: transfer {task} ends at {records.end_ps[task]} ps: its bytes need longer",
+        )
+        lines.setdefault((int(graph.rank[task]), int(graph.peer[task])), []).append((begin_ps, done_ps))
+        if buffer is not None:
+            need = min(int(graph.size_bytes[task]), buffer)
+            room = rooms.setdefault(int(graph.peer[task]), [])
+            room += [(begin_ps, need), (int(records.end_ps[task]), -need)]
+    for ends, intervals in lines.items():
+        intervals.sort()
+        for (_, done_ps), (begin_ps, _) in zip(intervals[:-1], intervals[1:], strict=True):
+            require(done_ps <= begin_ps, f"{where}: two transfers from {ends[0]} to {ends[1]} at {begin_ps} ps")
+    for rank, changes in rooms.items():
+        held = 0
+        for now, change in sorted(changes):  # at one instant, what leaves goes first
+            held += change
+            require(held <= (buffer or 0), f"{where}: {held} bytes in the buffer of rank {rank} at {now} ps")
+
+
+def _sending(graph: TaskGraph, records: Records, model: CircuitModel, task: int) -> tuple[int, int]:
+    """When the first byte of ``task`` left, and the last."""
+    done_ps = int(records.end_ps[task]) - model.circuits.latency_ps
+    return done_ps - drain_ps(float(graph.size_bytes[task]), float(model.circuits.bytes_per_s)), done_ps
+
+
+def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:
+    """The same tasks on ranks with other numbers."""
+    number = np.array(rng.sample(range(len(graph.rank_names)), len(graph.rank_names)), np.int32)
+    rank = np.where(graph.rank >= 0, number[graph.rank], np.int32(-1))
+    peer = np.where(graph.peer >= 0, number[graph.peer], np.int32(-1))
+    return replace(graph, rank=rank, peer=peer)

@@ -1,0 +1,89 @@
+"""Does every group get the answer that it would get alone, when groups of one make share one computation?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trine.cluster import Cluster, build_topology, load_cluster
+from trine.collectives.library.makes import GroupMakes, first_places
+from trine.collectives.library.steps import StepCosts
+
+#: Machine, how it is asked for; with what is slow or down among them.
+MACHINES = [
+    ("dgx-h100", {"nodes": 6}),
+    ("dgx-h100", {"nodes": 6, "fabric": "fat-tree:2", "slow_links": [("node2.nic3-leaf0", 0.4)]}),
+    (
+        "dgx-h100",
+        {"nodes": 5, "slow_links": [("node1.gpu2->node1.nvswitch", 0.5), ("node4.pcie1-node4.nic2", "9 GB/s")]},
+    ),
+    ("dgx-h100", {"nodes": 5, "links_down": ["node3.nic5-leaf5.rail5"]}),
+    ("dgx-h100", {"nodes": 34, "gpus": 68, "slow_links": [("leaf1.rail1-spine0", 0.25)]}),
+    ("dgx-h100", {"nodes": 34, "gpus": 68, "links_down": ["leaf1.rail1-spine2"]}),
+    ("dgx-h100", {"nodes": 4, "routing": "ecmp-hash", "fabric": "fat-tree"}),
+    ("dgx-h100", {"gpus": 29}),
+    ("gb200-nvl72", {"nodes": 36, "gpus": 72}),
+    ("gb200-nvl72", {"nodes": 36, "gpus": 72, "slow_links": [("rack1.gpu5-rack1.nvswitch", 0.5)]}),
+    ("dgx1-v100", {"nodes": 3, "fabric": "switch"}),
+    ("l40s-pcie", {"nodes": 3}),
+    ("mi300x-node", {"nodes": 3, "fabric": "dragonfly"}),
+    ("dgx-a100", {"nodes": 45, "gpus": 45}),
+]
+
+
+def groupings(num_gpus: int, seed: int) -> list[np.ndarray]:
+    """Groups as jobs have them, and groups of ranks that are placed oddly."""
+    rng = np.random.default_rng(seed)
+    ranks = np.arange(num_gpus)
+    found = []
+    for size in (2, 4, 8):
+        whole = ranks[: num_gpus // size * size]
+        found += [whole.reshape(-1, size), whole.reshape(size, -1).T, rng.permutation(whole).reshape(-1, size)]
+        found.append(whole.reshape(-1, size)[:, ::-1])
+    return found
+
+
+def assert_as_alone(cluster: Cluster, groups: np.ndarray, kind: str, size: int) -> int:
+    """Returns the number of makes."""
+    together, alone = StepCosts(cluster), StepCosts(cluster)
+    make, answers = together.of_groups(kind, size, groups, None)
+    assert make.dtype == np.int32
+    assert sorted(set(make.tolist())) == list(range(len(answers)))
+    chosen = np.random.default_rng(len(groups)).permutation(len(groups))[:6]
+    for group in chosen.tolist():
+        assert answers[make[group]] == alone(kind, size, tuple(groups[group].tolist()), None), groups[group]
+    assert together.worst >= alone.worst
+    return len(answers)
+
+
+@pytest.mark.parametrize(("name", "asked"), MACHINES, ids=str)
+def test_groups_are_answered_as_alone(name: str, asked: dict[str, object]) -> None:
+    cluster = load_cluster(name, **asked)  # type: ignore[arg-type]
+    for number, groups in enumerate(groupings(len(cluster.gpus), len(str(asked)))):
+        kind = "send_recv" if groups.shape[1] == 2 else ("all_reduce", "all_gather", "all_to_all")[number % 3]
+        assert_as_alone(cluster, groups, kind, (1 << 14, 1 << 24)[number % 2])
+
+
+def test_groups_alike_are_one_make_and_others_are_not() -> None:
+    whole = load_cluster("dgx-h100", nodes=64)
+    ranks = np.arange(512)
+    assert len(GroupMakes(whole).of(ranks.reshape(-1, 8))[1]) == 1
+    assert len(GroupMakes(whole).of(ranks.reshape(8, -1).T)[1]) == 8  # GPU 0 to 7 of the nodes have NICs of their own
+    slow = load_cluster("dgx-h100", nodes=64, slow_links=[("node7.gpu3->node7.nvswitch", 0.5)])
+    make, examples = GroupMakes(slow).of(ranks.reshape(-1, 8))
+    assert len(examples) == 2
+    assert np.flatnonzero(make == make[7]).tolist() == [7]
+
+
+def test_networks_that_are_no_nodes_have_a_make_for_each_group() -> None:
+    cluster = build_topology("ring", "25 GB/s", "1 us", 8, medium="nvlink4")
+    groups = np.array([[0, 1, 2], [3, 5, 7], [0, 1, 2]])
+    make, examples = GroupMakes(cluster).of(groups)
+    assert make.tolist() == [0, 1, 0]
+    assert examples == [0, 1]
+    assert_as_alone(cluster, groups, "all_reduce", 1 << 20)
+
+
+def test_first_places() -> None:
+    rows = np.array([[5, 5, 2, -1, 2], [7, 8, 7, 7, 9]])
+    assert first_places(rows).tolist() == [[0, 0, 2, 3, 2], [0, 1, 0, 0, 4]]
