@@ -360,7 +360,10 @@ class Cluster:
         return sum(int(latency_ps[link]) for link in route)
 
     def host_of(self, gpu: int) -> int | None:
-        """Index of the host memory nearest to a GPU (as routes are measured), None if it reaches none."""
+        """Index of the host memory nearest to a GPU (as routes are measured), None if it reaches none.
+
+        Where a host's memory is a device of its own (one that leads to that host alone), it is that.
+        """
         host = int(self.hosts_of(np.array([gpu]))[0])
         return None if host < 0 else host
 

@@ -58,7 +58,7 @@ class NodeRoutes:
             host = self._router.node.nearest_of(gpu, own)
             if host is None or self._latency_ps(gpu, host) >= self._detour_ps:
                 return None
-            found[gpu] = host
+            found[gpu] = self._router.memory_of(host)
         return found
 
     def _latency_ps(self, source: int, target: int) -> int:

@@ -131,9 +131,25 @@ class Router:
         return hashed(hash_seed(names[source], names[target], self._cluster.routing))
 
     def host_of(self, gpu: int) -> int | None:
-        """The nearest host, in the GPU's node if that has one."""
+        """The nearest host, in the GPU's node if that has one, or the memory that hangs on it."""
         hosts = self.hosts_by_node.get(self.node_of[gpu], self._hosts)
-        return self._everything.nearest_of(gpu, hosts) if hosts else None
+        host = self._everything.nearest_of(gpu, hosts) if hosts else None
+        return None if host is None else self.memory_of(host)
+
+    def memory_of(self, host: int) -> int:
+        """The memory of a host: what only leads to it and carries no traffic of others; itself where there is none."""
+        return self._memories.get(host, host)
+
+    @cached_property
+    def _memories(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for memory in self._hosts:
+            ends = set(self._links.target[self._links.links_from(memory)].tolist())
+            if len(ends) == 1 and not self._devices.kinds[self._devices.kind[memory]].forwards:
+                (host,) = ends
+                if self._devices.kinds[self._devices.kind[host]].kind == "host":
+                    found.setdefault(host, memory)
+        return found
 
     def nic_of(self, gpu: int) -> int | None:
         """The NIC by which a GPU leaves its node."""

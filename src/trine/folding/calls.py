@@ -74,11 +74,20 @@ def plan_call(call: Call, ranks: Int64, grid: RankGrid, costs: GroupCosts | None
     """How the groups of ``ranks`` run ``call``. Raises PlanError for a schedule that needs switches that add up."""
     firsts = np.unique(grid.firsts(ranks, call.axis))
     groups = firsts[:, None] + grid.offsets(call.axis)[None, :]
-    if costs is None:
-        make, answers = np.zeros(len(firsts), np.int32), [(call.algorithm, 0)]
-    else:
-        make, answers = costs(call.kind, call.size_bytes, groups, call.algorithm)  # type: ignore[assignment]
+    make, answers = group_answers(costs, call.kind, call.size_bytes, groups, call.algorithm)
     return CallPlan(call, firsts, make, tuple(_answer(call, groups.shape[1], *answer) for answer in answers))
+
+
+def group_answers(
+    costs: GroupCosts | None, kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+) -> tuple[Int32, list[tuple[str | None, int]]]:
+    """Which answer each group gets, and the distinct answers: (algorithm, ps of software before each message)."""
+    if costs is None:
+        return np.zeros(len(groups), np.int32), [(algorithm, 0)]
+    make, answers = costs(kind, size_bytes, groups, algorithm)
+    distinct = {answer: number for number, answer in enumerate(dict.fromkeys(answers))}
+    number = np.array([distinct[answer] for answer in answers], np.int32)
+    return number[make], list(distinct)
 
 
 def _answer(call: Call, num_ranks: int, algorithm: str | None, software_ps: int) -> Answer:

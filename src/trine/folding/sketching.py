@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import PlanError
-from trine.folding.calls import Call, CallPlan, GroupCosts, call_of, plan_call
+from trine.folding.calls import Call, CallPlan, GroupCosts, call_of, group_answers, plan_call
 from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, Edges, Sketch
 from trine.model.program import Job, Peer
 from trine.model.schedule import RankSends
@@ -154,12 +154,10 @@ class _Maker:
     def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[int]]]:
         """(peer, bytes) of each message that the program sends -> make of each rank, software ps of each make."""
         sent = dict.fromkeys((send.peer, send.size_bytes) for _, send in self.templates[program].sends)
-        if self.costs is None:
-            return {key: (np.zeros(len(ranks), np.int64), [0]) for key in sent}
         found = {}
         for peer, size in sent:
             pairs = np.stack([ranks, resolve(self.grid, ranks, peer)], axis=1)
-            make, answers = self.costs("send_recv", size, pairs, None)
+            make, answers = group_answers(self.costs, "send_recv", size, pairs, None)
             found[peer, size] = make.astype(np.int64), [software for _, software in answers]
         return found
 

@@ -78,9 +78,11 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
 
     Raises
     ------
-    InputError: fewer than two ranks, a rank twice, or one that the cluster has not.
+    InputError: fewer than two ranks, a rank twice, or one that the cluster has not; a cluster with circuits.
     """
     _check_group(cluster, group)
+    if cluster.circuits is not None:
+        raise InputError(f"libraries know links only, and GPUs of {cluster.name!r} are joined by circuits")
     gpus = sorted(cluster.gpus[rank] for rank in group)  # a library finds its own order, whatever the ranks' names
     domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
