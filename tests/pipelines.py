@@ -19,7 +19,7 @@ def stack(
     tensors: dict[int, Tensor] = {}
     operators: list[Operator] = []
 
-    def tensor(role: str, batched: bool = True) -> int:
+    def tensor(role: str, batched: bool = True, size_bytes: int = size_bytes) -> int:
         number = len(tensors) + 1
         tensors[number] = Tensor(
             id=number, shape=(1, size_bytes // 4) if batched else (size_bytes // 4,), dtype="float32",
@@ -40,7 +40,7 @@ def stack(
     activations = [tensor("input"), *(tensor("activation") for _ in range(layers))]
     for i in range(layers):
         operator("aten::linear", "forward", [activations[i], weights[i]], [activations[i + 1]], forward_ps, i, None)
-    gradients, upstream = {}, tensor("activation")
+    gradients, upstream = {}, tensor("activation", size_bytes=8)  # of the loss
     operators[-1] = Operator(**{**fields(operators[-1]), "outputs": (activations[-1], upstream)})
     for i in reversed(range(layers)):
         down, gradient = tensor("activation"), tensor("gradient", False)
@@ -71,4 +71,4 @@ def run(workload: Workload, microbatches: int, **plan):
     """The result of one step on wires that cost next to nothing (a picosecond a message)."""
     made = trine.Plan(batch=microbatches, micro_batch=1, **plan)
     cluster = build_topology("full", "1000000 TB/s", 0, made.num_ranks) if made.num_ranks > 1 else None
-    return trine.simulate(workload, made, cluster=cluster)
+    return trine.simulate(workload, made, cluster=cluster, fold="off")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trine.model.taskgraph import Records, TaskGraph
     from trine.network.models import Network
     from trine.parallel.build import BuildReport
+    from trine.parallel.contention import Kernels
     from trine.parallel.instantiate import Placement
     from trine.parallel.stragglers import Stragglers
     from trine.results import Evidence, Result, Simulator
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 
 Int64 = npt.NDArray[np.int64]
 
+NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
 #: What the operator level leaves out, said with every result.
 NOT_MODELLED = (
-    "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)",
     "library workspaces, allocator fragmentation and the CUDA context in memory",
     "data loading on the host before the copy, checkpoints, logging",
     "run-to-run variation: every rank takes the same time for the same work",
@@ -112,6 +113,7 @@ def simulate(
     from trine.folding.execute import JobRunner
     from trine.network.circuit import network_on
     from trine.parallel.build import build_job
+    from trine.parallel.contention import under_pressure
 
     began = time.perf_counter()
     machine = _machine(cluster, plan if plan is not None else Plan())
@@ -128,12 +130,18 @@ def simulate(
         gpu=None if gpu is None else _gpu(gpu),
         places=_places(placement, machine, plan.num_ranks if plan is not None else 1),
     )
-    job, report = build_job(workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host)
+    job, report = build_job(
+        workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
+        host_bytes_per_s=setup.host_bytes_per_s,
+    )  # fmt: skip
     if on_job is not None:
         on_job(job)
     if stragglers is not None:
         stragglers.check(setup.plan.num_ranks)
     costs = costs_on(collective_costs, setup.machine)
+    kernels = setup.kernels(costs)
+    if kernels is not None:
+        job = under_pressure(job, kernels)
     done = JobRunner(
         job=job,
         placement=lambda: placement_of(machine, setup.plan.num_ranks, costs, setup.places),
@@ -187,7 +195,7 @@ class _Answer:
             plan=self.facts,
             evidence=self.evidence,
             warnings=self.warnings,
-            not_modelled=(*NOT_MODELLED, *(() if self.setup.has_host else (NO_HOST,))),
+            not_modelled=self.setup.not_modelled,
             simulator=self.simulator,
             scope=scope,
         )
@@ -254,6 +262,29 @@ class _Setup:
     def has_host(self) -> bool:
         """Whether the cluster has host memory that inputs can be copied from."""
         return self.machine is not None and self.machine.host_of(self.machine.gpus[0]) is not None
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """What this run leaves out, in sentences."""
+        contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
+        return (*contention, *NOT_MODELLED, *(() if self.has_host else (NO_HOST,)))
+
+    @property
+    def host_bytes_per_s(self) -> float | None:
+        """Bandwidth of host memory for each rank, where it is of interest."""
+        if self.plan.offload != "optimizer" or self.machine is None or not self.has_host:
+            return None
+        from trine.parallel.offload import host_bytes_per_s
+
+        return host_bytes_per_s(self.machine, np.asarray(self.machine.gpus, np.int64)[self.places])
+
+    def kernels(self, costs: StepCosts | None) -> Kernels | None:
+        """What communication takes from compute, where that is modelled."""
+        if self.plan.overlap != "modelled" or self.machine is None:
+            return None
+        from trine.parallel.contention import kernels_of
+
+        return kernels_of(_known_gpu(self.gpu_names[0]), self.workload, self.machine, self.places, costs)
 
     @cached_property
     def gpu_names(self) -> tuple[str | None, ...]:
@@ -457,11 +488,18 @@ def _facts(setup: _Setup, report: BuildReport) -> Mapping[str, object]:
         "data": plan.data if plan.dp > 1 else None,
         "micro_batches": list(report.micro_batches),
         "schedule": plan.schedule if pipeline else None,
+        "virtual_stages": plan.virtual_stages if pipeline else None,
+        "balance": None if not pipeline or plan.cuts else plan.balance,
+        "recompute": plan.recompute if workload.is_training else None,
+        "recompute_layers": plan.recompute_layers,
+        "sync": plan.sync if plan.dp > 1 and workload.is_training else None,
         "cuts": list(report.cuts),
         "bucket_bytes": [list(stage) for stage in report.buckets],
         "tp_style": plan.tp_style if tensor else None,
         "num_split_operators": report.num_split_operators if tensor else None,
         "input_copy": plan.input_copy if machine is not None else None,
+        "overlap": plan.overlap if plan.overlap != "ideal" else None,
+        "offload": plan.offload if plan.offload != "none" else None,
         "algorithms": dict(plan.algorithms),
         "num_steps": plan.num_steps,
         "cluster": machine.name if machine is not None else None,

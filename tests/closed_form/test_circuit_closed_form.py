@@ -141,7 +141,7 @@ def test_one_after_another_costs_a_set_up_a_miss(peers, ports):
     for source, target in pairs:
         hit = target in cache[source]
         misses.append(not hit)
-        for rank, peer in ((source, target), (target, source)):
+        for rank in (source, target):
             if not hit and len(cache[rank]) == ports:
                 cache[cache[rank].pop(0)].remove(rank)
         for rank, peer in ((source, target), (target, source)):

@@ -5,6 +5,7 @@ The search sees the machine as plain tuples of devices and links, and so nothing
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def assert_same_routes(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> No
     sources, targets = np.array([p for p, _ in good] or np.zeros((0, 2), np.int64)).reshape(-1, 2).T
     ptr, links = cluster.routes(sources, targets)
     assert (ptr.dtype, links.dtype) == (np.int64, np.int32)
-    found = [tuple(links[first:last].tolist()) for first, last in zip(ptr[:-1], ptr[1:], strict=True)]
+    found = [tuple(links[first:last].tolist()) for first, last in itertools.pairwise(ptr)]
     assert found == [one for _, one in good]
 
 

@@ -18,12 +18,11 @@ MACHINES = [
         {"nodes": 5, "slow_links": [("node1.gpu2->node1.nvswitch", 0.5), ("node4.pcie1-node4.nic2", "9 GB/s")]},
     ),
     ("dgx-h100", {"nodes": 5, "links_down": ["node3.nic5-leaf5.rail5"]}),
-    ("dgx-h100", {"nodes": 34, "gpus": 68, "slow_links": [("leaf1.rail1-spine0", 0.25)]}),
-    ("dgx-h100", {"nodes": 34, "gpus": 68, "links_down": ["leaf1.rail1-spine2"]}),
+    ("dgx-h100", {"nodes": 34, "gpus": 34, "fabric": "fat-tree", "slow_links": [("leaf1-spine0", 0.25)]}),
+    ("dgx-h100", {"nodes": 34, "gpus": 34, "links_down": ["leaf1.rail1-spine2"]}),
     ("dgx-h100", {"nodes": 4, "routing": "ecmp-hash", "fabric": "fat-tree"}),
     ("dgx-h100", {"gpus": 29}),
-    ("gb200-nvl72", {"nodes": 36, "gpus": 72}),
-    ("gb200-nvl72", {"nodes": 36, "gpus": 72, "slow_links": [("rack1.gpu5-rack1.nvswitch", 0.5)]}),
+    ("gb200-nvl72", {"nodes": 20, "gpus": 40, "slow_links": [("rack1.gpu5-rack1.nvswitch", 0.5)]}),
     ("dgx1-v100", {"nodes": 3, "fabric": "switch"}),
     ("l40s-pcie", {"nodes": 3}),
     ("mi300x-node", {"nodes": 3, "fabric": "dragonfly"}),
@@ -36,7 +35,7 @@ def groupings(num_gpus: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     ranks = np.arange(num_gpus)
     found = []
-    for size in (2, 4, 8):
+    for size in (2, 8):
         whole = ranks[: num_gpus // size * size]
         found += [whole.reshape(-1, size), whole.reshape(size, -1).T, rng.permutation(whole).reshape(-1, size)]
         found.append(whole.reshape(-1, size)[:, ::-1])
@@ -49,7 +48,7 @@ def assert_as_alone(cluster: Cluster, groups: np.ndarray, kind: str, size: int) 
     make, answers = together.of_groups(kind, size, groups, None)
     assert make.dtype == np.int32
     assert sorted(set(make.tolist())) == list(range(len(answers)))
-    chosen = np.random.default_rng(len(groups)).permutation(len(groups))[:6]
+    chosen = np.random.default_rng(len(groups)).permutation(len(groups))[:4]
     for group in chosen.tolist():
         assert answers[make[group]] == alone(kind, size, tuple(groups[group].tolist()), None), groups[group]
     assert together.worst >= alone.worst

@@ -112,7 +112,7 @@ def test_the_network_goes_with_the_cluster():
     own = CircuitSwitching(wafer.circuits)
     assert network_on(wafer, own) is own
     for network in ("fair", "fifo", EqualSplit()):
-        with pytest.raises(InputError, match="are joined by circuits, of which the network '.*' knows nothing"):
+        with pytest.raises(InputError, match=r"are joined by circuits, of which the network '.*' knows nothing"):
             network_on(wafer, network)
     for network in ("circuit", own):
         with pytest.raises(InputError, match="cluster 'wafer-a100-mesh' has none"):
@@ -140,7 +140,7 @@ def test_transfers_of_nobody_are_refused():
     builder.transfer(0, 1, [], 10, name="lost")
     graph = builder.build()
     lost = replace(graph, peer=np.array([-1], np.int32))
-    with pytest.raises(InputError, match="'lost' .* needs a circuit, but names not both of its ends"):
+    with pytest.raises(InputError, match=r"'lost' .* needs a circuit, but names not both of its ends"):
         run(lost, network="circuit")
 
 
@@ -233,7 +233,10 @@ def test_a_choice_that_cannot_be_ends_the_run():
     ("forge", "message"),
     [
         (lambda records, history: (records, history[:-1]), "without a circuit"),
-        (lambda records, history: (replace(records, end_ps=records.end_ps - 1), history), "starts before|ends at|withou"),
+        (
+            lambda records, history: (replace(records, end_ps=records.end_ps - 1), history),
+            "starts before|ends at|withou",
+        ),
         (lambda records, history: (records, [*history, *history]), "set up twice"),
         (lambda records, history: (records, [history[0]._replace(what="torn down"), *history]), "but there is none"),
         (lambda records, history: (records, [*history, history[0]._replace(ends=(0, 9))]), "has 2 circuits"),

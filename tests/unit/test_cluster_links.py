@@ -29,7 +29,7 @@ def test_numbers_are_sane_and_sourced(name: str) -> None:
     assert set(kind.evidence) == {"bandwidth", "latency"}
     assert all(len(text) > 4 for text in kind.sources.values())
     prefixes = {"nvlink-": "host", "nvlink": "scale-up", "xgmi": "scale-up", "pcie": "host", "qpi": "host"}
-    prefixes |= {"upi": "host", "infinity": "host", "ddr": "host"}
+    prefixes |= {"upi": "host", "infinity": "host", "ddr": "host", "lpddr": "host"}
     expected = next((word for prefix, word in prefixes.items() if name.startswith(prefix)), "scale-out")
     assert kind.link_class == expected
 

@@ -137,5 +137,42 @@ def test_dgx1_is_the_hybrid_cube_mesh() -> None:
 
 def test_two_gpus_of_a_dgx_share_a_link_to_the_host() -> None:
     cluster = load_cluster("dgx-h100")
-    first = [cluster.links[cluster.route(cluster.host_of(i) or 0, i)[0]].name for i in cluster.gpus]
-    assert first == [f"host{i // 4}->pcie{i // 2}" for i in cluster.gpus]
+    ways = [[cluster.links[link].name for link in cluster.route(cluster.host_of(i) or 0, i)] for i in cluster.gpus]
+    memory = [[f"dram{i // 4}->host{i // 4}", f"host{i // 4}->pcie{i // 2}"] for i in cluster.gpus]
+    assert [way[:2] for way in ways] == memory
+
+
+def test_copies_offload_and_nics_meet_on_the_same_links() -> None:
+    """Bytes from host memory and from the NIC enter a GPU by one PCIe link, and leave it by one."""
+    cluster = load_cluster("dgx-h100", nodes=2)
+    node1 = len(cluster.gpus) // 2
+    for gpu in range(8):
+        host = cluster.host_of(gpu)
+        assert host is not None
+        copies, offload = cluster.route(host, gpu), cluster.route(gpu, host)
+        received, sent = cluster.route(node1 + gpu, gpu), cluster.route(gpu, node1 + gpu)
+        assert copies[-1] == received[-1]
+        assert offload[0] == sent[0]
+        assert offload[1:-1] == cluster.route(gpu ^ 1, host)[1:-1]  # the PCIe switch's one link to its CPU
+        assert offload[-1] == cluster.route(gpu ^ 3, host)[-1]  # and the CPU's memory
+
+
+@pytest.mark.parametrize("name", [name for name in known_clusters() if "dram" in str(load_cluster(name).device_names)])
+def test_host_memory_changes_no_route_between_gpus(name: str) -> None:
+    cluster = load_cluster(name)
+    kept = [i for i, device in enumerate(cluster.devices) if not device.name.startswith("dram")]
+    assert kept == [i for i in kept if cluster.host_of(cluster.gpus[0]) != i]
+    without = {link for link, name in enumerate(cluster.link_names) if "dram" in name}
+    for a in cluster.gpus:
+        for b in cluster.gpus:
+            assert not without & set(cluster.route(a, b))
+    hosts = {cluster.host_of(gpu) for gpu in cluster.gpus}
+    for host in hosts:
+        assert host is not None
+        (link,) = cluster.links_from(host)
+        assert link.medium is not None
+        assert link.bytes_per_s > max(
+            each.bytes_per_s
+            for each in cluster.links_from(link.target)
+            if each.target != host and each.link_class == "host"
+        )

@@ -17,9 +17,7 @@ SetupOption = Annotated[
     str | None, typer.Option(help='Until a new circuit carries bytes: "20 ms".', rich_help_panel=_PANEL)
 ]
 PortsOption = Annotated[int | None, typer.Option(help="Circuits of a GPU at a time.", rich_help_panel=_PANEL)]
-RateOption = Annotated[
-    str | None, typer.Option(help='Of one circuit, each way: "60.5 GB/s".', rich_help_panel=_PANEL)
-]
+RateOption = Annotated[str | None, typer.Option(help='Of one circuit, each way: "60.5 GB/s".', rich_help_panel=_PANEL)]
 DelayOption = Annotated[str | None, typer.Option(help='Of one circuit: "5 ns".', rich_help_panel=_PANEL)]
 BufferOption = Annotated[
     str | None, typer.Option(help='Receive buffer of a GPU: "64 MiB" [always room].', rich_help_panel=_PANEL)

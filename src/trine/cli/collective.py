@@ -74,7 +74,7 @@ def collective(
     max_channels: Annotated[Number, typer.Option(help="As NCCL_MAX_NCHANNELS.", rich_help_panel=_HOW)] = None,
     network: Annotated[
         Text,
-        typer.Option(metavar="fair|equal|fifo|circuit", help="Simulate every message on the links.", rich_help_panel=_HOW),
+        typer.Option(metavar="fair|equal|fifo|circuit", help="Simulate every message.", rich_help_panel=_HOW),
     ] = None,
     matrix: Annotated[
         Text,

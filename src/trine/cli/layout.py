@@ -34,6 +34,11 @@ class LayoutOptions:
     tp_style: str | None = None
     inputs: str | None = None
     algorithm: str | None = None
+    virtual_stages: int | None = None
+    balance: str | None = None
+    recompute: str | None = None
+    recompute_layers: int | None = None
+    sync: str | None = None
     steps: int = 1
 
 
@@ -62,6 +67,12 @@ def plan_from(options: LayoutOptions) -> Plan:
         if cap < 1:
             raise PlanError(f"--bucket must be positive, got {options.bucket!r}")
         fields["first_bucket_bytes"] = fields["bucket_bytes"] = cap
+    for name in ("virtual_stages", "recompute_layers"):
+        if getattr(options, name) is not None:
+            fields[name] = getattr(options, name)
+    for name in ("balance", "recompute", "sync"):
+        if getattr(options, name) is not None:
+            fields[name] = getattr(options, name).lower()
     if options.algorithm is not None:
         fields["algorithms"] = algorithm_pairs(options.algorithm)
     return Plan(**ways, **fields)
@@ -104,7 +115,8 @@ def _refuse_unused(options: LayoutOptions) -> None:
     parallel = (options.parallel or "").lower()
     if options.bucket is not None and options.dp is None and parallel != "ddp":
         raise PlanError("--bucket is about DDP's gradients, and the layout has none: --parallel ddp or --dp N")
-    for name, axis in (("schedule", "pp"), ("cuts", "pp"), ("tp_style", "tp")):
+    axis_of = {"tp_style": "tp"} | dict.fromkeys(("schedule", "cuts", "virtual_stages", "balance"), "pp")
+    for name, axis in axis_of.items():
         if getattr(options, name) is not None and getattr(options, axis) is None and parallel != axis:
             option = "--" + name.replace("_", "-")
             raise PlanError(

@@ -117,7 +117,7 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
         raise InputError("--cluster and --topology both describe the machine: give one")
     _refuse(options, ("nodes", "fabric"), "and --topology describes all of it: use --cluster")
     if options.circuits.are_given:
-        raise InputError("--topology describes links between all GPUs, where circuits are none: use --cluster, or neither")
+        raise InputError("--topology joins all GPUs by links, where circuits are none: use --cluster, or neither")
     if options.bandwidth is None:
         raise InputError(f'--topology {options.topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
     from trine.cluster import build_topology

@@ -45,9 +45,33 @@ def train(
     global_batch: Annotated[Number, typer.Option(help="Samples of all replicas together.")] = None,
     micro_batch: Annotated[Number, typer.Option(help="Samples of one micro-batch.")] = None,
     schedule: Annotated[
-        Text, typer.Option(metavar="gpipe|1f1b", help="Order of micro-batches in the pipeline [gpipe].")
+        Text,
+        typer.Option(
+            metavar="gpipe|1f1b|interleaved|zb-h1|dualpipe",
+            help="Order of micro-batches in the pipeline [gpipe].",
+            rich_help_panel="Pipeline",
+        ),
     ] = None,
-    cuts: Annotated[Text, typer.Option(help="Layers that begin later stages, e.g. conv2d.5,linear.1.")] = None,
+    virtual_stages: Annotated[
+        Number, typer.Option(help="Parts of the model on each pipeline rank [1].", rich_help_panel="Pipeline")
+    ] = None,
+    balance: Annotated[
+        Text,
+        typer.Option(metavar="time|layers", help="What stages are equal in [time].", rich_help_panel="Pipeline"),
+    ] = None,
+    cuts: Annotated[
+        Text,
+        typer.Option(help="Layers that begin later stages, e.g. conv2d.5,linear.1.", rich_help_panel="Pipeline"),
+    ] = None,
+    recompute: Annotated[
+        Text, typer.Option(metavar="none|full|selective", help="Activations that are computed again [none].")
+    ] = None,
+    recompute_layers: Annotated[
+        Number, typer.Option(help="With --recompute full: only the first so many layers of each part.")
+    ] = None,
+    sync: Annotated[
+        Text, typer.Option(metavar="last|each", help="Micro-batches after which gradients are reduced [last].")
+    ] = None,
     bucket: Annotated[Text, typer.Option(help="Cap of every DDP bucket, e.g. 25MiB.")] = None,
     tp_style: Annotated[Text, typer.Option(metavar="column|megatron", help="How linears are split [column].")] = None,
     cluster: ClusterOption = None,
@@ -70,7 +94,9 @@ def train(
         str, typer.Option(metavar="auto|recorded|linear|roofline", help="Where operator times come from.")
     ] = "auto",
     calibration: Annotated[Text, typer.Option(help="File written by trine calibrate.")] = None,
-    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links [fair, or circuit where there are any].")] = None,
+    network: Annotated[
+        Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links [fair; circuit if any].")
+    ] = None,
     collective_costs: Annotated[
         Text, typer.Option(metavar="links|library", help="What messages cost besides the links [library if known].")
     ] = None,
@@ -105,7 +131,8 @@ def train(
         LayoutOptions(
             gpus=gpus, parallel=parallel, dp=dp, tp=tp, pp=pp, batch=batch, global_batch=global_batch,
             micro_batch=micro_batch, schedule=schedule, cuts=cuts, bucket=bucket, tp_style=tp_style, inputs=inputs,
-            algorithm=algorithm, steps=steps,
+            algorithm=algorithm, steps=steps, virtual_stages=virtual_stages, balance=balance, recompute=recompute,
+            recompute_layers=recompute_layers, sync=sync,
         )
     )  # fmt: skip
     machine, warnings = job_machine(

@@ -52,8 +52,7 @@ def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
 
 
 def route_bytes_per_s(cluster: Cluster, source: int, target: int) -> int:
-    """Bandwidth of the narrowest link, or of the circuit, between two devices; of routes that share a message, their sum.
-    """
+    """Bandwidth of the narrowest link, or of the circuit, between two devices; of several routes their sum."""
     paths = cluster.paths(source, target)
     if cluster.circuits is not None and not paths[0][0]:
         return cluster.circuits.bytes_per_s

@@ -16,7 +16,7 @@ from trine.cluster.parts import SWITCH, Device, Wire
 from trine.errors import SpecError
 
 #: More links both ways or switches than this are taken for a mistake.
-MAX_SIZE = 1 << 21
+MAX_SIZE = 1 << 20
 
 
 @dataclass(kw_only=True)
@@ -25,13 +25,14 @@ class Plant:
 
     ``end``: the numbers of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``,
     ``highs``, ``kinds``: the ends of each wire, which leads both ways, and the index of its numbers in ``numbers``.
-    ``clos``: its shape where it is one.
+    ``clos``: its shape where it is one. ``most``: links or switches of one kind.
     """
 
     first: int
     end: Wire
     hop: Wire
     reduces: bool = False
+    most: int = MAX_SIZE
     switches: list[Device] = field(default_factory=list)
     lows: list[int] = field(default_factory=list)
     highs: list[int] = field(default_factory=list)
@@ -76,10 +77,10 @@ def _wide(wire: Wire, lanes: float) -> Wire:
     return wire._replace(bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak)
 
 
-def check_size(number: int) -> None:
+def check_size(number: int, most: int = MAX_SIZE) -> None:
     """Raise SpecError for what is too large to be built, before it is."""
-    if number > MAX_SIZE:
-        raise SpecError(f"{number} links or switches are more than the {MAX_SIZE} that are taken seriously")
+    if number > most:
+        raise SpecError(f"{number} links or switches are more than the {most} that are taken seriously")
 
 
 def add_switch(plant: Plant, ports: Sequence[int], name: str = "switch") -> int:
@@ -104,7 +105,7 @@ def add_leaves(plant: Plant, groups: Sequence[Sequence[int]], rails: Sequence[in
 
 def add_spines(plant: Plant, leaves: Sequence[int], spines: int, lanes: float = 1) -> None:
     """Each leaf to each of ``spines`` spines, by ``lanes`` lanes."""
-    check_size(spines * len(leaves))
+    check_size(spines * len(leaves), plant.most)
     upper = [plant.switch(f"spine{number}") for number in range(spines)]
     for spine in upper:
         plant.trunk(leaves, [spine] * len(leaves), lanes)
@@ -119,7 +120,7 @@ def add_pods(
     ``lanes``: of each link to a core.
     """
     pods = chunks(leaves, per_pod)
-    check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)))
+    check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)), plant.most)
     groups = [[plant.switch(f"core{a}.{c}") for c in range(cores)] for a in range(aggregations)]
     middle = [[plant.switch(f"aggregation{p}.{a}") for a in range(aggregations)] for p in range(len(pods))]
     for pod, upper in zip(pods, middle, strict=True):
@@ -164,7 +165,7 @@ def add_dragonfly(plant: Plant, ports: Sequence[int], routers: int, per_router: 
             f"a dragonfly of {routers} routers a group and {global_links} global links a router joins "
             f"{routers * global_links + 1} groups, and {len(ports)} ports at {per_router} a router need {len(groups)}"
         )
-    check_size(len(groups) * routers * (routers + global_links))
+    check_size(len(groups) * routers * (routers + global_links), plant.most)
     switches = [[plant.switch(f"router{g}.{r}") for r in range(routers)] for g in range(len(groups))]
     for group, members in zip(groups, switches, strict=True):
         for member, under in zip(members, chunks(group, per_router), strict=False):

@@ -28,6 +28,8 @@ from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth
 
 MAX_GPUS = 1 << 17
+#: Of a fabric; three levels of switches with 40 ports need 1.2 million for so many GPUs.
+MAX_LINKS = 1 << 21
 
 
 def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str) -> Cluster:
@@ -135,7 +137,9 @@ def _planted(devices: DeviceTable, fabric: Fabric) -> tuple[Plant, str, str]:
         0, 0, kind.bytes_per_s * fabric.lanes, kind.latency_ps, SCALE_OUT, kind.name,
         kind.peak_bytes_per_s * fabric.lanes,
     )  # fmt: skip
-    plant = Plant(first=len(devices), end=end, hop=end._replace(latency_ps=kind.hop_ps), reduces=fabric.reduces)
+    plant = Plant(
+        first=len(devices), end=end, hop=end._replace(latency_ps=kind.hop_ps), reduces=fabric.reduces, most=MAX_LINKS
+    )
     routing = _add_fabric(plant, nics.tolist(), fabric, devices)
     words = f"joined by {fabric.kind} of {len(plant.switches)} switches, {fabric.link}"
     if fabric.oversubscription != 1:

@@ -33,10 +33,11 @@ KINDS = (
     "gather",
     "scatter",
     "send_recv",
+    "shift",
     "barrier",
 )
 #: Kinds in which each rank has a part of the chunks, and those in which it has a block for each other rank.
-PARTED = ("reduce_scatter", "all_gather", "gather", "scatter")
+PARTED = ("reduce_scatter", "all_gather", "gather", "scatter", "shift")
 BLOCKED = ("all_to_all", "all_to_all_v")
 
 
@@ -131,7 +132,7 @@ def _initial(schedule: Schedule) -> State:
     if schedule.kind in ADDING:
         for rank in range(ranks):
             state[rank, :, rank] = 1
-    elif schedule.kind in ("all_gather", "gather", *BLOCKED):
+    elif schedule.kind in ("all_gather", "gather", "shift", *BLOCKED):
         for rank in range(ranks):
             state[rank, _part(schedule, rank)] = 1
     else:
@@ -281,6 +282,9 @@ def _owned(schedule: Schedule, rank: int) -> range:
         return range(rank, schedule.num_chunks, schedule.num_ranks)
     if schedule.kind in ("reduce_scatter", "scatter"):
         part = _part(schedule, rank)
+        return range(part.start, part.stop)
+    if schedule.kind == "shift":
+        part = _part(schedule, (rank - 1) % schedule.num_ranks)
         return range(part.start, part.stop)
     if schedule.kind in ("reduce", "gather") and rank != schedule.root:
         return range(0)

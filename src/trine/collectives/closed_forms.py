@@ -276,5 +276,6 @@ _FORMS: dict[tuple[str, str], Callable[[Schedule, MessageTime], Rounds]] = {
     ("gather", "direct"): _direct,
     ("scatter", "direct"): _direct,
     ("send_recv", "direct"): _direct,
+    ("shift", "direct"): _direct,
     ("barrier", "dissemination"): _dissemination,
 }

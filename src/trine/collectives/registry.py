@@ -55,6 +55,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "gather/direct": "trine.collectives.direct:gather",
         "scatter/direct": "trine.collectives.direct:scatter",
         "send_recv/direct": "trine.collectives.direct:send_recv",
+        "shift/direct": "trine.collectives.neighbours:shift",
         "barrier/dissemination": "trine.collectives.direct:barrier",
     },
 )

@@ -73,10 +73,10 @@ class Stepwise:
             self.notes = self.library.cost_notes()
         else:
             self.notes = (
-                "circuits alone: their set-up is in these times, but no launch, protocol or synchronisation of a library"
+                "circuits: their set-up is in these times, but no launch, protocol or synchronisation of a library"
                 if cluster.circuits is not None
-                else "bare links: no launch, protocol or synchronisation of a library is in these times; links of a known "
-                "kind ('link: nvlink4' in the cluster file) or --protocol simple add them",
+                else "bare links: no launch, protocol or synchronisation of a library is in these times; links of a "
+                "known kind ('link: nvlink4' in the cluster file) or --protocol simple add them",
             )
         if options.algorithm == AUTO:
             self.notes += (
@@ -284,7 +284,7 @@ def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
     """Whether only the links count: the protocol ``none``, links that do not say what they are, or circuits."""
     if options.protocol != AUTO:
         if cluster.circuits is not None and options.protocol != "none" and options.protocol in PROTOCOLS:
-            raise InputError("what a library's protocols cost is known on links only, not on circuits", field="protocol")
+            raise InputError("what a library's protocols cost is known on links only", field="protocol")
         return options.protocol == "none"
     return cluster.circuits is not None or not any(link.medium for link in cluster.links)
 

@@ -91,7 +91,7 @@ class LinearTimes:
         if operator.gpu_time_ps == 0:
             return 0, "modelled"
         anchor_work, anchor_ps = self._sizing.recorded(operator), operator.gpu_time_ps
-        if operator.phase != OPTIMIZER and (split.ways == 1 or not split.mode):
+        if operator.phase != OPTIMIZER and split.is_whole:
             points = self._points(operator)
             found = _between(points, split.batch)
             if found is not None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from trine.compute.kinds import family_of, is_backward, kind_of
+from trine.compute.sequence import sequence_dim, sequence_length
 from trine.compute.shard import split_dims
 from trine.errors import InputError, PlanError, nearest
 from trine.model.workload import OPTIMIZER, Operator, Tensor, Workload
@@ -25,13 +27,19 @@ class Split:
     ``batch``: samples of one replica (or micro-batch). ``ways`` and ``mode``: tensor parallelism of a forward or
     backward operator; with mode ``''`` it is replicated and ``ways`` does not matter. Operators without weights take
     'column' or 'row' alike as their share of the features or heads. ``share``: part of the parameters' bytes that an
-    optimizer operator handles; it does not matter to others. Raises PlanError if a value cannot be.
+    optimizer operator handles; it does not matter to others.
+    ``tokens``: tokens of each sample, as a part of the workload's (above 1 where an expert gets more than its share);
+    ``keys``: of attention, the part of the tokens whose keys and values it reads, None for the same. ``experts``: ways
+    in which the experts of a grouped product are divided. Raises PlanError if a value cannot be.
     """
 
     batch: int
     ways: int = 1
     mode: str = ""
     share: Fraction = Fraction(1)
+    tokens: Fraction = Fraction(1)
+    keys: Fraction | None = None
+    experts: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -42,6 +50,15 @@ class Split:
             raise PlanError(f"unknown split {self.mode!r}{nearest(self.mode, SPLIT_MODES[1:])}", field="mode")
         if not 0 < self.share <= 1:
             raise PlanError(f"must be above 0 and at most 1, got {self.share}", field="share")
+        if self.tokens <= 0 or (self.keys is not None and self.keys <= 0):
+            raise PlanError(f"must be above 0, got {self.tokens} and {self.keys}", field="tokens")
+        if self.experts < 1:
+            raise PlanError(f"must be at least 1, got {self.experts}", field="experts")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether an operator of the forward or backward pass runs on all features, tokens and experts."""
+        return (self.ways == 1 or not self.mode) and self.tokens == 1 and self.keys in (None, 1) and self.experts == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,7 @@ def _resized(operator: Operator, workload: Workload, split: Split, before: Resiz
     if operator.phase == OPTIMIZER:
         return Resized(operator, inputs, outputs, share=split.share)
     ways = split.ways if split.mode else 1
-    if split.batch == workload.batch and ways == 1:
+    if split.batch == workload.batch and split.is_whole:
         return Resized(operator, inputs, outputs, before)
     both = (*inputs, *outputs)
     dims: Sequence[int | None] = (None,) * len(both)
@@ -89,11 +106,12 @@ def _resized(operator: Operator, workload: Workload, split: Split, before: Resiz
             sources = _tensors(before.operator, (*before.operator.inputs, *before.operator.outputs), tensors)
         dims = split_dims(operator, both, split.mode, None if before is None else before.operator, sources)
     done, uneven = [], before is not None and before.uneven
-    for tensor, dim in zip(both, dims, strict=True):
+    parts = _parts(operator, both, workload, split)
+    for tensor, dim, part in zip(both, dims, parts, strict=True):
         if dim is not None and (dim >= len(tensor.shape) or tensor.shape[dim] < ways):
             which = f"dimension {dim} of a tensor {tensor.shape}"
             raise PlanError(f"operator {operator.id} ({operator.name}): {which} cannot be split {ways} ways")
-        shape, rounded = _shape(tensor, split.batch, workload.batch, dim, ways)
+        shape, rounded = _shape(tensor, split.batch, workload.batch, dim, ways, part)
         uneven = uneven or rounded
         done.append(_with_shape(tensor, shape))
     return Resized(operator, tuple(done[: len(inputs)]), tuple(done[len(inputs) :]), before, uneven)
@@ -108,14 +126,48 @@ def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tenso
     return tuple([t for t in found if t.size_bytes])
 
 
-def _shape(tensor: Tensor, batch: int, recorded: int, dim: int | None, ways: int) -> tuple[tuple[int, ...], bool]:
+#: A dimension, and the part of it that is left.
+_Part = tuple[int, Fraction]
+
+
+def _parts(
+    operator: Operator, tensors: Sequence[Tensor], workload: Workload, split: Split
+) -> Sequence[_Part | None]:
+    """Which dimension of each tensor has fewer (or more) tokens, or fewer experts.
+
+    Raises PlanError where tokens are divided and the workload does not say how many a sample has.
+    """
+    if split.tokens == 1 and split.keys in (None, 1) and split.experts == 1:
+        return (None,) * len(tensors)
+    length = sequence_length(workload)
+    if length is None:
+        raise PlanError(f"the workload {workload.name!r} does not say how many tokens a sample has", field="tokens")
+    kind = kind_of(operator)
+    with_keys = family_of(kind) == "attention" and not is_backward(kind) and split.keys is not None
+    found: list[_Part | None] = []
+    for i, tensor in enumerate(tensors):
+        dim = sequence_dim(tensor, length)
+        if dim is not None:
+            found.append((dim, split.keys if with_keys and i in (1, 2) and split.keys else split.tokens))
+        elif split.experts > 1 and operator.attributes.get("expert") is True and len(tensor.shape) == 3:
+            found.append((0, Fraction(1, split.experts)))
+        else:
+            found.append(None)
+    return found
+
+
+def _shape(
+    tensor: Tensor, batch: int, recorded: int, dim: int | None, ways: int, part: _Part | None
+) -> tuple[tuple[int, ...], bool]:
     """The shape at ``batch`` with ``dim`` divided ``ways`` ways, and whether a size had to be rounded up."""
-    if (batch == recorded and dim is None) or (not tensor.batch_dims and dim is None):
+    if part is None and dim is None and (batch == recorded or not tensor.batch_dims):
         return tensor.shape, False
     shape, rounded = list(tensor.shape), False
     for i, size in enumerate(tensor.shape):
         above = size * batch if i in tensor.batch_dims else size
         below = (recorded if i in tensor.batch_dims else 1) * (ways if i == dim else 1)
+        if part is not None and i == part[0]:
+            above, below = above * part[1].numerator, below * part[1].denominator
         shape[i] = -(-above // below)
         rounded = rounded or above % below != 0
     return tuple(shape), rounded

@@ -23,10 +23,10 @@ def split_dims(
     ``forward`` and ``sources``: the operator whose gradient it computes, and its tensors. A gradient is divided as the
     tensor that it belongs to, recognised by its shape. Raises PlanError where ``mode`` does not fit the operator.
     """
-    family = family_of(kind_of(operator))
+    family = "experts" if is_expert_product(operator) else family_of(kind_of(operator))
     if mode == "embedding" and family != "embedding":
         raise PlanError(f"operator {operator.id} ({operator.name}) is not an embedding and cannot be split as one")
-    if is_backward(kind_of(operator)) and family in ("conv", "linear", "embedding"):
+    if is_backward(kind_of(operator)) and family in ("conv", "linear", "embedding", "experts"):
         if forward is None:
             raise PlanError(
                 f"operator {operator.id} ({operator.name}) cannot be split: its forward operator is unknown"
@@ -43,7 +43,21 @@ def split_dims(
         return _linear(operator, tensors, mode)
     if family == "embedding":
         return _embedding(operator, tensors, mode)
+    if family == "experts":
+        return _experts(tensors, mode)
     return [_feature_dim(tensor, family) for tensor in tensors]
+
+
+def is_expert_product(operator: Operator) -> bool:
+    """Whether it multiplies the tokens of several experts by their weights, (experts, in, out)."""
+    return operator.attributes.get("expert") is True and family_of(kind_of(operator)) == "matmul"
+
+
+def _experts(tensors: Sequence[Tensor], mode: str) -> Dims:
+    """x (..., in), weight (experts, in, out), output y (..., out)."""
+    if mode == "row":
+        return [len(tensors[0].shape) - 1, 1, *[None] * (len(tensors) - 2)]
+    return [None, 2, *[len(tensor.shape) - 1 for tensor in tensors[2:]]]
 
 
 def _conv(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:

@@ -47,7 +47,6 @@ class Sizing:
         """Whether ``operator`` does under ``split`` what it did in the trace."""
         if operator.phase == OPTIMIZER:
             return split.share == 1
-        same_part = not split.mode or split.ways == 1
-        return same_part and (
+        return split.is_whole and (
             split.batch == self._workload.batch or self.work(operator, split) == self.recorded(operator)
         )

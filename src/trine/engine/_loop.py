@@ -90,9 +90,9 @@ def advance(
     All state is in the arguments, so that the shell may grow ``flows`` and ``heap`` and call again. A heap entry is
     (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the end of a flow, which is
     valid if it is still the foreseen one. In a network with queues (``model`` from FIRST_QUEUE on) num_dirty counts the
-    messages in tasks.arrived. ``circuits`` is None in a network without: then the kernel is compiled without them. One turn of the loop looks at one task: one that has become ready, or one
-    whose event is due; then, with neither left at this instant, at the streams that have changed, at the network; then
-    time goes on.
+    messages in tasks.arrived. ``circuits`` is None in a network without: then the kernel is compiled without them.
+    One turn of the loop looks at one task: one that has become ready, or one whose event is due; then, with neither
+    left at this instant, at the streams that have changed, at the network; then time goes on.
     """
     slows = len(streams.pressure_ppm) > 0
     now = scalars[NOW]

@@ -58,7 +58,7 @@ U = np.uint64
 
 @inlined
 def circuit_event(circuits: Circuits, tasks: Tasks, task: Int, now: Int) -> Int:
-    """What ``task`` was doing is over; returns how many ps pass until its next event: 0, it has ended; -1, not known."""
+    """What ``task`` was doing is over; returns the ps until its next event: 0: it has ended; -1: not known yet."""
     circuits.number[U(HAS_CHANGED)] = 1
     step = circuits.step[U(task)]
     if step == LATENCY:
@@ -79,9 +79,7 @@ def circuit_event(circuits: Circuits, tasks: Tasks, task: Int, now: Int) -> Int:
 
 
 @inlined
-def settle(
-    circuits: Circuits, tasks: Tasks, routes: Routes, heap: Int64, size: Int, now: Int
-) -> tuple[Int, Int]:
+def settle(circuits: Circuits, tasks: Tasks, routes: Routes, heap: Int64, size: Int, now: Int) -> tuple[Int, Int]:
     """Once an instant, when all its events have happened: who gets a circuit, who sends.
 
     Returns the size of the heap, for which the caller has made sure of the room, and a task that would end too late or
@@ -164,9 +162,7 @@ def _ask(
 
 
 @inlined
-def _send_heads(
-    circuits: Circuits, tasks: Tasks, routes: Routes, heap: Int64, size: Int, now: Int
-) -> tuple[Int, Int]:
+def _send_heads(circuits: Circuits, tasks: Tasks, routes: Routes, heap: Int64, size: Int, now: Int) -> tuple[Int, Int]:
     """Let the first of each free line send, if its receiver has room; returns the size of the heap, and who is late."""
     num_heads = np.int64(0)
     late = np.int64(-1)

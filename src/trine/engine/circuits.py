@@ -20,6 +20,7 @@ from trine.model.taskgraph import TRANSFER, TaskGraph
 from trine.network.circuit import CircuitModel, IdleCircuit
 from trine.network.models import drain_ps
 
+NEVER = IdleCircuit(-1, -1)
 #: What a transfer does until its next event.
 LATENCY, SETUP, SENDING, UNDERWAY = "latency", "setup", "sending", "underway"
 
@@ -37,7 +38,7 @@ class Circuit:
     stands: bool = False
     busy: set[int] = field(default_factory=set)
     users: int = 0
-    idle: IdleCircuit = IdleCircuit(-1, -1)
+    idle: IdleCircuit = NEVER
 
 
 class Change(NamedTuple):
@@ -159,7 +160,9 @@ class CircuitState:
         idle = sorted((circuit for circuit in mine if not circuit.users), key=lambda circuit: circuit.idle)
         place = self.model.victim([circuit.idle for circuit in idle])
         if not isinstance(place, int) or not 0 <= place < len(idle):
-            raise SimulationError(f"network model {self.model.name!r}: victim must be 0 to {len(idle) - 1}, got {place!r}")
+            raise SimulationError(
+                f"network model {self.model.name!r}: victim must be 0 to {len(idle) - 1}, got {place!r}"
+            )
         circuit = idle[place]
         del self._between[circuit.ends]
         for end in circuit.ends:
@@ -216,7 +219,9 @@ def check_circuits(graph: TaskGraph) -> None:
     """Raise InputError for a transfer that needs a circuit, but does not name both of its ends."""
     nobody = on_circuit(graph) & ((graph.rank < 0) | (graph.peer < 0))
     if nobody.any():
-        raise InputError(f"{describe_task(graph, int(nobody.argmax()))} needs a circuit, but names not both of its ends")
+        raise InputError(
+            f"{describe_task(graph, int(nobody.argmax()))} needs a circuit, but names not both of its ends"
+        )
 
 
 def ranks_of(graph: TaskGraph) -> int:

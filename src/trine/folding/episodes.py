@@ -19,7 +19,7 @@ from trine.folding.partition import Partition, Sight, identity, refine
 from trine.folding.quotient import Links, Quotient, QuotientBuilder, Stretch
 from trine.folding.sight import Part, RouteTable, look, whole_parts
 from trine.folding.site import Site
-from trine.folding.sketch import SELF, Edges, Sketch
+from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
 from trine.model.taskgraph import TRANSFER, Snapshot, TaskGraph
 from trine.network.models import Network
@@ -141,7 +141,7 @@ class Folder:
         partition, sight = self._classes(parts, closed, table)
         if partition.num_classes > len(parts) and not self.distinct:
             closed, partition, sight = self._close(parts, partition, sight, table)
-        quotient = self._quotient(parts, partition, sight, table, bare=any(closed))
+        quotient = self._quotient(parts, closed, partition, sight, table, bare=any(closed))
         self._say(quotient, 0)
         if not any(closed):
             return self._whole(quotient)
@@ -188,12 +188,27 @@ class Folder:
         return [shut] * len(parts), partition, sight
 
     def _quotient(
-        self, parts: Sequence[Part], partition: Partition, sight: Sight, table: RouteTable, *, bare: bool
+        self,
+        parts: Sequence[Part],
+        closed: Sequence[frozenset[str]],
+        partition: Partition,
+        sight: Sight,
+        table: RouteTable,
+        *,
+        bare: bool,
     ) -> Quotient:
         site = self.site
-        links = Links(bytes_per_s=site.link_bytes_per_s, latency_ps=site.link_latency_ps, name=site.link_name)
         return QuotientBuilder(
-            self.job, parts, partition, sight, table, links, rank_name=site.rank_name, stretch=self.stretch, bare=bare
+            self.job,
+            parts,
+            partition,
+            sight,
+            table,
+            Links(bytes_per_s=site.link_bytes_per_s, latency_ps=site.link_latency_ps, name=site.link_name),
+            rank_name=site.rank_name,
+            closed=closed,
+            stretch=self.stretch,
+            bare=bare,
         ).build()
 
     def _say(self, quotient: Quotient, now_ps: int) -> None:
@@ -273,7 +288,12 @@ class Folder:
             parts.append(_left(part, left, number, quotient.partition.class_of))
             shut.append(closed[quotient.part_of[number]])
         partition, sight = self._classes(parts, shut, table)
-        finer = self._quotient(parts, partition, sight, table, bare=True)
+        if any(shut):
+            everything = [frozenset[str]()] * len(parts)
+            finest = self._classes(parts, everything, table)
+            if finest[0].num_classes * WORTH_A_STOP <= partition.num_classes:
+                shut, (partition, sight) = everything, finest
+        finer = self._quotient(parts, shut, partition, sight, table, bare=True)
         self._say(finer, snapshot.now_ps)
         return finer, shut, _taken_over(quotient, snapshot, finer)
 
@@ -313,7 +333,7 @@ def _begins(part: Part, shut: frozenset[str]) -> Bool:
     sketch = part.sketch
     begins = np.zeros(sketch.num_tasks, np.bool_)
     if shut:
-        closed_role = np.array([axis in shut for axis in sketch.role_axes] + [False, False])
+        closed_role = np.array([axis in shut for axis in sketch.role_axes] + [False] * (1 + len(HOSTS)))
         begins[(sketch.kind == TRANSFER) & closed_role[sketch.role]] = True
         for key in sketch.algorithm_of:
             if sketch.key_axes[key] in shut:

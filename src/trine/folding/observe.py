@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trine.folding.episodes import FoldedRun
 from trine.folding.quotient import named_tasks
 from trine.folding.site import Site
-from trine.folding.sketch import MESSAGE, SELF, Sketch
+from trine.folding.sketch import HOSTS, MESSAGE, SELF, Sketch
 from trine.model.memory import MemoryEvents
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, Records, TaskGraph
 
@@ -204,7 +204,7 @@ class _Observer:
         for row, sketch in enumerate(self.sketches):
             peers = sketch.peers[self.job.row_of[self.ranks[row]]]
             rows = [self.row_of.get(int(peer), row) for peer in peers]
-            found.append(np.array([*rows, row, row], np.int64)[sketch.role])
+            found.append(np.array([*rows, row, *[row] * len(HOSTS)], np.int64)[sketch.role])
         own = np.concatenate(found) if found else np.zeros(0, np.int64)
         return np.concatenate([own, rank[len(own) :]])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from trine.errors import PlanError, SimulationError
 from trine.folding.groups import GroupLabels
 from trine.folding.partition import Partition, Sight
 from trine.folding.sight import Part, RouteTable
-from trine.folding.sketch import HOST, MESSAGE, SELF, SENT, Edges, Sketch
+from trine.folding.sketch import HOSTS, MESSAGE, SELF, SENT, Edges, Sketch
 from trine.folding.sketching import JobSketch
+from trine.model.program import COMPUTE_STREAM
 from trine.model.taskgraph import TRANSFER, Labels, TaskGraph
 
 Int64 = npt.NDArray[np.int64]
@@ -52,7 +53,10 @@ class Quotient:
 
 
 class QuotientBuilder:
-    """Makes the graph of a partition. ``bare``: without labels, for runs whose records only count."""
+    """Makes the graph of a partition. ``bare``: without labels, for runs whose records only count.
+
+    closed: axes of each part along which nothing is exchanged yet.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class QuotientBuilder:
         links: Links,
         *,
         rank_name: Callable[[int], str],
+        closed: Sequence[Container[str]],
         stretch: Stretch | None = None,
         bare: bool = False,
     ) -> None:
@@ -73,6 +78,7 @@ class QuotientBuilder:
         self.table = table
         self.links = links
         self.rank_name = rank_name
+        self.closed = closed
         self.stretch = stretch
         self.bare = bare
         self.sight = sight
@@ -115,6 +121,7 @@ class QuotientBuilder:
             **self._labels(),
             operator_names=self.job.job.operator_names,
             layer_names=self.job.job.layer_names,
+            **self._pressure(),
         )
         return Quotient(graph=graph, partition=self.partition, parts=self.parts, part_of=self.part_of, base=self.base)
 
@@ -141,8 +148,8 @@ class QuotientBuilder:
             part = self.parts[at]
             peers = self.partition.class_of[part.sketch.peers[self.row_of_rank[rank]]]
             of_role = np.concatenate(
-                [peers, np.full(2, number, np.int32)]
-            )  # the host and the rank itself are at the end
+                [peers, np.full(1 + len(HOSTS), number, np.int32)]
+            )  # the hosts and the rank itself are at the end
             first = int(self.base[number])
             column[first : first + len(roles[at])] = np.where(is_transfer[at], of_role[roles[at]], -1)
         return column
@@ -152,6 +159,15 @@ class QuotientBuilder:
         column: Int32 = self._column(lambda part: part.sketch.stream, np.int32)
         shift = np.repeat(np.arange(self.partition.num_classes, dtype=np.int32) * count, self.sizes)
         return np.where(column >= 0, column + shift, -1).astype(np.int32)
+
+    def _pressure(self) -> dict[str, Any]:
+        """What tasks take from the compute stream of their class, where any does."""
+        pressing = any(sketch.pressure_ppm is not None for sketch in self.job.sketches)
+        if COMPUTE_STREAM not in self.job.streams or not pressing:
+            return {}
+        ppm = self._column(lambda part: _pressure_of(part.sketch), np.int32)
+        own = self._ranks() * len(self.job.streams) + self.job.streams.index(COMPUTE_STREAM)
+        return {"pressure_ppm": ppm, "pressure_stream": np.where(ppm != 0, own, -1).astype(np.int32)}
 
     def _durations(self) -> Int64:
         column: Int64 = self._column(lambda part: part.sketch.duration_ps, np.int64)
@@ -228,8 +244,8 @@ class QuotientBuilder:
         row = int(self.row_of_rank[self.partition.representatives[number]])
         links = self.table.of_row(part.sketch, role, row)
         classes = self.link_class[links]
-        if (classes < 0).any():  # along a closed axis: nothing goes there before the next episode
-            classes = classes[:0]
+        if role >= 0 and part.sketch.role_axes[role] in self.closed[self.part_of[number]]:
+            classes = classes[:0]  # nothing goes there before the next episode
         crossed: dict[int, int] = {}
         for link in classes.tolist():
             crossed[link] = crossed.get(link, 0) + 1
@@ -291,6 +307,10 @@ class _Resolved:
     number: Int32
 
 
+def _pressure_of(sketch: Sketch) -> Int32:
+    return np.zeros(sketch.num_tasks, np.int32) if sketch.pressure_ppm is None else sketch.pressure_ppm
+
+
 def _resolve_edges(
     part: Part, others: dict[int, Part], positions: dict[int, int], describe: Callable[[Part], str]
 ) -> _Resolved:
@@ -332,7 +352,7 @@ def named_tasks(edges: Edges, at: Int64, sketch: Sketch, position: int) -> Int64
 def _route_pairs(part: Part) -> tuple[list[tuple[int, int]], Int64]:
     """The distinct (role, software ps) of a part's transfers, and which of them each task has (the last: none)."""
     role, software = part.sketch.role[part.tasks].astype(np.int64), part.sketch.software_ps[part.tasks]
-    sends = np.flatnonzero((role >= 0) | (role == HOST))
+    sends = np.flatnonzero((role >= 0) | np.isin(role, HOSTS))
     pairs, inverse = np.unique(np.stack([role[sends], software[sends]], axis=1), axis=0, return_inverse=True)
     index = np.full(len(part.tasks), len(pairs), np.int64)
     index[sends] = inverse.ravel()

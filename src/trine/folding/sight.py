@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from trine.folding._refine import SEPARATOR
 from trine.folding.partition import Sight
-from trine.folding.sketch import HOST, Edges, Sketch
+from trine.folding.sketch import HOST, HOSTS, TO_HOST, Edges, Sketch
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
-#: (ranks or None for their hosts, ranks) -> CSR of links of the routes
-Routes = Callable[[Int64 | None, Int64], tuple[Int64, Int32]]
+#: (ranks or None for the hosts of the others, ranks or None likewise) -> CSR of links of the routes
+Routes = Callable[[Int64 | None, Int64 | None], tuple[Int64, Int32]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Part:
     @property
     def sent_roles(self) -> list[int]:
         """Roles that messages go to (or come from, the host first), in order."""
-        return [int(role) for role in np.unique(self.sketch.role[self.tasks]) if role >= 0 or role == HOST]
+        return [int(role) for role in np.unique(self.sketch.role[self.tasks]) if role >= 0 or role in HOSTS]
 
 
 def whole_parts(sketches: Sequence[Sketch]) -> list[Part]:
@@ -77,6 +77,8 @@ class RouteTable:
         if key not in self.known:
             if role == HOST:
                 self.known[key] = self.routes(None, sketch.ranks)
+            elif role == TO_HOST:
+                self.known[key] = self.routes(sketch.ranks, None)
             else:
                 self.known[key] = self.routes(sketch.ranks, sketch.peers[:, role].astype(np.int64))
         return self.known[key]
@@ -128,7 +130,7 @@ def _blocks(part: Part, table: RouteTable, closed: Container[str]) -> list[tuple
     return blocks + [
         _route_block(part, table, role)
         for role in part.sent_roles
-        if role == HOST or sketch.role_axes[role] not in closed
+        if role in HOSTS or sketch.role_axes[role] not in closed
     ]
 
 
@@ -142,4 +144,4 @@ def _route_block(part: Part, table: RouteTable, role: int) -> tuple[Int64, Int64
     firsts = np.cumsum(counts + 1) - (counts + 1)
     where = np.repeat(firsts + 1, counts) + within
     values[where] = links[np.repeat(ptr[:-1][part.rows], counts) + within] + table.num_ranks
-    return part.ranks, counts + 1, values, role + 3
+    return part.ranks, counts + 1, values, role + 1 - min(HOSTS)

@@ -44,18 +44,27 @@ class Site:
     def rank_name(self, rank: int) -> str:
         return "gpu0" if self.cluster is None else self.cluster.device_name(int(self.devices[rank]))
 
-    def routes(self, sources: Int64 | None, targets: Int64) -> tuple[Int64, Int32]:
-        """CSR of the links from rank to rank; without ``sources`` from the host memory of each target.
+    def routes(self, sources: Int64 | None, targets: Int64 | None) -> tuple[Int64, Int32]:
+        """CSR of the links from rank to rank; without ``sources`` from the host memory of each target, without
+        ``targets`` to that of each source.
 
         Raises PlanError for a rank whose host is not known.
         """
-        to = self.devices[targets]
         if self.cluster is None:
-            return np.zeros(len(targets) + 1, np.int64), np.zeros(0, np.int32)
-        if sources is not None:
-            return self.cluster.routes(self.devices[sources], to)
-        hosts, routes = self.cluster.host_routes(to)
+            given = sources if targets is None else targets
+            assert given is not None
+            return np.zeros(len(given) + 1, np.int64), np.zeros(0, np.int32)
+        return self.cluster.routes(self._ends(sources, targets), self._ends(targets, sources))
+
+    def _ends(self, ranks: Int64 | None, others: Int64 | None) -> Int64:
+        """Devices of ``ranks``, or the host memories of ``others``."""
+        assert self.cluster is not None
+        if ranks is not None:
+            return self.devices[ranks]
+        assert others is not None
+        devices = self.devices[others]
+        hosts = self.cluster.hosts_of(devices)
         if (hosts < 0).any():
-            name = self.cluster.device_name(int(to[np.argmax(hosts < 0)]))
-            raise PlanError(f"device {name!r} has no host memory to copy inputs from")
-        return routes
+            name = self.cluster.device_name(int(devices[np.argmax(hosts < 0)]))
+            raise PlanError(f"device {name!r} has no host memory to copy from or to")
+        return hosts

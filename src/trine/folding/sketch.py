@@ -17,8 +17,9 @@ Int32 = npt.NDArray[np.int32]
 Int16 = npt.NDArray[np.int16]
 Int8 = npt.NDArray[np.int8]
 
-#: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from.
-SELF, HOST = -1, -2
+#: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from, or to.
+SELF, HOST, TO_HOST = -1, -2, -3
+HOSTS = (HOST, TO_HOST)
 #: What an edge names at the rank in its role: a task by number, a send of a collective, the entry into one, a message.
 TASK, SENT, ENTERED, MESSAGE = 0, 1, 2, 3
 
@@ -50,6 +51,7 @@ class Sketch:
     the grid along which each role lies. kind: int8[n]; duration_ps, size_bytes, software_ps (before a message enters
     its first link): int64[n]; stream: int32[n], within the rank; labels: int32[fields, n]; key: int32[n], the
     collective that a task belongs to, or -1; role: int16[n], of transfers whom they go to (HOST: they come from there).
+    pressure_ppm: int32[n], what the compute stream of the rank loses when a task ends; None where nothing presses.
     entered, first_sent: int32[keys], the entry into each collective and the first of its sends, -1 where the rank takes
     no part. messages: (message, position of the receiver on its axis) -> task that sends it. algorithm_of: of each
     key that it takes part in, the algorithm. key_axes: the axis of every key.
@@ -73,6 +75,7 @@ class Sketch:
     messages: Mapping[tuple[int, int], int]
     algorithm_of: Mapping[int, str]
     key_axes: tuple[str, ...]
+    pressure_ppm: Int32 | None = None
 
     @property
     def num_tasks(self) -> int:

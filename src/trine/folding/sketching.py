@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trine.errors import PlanError
 from trine.folding.calls import Call, CallPlan, GroupCosts, call_of, group_answers, plan_call
-from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, Edges, Sketch
+from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, TO_HOST, Edges, Sketch
 from trine.model.program import Job, Peer
 from trine.model.schedule import RankSends
 from trine.model.taskgraph import TRANSFER
@@ -288,6 +288,7 @@ class _Sketcher:
             first_sent=first_sent,
             messages=self.maker.sent[self.program],
             key_axes=tuple(axis for axis, _ in self.maker.keys),
+            pressure_ppm=columns.pressure_ppm,
             algorithm_of={
                 key: self.maker.plans[call].answers[self.chosen[call][0]].algorithm for key, call in self.calls.items()
             },
@@ -359,6 +360,7 @@ class _Sketcher:
             columns.role[task] = roles[send.peer]
             columns.software_ps[task] = self.software[send.peer, send.size_bytes]
         columns.role[self.template.copies] = HOST
+        columns.role[self.template.stores] = TO_HOST
         receives = self.template.receives
         numbers = []
         for _, receive in receives:
@@ -421,6 +423,8 @@ class _Columns:
         self.size_bytes = grown(template.size_bytes, 0, np.int64)
         self.stream = grown(template.stream, -1, np.int32)
         self.key = grown(keys, -1, np.int32)
+        pressure = template.pressure_ppm
+        self.pressure_ppm = None if pressure is None else grown(pressure, 0, np.int32)
         self.software_ps = np.zeros(total, np.int64)
         self.role = np.full(total, SELF, np.int16)
         self.labels = np.full((len(template.labels), total), -1, np.int32)

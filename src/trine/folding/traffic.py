@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from trine.folding.sight import RouteTable
 from trine.folding.site import Site
-from trine.folding.sketch import HOST, Sketch
+from trine.folding.sketch import HOSTS, Sketch
 from trine.folding.sketching import JobSketch
 from trine.model.taskgraph import TRANSFER
 from trine.results.traffic import LinkUse
@@ -43,13 +43,13 @@ def link_uses(job: JobSketch, site: Site, table: RouteTable, step: int | None, s
 
 
 def _bytes_by_role(sketch: Sketch, step: int | None) -> dict[int, int]:
-    chosen = (sketch.kind == TRANSFER) & ((sketch.role >= 0) | (sketch.role == HOST))
+    chosen = (sketch.kind == TRANSFER) & ((sketch.role >= 0) | np.isin(sketch.role, HOSTS))
     if step is not None:
         chosen &= sketch.labels[5] == step
-    roles = sketch.role[chosen].astype(np.int64) - HOST
+    roles = sketch.role[chosen].astype(np.int64) - min(HOSTS)
     exact = np.zeros(int(roles.max(initial=-1)) + 1, np.int64)
     np.add.at(exact, roles, sketch.size_bytes[chosen])
-    return {int(role) + HOST: int(exact[role]) for role in np.flatnonzero(exact)}
+    return {int(role) + min(HOSTS): int(exact[role]) for role in np.flatnonzero(exact)}
 
 
 def collective_totals(job: JobSketch, step: int | None) -> dict[tuple[str, int, int], int]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: The streams of a rank: operators on the GPU, and their launches by the CPU thread.
-COMPUTE_STREAM, LAUNCH_STREAM = "compute", "cpu"
-PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER, PHASE_INPUT, PHASE_RECOMPUTE = 0, 1, 2, 3, 4
+#: The streams of a rank: operators on the GPU, their launches by the CPU thread, and work that the host does for it.
+COMPUTE_STREAM, LAUNCH_STREAM, HOST_STREAM = "compute", "cpu", "host"
+PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER, PHASE_INPUT, PHASE_RECOMPUTE, PHASE_OFFLOAD = 0, 1, 2, 3, 4, 5
 
 
 class Label(NamedTuple):
@@ -48,13 +48,17 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send bytes to a peer, whose program has the :class:`Recv` with the same ``tag``."""
+    """Send bytes to a peer, whose program has the :class:`Recv` with the same ``tag``.
+
+    ``pressure_ppm``: millionths of its speed that the compute stream loses while the message is on its way.
+    """
 
     peer: Peer
     size_bytes: int
     tag: tuple[int | str, ...]
     after: tuple[int, ...]
     label: Label
+    pressure_ppm: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,12 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """Copy bytes from the memory of this rank's host to the rank."""
+    """Copy bytes from the memory of this rank's host to the rank, or ``to_host``."""
 
     size_bytes: int
     after: tuple[int, ...]
     label: Label
+    to_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class Collective:
     (None: the default of the kind).
     Collectives of one ``queue`` run in the order of the program, one after the other; an empty queue is that of the
     axis. (Libraries run those of one communicator and stream in order.)
+    ``pressure_ppm``: millionths of its speed that the compute stream loses from the entry to the end of the collective.
     """
 
     kind: str
@@ -96,6 +102,7 @@ class Collective:
     after: tuple[int, ...]
     label: Label
     queue: str = ""
+    pressure_ppm: int = 0
 
 
 Step = Compute | Send | Recv | HostCopy | Collective

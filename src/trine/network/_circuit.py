@@ -19,9 +19,9 @@ SETUP_PS, BYTES_PER_S, LATENCY_PS, BUFFER, PORTS = 0, 1, 2, 3, 4
 NUM_ARRIVED, NUM_CHANGED, NUM_OPEN, NUM_ROOMS, NUM_FREE, NUM_ASKED, HAS_CHANGED = 5, 6, 7, 8, 9, 10, 11
 NUMBERS = 12
 
-#: ``step[task]``: it needs no circuit; what its next event ends (the latency of its route, the set-up that it asked for,
-#: sending, the way of its last byte); that it waits: for a circuit (LISTED too: and is being asked again), in line; in
-#: line after it has set the circuit up itself.
+#: ``step[task]``: it needs no circuit; what its next event ends (the latency of its route, the set-up that it asked
+#: for, sending, the way of its last byte); that it waits: for a circuit (LISTED too: and is being asked again), in
+#: line; in line after it has set the circuit up itself.
 NONE, LATENCY, SETUP, SENDING, UNDERWAY, ASKING, LISTED, IN_LINE, SETTER = range(9)
 
 #: ``rank[RANK * r + field]``: circuits; those of them in use; first and last that wait for a circuit, for room; whether

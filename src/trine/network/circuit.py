@@ -56,7 +56,8 @@ class CircuitSwitching(FairSharing):
 
     name = CIRCUIT
     folds: str | None = (
-        "circuits are set up one after the other in the order of tasks, so that ranks that are alike are not served alike"
+        "circuits are set up in the order of tasks, one after the other, so that ranks that are alike are not served "
+        "alike"
     )
 
     def __init__(self, circuits: Circuits = PASSAGE) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from trine.errors import PlanError
 from trine.model.program import Job, RankProgram
 from trine.model.workload import Workload
+from trine.parallel.contention_order import in_sequence
 from trine.parallel.context import JobContext
 from trine.parallel.data_parallel import build_data_parallel
+from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import Plan
 from trine.parallel.stage import StageBuilder
 
@@ -36,13 +38,19 @@ class BuildReport:
 
 
 def build_job(
-    workload: Workload, plan: Plan, compute: ComputeModel, *, launch: LaunchCosts | None = None, has_host: bool = False
-) -> tuple[Job, BuildReport]:
+    workload: Workload, plan: Plan, compute: ComputeModel, *, launch: LaunchCosts | None = None, has_host: bool = False,
+    host_bytes_per_s: float | None = None,
+) -> tuple[Job, BuildReport]:  # fmt: skip
     """Build the rank programs of ``workload`` under ``plan``.
+
+    has_host: whether ranks have host memory; host_bytes_per_s: its bandwidth for each rank, which offload of the
+    optimizer needs.
 
     Raises PlanError when the layout, the batch or the cuts cannot run.
     """
     context = JobContext(workload, plan, compute, launch)
+    check_offload(context, has_host)
+    context.host_bytes_per_s = host_bytes_per_s
     steps = len(workload.operators) * len(context.micro_batches) * plan.num_steps
     if steps > MAX_STEPS:
         raise PlanError(
@@ -58,6 +66,9 @@ def build_job(
         programs = tuple(builder.build() for builder in builders)
         program_of = tuple(rank // (plan.dp * plan.tp) for rank in range(plan.num_ranks))
         buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in builders)
+    require_copies(plan.offload, programs)
+    if plan.overlap == "none":
+        programs = tuple(in_sequence(program) for program in programs)
     job = Job(
         axes=plan.axes,
         programs=programs,

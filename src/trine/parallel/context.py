@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from trine.compute import Split
 from trine.errors import PlanError
 from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_OPTIMIZER, PHASE_RECOMPUTE, Label
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
@@ -14,6 +14,7 @@ from trine.parallel.chunks import Chunk, operators_by_chunk
 from trine.parallel.extension import BOTH, INPUT_PART
 from trine.parallel.ownership import OwnedWeight, owned_weights, trained_bytes
 from trine.parallel.plan import Plan, micro_batches
+from trine.parallel.portions import Portions
 from trine.parallel.recompute import check_recompute, recompute_notes, recomputed
 from trine.parallel.schedules import SCHEDULES, Pipeline
 from trine.parallel.stages import Crossing, Stages, cut_into_stages
@@ -22,6 +23,8 @@ from trine.parallel.tensor import TensorSplit, local_parameter_bytes, split_oper
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
 
+#: The share of an operator that is not divided.
+WHOLE = Fraction(1)
 PHASE_NUMBER = {FORWARD: PHASE_FORWARD, BACKWARD: PHASE_BACKWARD, OPTIMIZER: PHASE_OPTIMIZER}
 
 
@@ -57,8 +60,11 @@ class JobContext:
             if not self.splits:
                 raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
         self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp)
+        self.portions = Portions(workload, plan)
+        self.local_bytes |= {t: -(-self.local_bytes[t] // plan.ep) for t in self.portions.expert_weights}
         self.evidence_ps: dict[str, int] = {}
-        self._durations: dict[tuple[int, int, Fraction, str], tuple[int, str]] = {}
+        self.host_bytes_per_s: float | None = None  # of host memory for each rank, where it is of interest
+        self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
         self._bytes: dict[tuple[int, int], int] = {}
         self.made_storages = {workload.tensors[t].storage for op in workload.operators for t in op.outputs}
         self.pipeline = Pipeline(plan.pp, len(self.micro_batches), plan.virtual_stages, workload.is_training)
@@ -123,14 +129,15 @@ class JobContext:
         return self.splits.get(owner) if owner is not None else None
 
     def duration(
-        self, op: Operator, batch: int, share: Fraction = Fraction(1), *, count: bool = True, part: str = BOTH
+        self, op: Operator, batch: int, share: Fraction = WHOLE, *, count: bool = True, part: str = BOTH
     ) -> int:
         """Time of an operator at ``batch`` samples on one rank of the tp group, in picoseconds.
 
         ``part``: of a backward operator that is run in halves, the one of its two products that is meant; each is
         taken to be half of the time, the gradient of activations rounded up.
         """
-        key = op.id, batch, share, part
+        # A fraction takes longer to hash than all the rest, and nearly every operator is run as a whole.
+        key = (op.id, batch, part) if share is WHOLE else (op.id, batch, part, share)
         known = self._durations.get(key)
         if known is None:
             known = self._durations[key] = self._duration(op, batch, share, part)
@@ -140,29 +147,52 @@ class JobContext:
         return ps
 
     def _duration(self, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
-        split = self.split_of(op)
-        if split is None:
-            answer = self.compute.duration(op, Split(batch=batch, share=share))
-        else:
-            mode = "column" if split.mode == "shared" else split.mode
-            answer = self.compute.duration(op, Split(batch=batch, ways=self.plan.tp, mode=mode))
+        answer = self.compute.duration(op, self.portions.split(op, batch, share, self.split_of(op)))
+        ps = answer.ps * self.portions.repeats(op)
         if part == BOTH:
-            return answer.ps, answer.evidence
-        return (answer.ps + (part == INPUT_PART)) // 2, "assumed"
+            return ps, answer.evidence
+        return (ps + (part == INPUT_PART)) // 2, "assumed"
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
-        """Bytes of a whole tensor when the step runs at ``batch`` samples, rounded up."""
+        """Bytes of a tensor on the tokens of one rank at ``batch`` samples, with all features, rounded up."""
         size = self._bytes.get((tensor_id, batch))
         if size is None:
             tensor = self.workload.tensors[tensor_id]
-            scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims)
+            scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims) * self.portions.of_tensor(tensor)
             size = self._bytes[tensor_id, batch] = -(-tensor.size_bytes * scale.numerator // scale.denominator)
         return size
 
     def rank_bytes(self, tensor_id: int, batch: int) -> int:
-        """Bytes of a tensor that one rank of the tp group holds: its part, where the tensor is divided."""
-        size = self.scaled_bytes(tensor_id, batch)
-        return -(-size // self.plan.tp) if self.workload.tensors[tensor_id].storage in self.divided else size
+        """Bytes of a tensor that one rank of the tp group holds: its part, where features or tokens are divided."""
+        size, tensor = self.scaled_bytes(tensor_id, batch), self.workload.tensors[tensor_id]
+        in_parts = tensor.storage in self.divided or (self.plan.sequence_parallel and self.portions.has_tokens(tensor))
+        return -(-size // self.plan.tp) if in_parts else size
+
+    def output_share(self, op: Operator) -> Fraction:
+        """The part of an operator's output that one rank of the tp group holds.
+
+        Forward: an output that stays divided, or that of an operator on divided tensors. Backward: the gradient of an
+        input that was divided, which is that of a row split. With sequence parallelism everything is in parts.
+        """
+        if self.plan.sequence_parallel:
+            return Fraction(1, self.plan.tp)
+        split = self.split_of(op)
+        if split is None:
+            return Fraction(1)
+        divided = split.mode == "shared" or (
+            split.mode == "row" if op.phase == BACKWARD else split.mode == "column" and not split.forward
+        )
+        return Fraction(1, self.plan.tp) if divided else Fraction(1)
+
+    def with_load(self, load: Fraction) -> JobContext:
+        """The same for a rank whose experts have ``load`` times an even share of the tokens."""
+        if load == self.portions.load:
+            return self
+        other = copy.copy(self)
+        other.portions = copy.copy(self.portions)
+        other.portions.load = load
+        other._durations, other._bytes = {}, {}
+        return other
 
     def input_bytes(self, operators: Iterable[Operator], batch: int) -> int:
         """Bytes of the data that ``operators`` are given from outside: largest view of each storage, at ``batch``."""

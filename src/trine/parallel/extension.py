@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trine.model.workload import Operator
 
 if TYPE_CHECKING:
+    from trine.model.program import Label
+    from trine.parallel.chunks import Run
     from trine.parallel.stage import StageBuilder
 
 #: What a pass of the backward phase computes, where a schedule splits it (:attr:`Place.part`).
@@ -61,6 +63,10 @@ class Extension:
 
     def before(self, op: Operator, place: Place) -> None:
         """Before an operator, after what arrives for it from other stages."""
+
+    def write(self, run: Run, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
+        """Write an operator in pieces, in place of as one; its last step, or None to leave it to others."""
+        return None
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         """After an operator on ``batch`` samples, step ``done`` of the program; before what it sends on."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trine.collectives import expand, make_schedule
 from trine.errors import PlanError
 from trine.model.memory import MemoryEvents
-from trine.model.program import Collective, Job
+from trine.model.program import COMPUTE_STREAM, Collective, Job
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, TaskGraph
 from trine.parallel.grid import RankGrid
 from trine.parallel.template import make_template
@@ -69,10 +69,17 @@ class Placement:
 
     def from_host(self, rank: int) -> int:
         """Number of the route from the host memory that serves a rank to its device."""
+        return self._number(self._host(rank), self.devices[rank])
+
+    def to_host(self, rank: int) -> int:
+        """Number of the route from a rank's device to the host memory that serves it."""
+        return self._number(self.devices[rank], self._host(rank))
+
+    def _host(self, rank: int) -> int:
         host = self.host_of(self.devices[rank])
         if host is None:
-            raise PlanError(f"device {self.device_names[self.devices[rank]]!r} has no host memory to copy inputs from")
-        return self._number(host, self.devices[rank])
+            raise PlanError(f"device {self.device_names[self.devices[rank]]!r} has no host memory to copy from or to")
+        return host
 
     def _number(self, source: int, target: int, software_ps: int = 0) -> int:
         key = (source, target, software_ps)
@@ -141,6 +148,10 @@ class _Assembly:
                 number = int(self.base[rank]) + task
                 self.peer[number] = rank
                 self.route[number] = self.placement.from_host(rank)
+            for task in self.templates[program].stores:
+                number = int(self.base[rank]) + task
+                self.peer[number] = rank
+                self.route[number] = self.placement.to_host(rank)
         self.edges.append(self._received(sent))
 
     def _message(self, rank: int, target: int, size_bytes: int) -> int:
@@ -250,6 +261,19 @@ class _Assembly:
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
+    def _pressure(self) -> dict[str, npt.NDArray[np.int32]]:
+        """What tasks take from the compute streams of their ranks, where any does."""
+        columns = [template.pressure_ppm for template in self.templates]
+        if COMPUTE_STREAM not in self.streams or all(column is None for column in columns):
+            return {}
+        ppm = np.zeros(self.num_tasks, dtype=np.int32)
+        for rank, program in enumerate(self.job.program_of):
+            column = columns[program]
+            if column is not None:
+                ppm[self.base[rank] : self.base[rank] + len(column)] = column
+        own = self._column("rank").astype(np.int32) * len(self.streams) + self.streams[COMPUTE_STREAM]
+        return {"pressure_ppm": ppm, "pressure_stream": np.where(ppm != 0, own, -1).astype(np.int32)}
+
     def _put(self, name: str, values: npt.NDArray[np.generic]) -> None:
         self.columns.setdefault(name, []).append(values)
 
@@ -299,6 +323,7 @@ class _Assembly:
             operator_names=self.job.operator_names,
             layer_names=self.job.layer_names,
             collectives=tuple(self.collectives),
+            **self._pressure(),
         )
 
     def memory(self) -> MemoryEvents:

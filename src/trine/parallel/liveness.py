@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -70,6 +70,7 @@ class StageMemory:
         self._sizes: dict[tuple[RunKey, int], tuple[tuple[int, int, int], ...]] = {}
         self._live: dict[int, dict[int, tuple[int, int]]] = {}  # micro-batch -> storage -> bytes, category
         self._gradients: dict[int, int] = {}
+        self._parts: dict[int, int] = {}  # gradients that are spread over replicas
         self._gradients_of: dict[int, list[int]] = {}
         for owned in context.weights[stage]:
             if owned.gradient_operator is not None:
@@ -162,15 +163,18 @@ class StageMemory:
             touch = self._touches[self._order_of[microbatch]][key]
             known = self._sizes.get((key, batch))
             if known is None:
-                known = self._sizes[key, batch] = self._resolve(touch, batch, self._local_share(op))
+                known = self._sizes[key, batch] = self._resolve(touch, batch, self._context.output_share(op))
             sizes = known
         live = self._live.setdefault(microbatch, {})
+        changes = self._writer.memory
         for storage, size, category in sizes:
             if storage not in live:
-                self._allocate(storage, microbatch, step, size, category)
+                live[storage] = (size, category)
+                changes.append(MemoryChange(step, False, size, category))
         for storage in touch.frees:
             if storage in live:
-                self._free(storage, microbatch, step)
+                size, category = live.pop(storage)
+                changes.append(MemoryChange(step, True, -size, category))
         if run.adds and op.id in self._gradients_of:
             for weight in self._gradients_of[op.id]:
                 if weight not in self._gradients:
@@ -185,21 +189,7 @@ class StageMemory:
             if category != CATEGORY["inputs"]:
                 size = -(-size * share.numerator // share.denominator)
             found.append((storage, size, category))
-        return tuple(found)
-
-    def _local_share(self, op: Operator) -> Fraction:
-        """The part of an operator's output that one rank of the tp group holds.
-
-        Forward: an output that stays divided, or that of an operator on divided tensors. Backward: the gradient of an
-        input that was divided, which is that of a row split.
-        """
-        split = self._context.split_of(op)
-        if split is None:
-            return Fraction(1)
-        divided = split.mode == "shared" or (
-            split.mode == "row" if op.phase == BACKWARD else split.mode == "column" and not split.forward
-        )
-        return Fraction(1, self._context.plan.tp) if divided else Fraction(1)
+        return tuple(row for row in found if row[1])
 
     def received(self, tensor_id: int, step: int, microbatch: int) -> None:
         """A forward tensor arrived from another stage at program step ``step``."""
@@ -223,10 +213,35 @@ class StageMemory:
             size = self._context.rank_bytes(crossing.tensor, self._context.micro_batches[microbatch])
             self._allocate(storage, microbatch, step, size, CATEGORY["activations"])
 
+    def temporary(self, size_bytes: int, first: int, last: int, category: str = "activations") -> None:
+        """``size_bytes`` from the start of program step ``first`` to the end of step ``last``."""
+        self._change(first, False, size_bytes, CATEGORY[category])
+        self._change(last, True, -size_bytes, CATEGORY[category])
+
+    def scattered(self, weights: Iterable[int], ways: int, step: int) -> None:
+        """At the end of ``step`` of the gradients of ``weights`` a part of one in ``ways`` is left."""
+        for weight in weights:
+            whole = self._gradients.pop(weight, 0)
+            self._change(step, True, -whole, CATEGORY["gradients"])
+            if weight not in self._parts:
+                self._parts[weight] = -(-whole // ways)
+                self._change(step, True, self._parts[weight], CATEGORY["gradients"])
+
     def gathered(self, size_bytes: int, step: int) -> None:
         """What other replicas sent to this one at ``step`` stays until the step ends."""
         self._live.setdefault(-1, {})
         self._allocate(-1 - step, -1, step, size_bytes, CATEGORY["activations"])
+
+    def live(self, microbatch: int) -> Mapping[int, tuple[int, int]]:
+        """Storage -> (bytes, category) of what a micro-batch holds now."""
+        return self._live.get(microbatch, {})
+
+    def gradients_left(self, weights: Iterable[int], step: int) -> None:
+        """The gradients of ``weights`` are elsewhere when ``step`` has ended."""
+        for weight in weights:
+            for sizes in (self._gradients, self._parts):
+                if weight in sizes:
+                    self._change(step, True, -sizes.pop(weight), CATEGORY["gradients"])
 
     def end_of_microbatch(self, microbatch: int) -> None:
         """After its last pass here nothing of a micro-batch is left (tensors that no listed operator reads again)."""
@@ -238,9 +253,10 @@ class StageMemory:
         """Gradients are set to None, and whatever else the step left is given back."""
         if not last:
             return
-        for size in self._gradients.values():
-            self._change(last[0], True, -size, CATEGORY["gradients"])
-        self._gradients.clear()
+        for sizes in (self._gradients, self._parts):
+            for size in sizes.values():
+                self._change(last[0], True, -size, CATEGORY["gradients"])
+            sizes.clear()
         for microbatch, live in self._live.items():
             for storage in list(live):
                 self._free(storage, microbatch, last[0])

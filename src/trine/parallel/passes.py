@@ -53,7 +53,7 @@ class RankPasses:
                 self._last[False, one.chunk] = i
             if one.kind in (BACKWARD_PASS, WEIGHT_PASS):
                 self._last[True, one.chunk] = i
-        self._each = context.plan.sync == "each"
+        self._each = context.plan.reduces_each
         self._index = {one: i for i, one in enumerate(self.passes)}
         chunks = [context.chunks[number] for number in context.schedule.chunks_of(rank, context.pipeline)]
         self.forward = [op for chunk in chunks for op in chunk.forward]

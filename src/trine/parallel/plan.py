@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trine.errors import PlanError, nearest
+from trine.parallel.axes import DEFAULT_ORDER, Groups, grid_axes
+from trine.parallel.forms import BALANCED, GRADIENTS_SHARDED, check_forms
 from trine.parallel.schedules import SCHEDULES
 
 MIB = 2**20
@@ -17,13 +19,18 @@ INPUT_COPIES = ("step", "prefetch", "none")
 BALANCES = ("time", "layers")
 RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
+OVERLAPS = ("ideal", "modelled", "none")
+OFFLOADS = ("none", "optimizer", "activations")
+_FORM_WAYS = ("cp", "ep", "tp_overlap")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How one job is spread over ``dp * tp * pp`` ranks.
+    """How one job is spread over ``dp * cp * tp * pp`` ranks.
 
-    dp, tp, pp: ways of data, tensor and pipeline parallelism.
+    dp, tp, pp: ways of data, tensor and pipeline parallelism. cp: ways in which the sequence of each sample is divided
+        (context parallelism). ep: ways in which experts are divided; ep divides dp.
+    order: the axes, fastest first: ``"tp-cp-ep-dp-pp"`` puts tensor-parallel ranks next to each other.
     data: ``"ddp"`` (DistributedDataParallel) or ``"dp"`` (DataParallel: one process, scatter, replicate, gather).
     batch: samples of one data-parallel replica in a step; None takes the trace's.
     micro_batch: samples of one micro-batch; None takes the whole batch. The last micro-batches of an uneven batch are
@@ -45,6 +52,29 @@ class Plan:
         (``"prefetch"``), or are on the device already (``"none"``).
     num_steps: training steps to run, one after the other.
     algorithms: (collective, algorithm) pairs, where it is not to be the first that is registered for it.
+    buffers: DDP's broadcast of buffers before the forward pass: ``"broadcast"``, ``"none"``, or ``"auto"``: up to 64
+        replicas only, as ranks of such a job all behave differently.
+    dp_overlap: gradients are reduced during the backward pass (True), or all behind it.
+    sharding: what data-parallel ranks hold a part of only: ``"none"``; ``"zero1"``: optimizer state; ``"zero2"``:
+        gradients too; ``"zero3"`` and ``"fsdp"``: parameters too, which are gathered unit by unit.
+    shard_ways: hybrid sharding: groups of so many ranks each spread everything once; None spreads over all.
+    reshard: with fsdp, whether gathered parameters are given up between the forward and the backward pass.
+    prefetch: how many units are gathered ahead (None: 1), which bounds the units alive to one more. With zero1 and
+        zero2: 1 gathers parameters beside the next forward pass, 0 or None before it.
+    shard_unit_bytes: a unit closes when its parameters have so many bytes; None makes each layer a unit.
+    sequence_parallel: with tp_style ``"megatron"``, operators outside of split ones run on a part of the sequence.
+    tp_overlap: pieces into which the collectives of sequence parallelism and the products beside them are cut, so that
+        they overlap; 1 for no overlap.
+    cp_style: how attention sees the whole sequence: ``"ring"`` (keys and values go round), ``"all-gather"`` (of keys
+        and values), ``"ulysses"`` (an all-to-all of heads).
+    expert_imbalance: how tokens spread over experts: ``"balanced"`` or ``"zipf:S"`` (expert n gets 1/n**S).
+    expert_shares: the same as measured: the part of the tokens of each expert.
+    capacity_factor: an expert takes at most so many times its even share of the tokens; the rest is dropped.
+    overlap: how communication runs beside compute: ``"ideal"``: neither slows the other down; ``"modelled"``: its
+        kernels take SMs and memory bandwidth from compute (docs/background/contention.md); ``"none"``: they take turns.
+    offload: what is kept in host memory: ``"optimizer"`` (states, and the optimizer runs on the CPU, as in
+        ZeRO-Offload) or ``"activations"`` (those kept for the backward pass, fetched again before it).
+    sync_every: local SGD: replicas average their parameters every so many steps in place of reducing gradients.
 
     Raises PlanError for values that cannot be, or that contradict each other.
     """
@@ -68,13 +98,32 @@ class Plan:
     recompute: str = "none"
     recompute_layers: int | None = None
     sync: str = "last"
+    cp: int = 1
+    ep: int = 1
+    order: str = DEFAULT_ORDER
+    buffers: str = "auto"
+    dp_overlap: bool = True
+    sharding: str = "none"
+    shard_ways: int | None = None
+    reshard: bool = True
+    prefetch: int | None = None
+    shard_unit_bytes: int | None = None
+    sequence_parallel: bool = False
+    tp_overlap: int = 1
+    cp_style: str = "ring"
+    expert_imbalance: str = BALANCED
+    expert_shares: tuple[float, ...] = ()
+    capacity_factor: float | None = None
+    sync_every: int | None = None
+    overlap: str = "ideal"
+    offload: str = "none"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", _names(self.cuts))
         object.__setattr__(self, "algorithms", tuple((str(kind), str(name)) for kind, name in self.algorithms))
-        for name in ("dp", "tp", "pp", "num_steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages"):
+        for name in ("dp", "tp", "pp", "num_steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", *_FORM_WAYS):
             _require_positive(name, getattr(self, name))
-        for name in ("batch", "micro_batch", "recompute_layers"):
+        for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
         if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
@@ -87,9 +136,24 @@ class Plan:
         _require_one_of("balance", self.balance, BALANCES)
         _require_one_of("recompute", self.recompute, RECOMPUTE)
         _require_one_of("sync", self.sync, SYNCS)
+        _require_one_of("overlap", self.overlap, OVERLAPS)
+        _require_one_of("offload", self.offload, OFFLOADS)
         if self.data == "dp":
             self._check_data_parallel()
+        if self.prefetch is not None and self.prefetch != 0:
+            _require_positive("prefetch", self.prefetch)
+        object.__setattr__(self, "expert_shares", tuple(self.expert_shares))
         self._check_pipeline()
+        self._check_overlap()
+        check_forms(self)
+
+    def _check_overlap(self) -> None:
+        if self.overlap != "ideal" and self.num_ranks == 1 and (self.offload == "none" or self.overlap == "modelled"):
+            raise PlanError(f"overlap {self.overlap!r} is about communication, and one GPU has none")
+        if self.data == "dp" and self.overlap != "ideal":
+            raise PlanError("DataParallel (dp) overlaps nothing with compute, so overlap cannot matter: it needs ddp")
+        if self.data == "dp" and self.offload != "none":
+            raise PlanError("DataParallel (dp) is modelled without offload: it needs ddp")
 
     def _check_pipeline(self) -> None:
         parts = self.pp * self.virtual_stages
@@ -102,7 +166,7 @@ class Plan:
             raise PlanError(f"balance says where the pipeline is cut, but {reason}")
         if self.recompute_layers is not None and self.recompute != "full":
             raise PlanError(f"recompute_layers is about full recomputation, and recompute is {self.recompute!r}")
-        if self.sync == "each" and self.dp == 1:
+        if self.sync == "each" and self.dp * self.cp == 1:
             raise PlanError("sync is about reductions over replicas, and dp = 1 has none")
 
     def _check_data_parallel(self) -> None:
@@ -120,12 +184,28 @@ class Plan:
 
     @property
     def num_ranks(self) -> int:
-        return self.dp * self.tp * self.pp
+        return self.dp * self.cp * self.tp * self.pp
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:
-        """Axes of the rank grid, fastest first: tensor-parallel ranks are neighbours, pipeline stages far apart."""
-        return (("tp", self.tp), ("dp", self.dp), ("pp", self.pp))
+        """Axes of the rank grid with their sizes, fastest first, see :mod:`trine.parallel.axes`."""
+        return grid_axes(self)
+
+    @property
+    def groups(self) -> Groups:
+        """The names of the groups that talk to each other."""
+        return Groups(self)
+
+    @property
+    def ways(self) -> str:
+        """The ways on each axis in words."""
+        given = [("dp", self.dp), ("cp", self.cp), ("tp", self.tp), ("pp", self.pp)]
+        return " x ".join(f"{name} {ways}" for name, ways in given if ways > 1 or name != "cp")
+
+    @property
+    def reduces_each(self) -> bool:
+        """Whether gradients are reduced after each micro-batch: ranks that keep only a part of them have to."""
+        return self.sync == "each" or self.sharding in GRADIENTS_SHARDED
 
 
 def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:

@@ -21,11 +21,12 @@ from trine.model.program import (
 from trine.model.workload import OPTIMIZER
 from trine.parallel.buckets import Bucket
 from trine.parallel.chunks import ChunkPass, Run
-from trine.parallel.context import JobContext
+from trine.parallel.context import WHOLE, JobContext
 from trine.parallel.ddp import BucketReductions
 from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Extension, Place
 from trine.parallel.liveness import StageMemory
 from trine.parallel.passes import RankPasses
+from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.plan import Plan
 from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
 from trine.parallel.stages import Crossing
@@ -59,6 +60,7 @@ class StageBuilder:
         self.next_copies: dict[tuple[int, int], int] = {}
         self.extensions = [make(self) for make in extensions_of(context.plan)]
         self._before = [one.before for one in self.extensions if type(one).before is not Extension.before]
+        self._write = [one.write for one in self.extensions if type(one).write is not Extension.write]
         self._after = [one.after for one in self.extensions if type(one).after is not Extension.after]
         self._outbox: list[Callable[[], None]] | None = None
 
@@ -205,7 +207,7 @@ class StageBuilder:
 
     # -- one operator --------------------------------------------------------------------------------------------
 
-    def _run(self, run: Run, place: Place, share: Fraction = Fraction(1)) -> int:
+    def _run(self, run: Run, place: Place, share: Fraction = WHOLE) -> int:
         """Write one run of an operator; returns its time in picoseconds."""
         context, op = self.context, run.op
         for before in self._before:
@@ -213,7 +215,10 @@ class StageBuilder:
         label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
         batch = context.micro_batches[place.microbatch] if place.microbatch >= 0 else context.batch
         duration_ps = context.duration(op, batch, share, part=run.part)
-        done = self.writer.operator(op, duration_ps, label)
+        pieces = (write(run, duration_ps, label, batch, place) for write in self._write)
+        done = next((step for step in pieces if step is not None), None)
+        if done is None:
+            done = self.writer.operator(op, duration_ps, label)
         self.memory.ran(run, done, place.microbatch, batch, share)
         for after in self._after:
             after(op, done, batch, place)
@@ -253,9 +258,11 @@ class StageBuilder:
 
 def extensions_of(plan: Plan) -> list[Callable[[StageBuilder], Extension]]:
     """What the forms of parallelism of a plan add to the programs, in the order in which they are called."""
-    found: list[Callable[[StageBuilder], Extension]] = []
+    found: list[Callable[[StageBuilder], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
     if plan.tp > 1:
         found.append(TensorCollectives)
     if plan.dp > 1:
         found.append(BucketReductions)
+    if plan.offload != "none":
+        found.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)
     return found

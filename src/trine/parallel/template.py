@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import PlanError
-from trine.model.program import Collective, Compute, HostCopy, RankProgram, Recv, Send
+from trine.model.program import Collective, Compute, HostCopy, RankProgram, Recv, Send, Step
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER
 
 Index = npt.NDArray[np.int64]
@@ -18,7 +18,11 @@ LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 @dataclass(slots=True)
 class Template:
-    """One program as arrays: its tasks, numbered from 0, without what differs from rank to rank."""
+    """One program as arrays: its tasks, numbered from 0, without what differs from rank to rank.
+
+    copies, stores: tasks that copy from the host, and to it. pressure_ppm: int32[tasks], what the compute stream loses
+    when each ends, as in TaskGraph; None where nothing presses.
+    """
 
     kind: npt.NDArray[np.int8]
     duration_ps: Index
@@ -31,7 +35,9 @@ class Template:
     sends: list[tuple[int, Send]]
     receives: list[tuple[int, Recv]]
     copies: list[int]
+    stores: list[int]
     collectives: dict[tuple[int | str, ...], tuple[int, Collective]]
+    pressure_ppm: npt.NDArray[np.int32] | None = None
 
 
 def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
@@ -40,7 +46,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
     Raises PlanError for two collectives of one key.
     """
     steps = program.steps
-    width = np.array([2 if isinstance(s, Collective) else 1 for s in steps], dtype=np.int64)
+    width = np.array([_width(step) for step in steps], dtype=np.int64)
     first = np.cumsum(width) - width
     last = first + width - 1
     total = int(width.sum())
@@ -51,8 +57,9 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
     tasks: list[int] = []
     predecessors: list[int] = []
     template = Template(
-        kind, duration, size, stream, _label_table(steps, width), (first, first), first, last, [], [], [], {}
-    )
+        kind, duration, size, stream, _label_table(steps, width), (first, first), first, last, [], [], [], [], {},
+        _pressures(steps, first, last, total),
+    )  # fmt: skip
     previous_on_axis: dict[str, int] = {}
     for i, step in enumerate(steps):
         task = int(first[i])
@@ -63,13 +70,17 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
             duration[task] = step.duration_ps
             stream[task] = streams.setdefault(step.stream, len(streams))
         elif isinstance(step, Send):
-            kind[task], size[task] = TRANSFER, step.size_bytes
-            template.sends.append((task, step))
+            sending = int(last[i])
+            if sending > task:  # the kernel presses from the moment at which the message is ready
+                tasks.append(sending)
+                predecessors.append(task)
+            kind[sending], size[sending] = TRANSFER, step.size_bytes
+            template.sends.append((sending, step))
         elif isinstance(step, Recv):
             template.receives.append((task, step))
         elif isinstance(step, HostCopy):
             kind[task], size[task] = TRANSFER, step.size_bytes
-            template.copies.append(task)
+            (template.stores if step.to_host else template.copies).append(task)
         else:
             queue = step.queue or step.axis
             if queue in previous_on_axis:
@@ -83,6 +94,22 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
             template.collectives[step.key] = (task, step)
     template.edges = (np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64))
     return template
+
+
+def _width(step: Step) -> int:
+    """Tasks of a step: what presses on the compute stream begins and ends with a task of its own."""
+    return 2 if isinstance(step, Collective) or (isinstance(step, Send) and step.pressure_ppm) else 1
+
+
+def _pressures(steps: Sequence[Step], first: Index, last: Index, total: int) -> npt.NDArray[np.int32] | None:
+    pressing = [i for i, step in enumerate(steps) if isinstance(step, Collective | Send) and step.pressure_ppm]
+    if not pressing:
+        return None
+    column = np.zeros(total, dtype=np.int32)
+    taken = np.array([steps[i].pressure_ppm for i in pressing], dtype=np.int32)  # type: ignore[union-attr]
+    column[first[pressing]] = taken
+    column[last[pressing]] = -taken
+    return column
 
 
 def _label_table(steps: Sequence[object], width: Index) -> npt.NDArray[np.int32]:

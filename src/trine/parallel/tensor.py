@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trine.compute import kind_of
+from trine.compute.shard import is_expert_product
 from trine.model.workload import FORWARD, Operator, Workload
+from trine.parallel.backward import backward_of
 from trine.parallel.stages import needs_gradient
 
 #: Kinds whose work is divided when the tensor that they read is divided along features or heads ...
 DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})
 #: ... and kinds for which that holds along heads only: they work across features.
 PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
-SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding"}
+SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
+PRODUCTS = ("linear", "experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +58,19 @@ def _attempt(
     divided: dict[int, int] = {}  # storage -> the column operator that divided it
     splits: dict[int, TensorSplit] = {}
     unmet: set[int] = set()
+    backward = backward_of(workload)
     for op in workload.operators:
         if op.phase != FORWARD:
             continue
-        kind = kind_of(op)
+        kind = _kind(op)
         storages = [workload.tensors[t].storage for t in op.inputs]
         origins = [divided[s] for s in storages if s in divided]
         if kind in SPLIT_KINDS and _weight_of(workload, op) is not None:
-            if origins and kind == "linear":
+            if origins and kind in PRODUCTS:
                 splits[op.id] = TensorSplit("row", "all_reduce", False)
             else:
                 unmet.update(origins)
-                splits[op.id] = _first_split(workload, op, SPLIT_KINDS[kind], style, gathered)
+                splits[op.id] = _first_split(workload, op, SPLIT_KINDS[kind], style, gathered, backward)
             for tensor in op.outputs:
                 divided.pop(workload.tensors[tensor].storage, None)
             if splits[op.id].mode == "column" and not splits[op.id].forward:
@@ -79,15 +83,28 @@ def _attempt(
             divided.update({workload.tensors[t].storage: origins[0] for t in op.outputs})
         else:
             unmet.update(origins)
-    unmet.update(divided[s] for s in sorted(divided) if s in _last_outputs(workload))
+    returned = _last_outputs(workload)
+    unmet.update(divided[s] for s in sorted(divided) if s in returned)
     return splits, frozenset(divided), unmet - gathered
 
 
-def _first_split(workload: Workload, op: Operator, mode: str, style: str, gathered: set[int]) -> TensorSplit:
+def _kind(op: Operator) -> str:
+    """The kind of a forward operator; ``experts`` for the grouped product of a mixture of experts."""
+    return "experts" if is_expert_product(op) else kind_of(op)
+
+
+def _first_split(
+    workload: Workload,
+    op: Operator,
+    mode: str,
+    style: str,
+    gathered: set[int],
+    linked: Mapping[int, Sequence[Operator]],
+) -> TensorSplit:
     if mode == "embedding":
         return TensorSplit("embedding", "all_reduce", False)
-    backward = any(needs_gradient(workload, workload.tensors[t], op) for t in op.inputs)
-    open_ended = style == "megatron" and kind_of(op) == "linear" and op.id not in gathered
+    backward = any(needs_gradient(workload, workload.tensors[t], op, linked) for t in op.inputs)
+    open_ended = style == "megatron" and _kind(op) in PRODUCTS and op.id not in gathered
     return TensorSplit("column", "" if open_ended else "all_gather", backward)
 
 
@@ -121,7 +138,7 @@ def _all_divided(workload: Workload, op: Operator, divided: Mapping[int, int]) -
 
 def _last_outputs(workload: Workload) -> set[int]:
     """Storages of the last forward operator's outputs: what the model returns must be whole."""
-    last = [op for op in workload.operators if op.phase == FORWARD][-1]
+    last = next(op for op in reversed(workload.operators) if op.phase == FORWARD)
     return {workload.tensors[t].storage for t in last.outputs}
 
 

@@ -3,7 +3,8 @@
 Three kinds of activity matter for results. *Computing*: compute tasks, but not those on streams whose name starts with
 ``cpu``, which are the launching threads. *Communicating*: transfers between two ranks; both ends are busy with it.
 *Copying inputs*: transfers with the host at one end (rank or peer -1), and transfers of the phase "input copy" that
-belong to no collective. Copying inputs is not communication of the job.
+belong to no collective. Copying inputs is not communication of the job. Offload (copies to host memory and back, and
+what the host computes) is neither computing nor communicating either.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.program import LAUNCH_STREAM, PHASE_INPUT
+from trine.model.program import HOST_STREAM, LAUNCH_STREAM, PHASE_INPUT, PHASE_OFFLOAD
 from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Records, TaskGraph
 
-PHASE_NAMES = ("forward", "backward", "optimizer", "input copy", "recompute")
+PHASE_NAMES = ("forward", "backward", "optimizer", "input copy", "recompute", "offload")
 
 Mask = npt.NDArray[np.bool_]
 
@@ -74,19 +75,27 @@ def input_copies(graph: TaskGraph) -> Mask:
     labels = graph.labels
     with_host = (graph.rank < 0) | (graph.peer < 0)
     of_phase = (labels.phase == PHASE_INPUT) & (labels.collective < 0)
-    mask: Mask = (graph.kind == TRANSFER) & (with_host | of_phase)
+    mask: Mask = (graph.kind == TRANSFER) & (with_host | of_phase) & (labels.phase != PHASE_OFFLOAD)
+    return mask
+
+
+def offloads(graph: TaskGraph) -> Mask:
+    """Return which tasks copy to host memory and back, or work there for a rank: bool[tasks]."""
+    on_host = np.array([name.startswith(HOST_STREAM) for name in graph.stream_names] + [False])[graph.stream]
+    copies = (graph.kind == TRANSFER) & (graph.labels.phase == PHASE_OFFLOAD)
+    mask: Mask = copies | ((graph.kind == COMPUTE) & on_host)
     return mask
 
 
 def computing(graph: TaskGraph) -> Mask:
     """Return which tasks occupy a GPU: bool[tasks]."""
-    mask: Mask = (graph.kind == COMPUTE) & ~launches(graph)
+    mask: Mask = (graph.kind == COMPUTE) & ~launches(graph) & ~offloads(graph)
     return mask
 
 
 def communicating(graph: TaskGraph) -> Mask:
     """Return which tasks move bytes between two ranks: bool[tasks]."""
-    mask: Mask = (graph.kind == TRANSFER) & ~input_copies(graph)
+    mask: Mask = (graph.kind == TRANSFER) & ~input_copies(graph) & ~offloads(graph)
     return mask
 
 

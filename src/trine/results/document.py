@@ -67,7 +67,7 @@ def seconds(ps: int) -> float:
 def rank_rows(result: Result) -> list[Row]:
     """Return one row a rank: how it spent the step, and what it waited for."""
     times = result.rank_times
-    parts = ("compute", "communication", "exposed", "bubble", "idle", "input_copy")
+    parts = ("compute", "communication", "exposed", "bubble", "idle", "input_copy", "offload")
     columns = [getattr(times, part).tolist() for part in parts]
     keys = [f"{'exposed_communication' if part == 'exposed' else part}_s" for part in parts]
     waits = [f"wait_{_key(reason)}_s" for reason in RANK_REASONS]

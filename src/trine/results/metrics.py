@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.taskgraph import TRANSFER, Int64, Records, TaskGraph
+from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Records, TaskGraph
 from trine.results.activity import (
     Activity,
     Mask,
@@ -17,6 +17,7 @@ from trine.results.activity import (
     computing,
     input_copies,
     join,
+    offloads,
     transfer_activity,
 )
 from trine.results.intervals import Intervals, gaps, lengths, merge, sum_by_group
@@ -32,7 +33,8 @@ class RankTimes:
     compute: while a compute stream of the rank was busy. communication: while the rank sent or received.
     exposed: while it communicated and did not compute. bubble: while it did neither because of the pipeline schedule
     (:func:`trine.results.waits.bubble_gaps`). idle: the rest, so that compute + exposed + bubble + idle = window.
-    input_copy: while inputs were copied from the host, at the same time as any of these.
+    input_copy: while inputs were copied from the host, at the same time as any of these. offload: while something was
+    copied to host memory or back for offload, or the CPU worked on it, likewise.
     waits: int64[ranks, RANK_REASONS], what the rank waited for while it did not compute.
     """
 
@@ -43,6 +45,7 @@ class RankTimes:
     bubble: Int64
     idle: Int64
     input_copy: Int64
+    offload: Int64
     waits: Int64
 
 
@@ -70,8 +73,15 @@ def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.
         bubble=sum_by_group(pauses.group[in_bubble], pause_ps[in_bubble], num_ranks),
         idle=sum_by_group(pauses.group[~in_bubble], pause_ps[~in_bubble], num_ranks),
         input_copy=lengths(_merged(copies), num_ranks),
+        offload=lengths(_merged(_offload(graph, records, window)), num_ranks),
         waits=rank_waits(compute_pauses, compute, reasons, num_ranks),
     )
+
+
+def _offload(graph: TaskGraph, records: Records, window: Window) -> Activity:
+    chosen = offloads(graph)
+    copies = transfer_activity(graph, records, window, chosen & (graph.kind == TRANSFER))
+    return join(copies, compute_activity(graph, records, window, chosen & (graph.kind == COMPUTE)))
 
 
 def slowest_rank(graph: TaskGraph, records: Records) -> int:

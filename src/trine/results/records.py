@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.model.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
-from trine.results.activity import PHASE_NAMES, input_copies
+from trine.results.activity import PHASE_NAMES, input_copies, offloads
 from trine.results.waits import REASONS
 
 Column = npt.NDArray[np.integer]
@@ -76,16 +76,17 @@ def task_names(graph: TaskGraph) -> tuple[Column, tuple[str, ...]]:
     """Return a name for each task as codes and words: int64[tasks] and the words.
 
     The task's own name where the graph gives names; else its operator, its collective's kind, or "compute", "transfer",
-    "input copy" or "join".
+    "input copy", "offload" or "join".
     """
     if graph.task_names:
         return np.arange(graph.num_tasks), graph.task_names
     kinds = tuple(dict.fromkeys(label.kind for label in graph.collectives))
-    basic = (*KIND_NAMES, "input copy")
+    basic = (*KIND_NAMES, "input copy", "offload")
     words = (*basic, *kinds, *graph.operator_names)
     kind_code = np.array([len(basic) + kinds.index(label.kind) for label in graph.collectives] + [-1], np.int64)
     names = graph.kind.astype(np.int64)
-    names[input_copies(graph)] = len(basic) - 1
+    names[input_copies(graph)] = basic.index("input copy")
+    names[offloads(graph)] = basic.index("offload")
     in_collective = (graph.labels.collective >= 0) & (graph.kind != COMPUTE)
     names[in_collective] = kind_code[graph.labels.collective[in_collective]]
     in_operator = (graph.labels.operator >= 0) & (graph.kind != JOIN) & ~in_collective

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.model.program import PHASE_INPUT
+from trine.model.program import PHASE_INPUT, PHASE_OFFLOAD
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Int64, Records, TaskGraph
 from trine.results.activity import Mask, Window
 from trine.results.intervals import sum_by_group
@@ -74,7 +74,7 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
     """Messages outside of collectives, by size; in a ``partial`` graph those to ranks that it does not show stay."""
     labels = graph.labels
     chosen = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
-    chosen &= labels.phase != PHASE_INPUT
+    chosen &= ~np.isin(labels.phase, (PHASE_INPUT, PHASE_OFFLOAD))
     if not partial:
         chosen &= graph.rank != graph.peer
     if window.step:

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, Int64, Records, TaskGraph
-from trine.results.activity import Activity, Mask, Window, computing, input_copies, launches
+from trine.results.activity import Activity, Mask, Window, communicating, computing, input_copies, launches, offloads
 from trine.results.intervals import Intervals, first_at, sum_by_group
 
 #: What a task waited for. ``start``: nothing, it could start with the run; ``stream``: its own stream was busy;
 #: ``network``: the network took it later than it was ready; the others: a predecessor of that kind.
-REASONS = ("start", "compute", "communication", "input copy", "launch", "stream", "network")
-START, COMPUTATION, COMMUNICATION, INPUT_COPY, LAUNCH, STREAM, NETWORK = range(len(REASONS))
+REASONS = ("start", "compute", "communication", "input copy", "launch", "stream", "network", "offload")
+START, COMPUTATION, COMMUNICATION, INPUT_COPY, LAUNCH, STREAM, NETWORK, OFFLOAD = range(len(REASONS))
 
 #: What a rank waited for while it did not compute; ``end``: nothing more to compute in this step.
 RANK_REASONS = (*REASONS, "end")
@@ -47,6 +47,7 @@ def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.
     kinds[:-1][launches(graph)] = LAUNCH
     kinds[:-1][graph.kind == TRANSFER] = COMMUNICATION
     kinds[:-1][input_copies(graph)] = INPUT_COPY
+    kinds[:-1][offloads(graph)] = OFFLOAD
     reasons = kinds[through_joins(graph, released_by)]
     late = records.start_ps > records.ready_ps
     reasons[late & (graph.kind == COMPUTE)] = STREAM
@@ -72,13 +73,13 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
 
     None where the tasks name fewer than two stages. Otherwise all those in which a rank neither computes nor
     communicates, from the fill at the start of the step to the drain at its end, except those that end with a task
-    released by a launch or an input copy, or with a collective of another axis than ``pp`` (its group was late).
+    released by a launch, an input copy or offload, or with a collective of another axis than ``pp`` (its group was late).
     """
     if graph.labels.stage.max(initial=-1) < 1:
         return np.zeros(len(pauses.group), np.bool_)
     ender = first_at(pauses, active.rank, active.start_ps, active.task)
     other_axis = np.array([label.axis not in ("", "pp") for label in graph.collectives] + [False])
-    elsewhere = (reasons == LAUNCH) | (reasons == INPUT_COPY) | other_axis[graph.labels.collective]
+    elsewhere = np.isin(reasons, (LAUNCH, INPUT_COPY, OFFLOAD)) | other_axis[graph.labels.collective]
     in_bubble: Mask = (ender < 0) | ~elsewhere[ender]
     return in_bubble
 
@@ -102,7 +103,7 @@ def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> lis
 
 
 def path_times(graph: TaskGraph, records: Records, path: list[int], window: Window) -> dict[str, int]:
-    """Return how the window's time splits over the critical path: compute, communication, input copy, launch, wait.
+    """Return how the window's time splits over the critical path: compute, communication, offload, input copy, launch, wait.
 
     ps, summing to the window. ``wait`` is time on the path that no task covers: a network that serves in turn.
     """
@@ -111,7 +112,8 @@ def path_times(graph: TaskGraph, records: Records, path: list[int], window: Wind
     spent = np.maximum(np.minimum(records.end_ps[tasks], window.end_ps) - start, 0)
     kinds = {
         "compute": computing(graph)[tasks],
-        "communication": (graph.kind == TRANSFER)[tasks] & ~input_copies(graph)[tasks],
+        "communication": communicating(graph)[tasks],
+        "offload": offloads(graph)[tasks],
         "input copy": input_copies(graph)[tasks],
         "launch": launches(graph)[tasks],
     }

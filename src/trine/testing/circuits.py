@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -148,9 +149,7 @@ def _require_standing(
         )
 
 
-def _require_sent(
-    graph: TaskGraph, records: Records, model: CircuitModel, carried: Sequence[int], where: str
-) -> None:
+def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, carried: Sequence[int], where: str) -> None:
     """One transfer at a time in each direction of a circuit; no more in flight to a rank than its buffer holds."""
     buffer = model.circuits.buffer_bytes
     lines: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -168,7 +167,7 @@ def _require_sent(
             room += [(begin_ps, need), (int(records.end_ps[task]), -need)]
     for ends, intervals in lines.items():
         intervals.sort()
-        for (_, done_ps), (begin_ps, _) in zip(intervals[:-1], intervals[1:], strict=True):
+        for (_, done_ps), (begin_ps, _) in pairwise(intervals):
             require(done_ps <= begin_ps, f"{where}: two transfers from {ends[0]} to {ends[1]} at {begin_ps} ps")
     for rank, changes in rooms.items():
         held = 0

@@ -47,8 +47,8 @@ def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, 
         require(getattr(schedule, name) == value, f"{where}: the schedule says {name} {getattr(schedule, name)!r}")
     chunks, chunk_bytes = schedule.num_chunks, schedule.chunk_bytes
     require(chunks >= 1 and chunk_bytes >= 0, f"{where}: {chunks} chunks of {chunk_bytes} bytes")
-    # Of the blocks of all pairs of ranks, those that one rank sends are its payload.
-    own = num_ranks if kind in checker.BLOCKED else chunks
+    # Of the blocks of all pairs of ranks, those that one rank sends are its payload; of a shift, its own buffer.
+    own = num_ranks if kind in checker.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
     require(
         size <= own * chunk_bytes < size + own,
         f"{where}: {own} chunks of {chunk_bytes} bytes are {own * chunk_bytes}; equal chunks, rounded up, would "

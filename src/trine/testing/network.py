@@ -33,8 +33,9 @@ def check_network_model(model: Network | Callable[[], Network], *, work_conservi
 
     Of a model that gives rates: of every set of flows that comes up: one rate a flow, finite and not negative; no link
     over its capacity; a flow of rate 0 crosses a link that is full; the same answer to the same question; and, bit for
-    bit, the same rates when flows and links are numbered otherwise, and from weighted_rates where the model folds. Of each run: every transfer ends, its rates sum up
-    to its bytes, nothing happens before what it waits for, and more bytes never end earlier nor change what was before.
+    bit, the same rates when flows and links are numbered otherwise, and from weighted_rates where the model folds. Of
+    each run: every transfer ends, its rates sum up to its bytes, nothing happens before what it waits for, and more
+    bytes never end earlier nor change what was before.
 
     Of a model that carries messages from link to link: one whole number of ps a message, at no time more bytes through
     than the link can carry, the same answer to the same question, and no message through sooner with twice its bytes.

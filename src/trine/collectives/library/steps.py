@@ -24,6 +24,7 @@ from trine.collectives.library.view import domains_of
 from trine.collectives.registry import ROOTED, make_schedule
 from trine.collectives.run import schedule_graph
 from trine.engine.run import run
+from trine.model.collective import CollectiveTime
 from trine.model.schedule import Schedule
 from trine.model.taskgraph import TaskGraph
 from trine.units import PS_PER_US
@@ -31,6 +32,8 @@ from trine.units import PS_PER_US
 #: Groups whose schedules use all links of a domain or all NICs of a node by exchanging with everybody.
 #: Larger groups are judged by the closed form of their schedule instead of by simulating it alone.
 MAX_SIMULATED = 64
+#: Collectives that a library's formula knows by another name.
+_SAME = {"shift": "send_recv"}
 _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
 
 
@@ -54,7 +57,7 @@ class StepCosts:
         ranks: the group, as positions in ``cluster.gpus``.
         """
         group = tuple(ranks)
-        if len(group) < 2 or kind not in OPS:
+        if len(group) < 2 or _SAME.get(kind, kind) not in OPS:
             return algorithm, 0
         key = (kind, size_bytes, group, algorithm)
         if key not in self._before:
@@ -68,10 +71,26 @@ class StepCosts:
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``.
         """
-        if groups.shape[1] < 2 or kind not in OPS:
+        if groups.shape[1] < 2 or _SAME.get(kind, kind) not in OPS:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
         make, examples = self._makes_of(groups)
         return make, [self(kind, size_bytes, tuple(groups[group].tolist()), algorithm) for group in examples]
+
+    def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
+        """What the library does for the groups of each make; empty for a kind that it does not have.
+
+        groups: int64[groups, ranks], positions in ``cluster.gpus``.
+        """
+        kind = _SAME.get(kind, kind)
+        if groups.shape[1] < 2 or kind not in OPS:
+            return []
+        _, examples = self._makes_of(groups)
+        return [self._asked_of(tuple(groups[group].tolist())).predict(kind, size_bytes) for group in examples]
+
+    def _asked_of(self, group: tuple[int, ...]) -> Collectives:
+        if group not in self._asked:
+            self._asked[group] = Collectives(self.cluster, group)
+        return self._asked[group]
 
     def _makes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int]]:
         """Makes of groups, kept: the same groups are asked for with many sizes."""
@@ -81,16 +100,14 @@ class StepCosts:
         return self._kept[key]
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
-        if group not in self._asked:
-            self._asked[group] = Collectives(self.cluster, group)
-        asked = self._asked[group]
+        asked = self._asked_of(group)
         name = algorithm if algorithm is not None else self._usual(kind, asked, group)
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
         if schedule.num_agents or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
             return name, 0
         bare_ps, slower_ps = self._alone(schedule, group)
         rounds = (slower_ps - bare_ps) // PS_PER_US
-        wanted_ps = asked.predict(kind, size).time_ps
+        wanted_ps = asked.predict(_SAME.get(kind, kind), size).time_ps
         self.worst = max(self.worst, bare_ps / wanted_ps)
         if wanted_ps <= bare_ps or rounds < 1:
             return name, 0

@@ -1,0 +1,25 @@
+"""Which dimension of a tensor counts the tokens of a sample."""
+
+from __future__ import annotations
+
+from trine.model.workload import Tensor, Workload
+
+
+def sequence_length(workload: Workload) -> int | None:
+    """Tokens of a sample, where the workload says so (``metadata["sequence"]``, as synthesised transformers do)."""
+    text = workload.metadata.get("sequence", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 1 else None
+
+
+def sequence_dim(tensor: Tensor, length: int) -> int | None:
+    """The dimension of an activation or input that is proportional to the tokens of a sample; None if it has none.
+
+    It lies behind the batch, (batch, tokens, ...), and behind the heads of (batch, heads, tokens, size). A dimension
+    of several times ``length`` is that of tokens copied to their experts.
+    """
+    if tensor.batch_dims != (0,):
+        return None
+    dim = 2 if len(tensor.shape) == 4 else 1
+    if len(tensor.shape) <= dim or not tensor.shape[dim] or tensor.shape[dim] % length:
+        return None
+    return dim

@@ -1,0 +1,34 @@
+"""What presets/contention.yaml holds. Imports pydantic, so it is itself imported only when the file is read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trine.spec import Spec
+
+
+class ByReach(Spec):
+    """A number within a domain (``scale-up``), and one between domains."""
+
+    scale_up: int = Field(alias="scale-up", ge=1)
+    scale_out: int = Field(alias="scale-out", ge=1)
+
+
+class Accesses(Spec):
+    """Bytes read and written in memory for each byte sent."""
+
+    collective: int = Field(ge=1)
+    message: int = Field(ge=1)
+
+
+class ContentionFile(Spec):
+    """The file; ``sources`` has one entry a field."""
+
+    channels: ByReach
+    message_channels: ByReach
+    accesses: Accesses
+    most: float = Field(gt=0, lt=1)
+    evidence: Literal["measured", "interpolated", "modelled", "assumed"]
+    sources: dict[str, str]

@@ -1,0 +1,307 @@
+"""Offload to host memory: what leaves the GPU, when it is copied out, and when it comes back.
+
+``optimizer``: after ZeRO-Offload (Ren et al., USENIX ATC 2021, section 4). Gradients go to the host bucket by bucket
+while the backward pass goes on; when all are there the CPU updates the weights, bucket by bucket, and each bucket goes
+back while the CPU works on the next. The next forward pass waits for all.
+
+``activations``: what the backward pass of a layer needs is copied out after its forward pass, and fetched while the
+backward pass of the layer behind it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trine.errors import PlanError
+from trine.model.memory import MEMORY_CATEGORIES
+from trine.model.program import (
+    HOST_STREAM,
+    PHASE_BACKWARD,
+    PHASE_FORWARD,
+    PHASE_OFFLOAD,
+    PHASE_OPTIMIZER,
+    Collective,
+    Compute,
+    HostCopy,
+    Label,
+    MemoryChange,
+    RankProgram,
+)
+from trine.model.workload import BACKWARD, Operator
+from trine.parallel.blocks import units_of
+from trine.parallel.buckets import Bucket
+from trine.parallel.chunks import Chunk
+from trine.parallel.ddp import buckets_of
+from trine.parallel.extension import Extension, Place
+from trine.parallel.ownership import trained_bytes
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.cluster.cluster import Cluster
+    from trine.parallel.context import JobContext
+    from trine.parallel.liveness import StageMemory
+    from trine.parallel.stage import StageBuilder
+
+_ACTIVATIONS = MEMORY_CATEGORIES.index("activations")
+_STATE = MEMORY_CATEGORIES.index("optimizer_state")
+#: What combines the gradients of replicas.
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+
+
+def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> float:
+    """Bandwidth of host memory that each of ``gpus`` (devices, int64) has: that of its host's, evenly shared.
+
+    Raises PlanError for a GPU without host memory, or one whose host memory lies behind no link.
+    """
+    hosts = cluster.hosts_of(gpus)
+    if (hosts < 0).any():
+        name = cluster.device_name(int(gpus[np.argmax(hosts < 0)]))
+        raise PlanError(f"device {name!r} has no host memory to copy from or to, which offload needs")
+    used, first, counts = np.unique(hosts, return_index=True, return_counts=True)
+    ptr, links = cluster.routes(used, gpus[first])
+    if (np.diff(ptr) == 0).any():
+        raise PlanError("offload needs links between the GPUs and host memory")
+    return float((cluster.link_bytes_per_s[links[ptr[:-1]]] / counts).min())
+
+
+def check_offload(context: JobContext, has_host: bool) -> None:
+    """Raise PlanError where there is nothing to offload, or nowhere to put it."""
+    what, workload = context.plan.offload, context.workload
+    if what == "none":
+        return
+    if not has_host:
+        raise PlanError(f"offload of the {what} needs host memory, and the cluster describes no host")
+    if not workload.is_training:
+        raise PlanError(f"offload of the {what} is about training, and the trace has no backward pass")
+    if what == "optimizer" and not context.total_trained_bytes:
+        raise PlanError("offload of the optimizer needs weights with gradients, and the trace names none")
+
+
+def require_copies(plan_offload: str, programs: tuple[RankProgram, ...]) -> None:
+    """Raise PlanError where offload was asked for and nothing is ever copied to a host."""
+    copied = any(isinstance(step, HostCopy) and step.to_host for program in programs for step in program.steps)
+    if plan_offload != "none" and not copied:
+        raise PlanError(f"offload of the {plan_offload} finds nothing to copy to the host")
+
+
+class GradientsToHost(Extension):
+    """Copies each bucket of gradients to the host when it is complete (and reduced), and frees it on the GPU.
+
+    Called after all other extensions, so that what they add to the program for a bucket is there.
+    """
+
+    def __init__(self, builder: StageBuilder) -> None:
+        super().__init__(builder)
+        self.buckets = buckets_of(builder)
+        self.copies: list[int] = []
+        self._seen = 0
+        self._reduced: tuple[int, ...] = ()
+        self._waiting: list[Bucket] = []
+
+    def part(self) -> Fraction:
+        """The part of its weights that this rank updates: all, or less where replicas share the optimizer."""
+        whole = share = self.context.optimizer_share(self.builder.stage)
+        for other in self.builder.extensions:
+            if other is not self:
+                share = other.optimizer_share(share)
+        return share / whole if whole else Fraction(0)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        if place.phase != PHASE_BACKWARD or not place.is_last:
+            return
+        self._look()
+        for bucket in self.buckets:
+            if bucket.ready_after == op.id:
+                self._copy(bucket, place.step)
+
+    def before_optimizer(self, step: int) -> None:
+        """Whatever is reduced behind the backward pass has been written by now."""
+        self._look()
+
+    def _look(self) -> None:
+        """Remember the latest reduction of gradients; those of one axis end in order."""
+        steps = self.writer.steps
+        for number in range(self._seen, len(steps)):
+            one = steps[number]
+            if isinstance(one, Collective) and one.kind in _REDUCTIONS and "dp" in one.axis.split("+"):
+                self._reduced = (number,)
+        self._seen = len(steps)
+
+    def _copy(self, bucket: Bucket, step: int) -> None:
+        part = self.part()
+        size = -(-bucket.size_bytes * part.numerator // part.denominator)
+        if size:
+            after = (*self.writer.last_compute(), *self._reduced, *self.copies[-1:])
+            label = Label(phase=PHASE_OFFLOAD, stage=self.builder.stage, step=step)
+            self.copies.append(self.writer.add(HostCopy(size, after, label, to_host=True)))
+            self.builder.memory.gradients_left(bucket.weights, self.copies[-1])
+
+    def optimizer_share(self, share: Fraction) -> Fraction:
+        """The GPU does nothing of the optimizer step."""
+        return Fraction(0)
+
+
+class HostOptimizer(Extension):
+    """The optimizer step on the CPU, and its weights on their way back. Called before all other extensions.
+
+    The CPU reads each gradient, and reads and writes each weight and each byte of optimizer state once, at its share of
+    the host memory's bandwidth.
+    """
+
+    def after_optimizer(self, step: int) -> None:
+        builder, writer = self.builder, self.writer
+        gradients = next(one for one in builder.extensions if isinstance(one, GradientsToHost))
+        part, weights = gradients.part(), trained_bytes(builder.weights, self.context.local_bytes)
+        state = self._state_bytes() if weights else 0
+        after = (*gradients.copies, *writer.last_compute_and_waits(), *self._reductions(gradients))
+        back: tuple[int, ...] = ()
+        for bucket in gradients.buckets:
+            size = -(-bucket.size_bytes * part.numerator // part.denominator)
+            moved = 3 * size + 2 * state * bucket.size_bytes // weights
+            label = Label(phase=PHASE_OPTIMIZER, stage=builder.stage, step=step)
+            updated = writer.add(Compute(HOST_STREAM, self._time_ps(moved), after, label))
+            copy = HostCopy(size, (updated, *back), label._replace(phase=PHASE_OFFLOAD))
+            back = (writer.add(copy),) if size else back
+        for copied in back:  # copies end in order
+            writer.wait(copied)
+        gradients.copies.clear()
+
+    def resident(self, sizes: dict[str, int]) -> None:
+        """The state stays in host memory."""
+        sizes["optimizer_state"] = 0
+
+    @staticmethod
+    def _reductions(gradients: GradientsToHost) -> tuple[int, ...]:
+        return gradients._reduced
+
+    def _state_bytes(self) -> int:
+        """Bytes of optimizer state that this rank would hold."""
+        others = [one for one in self.builder.extensions if one is not self]
+        builder = self.builder
+        return builder.memory.resident(builder.weights, builder.optimizer, False, others)[_STATE]
+
+    def _time_ps(self, num_bytes: int) -> int:
+        rate = self.context.host_bytes_per_s
+        assert rate is not None  # build_job refuses offload without a host
+        return -int(-num_bytes * PS_PER_S // rate)
+
+
+class ActivationOffload(Extension):
+    """Copies what the backward pass of a unit needs to the host after its forward pass, and fetches it before.
+
+    A unit is a layer with a number in its name (``layers.17``), or, where there are none, every layer. What later
+    operators of the forward pass still read leaves with the last unit that does. The last unit of the model stays: its
+    backward pass comes at once.
+    """
+
+    def __init__(self, builder: StageBuilder) -> None:
+        super().__init__(builder)
+        self.memory: StageMemory = builder.memory
+        self._units = {number: _Units(self.context, chunk) for number, chunk in enumerate(self.context.chunks)}
+        self._gone: dict[tuple[int, int, int], tuple[int, int]] = {}  # micro-batch, chunk, unit -> copy, bytes
+        self._storages: dict[int, set[int]] = {}  # of a micro-batch, those that have left
+        self._back: dict[tuple[int, int, int], int] = {}
+        self._last_out: tuple[int, ...] = ()
+        self._last_in: tuple[int, ...] = ()
+
+    def begin_step(self, step: int) -> None:
+        self._gone.clear()
+        self._back.clear()
+        self._storages.clear()
+
+    def begin_pass(self, place: Place) -> None:
+        if place.phase == PHASE_BACKWARD:
+            self._fetch_next(place, len(self._units[place.chunk].ends))
+
+    def before(self, op: Operator, place: Place) -> None:
+        """The next operator of the backward pass waits for what its unit needs, while the next unit's is fetched."""
+        if place.phase != PHASE_BACKWARD:
+            return
+        unit = self._units[place.chunk].of(op)
+        key = (place.microbatch, place.chunk, unit)
+        if key in self._gone and self._gone[key][1]:
+            self._fetch(key, place)
+            self.writer.wait(self._back[key])
+            self._gone[key] = (self._gone[key][0], 0)  # waited for
+            self._fetch_next(place, unit)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        if place.phase != PHASE_FORWARD or place.rerun:
+            return
+        units = self._units[place.chunk]
+        if op.id in units.ends:
+            self._leave((place.microbatch, place.chunk, units.of(op)), op, done, place)
+
+    def _leave(self, key: tuple[int, int, int], op: Operator, done: int, place: Place) -> None:
+        units = self._units[place.chunk]
+        if units.stays(key[2]):
+            return
+        gone = self._storages.setdefault(place.microbatch, set())
+        size = 0
+        for storage, (num_bytes, category) in self.memory.live(place.microbatch).items():
+            if category == _ACTIVATIONS and storage not in gone and units.last_use.get(storage, -1) <= units.place[op.id]:
+                gone.add(storage)
+                size += num_bytes
+        if size:
+            copy = HostCopy(size, (done, *self._last_out), self._label(place), to_host=True)
+            self._last_out = (self.writer.add(copy),)
+            self._gone[key] = (self._last_out[0], size)
+            self.writer.memory.append(MemoryChange(self._last_out[0], True, -size, _ACTIVATIONS))
+
+    def _fetch_next(self, place: Place, unit: int) -> None:
+        """Start to fetch what the unit before ``unit`` (so the next of the backward pass) needs."""
+        for earlier in reversed(range(unit)):
+            if (place.microbatch, place.chunk, earlier) in self._gone:
+                self._fetch((place.microbatch, place.chunk, earlier), place)
+                return
+
+    def _fetch(self, key: tuple[int, int, int], place: Place) -> None:
+        if key not in self._back:
+            copied, size = self._gone[key]
+            after = (copied, *self.writer.last_compute(), *self._last_in)
+            self._back[key] = self.writer.add(HostCopy(size, after, self._label(place)))
+            self._last_in = (self._back[key],)
+            self.writer.memory.append(MemoryChange(self._back[key], False, size, _ACTIVATIONS))
+
+    def _label(self, place: Place) -> Label:
+        return Label(phase=PHASE_OFFLOAD, stage=self.builder.stage, microbatch=place.microbatch, step=place.step)
+
+
+class _Units:
+    """The units of a chunk: where they end, which operator is of which, and who reads a storage last on the way forward.
+
+    ends: ids of the last operator of each. place: forward operator -> position. last_use: storage -> position.
+    """
+
+    def __init__(self, context: JobContext, chunk: Chunk) -> None:
+        forward = chunk.forward
+        starts = list(units_of(forward)) if forward else []
+        if len(starts) < 2:
+            starts = [i for i, op in enumerate(forward) if not i or op.layer != forward[i - 1].layer]
+        bounds = list(_spans(starts, len(forward)))
+        self.ends = {forward[end - 1].id for _, end in bounds}
+        self._unit = {op.id: unit for unit, (start, end) in enumerate(bounds) for op in forward[start:end]}
+        self._is_last = chunk.number == len(context.stages.cuts)
+        self.place = {op.id: i for i, op in enumerate(forward)}
+        tensors = context.workload.tensors
+        self.last_use = {
+            tensors[t].storage: i for i, op in enumerate(forward) for t in (*op.inputs, *op.outputs)
+        }  # fmt: skip
+
+    def of(self, op: Operator) -> int:
+        """The unit of a forward operator, or of the one that a backward operator belongs to; -1: none."""
+        forward = op.forward_id if op.phase == BACKWARD else op.id
+        return self._unit.get(forward, -1) if forward is not None else -1
+
+    def stays(self, unit: int) -> bool:
+        """Whether what a unit leaves is needed again at once."""
+        return self._is_last and unit == len(self.ends) - 1
+
+
+def _spans(starts: list[int], end: int) -> Iterator[tuple[int, int]]:
+    return pairwise([*starts, end])

@@ -1,0 +1,160 @@
+"""Which part of the tokens and of the experts one rank works on: sequence, context and expert parallelism."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from trine.compute import Split, kind_of
+from trine.compute.kinds import family_of
+from trine.compute.sequence import sequence_dim, sequence_length
+from trine.errors import PlanError
+from trine.model.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
+from trine.parallel.plan import Plan
+from trine.parallel.tensor import TensorSplit
+
+WHOLE = Fraction(1)
+
+
+class Portions:
+    """Parts of a workload under a plan.
+
+    context: part of the tokens on one rank of the cp group. sequence: part of these that operators run on where
+    sequence parallelism divides them. load: tokens of this rank's experts over those of an even share.
+    expert_weights: tensor ids of the weights that are spread over the ep group.
+    """
+
+    def __init__(self, workload: Workload, plan: Plan) -> None:
+        self.plan = plan
+        self.context = Fraction(1, plan.cp)
+        self.sequence = Fraction(1, plan.tp) if plan.sequence_parallel else WHOLE
+        self.load = WHOLE
+        self._length = sequence_length(workload)
+        if plan.cp > 1 or plan.sequence_parallel:
+            _check_tokens(workload, plan, self._length)
+        self.expert_weights = frozenset(expert_weights(workload)) if plan.ep > 1 else frozenset[int]()
+        self._expert_tensors = _expert_tensors(workload) if plan.ep > 1 else frozenset[int]()
+        if plan.ep > 1:
+            _check_experts(workload, plan)
+
+    def has_tokens(self, tensor: Tensor) -> bool:
+        """Whether a dimension of the tensor counts tokens."""
+        return self._length is not None and sequence_dim(tensor, self._length) is not None
+
+    def of_tensor(self, tensor: Tensor) -> Fraction:
+        """The part of a tensor that one rank has, before tensor and sequence parallelism divide it."""
+        part = self.context if self.context != 1 and self.has_tokens(tensor) else WHOLE
+        return part * self.load if tensor.id in self._expert_tensors else part
+
+    def split(self, op: Operator, batch: int, share: Fraction, divided: TensorSplit | None) -> Split:
+        """The sizes at which ``op`` runs on one rank; of ring attention, those of one block."""
+        if op.phase == OPTIMIZER:
+            return Split(batch=batch, share=share)
+        plan = self.plan
+        mode, ways = "", 1
+        if divided is not None:
+            mode, ways = ("column" if divided.mode == "shared" else divided.mode), plan.tp
+        tokens, keys = self.context if divided is not None else self.context * self.sequence, None
+        if plan.cp > 1 and is_attention(op):
+            if plan.cp_style == "ulysses":
+                mode, ways, tokens = "column", plan.tp * plan.cp, WHOLE
+            elif plan.cp_style == "all-gather":
+                keys = WHOLE
+        experts = 1
+        if plan.ep > 1 and is_expert(op):
+            tokens, experts = tokens * self.load, plan.ep
+        return Split(batch=batch, ways=ways, mode=mode, tokens=tokens, keys=keys, experts=experts)
+
+    def repeats(self, op: Operator) -> int:
+        """How many times the operator runs: ring attention once for each block of keys."""
+        return self.plan.cp if self.plan.cp > 1 and self.plan.cp_style == "ring" and is_attention(op) else 1
+
+
+def is_attention(op: Operator) -> bool:
+    """Whether the operator is an attention, forward or backward, in one."""
+    return family_of(kind_of(op)) == "attention"
+
+
+def is_expert(op: Operator) -> bool:
+    """Whether the operator works for the experts of a mixture, on the tokens that they were given."""
+    return op.attributes.get("expert") is True
+
+
+def expert_weights(workload: Workload) -> list[int]:
+    """Tensor ids of the weights of experts."""
+    storages = {
+        workload.tensors[t].storage: None
+        for op in workload.operators
+        if op.phase == FORWARD and is_expert(op)
+        for t in op.inputs
+        if workload.tensors[t].role == "weight"
+    }
+    return [p.weight for p in workload.parameters if workload.tensors[p.weight].storage in storages]
+
+
+def _expert_tensors(workload: Workload) -> frozenset[int]:
+    """Activations that experts read or make."""
+    found = {
+        t
+        for op in workload.operators
+        if is_expert(op)
+        for t in (*op.inputs, *op.outputs)
+        if workload.tensors[t].batch_dims
+    }
+    return frozenset(found)
+
+
+def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
+    what = "context parallelism" if plan.cp > 1 else "sequence parallelism"
+    if length is None:
+        raise PlanError(
+            f"{what} divides the tokens of each sample, and {workload.name!r} does not say how many there are: "
+            "synthesise the model (model:NAME), or give the trace the metadata 'sequence'"
+        )
+    ways = plan.cp * (plan.tp if plan.sequence_parallel else 1)
+    halves = 2 * plan.cp if plan.cp > 1 and plan.cp_style != "ulysses" else 1  # two parts a rank balance causal masks
+    for divisor in (ways, halves):
+        if length % divisor:
+            raise PlanError(f"{what}: a sequence of {length} tokens does not divide into {divisor} equal parts")
+    tensors = workload.tensors
+    for op in workload.operators:
+        if op.phase == OPTIMIZER:
+            continue
+        for tensor_id in (*op.inputs, *op.outputs):
+            tensor = tensors[tensor_id]
+            if tensor.batch_dims and tensor.size_bytes and sequence_dim(tensor, length) is None:
+                raise PlanError(
+                    f"{what}: which dimension of the tensor {list(tensor.shape)} of operator {op.id} ({op.name}) "
+                    "counts tokens is not known"
+                )
+        if plan.cp > 1 and op.phase == FORWARD and _mixes_tokens(workload, op):
+            raise PlanError(
+                f"context parallelism needs attention in one operator, and operator {op.id} ({op.name}) is a part of it"
+            )
+
+
+def _mixes_tokens(workload: Workload, op: Operator) -> bool:
+    """Whether the operator multiplies activations with each other."""
+    roles = [workload.tensors[t].role for t in op.inputs]
+    return family_of(kind_of(op)) == "matmul" and "weight" not in roles
+
+
+def _check_experts(workload: Workload, plan: Plan) -> None:
+    experts = [op for op in workload.operators if op.phase == FORWARD and is_expert(op)]
+    if not experts:
+        raise PlanError(
+            f"expert parallelism finds no experts in {workload.name!r}: its operators have the attribute 'expert'"
+        )
+    for op in experts:
+        count = op.attributes.get("num_experts")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise PlanError(f"operator {op.id} ({op.name}) does not say how many experts there are")
+        if count % plan.ep:
+            raise PlanError(f"{count} experts do not divide over ep = {plan.ep} ranks")
+        if plan.expert_shares and len(plan.expert_shares) != count:
+            raise PlanError(f"expert_shares has {len(plan.expert_shares)} entries, and there are {count} experts")
+    dispatched = {op.attributes.get("moe") for op in workload.operators if op.phase == FORWARD}
+    if not {"dispatch", "combine"} <= dispatched:
+        raise PlanError(
+            f"expert parallelism sends tokens behind the operator with the attribute moe = 'dispatch' and before that "
+            f"with 'combine', and {workload.name!r} lacks one"
+        )
