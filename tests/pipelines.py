@@ -30,9 +30,15 @@ def stack(
     def operator(name: str, phase: str, inputs: list[int], outputs: list[int], time: int, layer: int, of: int | None):
         operators.append(
             Operator(
-                id=len(operators) + 1, name=name, phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
-                gpu_time_ps=time, layer=f"layers.{layer}.linear", forward_id=of,
-            )  # fmt: skip
+                id=len(operators) + 1,
+                name=name,
+                phase=phase,
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                gpu_time_ps=time,
+                layer=f"layers.{layer}.linear",
+                forward_id=of,
+            )
         )
         return len(operators)
 

@@ -111,10 +111,15 @@ class Transformer:
                                                 gradient_operator=len(operators) + 1))  # fmt: skip
             operators.append(
                 Operator(
-                    id=len(operators) + 1, name=f"{op.name}_backward", phase="backward",
-                    inputs=(*upstream, *kept), outputs=tuple(outputs), gpu_time_ps=2 * op.gpu_time_ps,
-                    layer=op.layer, forward_id=op.id,
-                )  # fmt: skip
+                    id=len(operators) + 1,
+                    name=f"{op.name}_backward",
+                    phase="backward",
+                    inputs=(*upstream, *kept),
+                    outputs=tuple(outputs),
+                    gpu_time_ps=2 * op.gpu_time_ps,
+                    layer=op.layer,
+                    forward_id=op.id,
+                )
             )
         return Workload(
             name="transformer", source="tests/transformers.py", format="by hand", gpu=None, batch=B,

@@ -43,6 +43,7 @@ _PUBLIC = {
     "load": "trine.traces",
     "load_cluster": "trine.cluster",
     "load_gpu": "trine.cluster",
+    "overlap_range": "trine.studies.overlap",
     "run": "trine.engine",
     "save": "trine.traces",
     "simulate": "trine.simulation",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.simulation import simulate
     from trine.studies.hop import hop
+    from trine.studies.overlap import overlap_range
     from trine.traces.load import load
     from trine.traces.native import save
     from trine.traces.synthesize_model import synthesize
@@ -112,6 +114,7 @@ __all__ = [
     "load",
     "load_cluster",
     "load_gpu",
+    "overlap_range",
     "run",
     "save",
     "simulate",

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from trine.errors import InputError, PlanError, nearest
 from trine.model.workload import FORWARD, SYNTHESISED, Workload
+from trine.parallel.forms import form_facts
 from trine.parallel.plan import Plan
-from trine.units import format_bytes
+from trine.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -164,7 +165,7 @@ def simulate(
     answer = _Answer(
         setup=setup,
         facts=_facts(setup, report),
-        evidence=_evidence(setup, report, costs, stragglers),
+        evidence=_evidence(setup, report, costs, kernels, stragglers),
         warnings=tuple(dict.fromkeys(sentences)),
         simulator=_simulator(time.perf_counter() - began, done.records.num_events, done.num_simulated),
     )
@@ -198,6 +199,7 @@ class _Answer:
             not_modelled=self.setup.not_modelled,
             simulator=self.simulator,
             scope=scope,
+            power_w=self.setup.power_w(self.setup.places[list(ranks)]),
         )
 
     def scope(self, done: JobRun) -> Scope | None:
@@ -304,13 +306,21 @@ class _Setup:
 
     def memory_bytes(self, positions: Int64) -> tuple[int, ...]:
         """Memory of the GPUs at these positions of the cluster, 0 where nobody says."""
+        return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_at(positions))
+
+    def power_w(self, positions: Int64) -> tuple[int, ...]:
+        """Highest power of the GPUs at these positions of the cluster, empty where nobody says of one."""
+        found = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_at(positions))
+        return found if all(found) else ()
+
+    def _gpus_at(self, positions: Int64) -> list[GpuSpec | None]:
         if self.gpu is not None or self.machine is None:
             names = [self.gpu_names[0]] * len(positions)
         else:
             models, number = self.cluster_gpus
             names = [models[at] or self.workload.gpu for at in number[positions].tolist()]
         known = {name: _known_gpu(name) for name in dict.fromkeys(names)}
-        return tuple(0 if (spec := known[name]) is None else spec.memory_bytes for name in names)
+        return [known[name] for name in names]
 
 
 def _gpu(name: str) -> GpuSpec:
@@ -381,7 +391,7 @@ def _machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cl
         return None
     if plan.num_ranks > len(cluster.gpus):
         raise PlanError(
-            f"the plan needs dp {plan.dp} x tp {plan.tp} x pp {plan.pp} = {plan.num_ranks} GPUs, but cluster "
+            f"the plan needs {plan.ways} = {plan.num_ranks} GPUs, but cluster "
             f"{cluster.name!r} has {len(cluster.gpus)}"
         )
     return cluster
@@ -486,13 +496,14 @@ def _facts(setup: _Setup, report: BuildReport) -> Mapping[str, object]:
         "tp": plan.tp,
         "pp": plan.pp,
         "data": plan.data if plan.dp > 1 else None,
+        **form_facts(plan),
         "micro_batches": list(report.micro_batches),
         "schedule": plan.schedule if pipeline else None,
         "virtual_stages": plan.virtual_stages if pipeline else None,
         "balance": None if not pipeline or plan.cuts else plan.balance,
         "recompute": plan.recompute if workload.is_training else None,
         "recompute_layers": plan.recompute_layers,
-        "sync": plan.sync if plan.dp > 1 and workload.is_training else None,
+        "sync": plan.sync if plan.dp > 1 and workload.is_training and not plan.splits_gradients else None,
         "cuts": list(report.cuts),
         "bucket_bytes": [list(stage) for stage in report.buckets],
         "tp_style": plan.tp_style if tensor else None,
@@ -511,7 +522,7 @@ def _facts(setup: _Setup, report: BuildReport) -> Mapping[str, object]:
 
 
 def _evidence(
-    setup: _Setup, report: BuildReport, costs: StepCosts | None, stragglers: Stragglers | None
+    setup: _Setup, report: BuildReport, costs: StepCosts | None, kernels: Kernels | None, stragglers: Stragglers | None
 ) -> tuple[Evidence, ...]:
     from trine.results import Evidence
 
@@ -535,6 +546,12 @@ def _evidence(
                 software = f"software costs of {setup.machine.library or 'nccl'} (docs/background/collectives.md)"
             detail = f"{sharing}; schedules on one channel; {software}"
             rows.append(Evidence("communication time", "modelled", detail))
+    if kernels is not None:
+        rows.append(Evidence("contention of compute and communication", "modelled", kernels.describe()))
+    if setup.host_bytes_per_s is not None:
+        rate = format_bandwidth(setup.host_bytes_per_s)
+        detail = f"{rate} of host memory for each GPU; gradients read once, weights and states read and written once"
+        rows.append(Evidence("optimizer on the CPU", "assumed", detail))
     if stragglers is not None:
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, mo
 from pydantic_core import PydanticCustomError
 
 from trine.errors import SpecError, nearest
-from trine.units import parse_bandwidth, parse_bytes, parse_rate, parse_time
+from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 32
@@ -26,6 +26,7 @@ Bandwidth = Annotated[int, BeforeValidator(lambda value: parse_bandwidth(value))
 Duration = Annotated[int, BeforeValidator(lambda value: parse_time(value))]
 Size = Annotated[int, BeforeValidator(lambda value: parse_bytes(value))]
 Rate = Annotated[int, BeforeValidator(lambda value: parse_rate(value))]
+Power = Annotated[int, BeforeValidator(lambda value: parse_power(value))]
 
 
 class Spec(BaseModel):

@@ -31,6 +31,8 @@ _BANDWIDTH = {
 }
 _RATE = {f"{p}{name}": Fraction(f) for p, f in _DECIMAL.items() for name in ("FLOP/s", "FLOPS", "flop/s", "flops")}
 
+_POWER = {f"{p}W": Fraction(f) for p, f in _DECIMAL.items()}
+
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*", re.ASCII)
 
 
@@ -99,6 +101,14 @@ def parse_rate(value: object, what: str = "a compute rate") -> int:
     return rate
 
 
+def parse_power(value: object, what: str = "a power") -> int:
+    """Parse ``"700 W"`` into whole watts, which must be positive."""
+    power = _whole(_parse(value, _POWER, what, "700 W", False), what, up=False)
+    if power <= 0:
+        raise UnitError(f"{what} must be positive, got {value!r}")
+    return power
+
+
 def transfer_ps(num_bytes: int, bytes_per_s: int) -> int:
     """Picoseconds that ``num_bytes`` take at ``bytes_per_s``, exactly, rounded up."""
     return -(-num_bytes * PS_PER_S // bytes_per_s)
@@ -124,6 +134,16 @@ def format_bytes(num_bytes: float) -> str:
 def format_bandwidth(bytes_per_s: float) -> str:
     """Bytes per second for people, decimal prefixes as vendors use: ``"65 GB/s"``."""
     return _scaled(bytes_per_s, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+
+
+def format_energy(joules: float) -> str:
+    """Joules for people: ``"8.4 kJ"``."""
+    return _scaled(joules, ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1, "J")))
+
+
+def format_power(watts: float) -> str:
+    """Watts for people: ``"5.6 kW"``."""
+    return _scaled(watts, ((1e9, "GW"), (1e6, "MW"), (1e3, "kW"), (1, "W")))
 
 
 def format_rate(flop_per_s: float) -> str:

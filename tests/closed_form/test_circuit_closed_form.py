@@ -128,7 +128,7 @@ def test_a_training_step_pays_for_the_set_up_in_its_first_step_only():
     assert times[0] - times[1] == pytest.approx(20e-3, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     peers=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1, max_size=40),
     ports=st.integers(1, 4),

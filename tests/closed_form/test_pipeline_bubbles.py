@@ -3,7 +3,7 @@
 import pytest
 from pipelines import US, run, stack
 
-F, I, W = 30 * US, 30 * US, 20 * US  # forward, gradient of activations, gradient of weights
+FORWARD, INPUT, WEIGHT = 30 * US, 30 * US, 20 * US  # gradients of activations, of weights
 
 
 def bubbles(result):
@@ -20,9 +20,9 @@ def near(found, expected, slack_ps):
 def test_flush_schedules_fill_and_drain(schedule, ranks):
     """(p - 1)(F + B): Narayanan et al. 2021, section 2.2."""
     for count in (1, ranks - 1, 2 * ranks + 1):
-        bubble, compute = bubbles(run(stack(ranks, F, I, W), count, pp=ranks, schedule=schedule))
-        assert near(bubble, (ranks - 1) * (F + I + W), 8 * (count + ranks))
-        assert compute == [count * (F + I + W)] * ranks
+        bubble, compute = bubbles(run(stack(ranks, FORWARD, INPUT, WEIGHT), count, pp=ranks, schedule=schedule))
+        assert near(bubble, (ranks - 1) * (FORWARD + INPUT + WEIGHT), 8 * (count + ranks))
+        assert compute == [count * (FORWARD + INPUT + WEIGHT)] * ranks
 
 
 @pytest.mark.parametrize(("ranks", "ways"), [(2, 2), (2, 5), (3, 2), (4, 2), (4, 4), (6, 3), (8, 2)])
@@ -30,14 +30,18 @@ def test_interleaving_divides_the_bubble_by_the_chunks_of_a_rank(ranks, ways):
     """(p - 1)(F + B) / v, F and B being those of a rank's v chunks together: Narayanan et al. 2021, section 2.2."""
     for groups in (1, 3):
         count = groups * ranks
-        result = run(stack(ranks * ways, F, I, W), count, pp=ranks, schedule="interleaved", virtual_stages=ways)
+        result = run(
+            stack(ranks * ways, FORWARD, INPUT, WEIGHT), count, pp=ranks, schedule="interleaved", virtual_stages=ways
+        )
         bubble, compute = bubbles(result)
-        assert near(bubble, (ranks - 1) * (F + I + W), 8 * ways * (count + ranks))
-        assert compute == [count * ways * (F + I + W)] * ranks
+        assert near(bubble, (ranks - 1) * (FORWARD + INPUT + WEIGHT), 8 * ways * (count + ranks))
+        assert compute == [count * ways * (FORWARD + INPUT + WEIGHT)] * ranks
 
 
 @pytest.mark.parametrize("ranks", range(2, 9))
-@pytest.mark.parametrize(("forward", "of_input", "of_weight"), [(F, I, W), (30, 40, 10), (30, 20, 20), (7, 7, 7)])
+@pytest.mark.parametrize(
+    ("forward", "of_input", "of_weight"), [(FORWARD, INPUT, WEIGHT), (30, 40, 10), (30, 20, 20), (7, 7, 7)]
+)
 def test_zero_bubble_h1_takes_twice_the_weight_gradient_off_each_stage(ranks, forward, of_input, of_weight):
     """(p - 1)(F + B - 2W), B being both gradients: Qi et al. 2024, section 2.3 (T_F + T_B - T_W there)."""
     times = [time * (1 if time >= US else US) for time in (forward, of_input, of_weight)]
@@ -49,7 +53,7 @@ def test_zero_bubble_h1_takes_twice_the_weight_gradient_off_each_stage(ranks, fo
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 6, 8])
-@pytest.mark.parametrize(("forward", "of_weight"), [(F, W), (20, 20), (30, 0)])
+@pytest.mark.parametrize(("forward", "of_weight"), [(FORWARD, WEIGHT), (20, 20), (30, 0)])
 def test_dualpipe_halves_the_stages_that_wait(ranks, forward, of_weight):
     """(p/2 - 1)(F&B + B - 3W): DeepSeek-V3 2024, Table 2. F&B = F + B without communication to hide, and F = B - W."""
     forward, of_weight = (time * (1 if time >= US else US) for time in (forward, of_weight))
@@ -61,8 +65,8 @@ def test_dualpipe_halves_the_stages_that_wait(ranks, forward, of_weight):
 
 
 def test_one_operator_for_both_gradients_is_run_in_halves():
-    result = run(stack(4, F, I, I, fused=True), 8, pp=4, schedule="zb-h1")
-    assert near(result.rank_times.bubble.tolist(), 3 * F, 100)
-    assert result.rank_times.compute.tolist() == [8 * (F + 2 * I)] * 4
+    result = run(stack(4, FORWARD, INPUT, INPUT, fused=True), 8, pp=4, schedule="zb-h1")
+    assert near(result.rank_times.bubble.tolist(), 3 * FORWARD, 100)
+    assert result.rank_times.compute.tolist() == [8 * (FORWARD + 2 * INPUT)] * 4
     assumed = {row.kind: row.share for row in result.evidence if row.what == "operator time"}
     assert assumed["assumed"] == pytest.approx(2 / 3)

@@ -14,7 +14,7 @@ from trine.parallel.build import build_job
 
 LAYERS = 6
 #: Bytes that a layer keeps for backward: Korthikanti et al., Reducing Activation Recomputation in Large Transformer
-#: Models, 2022, equation 1 (sbh (34 + 5as/h)), Table 2 (34 sbh selective, 2 sbh full).
+#: Models, 2022: sbh (34 + 5as/h) in equation 1, 34 sbh selective and 2 sbh full in section 5.
 KEPT = {"none": 34 * SBH + 5 * AASB, "selective": 34 * SBH, "full": 2 * SBH}
 AGAIN_US = {"none": 0, "selective": sum(TIMES[name] for name in CORE), "full": sum(TIMES.values())}
 FORWARD_US = 1 + LAYERS * sum(TIMES.values())
@@ -94,7 +94,10 @@ def test_a_stage_without_layer_names_is_run_again_as_a_whole():
     cluster = build_topology("full", "100 GB/s", "1 us", 2)
     plan = trine.Plan(pp=2, batch=4 * B, micro_batch=B, recompute="full")
     forward = 1 + 2 * sum(TIMES.values())
-    assert sum(trine.simulate(workload, plan, cluster=cluster, fold="off").rank_times.compute.tolist()) == 4 * 4 * forward * US
+    assert (
+        sum(trine.simulate(workload, plan, cluster=cluster, fold="off").rank_times.compute.tolist())
+        == 4 * 4 * forward * US
+    )
 
 
 def test_recomputation_that_finds_nothing_is_refused():

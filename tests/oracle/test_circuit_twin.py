@@ -24,7 +24,7 @@ def assert_same(graph, numbers):
 
 
 @given(graph=circuit_graphs(), numbers=circuits())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_small_graphs(graph, numbers):
     assert_same(graph, numbers)
 

@@ -15,7 +15,7 @@ from trine.testing.circuits import require_lawful_circuits
 
 
 @given(graph=circuit_graphs(), numbers=circuits())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_runs_are_lawful(graph, numbers):
     """Ports, circuits in use, bandwidth, buffers and causality: read off the records and the log of circuits."""
     model = CircuitSwitching(numbers)
@@ -25,7 +25,7 @@ def test_runs_are_lawful(graph, numbers):
 
 
 @given(graph=circuit_graphs(), numbers=circuits(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_numbers_of_ranks_change_nothing_and_runs_repeat(graph, numbers, seed):
     number = np.random.default_rng(seed).permutation(len(graph.rank_names)).astype(np.int32)
     other = replace(
@@ -45,7 +45,7 @@ def test_numbers_of_ranks_change_nothing_and_runs_repeat(graph, numbers, seed):
     numbers=circuits(),
     more_ps=st.integers(0, 10**9),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_longer_set_up_never_helps_a_chain(hops, numbers, more_ps):
     builder = TaskGraphBuilder([], [])
     for number, (source, distance, size) in enumerate(hops):
@@ -58,7 +58,7 @@ def test_a_longer_set_up_never_helps_a_chain(hops, numbers, more_ps):
 
 
 @given(graph=circuit_graphs(max_ranks=5), numbers=circuits())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_without_set_up_and_waiting_it_is_a_wire_for_each_pair_and_direction(graph, numbers):
     """Ports for all and always room: as the fifo network with a link for each pair, which shares no code with it."""
     ranks = len(graph.rank_names)

@@ -86,3 +86,19 @@ def test_networks_that_are_no_nodes_have_a_make_for_each_group() -> None:
 def test_first_places() -> None:
     rows = np.array([[5, 5, 2, -1, 2], [7, 8, 7, 7, 9]])
     assert first_places(rows).tolist() == [[0, 0, 2, 3, 2], [0, 1, 0, 0, 4]]
+
+
+def test_every_ordered_pair_of_a_machine() -> None:
+    """In one node or two, either way round, past a slow link or not."""
+    cluster = load_cluster("dgx-h100", nodes=3, gpus_per_node=4, slow_links=[("node1.nic2->leaf2.rail2", 0.2)])
+    pairs = np.array([(a, b) for a in range(12) for b in range(12) if a != b])
+    costs, alone = StepCosts(cluster), StepCosts(cluster)
+    make, answers = costs.of_groups("send_recv", 1 << 22, pairs, None)
+    assert [answers[i] for i in make] == [alone("send_recv", 1 << 22, tuple(pair), None) for pair in pairs.tolist()]
+    assert 2 <= len(answers) < len(pairs)
+
+
+def test_order_and_placement_of_ranks_are_seen() -> None:
+    makes = GroupMakes(load_cluster("dgx-h100", nodes=4))
+    groups = np.array([[0, 1, 2], [8, 9, 10], [2, 1, 0], [0, 1, 10], [8, 9, 26], [0, 9, 2], [16, 9, 2]])
+    assert makes.of(groups)[0].tolist() == [0, 0, 1, 2, 2, 3, 4]

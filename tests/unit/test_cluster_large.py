@@ -115,7 +115,7 @@ def test_links_of_a_slow_machine_get_no_faster() -> None:
         {},
         {"gpus": 20},
         {"slow_links": [("node0.nic0-leaf0.rail0", 0.3)]},
-        {"links_down": ["node1.gpu0-node1.nvswitch", "leaf1.rail1-spine1"]},
+        {"links_down": ["node1.gpu0-node1.nvswitch", "node1.nic2-leaf2.rail2"]},
         {"fabric": "dragonfly", "nodes": 5},
     ],
     ids=str,

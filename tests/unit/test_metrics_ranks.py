@@ -130,7 +130,7 @@ def test_critical_path_follows_streams_and_predecessors():
     found = result(graph, run)
     assert found.critical_path == [4, 3, 1, 0]
     assert found.critical_path_times == {
-        "compute": 40, "communication": 50, "input copy": 10, "launch": 0, "wait": 0
+        "compute": 40, "communication": 50, "offload": 0, "input copy": 10, "launch": 0, "wait": 0
     }  # fmt: skip
 
 

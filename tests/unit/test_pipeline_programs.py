@@ -113,7 +113,7 @@ def skipping():
 
 
 def test_a_tensor_is_sent_to_a_rank_once_and_not_to_itself():
-    """Chunks of two layers, four on two ranks: rank 0 keeps it for chunk 2, rank 1 is sent it once for chunks 1 and 3."""
+    """Chunks of two layers, four on two ranks: rank 0 keeps it for chunk 2, rank 1 gets it once for chunks 1 and 3."""
     job, _ = job_of(skipping(), pp=2, virtual_stages=2, schedule="interleaved", micro_batch=2)
     of_first = skipping().operators[0].outputs[0]
     forward = [s.tag for s in job.programs[0].steps if isinstance(s, Send) and s.tag[1] == 0]
@@ -130,7 +130,7 @@ def test_dualpipe_keeps_weights_twice_and_adds_up_their_gradients():
     job, _ = job_of(workload, pp=4, schedule="dualpipe", batch=8 * B, micro_batch=B, cuts=("layers.0.ln1",
                     "layers.1.ln1", "layers.2.ln1"))  # fmt: skip
     total = sum(p.size_bytes for p in workload.parameters)
-    assert [p.resident_bytes[0] for p in job.programs][0] == job.programs[3].resident_bytes[0]
+    assert job.programs[0].resident_bytes[0] == job.programs[3].resident_bytes[0]
     assert sum(p.resident_bytes[0] for p in job.programs) == 2 * total
     exchanged = [step for step in job.programs[1].steps if isinstance(step, Send) and step.tag[0] == "tied"]
     assert [(step.peer.position, step.size_bytes) for step in exchanged] == [(2, job.programs[1].resident_bytes[0])]
@@ -145,6 +145,20 @@ def test_what_a_joined_pair_sends_leaves_when_both_have_ended():
     sends = [s for s in steps if isinstance(s, Send) and s.tag[1] == 0 and s.label.microbatch == 3]
     computes = [i for i, s in enumerate(steps) if isinstance(s, Compute)]
     assert max(sends[0].after) == computes[at + 2]
+
+
+def test_a_part_without_backward_operators_still_passes_gradients_on():
+    """vgg13 in 8 parts: nothing that lists a backward operator is left for the last one."""
+    plan = trine.Plan(pp=4, virtual_stages=2, schedule="interleaved", micro_batch=16)
+    workload = trine.load("vgg13-h100-b128")
+    job, _ = build_job(workload, plan, make_compute("auto", workload))
+    sent = Counter(
+        (r, s.peer.position, s.tag) for r, p in enumerate(job.programs) for s in p.steps if isinstance(s, Send)
+    )
+    got = Counter(
+        (s.peer.position, r, s.tag) for r, p in enumerate(job.programs) for s in p.steps if isinstance(s, Recv)
+    )
+    assert sent == got
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_the_figure_of_interleaving():
 
 
 def test_the_figure_of_zero_bubble():
-    """Qi et al. 2024, Figure 2 top: the first device never holds back weight gradients, the last one holds back three."""
+    """Qi et al. 2024, Figure 2 top: the first device holds no weight gradient back, the last one three."""
     assert words("zb-h1", 0, Pipeline(4, 8)).startswith("F0.0 F0.1 F0.2 F0.3 I0.0 W0.0 F0.4 I0.1 W0.1")
     assert words("zb-h1", 3, Pipeline(4, 8)).startswith("F3.0 I3.0 F3.1 I3.1 F3.2 I3.2 F3.3 I3.3 W3.0 F3.4 I3.4 W3.1")
 

@@ -9,7 +9,7 @@ from trine.results import Evidence
 STABLE_KEYS = {
     "step_time_s", "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s", "slowest_rank",
     "memory_peak_bytes", "collectives", "evidence", "warnings", "not_modelled", "simulator", "plan", "step_ends_s",
-    "ranks", "layers", "operators", "phases", "stages", "links", "memory", "critical_path",
+    "ranks", "layers", "operators", "phases", "stages", "links", "memory", "critical_path", "energy", "folding",
 }  # fmt: skip
 
 

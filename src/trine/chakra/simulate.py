@@ -54,12 +54,14 @@ def simulate_chakra(
     DeadlockError: nodes that wait for each other.
     """
     from trine.engine import run
+    from trine.network.circuit import network_on
 
     began = time.perf_counter()
     if isinstance(cluster, str | os.PathLike):
         from trine.cluster import load_cluster
 
         cluster = load_cluster(os.fspath(cluster))
+    network = network_on(cluster, network)
     if trace.num_ranks > len(cluster.gpus):
         raise PlanError(
             f"there are traces of {trace.num_ranks} ranks, but cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"

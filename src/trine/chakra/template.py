@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trine.chakra import encode, schema
 from trine.errors import PlanError
-from trine.model.program import LAUNCH_STREAM, Collective, Compute, HostCopy, Job, Label, Recv, Send, Step
+from trine.model.program import LAUNCH_STREAM, PHASE_INPUT, Collective, Compute, HostCopy, Job, Label, Recv, Send, Step
 from trine.parallel.grid import RankGrid
 from trine.units import PS_PER_US
 
@@ -87,7 +87,8 @@ class Encoder:
                 *([] if on_cpu else [encode.string("stream_name", step.stream)]),
             ]
         if isinstance(step, HostCopy):
-            return schema.MEM_LOAD, [encode.boolean("is_cpu_op", False), encode.uint64("tensor_size", step.size_bytes)]
+            kind = schema.MEM_STORE if step.to_host else schema.MEM_LOAD
+            return kind, [encode.boolean("is_cpu_op", False), encode.uint64("tensor_size", step.size_bytes)]
         if isinstance(step, Send):
             size = encode.int64("comm_size", step.size_bytes)
             return schema.COMM_SEND, [encode.boolean("is_cpu_op", False), size, self._tag(step.tag)]
@@ -124,7 +125,9 @@ class Encoder:
             return self._job.operator_names[step.label.operator]
         if isinstance(step, Collective):
             return step.kind
-        return {Send: "send", Recv: "receive", HostCopy: "copy of inputs"}.get(type(step), "compute")
+        if isinstance(step, HostCopy):
+            return "copy of inputs" if step.label.phase == PHASE_INPUT else "offload"
+        return {Send: "send", Recv: "receive"}.get(type(step), "compute")
 
 
 def _order(steps: Sequence[Step]) -> list[list[int]]:

@@ -5,9 +5,11 @@ Every option that is given must matter: one that cannot is refused with the reas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trine.cli.forms import FormOptions, form_fields
 from trine.errors import InputError, PlanError, nearest
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class LayoutOptions:
     dp: int | None = None
     tp: int | None = None
     pp: int | None = None
+    cp: int | None = None
     batch: int | None = None
     global_batch: int | None = None
     micro_batch: int | None = None
@@ -39,7 +42,10 @@ class LayoutOptions:
     recompute: str | None = None
     recompute_layers: int | None = None
     sync: str | None = None
+    overlap: str | None = None
+    offload: str | None = None
     steps: int = 1
+    forms: FormOptions = field(default_factory=FormOptions)
 
 
 def plan_from(options: LayoutOptions) -> Plan:
@@ -70,23 +76,23 @@ def plan_from(options: LayoutOptions) -> Plan:
     for name in ("virtual_stages", "recompute_layers"):
         if getattr(options, name) is not None:
             fields[name] = getattr(options, name)
-    for name in ("balance", "recompute", "sync"):
+    for name in ("balance", "recompute", "sync", "overlap", "offload"):
         if getattr(options, name) is not None:
             fields[name] = getattr(options, name).lower()
     if options.algorithm is not None:
         fields["algorithms"] = algorithm_pairs(options.algorithm)
-    return Plan(**ways, **fields)
+    return Plan(**ways, **fields, **form_fields(options.forms, ways))
 
 
 def _ways(options: LayoutOptions) -> dict[str, Any]:
     """Ways on each axis, and the kind of data parallelism."""
-    given = {name: ways for name in ("dp", "tp", "pp") if (ways := getattr(options, name)) is not None}
+    given = {name: ways for name in ("dp", "cp", "tp", "pp") if (ways := getattr(options, name)) is not None}
     for name, number in (("gpus", options.gpus), *given.items()):
         if number is not None and number < 1:
             raise PlanError(f"--{name} must be at least 1, got {number}")
     if options.parallel is not None:
         return _on_one_axis(options, given)
-    product = given.get("dp", 1) * given.get("tp", 1) * given.get("pp", 1)
+    product = prod(given.values())
     if not given and options.gpus not in (None, 1):
         raise PlanError(f"{options.gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
     if options.gpus is not None and options.gpus != product:
@@ -113,7 +119,7 @@ def _on_one_axis(options: LayoutOptions, given: dict[str, int]) -> dict[str, Any
 def _refuse_unused(options: LayoutOptions) -> None:
     """Refuse options of an axis that the layout does not name."""
     parallel = (options.parallel or "").lower()
-    if options.bucket is not None and options.dp is None and parallel != "ddp":
+    if options.bucket is not None and options.dp is None and options.cp is None and parallel != "ddp":
         raise PlanError("--bucket is about DDP's gradients, and the layout has none: --parallel ddp or --dp N")
     axis_of = {"tp_style": "tp"} | dict.fromkeys(("schedule", "cuts", "virtual_stages", "balance"), "pp")
     for name, axis in axis_of.items():

@@ -7,6 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli.circuits import BufferOption, CircuitOptions, DelayOption, PortsOption, RateOption, SetupOption
+from trine.cli.forms import (
+    BuffersOption,
+    CapacityOption,
+    CpOption,
+    CpStyleOption,
+    DpOverlapOption,
+    EpOption,
+    FormOptions,
+    ImbalanceOption,
+    OrderOption,
+    PrefetchOption,
+    ReshardOption,
+    SequenceOption,
+    ShardingOption,
+    ShardUnitOption,
+    ShardWaysOption,
+    SyncEveryOption,
+    TpOverlapOption,
+)
 from trine.cli.machine import (
     BandwidthOption,
     ClusterOption,
@@ -39,6 +58,9 @@ def train(
     dp: Annotated[Number, typer.Option(help="Ways of data parallelism (DDP).", rich_help_panel="Layout")] = None,
     tp: Annotated[Number, typer.Option(help="Ways of tensor parallelism.", rich_help_panel="Layout")] = None,
     pp: Annotated[Number, typer.Option(help="Pipeline stages.", rich_help_panel="Layout")] = None,
+    cp: CpOption = None,
+    ep: EpOption = None,
+    order: OrderOption = None,
     batch: Annotated[
         Number, typer.Option(help="Samples of one data-parallel replica; as in the trace if not given.")
     ] = None,
@@ -74,6 +96,19 @@ def train(
     ] = None,
     bucket: Annotated[Text, typer.Option(help="Cap of every DDP bucket, e.g. 25MiB.")] = None,
     tp_style: Annotated[Text, typer.Option(metavar="column|megatron", help="How linears are split [column].")] = None,
+    sharding: ShardingOption = None,
+    shard_ways: ShardWaysOption = None,
+    prefetch: PrefetchOption = None,
+    reshard: ReshardOption = None,
+    shard_unit: ShardUnitOption = None,
+    dp_overlap: DpOverlapOption = None,
+    buffers: BuffersOption = None,
+    sync_every: SyncEveryOption = None,
+    sequence_parallel: SequenceOption = False,
+    tp_overlap: TpOverlapOption = None,
+    cp_style: CpStyleOption = None,
+    expert_imbalance: ImbalanceOption = None,
+    capacity_factor: CapacityOption = None,
     cluster: ClusterOption = None,
     nodes: NodesOption = None,
     fabric: FabricOption = None,
@@ -108,6 +143,16 @@ def train(
     inputs: Annotated[
         Text, typer.Option(metavar="step|prefetch|none", help="When inputs are copied from the host [step].")
     ] = None,
+    overlap: Annotated[
+        Text,
+        typer.Option(
+            metavar="ideal|modelled|none|range",
+            help="How communication runs beside compute [ideal]; range: all three.",
+        ),
+    ] = None,
+    offload: Annotated[
+        Text, typer.Option(metavar="optimizer|activations", help="What is kept in host memory [nothing].")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Training steps; the steady state is the last one's time.")] = 1,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
@@ -122,17 +167,24 @@ def train(
     from trine.cli.chakra import ChakraExport
     from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
     from trine.cli.machine import MachineOptions, job_machine
+    from trine.cli.overlap import OverlapAnswer
     from trine.compute import Calibration
     from trine.network.models import is_compiled
-    from trine.simulation import simulate
     from trine.units import parse_time
 
+    ranged = OverlapAnswer(overlap)
     plan = plan_from(
         LayoutOptions(
-            gpus=gpus, parallel=parallel, dp=dp, tp=tp, pp=pp, batch=batch, global_batch=global_batch,
+            gpus=gpus, parallel=parallel, dp=dp, tp=tp, pp=pp, cp=cp, batch=batch, global_batch=global_batch,
             micro_batch=micro_batch, schedule=schedule, cuts=cuts, bucket=bucket, tp_style=tp_style, inputs=inputs,
             algorithm=algorithm, steps=steps, virtual_stages=virtual_stages, balance=balance, recompute=recompute,
-            recompute_layers=recompute_layers, sync=sync,
+            recompute_layers=recompute_layers, sync=sync, overlap=ranged.option, offload=offload,
+            forms=FormOptions(
+                ep=ep, order=order, sharding=sharding, shard_ways=shard_ways, prefetch=prefetch, reshard=reshard,
+                shard_unit=shard_unit, dp_overlap=dp_overlap, buffers=buffers, sync_every=sync_every,
+                sequence_parallel=sequence_parallel, tp_overlap=tp_overlap, cp_style=cp_style,
+                expert_imbalance=expert_imbalance, capacity_factor=capacity_factor,
+            ),
         )
     )  # fmt: skip
     machine, warnings = job_machine(
@@ -152,7 +204,7 @@ def train(
     )
     exported = ChakraExport(chakra, chakra_target)
     with ProgressLine() as progress:
-        result = simulate(
+        result = ranged.simulate(
             workload,
             plan,
             cluster=machine,
@@ -170,8 +222,8 @@ def train(
             on_job=exported.write,
             warnings=tuple(warnings),
         )
-    show(result.summary(), json)
-    write_json(result.to_json(), json)
+    show(ranged.summary(result), json)
+    write_json(ranged.to_json(result), json)
     write_files(result, perfetto, parquet, timeline)
     exported.report()
 

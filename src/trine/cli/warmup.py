@@ -14,7 +14,7 @@ def warmup() -> None:
     """Compile the kernels into the user's cache, for container images and fresh machines."""
     import trine
 
-    say("compiling kernels (about 10 to 20 s) ...")
+    say("compiling kernels (about 20 to 30 s) ...")
     began = time.monotonic()
     graph = trine.TaskGraphBuilder([10**9], [10**6])
     graph.join([graph.compute(0, "compute", 10**6), graph.transfer(0, 0, [0], 10**6)])

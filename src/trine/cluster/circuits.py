@@ -18,7 +18,7 @@ class Circuits:
     """What joins the GPUs of a cluster that no links join.
 
     setup_ps: from the request for a circuit between two GPUs until it carries bytes. ports: circuits that a GPU can
-    have at a time. bytes_per_s: of one circuit, each way. latency_ps: from the last byte sent to the last byte received.
+    have at a time. bytes_per_s: of one circuit, each way. latency_ps: from the last byte sent to the last received.
     buffer_bytes: what a GPU reserves of its receive buffer before bytes leave for it; None: there is always room.
 
     Source of the parameters: TrioSim (ISCA'25), section 7.1.

@@ -124,19 +124,16 @@ class Cluster:
             raise SpecError(f"two devices are named {next(n for n in names if names.count(n) > 1)!r}")
 
     def _check_links(self) -> None:
-        """One link of each kind of a table, and the ends of all."""
+        """All links, or of a table one of each kind and the ends of all."""
         links = self.links
-        if isinstance(links, LinkTable):
-            ends = np.concatenate((links.source, links.target))
-            bad = (
-                (links.source == links.target)
-                if len(ends) == 0 or 0 <= ends.min() <= ends.max() < len(self.devices)
-                else np.ones(len(links), np.bool_)
-            )
-            first = np.unique(links.number, return_index=True)[1].tolist()
-            links = [links[i] for i in [*first, *np.flatnonzero(bad)[:1].tolist()]]
-        for link in links:
-            check_link(link, self.devices)
+        if not isinstance(links, LinkTable):
+            for link in links:
+                check_link(link, self.devices)
+            return
+        outside = np.maximum(links.source, links.target) >= len(self.devices)
+        outside |= (np.minimum(links.source, links.target) < 0) | (links.source == links.target)
+        for i in [*np.unique(links.number, return_index=True)[1].tolist(), *np.flatnonzero(outside)[:1].tolist()]:
+            check_link(links.unnamed(i), self.devices)
 
     @cached_property
     def device_table(self) -> DeviceTable:

@@ -54,6 +54,7 @@ def _read(name: str) -> GpuSpec:
         memory_bytes_per_s=spec.memory_bandwidth,
         flop_per_s={str(dtype): rate for dtype, rate in spec.compute.items()},
         num_compute_units=spec.compute_units,
+        power_w=spec.power,
         sources=dict(spec.sources),
         aliases=tuple(spec.aliases),
     )

@@ -23,8 +23,9 @@ def reached(cluster: Cluster, start: int) -> npt.NDArray[np.bool_]:
     while len(edge):
         first, count = ptr[edge], ptr[edge + 1] - ptr[edge]
         place = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
-        ends = links.target[order[place]]
-        ends = np.unique(ends[~found[ends]])
-        found[ends] = True
-        edge = ends[forwards[ends]]
+        fresh = np.zeros(len(devices), np.bool_)
+        fresh[links.target[order[place]]] = True
+        fresh &= ~found
+        found |= fresh
+        edge = np.flatnonzero(fresh & forwards)
     return found

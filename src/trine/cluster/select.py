@@ -160,11 +160,11 @@ def _pair_names(cluster: Cluster) -> dict[str, list[int]]:
 def _check_connected(before: Cluster, after: Cluster, down: Sequence[int], names: Sequence[str]) -> None:
     """Raise SpecError if a GPU no longer reaches another one that it reached."""
     is_gpu = before.device_table.where(GPU)
-    lost = [
-        (start, other)
-        for start in _affected(before, down)
-        for other in np.flatnonzero(is_gpu & reached(before, start) & ~reached(after, start)).tolist()
-    ]
+    lost: list[tuple[int, int]] = []
+    for start in _affected(before, down):
+        missed = is_gpu & ~reached(after, start)
+        if missed.any():
+            lost.extend((start, other) for other in np.flatnonzero(missed & reached(before, start)).tolist())
     if lost:
         cut = ", ".join(f"{before.devices[a].name} to {before.devices[b].name}" for a, b in lost[:4])
         more = f" and {len(lost) - 4} more pairs" if len(lost) > 4 else ""

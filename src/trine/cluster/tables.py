@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -130,9 +130,13 @@ class LinkTable(Lazy[Link]):
         return map(self._made, range(len(self))) if self._kept is None else iter(self._kept)
 
     def _made(self, index: int) -> Link:
+        return replace(self.unnamed(index), name=self.names[index])
+
+    def unnamed(self, index: int) -> Link:
+        """A link under its number: names take longer than all else."""
         numbers = self.numbers[self.number[index]]
         return Link(
-            name=self.names[index],
+            name=f"number {index}",
             source=int(self.source[index]),
             target=int(self.target[index]),
             bytes_per_s=numbers.bytes_per_s,

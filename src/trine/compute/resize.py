@@ -130,9 +130,7 @@ def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tenso
 _Part = tuple[int, Fraction]
 
 
-def _parts(
-    operator: Operator, tensors: Sequence[Tensor], workload: Workload, split: Split
-) -> Sequence[_Part | None]:
+def _parts(operator: Operator, tensors: Sequence[Tensor], workload: Workload, split: Split) -> Sequence[_Part | None]:
     """Which dimension of each tensor has fewer (or more) tokens, or fewer experts.
 
     Raises PlanError where tokens are divided and the workload does not say how many a sample has.

@@ -74,3 +74,31 @@ def count_distinct(values: UInt64, table: UInt64, used: npt.NDArray[np.uint8]) -
             table[slot] = value
             found += 1
     return found
+
+
+@kernel
+def join_components(ptr: Int64, items: Int32, parent: Int32) -> Int:
+    """Join every rank with all that it sees; ``parent``: int32[ranks + links], each its own to begin with.
+
+    Afterwards parent[i] is the smallest member of the component of i.
+    """
+    for rank in range(len(ptr) - 1):
+        for at in range(ptr[U(rank)], ptr[U(rank + 1)]):
+            item = np.int64(items[U(at)])
+            if item < 0:
+                continue
+            first = np.int64(rank)
+            while parent[U(first)] != first:
+                parent[U(first)] = parent[U(parent[U(first)])]
+                first = np.int64(parent[U(first)])
+            second = item
+            while parent[U(second)] != second:
+                parent[U(second)] = parent[U(parent[U(second)])]
+                second = np.int64(parent[U(second)])
+            if first < second:
+                parent[U(second)] = first
+            else:
+                parent[U(first)] = second
+    for member in range(len(parent)):  # parents are smaller than children, so theirs are final
+        parent[U(member)] = parent[U(parent[U(member)])]
+    return np.int64(len(parent))

@@ -2,8 +2,8 @@
 
 The first classes leave out what has not happened yet: what ranks exchange along *closed* axes. Tasks that would do so
 are held. When the first of them becomes ready, the run stops, the axis is opened for the programs that need it, the
-classes are refined with what is left to do, each new class takes over the state of the one that it was in, and the run
-goes on. See docs/design/folding.md.
+classes are refined with what is left to do, and each new class takes over the state of the one that it was in. Ranks
+that have nothing to do with each other any more go on in runs of their own. See docs/design/folding.md.
 """
 
 from __future__ import annotations
@@ -15,28 +15,37 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.engine import advance, run
-from trine.folding.partition import Partition, Sight, identity, refine
+from trine.errors import PlanError
+from trine.folding._refine import join_components
+from trine.folding.partition import Partition, Sight, among, identity, refine
 from trine.folding.quotient import Links, Quotient, QuotientBuilder, Stretch
 from trine.folding.sight import Part, RouteTable, look, whole_parts
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
-from trine.model.taskgraph import TRANSFER, Snapshot, TaskGraph
+from trine.model.taskgraph import TRANSFER, Records, Snapshot, TaskGraph
 from trine.network.models import Network
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
+#: Axes along which nothing is exchanged yet.
+Shut = frozenset[str]
 Progress = Callable[[int, int, int], None]
 
 #: With more classes than this share of the ranks, every rank is simulated by itself.
 MOST_CLASSES = 0.25
 #: Fewer ranks are always refined to the end: it costs nothing.
 FEW_RANKS = 4096
-#: Closing an axis must leave at most this share of the classes, or it is not worth a stop.
+#: Axes are closed while more tasks than this would be simulated, and closing one more at least halves them.
+MANY_TASKS = 2_000_000
 WORTH_A_STOP = 0.5
+#: Runs of ranks that have nothing to do with each other are cut so that each has about this many tasks.
+RUN_TASKS = 6_000_000
+#: More tasks at a time (about 10 GB) are refused before they are built.
+MAX_TASKS = 60_000_000
 #: After so many stops everything is opened.
-MAX_EPISODES = 40
+MAX_EPISODES = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -73,9 +82,11 @@ class FoldedRun:
     network: str
     notes: tuple[str, ...]
 
-    @property
-    def last(self) -> Episode:
-        return self.episodes[-1]
+    def class_of(self, rank: int) -> tuple[int, int]:
+        """The last class that a rank was in, and how many ranks were in it."""
+        partition = next(e.partition for e in reversed(self.episodes) if e.partition.class_of[rank] >= 0)
+        number = int(partition.class_of[rank])
+        return number, int(partition.sizes[number])
 
     def times(self, rank: int) -> tuple[Int64, Int64, Int64]:
         """Ready, start and end of each task of a rank's sketch, ps: int64[tasks of the sketch] each."""
@@ -83,6 +94,8 @@ class FoldedRun:
         columns = [np.full(sketch.num_tasks, -1, np.int64) for _ in range(3)]
         for episode in self.episodes:
             number = int(episode.partition.class_of[rank])
+            if number < 0:
+                continue
             own, tasks = episode.tasks_of(number), episode.parts[episode.part_of[number]].tasks
             for column, values in zip(columns, (episode.ready_ps, episode.start_ps, episode.end_ps), strict=True):
                 column[tasks] = values[own]
@@ -98,7 +111,7 @@ class FoldedRun:
                 step, own = steps[at], episode.end_ps[episode.tasks_of(number)]
                 for one in range(num_steps) if num_steps > 1 else ():
                     ends[one] = max(ends[one], own[step == one].max(initial=0))
-            ends[-1] = max(ends[-1], int(episode.end_ps.max(initial=0)))
+            ends[-1] = max(int(ends[-1]), int(episode.end_ps.max(initial=0)))
         return np.maximum.accumulate(ends)
 
     def rank_ends(self) -> Int64:
@@ -110,8 +123,18 @@ class FoldedRun:
             some = np.flatnonzero(sizes)
             if len(some):
                 of_class[some] = np.maximum.reduceat(episode.end_ps, episode.base[some])
-            np.maximum(ends, of_class[episode.partition.class_of], out=ends)
+            np.maximum(ends, np.append(of_class, 0)[episode.partition.class_of], out=ends)
         return ends
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A run that is still to be made: from where its parts were stopped ``before``, or, the first, a quotient."""
+
+    before: tuple[Quotient, Snapshot] | None
+    quotient: Quotient | None
+    closed: list[Shut]
+    parts: list[Part] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -132,78 +155,88 @@ class Folder:
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
     notes: list[str] = field(default_factory=list)
+    table: RouteTable = field(init=False)
+    _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table = RouteTable(self.site.routes)
 
     def run(self) -> FoldedRun:
-        """Simulate everything."""
-        table = RouteTable(self.site.routes, self.site.num_ranks)
+        """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time."""
         parts = whole_parts(self.job.sketches)
-        closed: list[frozenset[str]] = [frozenset()] * len(parts)
-        partition, sight = self._classes(parts, closed, table)
-        if partition.num_classes > len(parts) and not self.distinct:
-            closed, partition, sight = self._close(parts, partition, sight, table)
-        quotient = self._quotient(parts, closed, partition, sight, table, bare=any(closed))
+        closed: list[Shut] = [frozenset()] * len(parts)
+        partition, sight = self._classes(parts, closed)
+        if not self.distinct:
+            closed, partition, sight = self._close(parts, partition, sight)
+        quotient = self._quotient(parts, closed, partition, sight, bare=any(closed))
         self._say(quotient, 0)
         if not any(closed):
             return self._whole(quotient)
-        return self._in_episodes(quotient, closed, table)
+        return self._in_episodes(quotient, closed)
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
-    def _classes(
-        self, parts: Sequence[Part], closed: Sequence[frozenset[str]], table: RouteTable
-    ) -> tuple[Partition, Sight]:
+    def _classes(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Partition, Sight]:
         """The classes of ranks that see the same along open axes, each by itself if they are too many."""
-        num_ranks = self.site.num_ranks
-        sight = look(parts, num_ranks, table, closed)
-        if self.distinct:
-            return identity(num_ranks, len(sight.links)), sight
-        colours = np.empty(num_ranks, np.int64)
+        sight, ranks = self._sight(parts, closed)
+        colours = np.empty(self.site.num_ranks, np.int64)
         for number, part in enumerate(parts):
             colours[part.ranks] = number
         if self.colours is not None:
             colours = colours * (int(self.colours.max(initial=0)) + 1) + self.colours
-        links = _colours_of_links(self.site, sight)
-        limit = num_ranks if num_ranks <= FEW_RANKS else int(MOST_CLASSES * num_ranks)
-        partition = refine(colours, links, sight, limit)
+        limit = len(ranks) if len(ranks) <= FEW_RANKS else int(MOST_CLASSES * len(ranks))
+        partition = None
+        if not self.distinct:
+            partition = refine(colours[ranks], _colours_of_links(self.site, sight), sight, limit)
         if partition is None:
-            self.notes.append(f"more than a quarter of the {num_ranks} ranks behave differently: each is simulated")
-        return partition if partition is not None else identity(num_ranks, len(sight.links)), sight
+            partition = identity(len(ranks), len(sight.links))
+        return among(partition, ranks, self.site.num_ranks), sight
 
-    def _close(
-        self, parts: Sequence[Part], partition: Partition, sight: Sight, table: RouteTable
-    ) -> tuple[list[frozenset[str]], Partition, Sight]:
-        """Close axes to begin with, as long as that at least halves the classes."""
-        shut: frozenset[str] = frozenset()
+    def _sight(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Sight, Int64]:
+        """What the ranks of ``parts`` see, and these ranks, rising."""
+        ranks = np.sort(np.concatenate([part.ranks for part in parts]))
+        number_of = np.full(self.site.num_ranks, -1, np.int32)
+        number_of[ranks] = np.arange(len(ranks), dtype=np.int32)
+        return look(parts, number_of, len(ranks), self.table, closed), ranks
+
+    def _close(self, parts: Sequence[Part], partition: Partition, sight: Sight) -> tuple[list[Shut], Partition, Sight]:
+        """Close axes to begin with, as long as there are many tasks and that at least halves them."""
+        shut: Shut = frozenset()
         axes = sorted({axis for part in parts for axis in part.sketch.role_axes})
-        while partition.num_classes > len(parts):
-            tried = {
-                axis: self._classes(parts, [shut | {axis}] * len(parts), table) for axis in axes if axis not in shut
-            }
+        tasks = _num_tasks(parts, partition)
+        while partition.num_classes > len(parts) and tasks > MANY_TASKS:
+            tried = {axis: self._classes(parts, [shut | {axis}] * len(parts)) for axis in axes if axis not in shut}
             if not tried:
                 break
-            best = min(tried, key=lambda axis: (tried[axis][0].num_classes, axis))
-            if tried[best][0].num_classes > WORTH_A_STOP * partition.num_classes:
+            best = min(tried, key=lambda axis: (_num_tasks(parts, tried[axis][0]), axis))
+            fewer = _num_tasks(parts, tried[best][0])
+            if fewer > WORTH_A_STOP * tasks:
                 break
-            shut, (partition, sight) = shut | {best}, tried[best]
+            shut, (partition, sight), tasks = shut | {best}, tried[best], fewer
         return [shut] * len(parts), partition, sight
 
     def _quotient(
         self,
         parts: Sequence[Part],
-        closed: Sequence[frozenset[str]],
+        closed: Sequence[Shut],
         partition: Partition,
         sight: Sight,
-        table: RouteTable,
         *,
         bare: bool,
     ) -> Quotient:
-        site = self.site
+        site, tasks = self.site, _num_tasks(parts, partition)
+        if tasks > MAX_TASKS:
+            raise PlanError(
+                f"{partition.num_classes} of {site.num_ranks} ranks behave differently, which makes {tasks:,} tasks, "
+                f"more than the {MAX_TASKS:,} that fit into memory: take fewer GPUs, larger buckets (--bucket), or "
+                "reductions after the backward pass"
+            )
         return QuotientBuilder(
             self.job,
             parts,
             partition,
             sight,
-            table,
+            self.table,
             Links(bytes_per_s=site.link_bytes_per_s, latency_ps=site.link_latency_ps, name=site.link_name),
             rank_name=site.rank_name,
             closed=closed,
@@ -222,31 +255,34 @@ class Folder:
         records = run(
             quotient.graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile
         )
-        episode = _episode(quotient, records.ready_ps, records.start_ps, records.end_ps, 0)
+        episode = _episode(quotient, records, 0)
         return self._gave([episode], quotient.graph, records.num_events)
 
-    def _in_episodes(self, quotient: Quotient, closed: list[frozenset[str]], table: RouteTable) -> FoldedRun:
+    def _in_episodes(self, quotient: Quotient, closed: list[Shut]) -> FoldedRun:
         episodes: list[Episode] = []
-        snapshot: Snapshot | None = None
+        waiting: list[_Waiting] = [_Waiting(None, quotient, closed)]
         num_events = 0
-        while True:
-            hold = _held(quotient, closed)
-            now_ps = 0 if snapshot is None else snapshot.now_ps
+        while waiting:
+            one = waiting.pop()
+            quotient = one.quotient if one.quotient is not None else self._prepared(one)
+            hold = _held(quotient, one.closed)
+            resume = None if one.before is None else _taken_over(*one.before, quotient)
+            now_ps = 0 if resume is None else resume.now_ps
+            one.before = one.quotient = None
             snapshot = advance(
                 quotient.graph,
                 hold=hold if hold.any() else None,
-                resume=snapshot,
+                resume=resume,
                 network=self.network,
                 engine=self.engine,
                 progress=self.progress,
                 on_compile=self.on_compile,
             )
-            episodes.append(_episode(quotient, snapshot.ready_ps, snapshot.start_ps, snapshot.end_ps, now_ps))
+            episodes.append(_episode(quotient, snapshot, now_ps))
             num_events += snapshot.num_events
-            if snapshot.is_finished:
-                break
-            closed = self._open(quotient, snapshot, hold, closed, len(episodes))
-            quotient, closed, snapshot = self._refined(quotient, snapshot, closed, table)
+            if not snapshot.is_finished:
+                opened = self._open(quotient, snapshot, hold, one.closed, len(episodes))
+                waiting += self._refined(quotient, snapshot, opened)
         return self._gave(episodes, None, num_events)
 
     def _gave(self, episodes: list[Episode], graph: TaskGraph | None, num_events: int) -> FoldedRun:
@@ -261,41 +297,112 @@ class Folder:
         )
 
     def _open(
-        self, quotient: Quotient, snapshot: Snapshot, hold: Bool, closed: list[frozenset[str]], episode: int
-    ) -> list[frozenset[str]]:
-        """Open the axes of held tasks that are ready, for all ranks of their programs; of parts, what stays closed."""
+        self, quotient: Quotient, snapshot: Snapshot, hold: Bool, closed: Sequence[Shut], episode: int
+    ) -> list[Shut]:
+        """Open the axes of held tasks that are ready, for all ranks that may notice; of parts, what stays closed."""
         if episode >= MAX_EPISODES:
             return [frozenset()] * len(closed)
-        opened: dict[int, set[str]] = {}
+        opened: dict[str, set[int]] = {}
         ready = np.flatnonzero(hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0))
         of_class = np.searchsorted(quotient.base, ready, side="right") - 1
         for task, number in zip(ready.tolist(), of_class.tolist(), strict=True):
             part = quotient.parts[quotient.part_of[number]]
             local = int(part.tasks[task - int(quotient.base[number])])
-            opened.setdefault(part.sketch.program, set()).update(_axes_of(self.job, part.sketch, local))
+            opened.setdefault(_axis_of(self.job, part.sketch, local), set()).add(part.sketch.program)
+        for axis, programs in opened.items():
+            self._spread(axis, programs)
         return [
-            shut - opened.get(part.sketch.program, set()) for part, shut in zip(quotient.parts, closed, strict=True)
+            frozenset(axis for axis in shut if part.sketch.program not in opened.get(axis, ()))
+            for part, shut in zip(quotient.parts, closed, strict=True)
         ]
 
-    def _refined(
-        self, quotient: Quotient, snapshot: Snapshot, closed: list[frozenset[str]], table: RouteTable
-    ) -> tuple[Quotient, list[frozenset[str]], Snapshot]:
-        """The next classes with what is left to do, and the state that each takes over."""
+    def _spread(self, axis: str, programs: set[int]) -> None:
+        """Add the programs that wait for tasks of ``programs`` along ``axis``: what opens one may reach all of them."""
+        readers = self._readers(axis)
+        new = set(programs)
+        while new:
+            new = {reader for program in new for reader in readers.get(program, ())} - programs
+            programs |= new
+
+    def _readers(self, axis: str) -> dict[int, set[int]]:
+        """Program -> programs whose ranks wait for tasks of its ranks along ``axis``."""
+        if axis not in self._known_readers:
+            program_of = np.array([sketch.program for sketch in self.job.sketches])[self.job.sketch_of]
+            found: dict[int, set[int]] = {}
+            for sketch in self.job.sketches:
+                for role in np.unique(sketch.edges.role).tolist():
+                    if role >= 0 and sketch.role_axes[role] == axis:
+                        for program in np.unique(program_of[sketch.peers[:, role]]).tolist():
+                            found.setdefault(program, set()).add(sketch.program)
+            self._known_readers[axis] = found
+        return self._known_readers[axis]
+
+    def _refined(self, quotient: Quotient, snapshot: Snapshot, closed: Sequence[Shut]) -> list[_Waiting]:
+        """What is left to do, cut into runs of ranks that have nothing to do with each other."""
         parts, shut = [], []
+        masks: dict[tuple[int, bytes], Part] = {}
         for number in range(quotient.partition.num_classes):
-            part = quotient.parts[quotient.part_of[number]]
+            at = int(quotient.part_of[number])
             left = snapshot.end_ps[quotient.tasks_of(number)] < 0
-            parts.append(_left(part, left, number, quotient.partition.class_of))
-            shut.append(closed[quotient.part_of[number]])
-        partition, sight = self._classes(parts, shut, table)
-        if any(shut):
-            everything = [frozenset[str]()] * len(parts)
-            finest = self._classes(parts, everything, table)
-            if finest[0].num_classes * WORTH_A_STOP <= partition.num_classes:
-                shut, (partition, sight) = everything, finest
-        finer = self._quotient(parts, shut, partition, sight, table, bare=True)
-        self._say(finer, snapshot.now_ps)
-        return finer, shut, _taken_over(quotient, snapshot, finer)
+            if left.any():
+                parts.append(_left(quotient.parts[at], left, number, quotient.partition.class_of, masks))
+                shut.append(closed[at])
+        if any(shut) and self._all_at_once(parts, shut):
+            shut = [frozenset()] * len(parts)
+        before = (quotient, snapshot)
+        cuts = self._cut(parts, shut)
+        return [_Waiting(before, None, [shut_of for _, shut_of in cut], [part for part, _ in cut]) for cut in cuts]
+
+    def _all_at_once(self, parts: Sequence[Part], shut: Sequence[Shut]) -> bool:
+        """Whether opening everything now costs little more than opening what must be."""
+        partly, wholly = (
+            _num_tasks(parts, self._classes(parts, which)[0]) for which in (shut, [frozenset[str]()] * len(parts))
+        )
+        return partly >= WORTH_A_STOP * wholly
+
+    def _cut(self, parts: Sequence[Part], shut: Sequence[Shut]) -> list[list[tuple[Part, Shut]]]:
+        """Parts by run: all that may still be stopped in one, the others in runs of about RUN_TASKS tasks."""
+        sight, ranks = self._sight(parts, shut)
+        component = np.arange(len(ranks) + len(sight.links), dtype=np.int32)
+        join_components(sight.ptr, sight.items, component)
+        of_rank = np.zeros(self.site.num_ranks, np.int64)
+        of_rank[ranks] = component[: len(ranks)]
+        stoppable = np.zeros(len(component), np.bool_)
+        size = np.zeros(len(component), np.int64)
+        for part, closed in zip(parts, shut, strict=True):
+            stoppable[of_rank[part.ranks]] |= bool(closed)
+            np.add.at(size, of_rank[part.ranks], len(part.tasks))
+        free = np.flatnonzero((size > 0) & ~stoppable)
+        run_of = np.full(len(component), -1, np.int64)  # -1: the run that may be stopped
+        run_of[free] = np.cumsum(size[free]) // RUN_TASKS
+        if self._fold_well(parts, shut, free):
+            run_of[free] = 0
+        runs: dict[int, list[tuple[Part, Shut]]] = {}
+        for part, closed in zip(parts, shut, strict=True):
+            runs_of = run_of[of_rank[part.ranks]]
+            for run_number in np.unique(runs_of).tolist():
+                runs.setdefault(run_number, []).append((_only(part, runs_of == run_number), closed))
+        return [runs[number] for number in sorted(runs)]
+
+    def _fold_well(self, parts: Sequence[Part], shut: Sequence[Shut], free: Int64) -> bool:
+        """Whether all that cannot be stopped any more folds into one run of tolerable size."""
+        return bool(len(free)) and _num_tasks(parts, self._classes(parts, shut)[0]) <= RUN_TASKS
+
+    def _prepared(self, one: _Waiting) -> Quotient:
+        partition, sight = self._classes(one.parts, one.closed)
+        quotient = self._quotient(one.parts, one.closed, partition, sight, bare=True)
+        assert one.before is not None
+        self._say(quotient, one.before[1].now_ps)
+        return quotient
+
+
+def _num_tasks(parts: Sequence[Part], partition: Partition) -> int:
+    """Tasks of the representatives of a partition."""
+    total = 0
+    for part in parts:
+        classes = np.unique(partition.class_of[part.ranks])
+        total += len(part.tasks) * len(classes)
+    return total
 
 
 def _colours_of_links(site: Site, sight: Sight) -> Int64:
@@ -305,15 +412,15 @@ def _colours_of_links(site: Site, sight: Sight) -> Int64:
     return rate.astype(np.int64) * (int(latency.max(initial=0)) + 1) + latency
 
 
-def _episode(quotient: Quotient, ready_ps: Int64, start_ps: Int64, end_ps: Int64, begins_ps: int) -> Episode:
+def _episode(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> Episode:
     return Episode(
         partition=quotient.partition,
         parts=quotient.parts,
         part_of=quotient.part_of,
         base=quotient.base,
-        ready_ps=ready_ps,
-        start_ps=start_ps,
-        end_ps=end_ps,
+        ready_ps=times.ready_ps,
+        start_ps=times.start_ps,
+        end_ps=times.end_ps,
         begins_ps=begins_ps,
         num_tasks=quotient.graph.num_tasks,
     )
@@ -341,51 +448,55 @@ def _begins(part: Part, shut: frozenset[str]) -> Bool:
     return begins[part.tasks]
 
 
-def _axes_of(job: JobSketch, sketch: Sketch, task: int) -> set[str]:
+def _axis_of(job: JobSketch, sketch: Sketch, task: int) -> str:
     """The axis along which a held task begins something."""
     if sketch.key[task] >= 0:
-        return {job.keys[sketch.key[task]][0]}
-    return {sketch.role_axes[sketch.role[task]]}
+        return job.keys[int(sketch.key[task])][0]
+    return sketch.role_axes[int(sketch.role[task])]
 
 
-def _left(part: Part, left: Bool, number: int, class_of: Int32) -> Part:
-    """Ranks of class ``number`` with what is left of their tasks."""
-    sketch = part.sketch
+def _left(part: Part, left: Bool, number: int, class_of: Int32, known: dict[tuple[int, bytes], Part]) -> Part:
+    """Ranks of class ``number`` with what is left of their tasks; ``known`` keeps what only depends on that."""
+    name = (id(part), np.packbits(left).tobytes())
+    if name not in known:
+        known[name] = _trimmed(part, left)
     mine = class_of[part.ranks] == number
+    return replace(known[name], number=number, ranks=part.ranks[mine], rows=part.rows[mine], before=number)
+
+
+def _only(part: Part, mine: Bool) -> Part:
+    """Some of the ranks of a part."""
+    return replace(part, ranks=part.ranks[mine], rows=part.rows[mine])
+
+
+def _trimmed(part: Part, left: Bool) -> Part:
+    sketch, edges = part.sketch, part.edges
     tasks = part.tasks[left]
     number_of = np.full(sketch.num_tasks, -1, np.int32)
     number_of[tasks] = np.arange(len(tasks), dtype=np.int32)
-    edges = part.edges
     keep = number_of[edges.task] >= 0
     own = edges.role == SELF
     keep[own] &= number_of[edges.key[own]] >= 0
-    return Part(
-        sketch=sketch,
-        number=number,
-        ranks=part.ranks[mine],
-        rows=part.rows[mine],
-        tasks=tasks,
-        number_of=number_of,
-        edges=Edges(
-            task=edges.task[keep],
-            role=edges.role[keep],
-            what=edges.what[keep],
-            key=edges.key[keep],
-            number=edges.number[keep],
-        ),
-        before=number,
+    trimmed = Edges(
+        task=edges.task[keep],
+        role=edges.role[keep],
+        what=edges.what[keep],
+        key=edges.key[keep],
+        number=edges.number[keep],
     )
+    return replace(part, tasks=tasks, number_of=number_of, edges=trimmed)
 
 
 def _taken_over(coarse: Quotient, snapshot: Snapshot, fine: Quotient) -> Snapshot:
     """The state of every finer class is that of the class that it was in."""
     origin = np.empty(fine.graph.num_tasks, np.int32)
-    left_of = [
-        np.flatnonzero(snapshot.end_ps[coarse.tasks_of(number)] < 0) + int(coarse.base[number])
-        for number in range(coarse.partition.num_classes)
-    ]
+    left_of: dict[int, Int64] = {}
     for number in range(fine.partition.num_classes):
-        origin[fine.tasks_of(number)] = left_of[fine.parts[fine.part_of[number]].before]
+        before = fine.parts[fine.part_of[number]].before
+        if before not in left_of:
+            left = snapshot.end_ps[coarse.tasks_of(before)] < 0
+            left_of[before] = np.flatnonzero(left) + int(coarse.base[before])
+        origin[fine.tasks_of(number)] = left_of[before]
     row_of = np.full(coarse.graph.num_tasks, -1, np.int32)
     row_of[snapshot.active] = np.arange(len(snapshot.active), dtype=np.int32)
     rows = row_of[origin]

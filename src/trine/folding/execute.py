@@ -173,17 +173,28 @@ def telling_ranks(folded: FoldedRun, limit: int = SHOWN) -> list[int]:
     return sorted(found)
 
 
+def spread_ranks(folded: FoldedRun, limit: int = SHOWN) -> dict[int, float]:
+    """Rank -> how many it stands for: of each sketch those that end at evenly spaced places of its order."""
+    ends = folded.rank_ends()
+    found: dict[int, float] = {}
+    for sketch in folded.job.sketches:
+        count = min(len(sketch.ranks), max(1, limit // len(folded.job.sketches)))
+        order = sketch.ranks[np.argsort(ends[sketch.ranks], kind="stable")]
+        places = (2 * np.arange(count) + 1) * len(order) // (2 * count)
+        found.update(dict.fromkeys(order[places].tolist(), len(order) / count))
+    return found
+
+
 def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope], Result]) -> Scope | None:
     """What stands behind the rows of a result; ``observed`` makes a result of the ranks that somebody asks for."""
     folded = done.folded
     if folded is None:
         return None
-    last = folded.last.partition
     step_ends = folded.step_ends()
     shows_all = len(done.ranks) == done.num_ranks
     step = None if len(step_ends) == 1 else len(step_ends) - 1
     step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
-    table = RouteTable(done.site.routes, done.num_ranks)
+    table = RouteTable(done.site.routes)
     scope = Scope(
         ranks=done.ranks,
         num_ranks=done.num_ranks,
@@ -200,8 +211,9 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
         links=None if shows_all else link_uses(folded.job, done.site, table, step, step_ps),
         totals=None if shows_all else collective_totals(folded.job, step),
         observe=lambda ranks: observed(observe(folded, done.site, ranks), ranks, scope),
-        class_of=lambda rank: int(last.class_of[rank]),
-        class_size=lambda rank: int(last.sizes[last.class_of[rank]]),
+        class_of=lambda rank: folded.class_of(rank)[0],
+        class_size=lambda rank: folded.class_of(rank)[1],
+        spread=lambda: spread_ranks(folded),
         step_ends_ps=step_ends,
     )
     return scope
@@ -209,8 +221,8 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
 
 def _why_so_many(job: JobSketch, folded: FoldedRun) -> list[str]:
     """What tells the classes apart."""
-    programs, kinds, last = len(job.job.programs), len(job.sketches), folded.last.partition
-    if last.num_classes == 1:
+    programs, kinds = len(job.job.programs), len(job.sketches)
+    if all(episode.partition.num_classes == 1 for episode in folded.episodes):
         return []
     parts = [f"{programs} program{'s' if programs > 1 else ''}"]
     if kinds > programs:

@@ -7,7 +7,7 @@ docs/design/folding.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,13 @@ def identity(num_ranks: int, num_links: int) -> Partition:
         link_sizes=np.ones(num_links, np.int64),
         rounds=(),
     )
+
+
+def among(partition: Partition, ranks: Int64, num_ranks: int) -> Partition:
+    """The partition of some ``ranks`` in the numbers of all: class_of is -1 for the others."""
+    class_of = np.full(num_ranks, -1, np.int32)
+    class_of[ranks] = partition.class_of
+    return replace(partition, class_of=class_of, representatives=ranks[partition.representatives])
 
 
 def _refine(ranks: UInt64, links: UInt64, sight: Sight, limit: int) -> tuple[UInt64, UInt64, tuple[int, ...]] | None:

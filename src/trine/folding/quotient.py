@@ -95,7 +95,11 @@ class QuotientBuilder:
         self.link_class[sight.links] = partition.link_class_of
         self._resolved: dict[tuple[int, ...], _Resolved] = {}
         self._routes: dict[tuple[tuple[int, ...], tuple[int, ...], int], int] = {}
-        self._pairs = [_route_pairs(part) for part in self.parts]
+        pairs: dict[int, tuple[list[tuple[int, int]], Int64]] = {}
+        for part in self.parts:
+            if id(part.tasks) not in pairs:
+                pairs[id(part.tasks)] = _route_pairs(part)
+        self._pairs = [pairs[id(part.tasks)] for part in self.parts]
 
     def build(self) -> Quotient:
         """The graph. Raises SimulationError where flows of a class do not spread evenly over links: a bug."""
@@ -189,7 +193,8 @@ class QuotientBuilder:
         peers = part.sketch.peers[self.row_of_rank[rank]]
         classes = self.partition.class_of[peers[roles]]
         positions = self._positions(part, rank)
-        key = (at, *self.part_of[classes].tolist(), -1, *positions.values())
+        named = (id(self.parts[p].number_of) for p in self.part_of[classes].tolist())
+        key = (id(part.edges), *named, -1, *positions.values())
         if key not in self._resolved:
             others = dict(zip(roles, (self.parts[p] for p in self.part_of[classes].tolist()), strict=True))
             self._resolved[key] = _resolve_edges(part, others, positions, self._describe)

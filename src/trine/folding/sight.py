@@ -14,6 +14,8 @@ from trine.folding.sketch import HOST, HOSTS, TO_HOST, Edges, Sketch
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+#: Items of links until they have numbers: below those of ranks and of the separator.
+FIRST_LINK = SEPARATOR - 1
 #: (ranks or None for the hosts of the others, ranks or None likewise) -> CSR of links of the routes
 Routes = Callable[[Int64 | None, Int64 | None], tuple[Int64, Int32]]
 
@@ -68,7 +70,6 @@ class RouteTable:
     """Routes of the roles of each sketch, found when they are first asked for."""
 
     routes: Routes
-    num_ranks: int
     known: dict[tuple[int, int], tuple[Int64, Int32]] = field(default_factory=dict)
 
     def of_role(self, sketch: Sketch, role: int) -> tuple[Int64, Int32]:
@@ -89,9 +90,16 @@ class RouteTable:
         return links[ptr[row] : ptr[row + 1]]
 
 
-def look(parts: Sequence[Part], num_ranks: int, table: RouteTable, closed: Sequence[Container[str]]) -> Sight:
-    """What every rank of ``parts`` sees along axes that are not ``closed`` to its part."""
-    blocks = [block for part, shut in zip(parts, closed, strict=True) for block in _blocks(part, table, shut)]
+def look(
+    parts: Sequence[Part], number_of: Int32, num_ranks: int, table: RouteTable, closed: Sequence[Container[str]]
+) -> Sight:
+    """What every rank of ``parts`` sees along axes that are not ``closed`` to its part.
+
+    number_of: int32[ranks of the job], the number of each among the ``num_ranks`` ranks of the parts.
+    """
+    blocks = [
+        block for part, shut in zip(parts, closed, strict=True) for block in _blocks(part, number_of, table, shut)
+    ]
     lengths = np.zeros(num_ranks, np.int64)
     for ranks, counts, _, _ in blocks:
         lengths[ranks] += counts
@@ -108,9 +116,9 @@ def look(parts: Sequence[Part], num_ranks: int, table: RouteTable, closed: Seque
 
 
 def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int) -> Sight:
-    """Number the links that are crossed; in ``items`` they were ranks + number in the cluster."""
-    is_link = items >= num_ranks
-    crossed = items[is_link] - num_ranks
+    """Number the links that are crossed; in ``items`` link l was FIRST_LINK - l."""
+    is_link = items <= FIRST_LINK
+    crossed = FIRST_LINK - items[is_link]
     is_used = np.zeros(int(crossed.max(initial=-1)) + 1, np.bool_)
     is_used[crossed] = True
     links = np.flatnonzero(is_used)
@@ -119,23 +127,26 @@ def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int) -> Sight:
     return Sight(ptr=ptr, items=items.astype(np.int32), slots=slots, links=links.astype(np.int32))
 
 
-def _blocks(part: Part, table: RouteTable, closed: Container[str]) -> list[tuple[Int64, Int64, Int64, int]]:
+def _blocks(
+    part: Part, number_of: Int32, table: RouteTable, closed: Container[str]
+) -> list[tuple[Int64, Int64, Int64, int]]:
     """(ranks, items of each, items, slot) for what a part sees, role by role."""
     sketch, count = part.sketch, len(part.ranks)
+    own = number_of[part.ranks].astype(np.int64)
     blocks = []
     for role in part.read_roles:
         if sketch.role_axes[role] not in closed:
             ones = np.ones(count, np.int64)
-            blocks.append((part.ranks, ones, sketch.peers[part.rows, role].astype(np.int64), 0))
+            blocks.append((own, ones, number_of[sketch.peers[part.rows, role]].astype(np.int64), 0))
     return blocks + [
-        _route_block(part, table, role)
+        _route_block(part, own, table, role)
         for role in part.sent_roles
         if role in HOSTS or sketch.role_axes[role] not in closed
     ]
 
 
-def _route_block(part: Part, table: RouteTable, role: int) -> tuple[Int64, Int64, Int64, int]:
-    """The links of each route, as ranks + link, after a separator."""
+def _route_block(part: Part, own: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int64, int]:
+    """The links of each route, as FIRST_LINK - link, after a separator."""
     ptr, links = table.of_role(part.sketch, role)
     counts = np.diff(ptr)[part.rows]
     total = int(counts.sum())
@@ -143,5 +154,5 @@ def _route_block(part: Part, table: RouteTable, role: int) -> tuple[Int64, Int64
     values = np.full(total + len(part.ranks), SEPARATOR, np.int64)
     firsts = np.cumsum(counts + 1) - (counts + 1)
     where = np.repeat(firsts + 1, counts) + within
-    values[where] = links[np.repeat(ptr[:-1][part.rows], counts) + within] + table.num_ranks
-    return part.ranks, counts + 1, values, role + 1 - min(HOSTS)
+    values[where] = FIRST_LINK - links[np.repeat(ptr[:-1][part.rows], counts) + within].astype(np.int64)
+    return own, counts + 1, values, role + 1 - min(HOSTS)

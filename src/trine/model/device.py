@@ -11,6 +11,7 @@ class GpuSpec:
     """One GPU model.
 
     ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
+    ``power_w``: what the vendor says that it takes at most, None where nobody does.
     ``sources`` maps each field to where its number comes from.
     """
 
@@ -21,3 +22,4 @@ class GpuSpec:
     num_compute_units: int
     sources: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    power_w: int | None = None

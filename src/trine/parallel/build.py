@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trine.errors import PlanError
 from trine.model.program import Job, RankProgram
 from trine.model.workload import Workload
 from trine.parallel.contention_order import in_sequence
 from trine.parallel.context import JobContext
 from trine.parallel.data_parallel import build_data_parallel
+from trine.parallel.ddp import buffer_notes
+from trine.parallel.forms import PARAMETERS_SHARDED
+from trine.parallel.grid import RankGrid
+from trine.parallel.local_sgd import local_sgd
 from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import Plan
+from trine.parallel.sharded_gathers import unit_notes
 from trine.parallel.stage import StageBuilder
 
 if TYPE_CHECKING:
@@ -62,10 +69,17 @@ def build_job(
         program_of: tuple[int, ...] = (0, *([1] * (plan.dp - 1)))
         buckets: tuple[tuple[int, ...], ...] = ()
     else:
-        builders = [StageBuilder(context, stage, has_host) for stage in range(plan.pp)]
+        positions = range(1 if context.expert_load.is_even else plan.ep)
+        contexts = [context.with_load(context.expert_load.of(position)) for position in positions]
+        builders = [
+            StageBuilder(contexts[position], stage, has_host, position)
+            for stage in range(plan.pp)
+            for position in positions
+        ]
         programs = tuple(builder.build() for builder in builders)
-        program_of = tuple(rank // (plan.dp * plan.tp) for rank in range(plan.num_ranks))
-        buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in builders)
+        program_of = _program_of(plan, len(positions))
+        stages = builders[:: len(positions)]
+        buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in stages)
     require_copies(plan.offload, programs)
     if plan.overlap == "none":
         programs = tuple(in_sequence(program) for program in programs)
@@ -76,6 +90,8 @@ def build_job(
         operator_names=tuple(op.name for op in workload.operators),
         layer_names=context.layer_names,
     )
+    if plan.sync_every is not None:
+        job = local_sgd(job, plan.sync_every)
     report = BuildReport(
         batch=context.batch,
         micro_batches=context.micro_batches,
@@ -88,8 +104,23 @@ def build_job(
     return job, report
 
 
+def _program_of(plan: Plan, positions: int) -> tuple[int, ...]:
+    """The program of each rank: one a stage, or where ranks have experts of other loads one a stage and ep position."""
+    grid = RankGrid(plan.axes)
+    ranks = np.arange(grid.num_ranks, dtype=np.int64)
+    stage = grid.coordinates(ranks, "pp")
+    if positions > 1:
+        stage = stage * positions + grid.coordinates(ranks, "ep")
+    return tuple(stage.tolist())
+
+
 def _warnings(context: JobContext) -> tuple[str, ...]:
     plan, sizes, found = context.plan, context.micro_batches, list(context.notes)
+    found += buffer_notes(context)
+    if plan.sharding in PARAMETERS_SHARDED:
+        found += unit_notes(context)
+    if context.expert_load.dropped:
+        found.append(f"{float(context.expert_load.dropped):.1%} of the tokens' copies are dropped by full experts")
     if plan.pp > 1 and len(sizes) == 1:
         found.append(
             f"one micro-batch in a pipeline of {plan.pp} stages keeps each GPU idle most of the time: set --micro-batch"
@@ -98,7 +129,7 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
         found.append(
             f"the batch of {context.batch} is cut into uneven micro-batches of {max(sizes)} and {min(sizes)} samples"
         )
-    if plan.dp > 1 and not context.workload.is_training:
+    if plan.dp * plan.cp > 1 and not context.workload.is_training:
         found.append("the trace has no backward pass: data-parallel replicas run inference and exchange nothing")
     for crossing in context.stages.crossings:
         if crossing.guessed:

@@ -58,9 +58,8 @@ class Chunk:
         self._stretches = stretches
         self._parts = stages.parts
         self.passes = {FORWARD_PASS: self._forward_pass(stages)}
-        if self.backward:
-            self.passes[BACKWARD_PASS] = self._backward_pass(stages, self._backward_runs(BOTH, set()))
-        if self.backward and splits:
+        self.passes[BACKWARD_PASS] = self._backward_pass(stages, self._backward_runs(BOTH, set()))
+        if splits:
             begun: set[int] = set()
             self.passes[INPUT_PASS] = self._backward_pass(stages, self._backward_runs(INPUT_PART, begun))
             self.passes[WEIGHT_PASS] = ChunkPass(self._backward_runs(WEIGHT_PART, begun), {}, {})
@@ -95,13 +94,14 @@ class Chunk:
         reader_of = {op.id: op.forward_id for op in self.backward}
         own = {run.op.id: i for i, run in enumerate(runs)}
         of_reader = {run.op.forward_id: i for i, run in enumerate(runs) if run.op.forward_id is not None}
+
+        def made(crossing: Crossing) -> int:
+            reader = reader_of.get(crossing.gradient_after)
+            return own.get(crossing.gradient_after, last if reader is None else of_reader.get(reader, last))
+
         gradients = [c for c in stages.crossings if c.has_gradient]
         arriving = [(_needed(runs, c), c) for c in gradients if c.source == self.number]
-        leaving = [
-            (own.get(c.gradient_after, of_reader.get(reader_of.get(c.gradient_after), last)), c)
-            for c in gradients
-            if c.target == self.number
-        ]
+        leaving = [(made(c), c) for c in gradients if c.target == self.number]
         return ChunkPass(runs, _grouped(arriving), _grouped(leaving))
 
 

@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
-from trine.collectives.library.conventions import bus_factor
+from trine.collectives.library.costs import IN_NETWORK
 from trine.collectives.library.steps import StepCosts
 from trine.compute.peaks import dtype_of, peak
 from trine.compute.sizing import Sizing
 from trine.errors import InputError
+from trine.model.collective import CollectiveTime
 from trine.model.device import GpuSpec
 from trine.model.program import Collective, Job, RankProgram, Send, Step
 from trine.model.workload import OPTIMIZER, Workload
@@ -95,10 +96,9 @@ class Kernels:
     def of_groups(self, kind: str, size_bytes: int, groups: Int64) -> list[KernelUse]:
         """What a collective takes on each kind of group: int64[groups, ranks]."""
         numbers = contention_numbers()
-        factor = numbers.accesses.collective * bus_factor(kind, groups.shape[1])
         answers = () if self.costs is None else self.costs.predicted(kind, size_bytes, self.places[groups])
         if answers:
-            return [KernelUse(a.channels, factor * size_bytes * PS_PER_S / a.time_ps) for a in answers if a.time_ps]
+            return [_predicted(answer) for answer in answers if answer.time_ps]
         rate, is_outside = self._route(groups[0], np.roll(groups[0], -1))
         channels = numbers.channels.scale_out if is_outside else numbers.channels.scale_up
         return [KernelUse(channels, numbers.accesses.collective * float(rate))]
@@ -114,6 +114,15 @@ class Kernels:
         """The largest pressure of several kinds of groups."""
         return max((pressure_ppm(self.gpu, use, self.memory_bound) for use in uses), default=0)
 
+    def describe(self) -> str:
+        """What the answers rest on, in a sentence."""
+        whose = "assumed channels" if self.costs is None else f"channels and times of {self.costs.library}"
+        return (
+            f"kernels of collectives keep SMs of the {self.gpu.name} ({self.gpu.num_compute_units}) and read and write "
+            f"its memory: {whose}; {self.memory_bound:.0%} of the recorded time is bound by memory "
+            "(docs/background/contention.md)"
+        )
+
     def _route(self, sources: Int64, targets: Int64) -> tuple[int, bool]:
         """Rate of the slowest link from ``sources`` to ``targets``, and whether any leads between domains."""
         gpus = np.asarray(self.cluster.gpus, np.int64)[self.places]
@@ -123,6 +132,13 @@ class Kernels:
         used = np.unique(links)
         outside = any(self.cluster.links[link].link_class == SCALE_OUT for link in used.tolist())
         return int(self.cluster.link_bytes_per_s[used].min()), outside
+
+
+def _predicted(answer: CollectiveTime) -> KernelUse:
+    """What the library's kernel takes: where switches add up, a payload is read once and its result written once."""
+    accesses = contention_numbers().accesses
+    touched = accesses.in_network if answer.algorithm in IN_NETWORK else accesses.collective * answer.bus_factor
+    return KernelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps)
 
 
 def under_pressure(job: Job, kernels: Kernels) -> Job:

@@ -17,9 +17,10 @@ class ByReach(Spec):
 
 
 class Accesses(Spec):
-    """Bytes read and written in memory for each byte sent."""
+    """Bytes read and written in memory for each byte sent; where switches add up, for each byte of the payload."""
 
     collective: int = Field(ge=1)
+    in_network: int = Field(alias="in-network", ge=1)
     message: int = Field(ge=1)
 
 

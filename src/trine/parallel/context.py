@@ -11,6 +11,7 @@ from trine.errors import PlanError
 from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_OPTIMIZER, PHASE_RECOMPUTE, Label
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import Chunk, operators_by_chunk
+from trine.parallel.expert_load import expert_load
 from trine.parallel.extension import BOTH, INPUT_PART
 from trine.parallel.ownership import OwnedWeight, owned_weights, trained_bytes
 from trine.parallel.plan import Plan, micro_batches
@@ -34,8 +35,9 @@ class JobContext:
     batch: samples of one replica. micro_batches: their sizes. splits: how operators are split over tp ranks.
     divided: storages of which a tp rank holds its part only. pipeline, schedule: the shape of the pipeline and the
     order of its passes. stages, chunks: the parts of the model, of which a pipeline rank holds one or several.
-    weights: those of each pipeline rank. local_bytes: bytes of each weight on one tp rank. made_storages: what any
-    operator writes. evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
+    weights: those of each pipeline rank. portions, expert_load: parts of the tokens and experts. local_bytes:
+    bytes of each weight on one tp and ep rank. made_storages: what any operator writes. evidence_ps: operator time by
+    evidence, over all programs. notes: sentences for the warnings.
     """
 
     def __init__(self, workload: Workload, plan: Plan, compute: ComputeModel, launch: LaunchCosts | None) -> None:
@@ -61,6 +63,7 @@ class JobContext:
                 raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
         self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp)
         self.portions = Portions(workload, plan)
+        self.expert_load = expert_load(workload, plan)
         self.local_bytes |= {t: -(-self.local_bytes[t] // plan.ep) for t in self.portions.expert_weights}
         self.evidence_ps: dict[str, int] = {}
         self.host_bytes_per_s: float | None = None  # of host memory for each rank, where it is of interest
@@ -75,7 +78,7 @@ class JobContext:
         self.chunks = self._chunks()
         self.weights: list[list[OwnedWeight]] = owned_weights(workload, plan.pp, self._ranks_of_operators())
         self.total_trained_bytes = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
-        if plan.dp > 1 and workload.is_training and not self.total_trained_bytes:
+        if plan.dp * plan.cp > 1 and workload.is_training and not self.total_trained_bytes:
             raise PlanError(
                 "the trace names no weights with gradients, so data-parallel replicas have nothing to reduce: record "
                 "it with tensor shapes and an optimizer step"

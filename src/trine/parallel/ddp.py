@@ -2,43 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, Label
 from trine.model.workload import Operator
 from trine.parallel.buckets import Bucket, Gradient, fill_buckets
+from trine.parallel.context import JobContext
 from trine.parallel.extension import Extension, Place
+from trine.parallel.ownership import OwnedWeight
+from trine.parallel.plan import Plan
 
 if TYPE_CHECKING:
     from trine.parallel.stage import StageBuilder
 
+#: A broadcast tells its root from the others, so that no two of the replicas behave alike and none can be folded.
+MAX_BROADCAST = 64
+
 
 class BucketReductions(Extension):
-    """All-reduces of full buckets on the ``dp`` axis, and the broadcast of buffers before the forward pass."""
+    """All-reduces of full buckets over the replicas, and the broadcast of buffers before the forward pass."""
 
     def __init__(self, builder: StageBuilder) -> None:
         super().__init__(builder)
-        self.buckets = buckets_of(builder)
+        self.groups = self.context.plan.groups
+        self.buckets = self.make_buckets()
         self.reductions: list[int] = []
+        self._ready: dict[int, list[int]] = {}
+        for number, bucket in enumerate(self.buckets):
+            self._ready.setdefault(bucket.ready_after, []).append(number)
+        self._late: list[tuple[int, Label, Place]] = []
+
+    def make_buckets(self) -> tuple[Bucket, ...]:
+        """What is reduced together."""
+        return buckets_of(self.builder)
 
     def begin_step(self, step: int) -> None:
         """As DDP does, broadcast buffers from the first replica before the forward pass."""
         builder, writer = self.builder, self.writer
         size = self.context.buffer_bytes(builder.forward)
-        if size and self.context.workload.is_training:
+        if size and self.context.workload.is_training and broadcasts_buffers(self.context.plan):
             label = Label(phase=PHASE_FORWARD, stage=builder.stage, step=step)
             after = (*writer.last_compute(), *list(builder.copies.values())[:1])
             key = ("buffers", builder.stage, step)
-            writer.wait(writer.collective("broadcast", "dp", key, size, after, label, root=0))
+            writer.wait(writer.collective("broadcast", self.groups.data, key, size, after, label, root=0))
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         if place.phase != PHASE_BACKWARD or not place.is_last:
             return
-        for number, bucket in enumerate(self.buckets):
-            if bucket.ready_after == op.id:
-                label = self.context.label(op, self.builder.stage, place.microbatch, place.step)
-                key, after = ("bucket", self.builder.stage, number, *place.key), self.writer.last_compute()
-                self.reductions.append(self.writer.collective("all_reduce", "dp", key, bucket.size_bytes, after, label))
+        for number in self._ready.get(op.id, ()):
+            label = self.context.label(op, self.builder.stage, place.microbatch, place.step)
+            if self.context.plan.dp_overlap:
+                self.reduce(number, label, place)
+            else:
+                self._late.append((number, label, place))
+
+    def end_pass(self, place: Place) -> None:
+        """What does not overlap is reduced now, and the next pass waits for it."""
+        for number, label, when in self._late:
+            self.writer.wait(self.reduce(number, label, when))
+        self._late.clear()
+
+    def reduce(self, number: int, label: Label, place: Place) -> int:
+        """Reduce a bucket behind the latest operator; the last step of it."""
+        bucket = self.buckets[number]
+        axis = self.groups.expert if bucket.is_expert else self.groups.data
+        key, after = ("bucket", self.builder.stage, number, *place.key), self.writer.last_compute()
+        self.reductions.append(self.writer.collective("all_reduce", axis, key, bucket.size_bytes, after, label))
+        return self.reductions[-1]
 
     def before_optimizer(self, step: int) -> None:
         for done in self.reductions:
@@ -46,25 +77,65 @@ class BucketReductions(Extension):
         self.reductions.clear()
 
 
+def broadcasts_buffers(plan: Plan) -> bool:
+    """Whether replicas exchange their buffers before the forward pass."""
+    if plan.sharding != "none" or plan.buffers == "none":
+        return False
+    return plan.buffers == "broadcast" or plan.dp * plan.cp <= MAX_BROADCAST
+
+
+def buffer_notes(context: JobContext) -> tuple[str, ...]:
+    """What a user should know where the broadcast is left out."""
+    plan = context.plan
+    replicas = plan.dp * plan.cp
+    if plan.buffers != "auto" or plan.data != "ddp" or plan.sharding != "none" or replicas <= MAX_BROADCAST:
+        return ()
+    size = context.buffer_bytes(op for op in context.workload.operators if op.phase == "forward")
+    if not size or not context.workload.is_training:
+        return ()
+    return (
+        f"DDP's broadcast of {size:,} bytes of buffers is left out, as above {MAX_BROADCAST} replicas by default: its "
+        "root makes every rank behave differently; buffers = 'broadcast' simulates it",
+    )
+
+
 def buckets_of(builder: StageBuilder) -> tuple[Bucket, ...]:
     """The buckets of a stage's gradients, in the order in which they fill up."""
-    context, plan = builder.context, builder.context.plan
+    plan, found = builder.context.plan, list[Bucket]()
+    gradients = ready_gradients(builder, builder.weights)
+    experts = builder.context.portions.expert_weights
+    for is_expert in (False, True):
+        # Experts' gradients are reduced by fewer ranks, or by none, and have buckets of their own.
+        own = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
+        if own and (not is_expert or plan.groups.expert):
+            found += fill_buckets(own, plan.first_bucket_bytes, plan.bucket_bytes, is_expert)
+    return in_order(builder, found)
+
+
+def in_order(builder: StageBuilder, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
+    """Buckets in the order in which they are complete."""
+    order = {op.id: i for i, op in enumerate(builder.backward)}
+    return tuple(sorted(buckets, key=lambda bucket: order[bucket.ready_after]))
+
+
+def ready_gradients(builder: StageBuilder, weights: Iterable[OwnedWeight]) -> list[Gradient]:
+    """The gradients of ``weights`` in the order in which they are ready."""
+    context = builder.context
     order = {op.id: i for i, op in enumerate(builder.backward)}
     # Gradients of one operator are ready in the order in which the trace made them (their ids grow), as autograd
     # accumulates a linear's bias before its weight; without ids, in the order of registration.
     made = {p.weight: p.gradient for p in context.workload.parameters if p.gradient is not None}
     ready = sorted(
-        (order[w.gradient_operator], made.get(w.weight, 0), i)
-        for i, w in enumerate(builder.weights)
+        (order[w.gradient_operator], made.get(w.weight, 0), i, w)
+        for i, w in enumerate(weights)
         if w.gradient_operator is not None
     )
-    gradients = [
+    return [
         Gradient(
-            weight=builder.weights[i].weight,
-            size_bytes=context.local_bytes[builder.weights[i].weight],
-            dtype=context.workload.tensors[builder.weights[i].weight].dtype,
+            weight=owned.weight,
+            size_bytes=context.local_bytes[owned.weight],
+            dtype=context.workload.tensors[owned.weight].dtype,
             ready_after=builder.backward[position].id,
         )
-        for position, _, i in ready
+        for position, _, _, owned in ready
     ]
-    return fill_buckets(gradients, plan.first_bucket_bytes, plan.bucket_bytes)

@@ -36,7 +36,9 @@ def _ways(plan: Plan) -> None:
     if plan.order != DEFAULT_ORDER and sum(ways > 1 for ways in (plan.tp, plan.cp, plan.dp, plan.pp)) < 2:
         _only_if(plan.ep not in (1, plan.dp), "order", "there are not two axes to order")
     if plan.data == "dp" and plan.cp * plan.ep > 1:
-        raise PlanError("DataParallel (dp) keeps whole replicas in one process: context and expert parallelism need ddp")
+        raise PlanError(
+            "DataParallel (dp) keeps whole replicas in one process: context and expert parallelism need ddp"
+        )
 
 
 def _data(plan: Plan) -> None:
@@ -136,6 +138,30 @@ def _local(plan: Plan) -> None:
         )
 
 
+def form_facts(plan: Plan) -> dict[str, object]:
+    """The forms of parallelism that a plan uses beyond dp, tp and pp, for the result."""
+    replicas, is_sharded = plan.dp * plan.cp > 1, plan.sharding != "none"
+    facts = {
+        "cp": plan.cp if plan.cp > 1 else None,
+        "cp_style": plan.cp_style if plan.cp > 1 else None,
+        "ep": plan.ep if plan.ep > 1 else None,
+        "order": plan.order if plan.order != DEFAULT_ORDER else None,
+        "sharding": plan.sharding if is_sharded else None,
+        "shard_ways": plan.shard_ways,
+        "reshard": plan.reshard if plan.sharding == "fsdp" else None,
+        "prefetch": plan.prefetch,
+        "shard_unit_bytes": plan.shard_unit_bytes,
+        "dp_overlap": plan.dp_overlap if replicas and not plan.dp_overlap else None,
+        "buffers": plan.buffers if plan.buffers != "auto" else None,
+        "sync_every": plan.sync_every,
+        "sequence_parallel": plan.sequence_parallel or None,
+        "tp_overlap": plan.tp_overlap if plan.tp_overlap > 1 else None,
+        "expert_imbalance": ("measured" if plan.expert_shares else plan.expert_imbalance) if plan.ep > 1 else None,
+        "capacity_factor": plan.capacity_factor,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
 def exponent(imbalance: str) -> float:
     """The exponent of ``zipf:S``. Raises PlanError for another text."""
     text = imbalance.removeprefix(ZIPF) if isinstance(imbalance, str) and imbalance.startswith(ZIPF) else ""
@@ -164,5 +190,3 @@ def _only_if(condition: bool, name: str, reason: str) -> None:
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise PlanError(f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(str(value), known)}")
-
-

@@ -7,6 +7,7 @@ collectives. A step of a program becomes one task, a collective two joins (enter
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -261,7 +262,7 @@ class _Assembly:
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
-    def _pressure(self) -> dict[str, npt.NDArray[np.int32]]:
+    def _pressure(self) -> dict[str, Any]:
         """What tasks take from the compute streams of their ranks, where any does."""
         columns = [template.pressure_ppm for template in self.templates]
         if COMPUTE_STREAM not in self.streams or all(column is None for column in columns):

@@ -194,6 +194,7 @@ class HostOptimizer(Extension):
 class ActivationOffload(Extension):
     """Copies what the backward pass of a unit needs to the host after its forward pass, and fetches it before.
 
+    A unit's copy must have ended when the next unit has run, so that no more than two of them fill the memory.
     A unit is a layer with a number in its name (``layers.17``), or, where there are none, every layer. What later
     operators of the forward pass still read leaves with the last unit that does. The last unit of the model stays: its
     backward pass comes at once.
@@ -244,10 +245,16 @@ class ActivationOffload(Extension):
         gone = self._storages.setdefault(place.microbatch, set())
         size = 0
         for storage, (num_bytes, category) in self.memory.live(place.microbatch).items():
-            if category == _ACTIVATIONS and storage not in gone and units.last_use.get(storage, -1) <= units.place[op.id]:
+            if (
+                category == _ACTIVATIONS
+                and storage not in gone
+                and units.last_use.get(storage, -1) <= units.place[op.id]
+            ):
                 gone.add(storage)
                 size += num_bytes
         if size:
+            for before in self._last_out:  # two units at a time, as Transformer Engine's double buffering does
+                self.writer.wait(before)
             copy = HostCopy(size, (done, *self._last_out), self._label(place), to_host=True)
             self._last_out = (self.writer.add(copy),)
             self._gone[key] = (self._last_out[0], size)
@@ -273,7 +280,7 @@ class ActivationOffload(Extension):
 
 
 class _Units:
-    """The units of a chunk: where they end, which operator is of which, and who reads a storage last on the way forward.
+    """The units of a chunk: where they end, which operator is of which, who reads a storage last in the forward pass.
 
     ends: ids of the last operator of each. place: forward operator -> position. last_use: storage -> position.
     """

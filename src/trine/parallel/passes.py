@@ -10,7 +10,7 @@ from trine.model.workload import BACKWARD, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
 from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Place
-from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
+from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
 from trine.parallel.stages import Crossing
 
 
@@ -96,12 +96,10 @@ class RankPasses:
         parts = self.context.stages.parts
         ready: list[tuple[int, int, Operator]] = []
         for one in self.passes:
-            chunk_pass = self.context.chunks[one.chunk].passes.get(one.kind)
             ends = self.completes(one)
-            if one.kind == FORWARD_PASS or chunk_pass is None or not any(ends):
-                continue
-            index = self._index[one]
-            ready += [(index, i, run.op) for i, run in enumerate(chunk_pass.runs) if ends.of(run, parts)]
+            if any(ends):
+                runs, index = self.context.chunks[one.chunk].passes[one.kind].runs, self._index[one]
+                ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.of(run, parts)]
         last = {op.id: (index, i, op) for index, i, op in ready}
         return [op for *_, op in sorted(last.values(), key=lambda item: item[:2])]
 
@@ -120,8 +118,5 @@ class RankPasses:
             taken[one.microbatch].append((one.kind, one.chunk))
         order_of = [ways.setdefault(tuple(taken[m]), len(ways)) for m in taken]
         chunks = self.context.chunks
-        orders = [
-            [run for kind, chunk in way if kind in chunks[chunk].passes for run in chunks[chunk].passes[kind].runs]
-            for way in ways
-        ]
+        orders = [[run for kind, chunk in way for run in chunks[chunk].passes[kind].runs] for way in ways]
         return orders, order_of

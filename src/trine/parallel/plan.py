@@ -21,7 +21,7 @@ RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
 OFFLOADS = ("none", "optimizer", "activations")
-_FORM_WAYS = ("cp", "ep", "tp_overlap")
+_WAYS = ("dp", "tp", "pp", "cp", "ep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +121,7 @@ class Plan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", _names(self.cuts))
         object.__setattr__(self, "algorithms", tuple((str(kind), str(name)) for kind, name in self.algorithms))
-        for name in ("dp", "tp", "pp", "num_steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", *_FORM_WAYS):
+        for name in (*_WAYS, "num_steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
             _require_positive(name, getattr(self, name))
         for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every"):
             if getattr(self, name) is not None:
@@ -203,9 +203,14 @@ class Plan:
         return " x ".join(f"{name} {ways}" for name, ways in given if ways > 1 or name != "cp")
 
     @property
+    def splits_gradients(self) -> bool:
+        """Whether each rank keeps only a part of the gradients."""
+        return self.sharding in GRADIENTS_SHARDED
+
+    @property
     def reduces_each(self) -> bool:
         """Whether gradients are reduced after each micro-batch: ranks that keep only a part of them have to."""
-        return self.sync == "each" or self.sharding in GRADIENTS_SHARDED
+        return self.sync == "each" or self.splits_gradients
 
 
 def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:

@@ -22,17 +22,30 @@ from trine.model.workload import OPTIMIZER
 from trine.parallel.buckets import Bucket
 from trine.parallel.chunks import ChunkPass, Run
 from trine.parallel.context import WHOLE, JobContext
+from trine.parallel.context_parallel import ContextAttention
 from trine.parallel.ddp import BucketReductions
+from trine.parallel.expert_steps import ExpertExchange
 from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Extension, Place
 from trine.parallel.liveness import StageMemory
-from trine.parallel.passes import RankPasses
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
+from trine.parallel.passes import RankPasses
 from trine.parallel.plan import Plan
 from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
+from trine.parallel.sequence_steps import SequenceCollectives, SequenceGradients
+from trine.parallel.sharded import ParameterUpdates
+from trine.parallel.sharded_gathers import ParameterGathers
 from trine.parallel.stages import Crossing
 from trine.parallel.tensor_steps import TensorCollectives
 from trine.parallel.writer import ProgramWriter
 
+#: What becomes of gradients, by ``Plan.sharding``.
+REDUCTIONS: dict[str, type[BucketReductions]] = {
+    "none": BucketReductions,
+    "zero1": ParameterUpdates,
+    "zero2": ParameterUpdates,
+    "zero3": ParameterGathers,
+    "fsdp": ParameterGathers,
+}
 _PART = {INPUT_PASS: INPUT_PART, WEIGHT_PASS: WEIGHT_PART}
 
 
@@ -40,13 +53,15 @@ class StageBuilder:
     """Writes the program of one rank of the pipeline.
 
     stage: that rank. forward, backward: operators of all chunks that it holds; ``backward`` in the order in which their
-    last runs of a step end, so in the order in which gradients are ready. last_backward: forward operator id -> the
+    last runs of a step end, so in the order in which gradients are ready. expert_position: on the ep axis, where ranks
+    differ by it. last_backward: forward operator id -> the
     last of its backward operators that computes gradients of activations (of any, where none does).
     """
 
-    def __init__(self, context: JobContext, stage: int, has_host: bool) -> None:
+    def __init__(self, context: JobContext, stage: int, has_host: bool, expert_position: int = 0) -> None:
         self.context = context
         self.stage = stage
+        self.expert_position = expert_position
         self.has_host = has_host and context.plan.input_copy != "none"
         self.passes = RankPasses(context, stage)
         self.forward = self.passes.forward
@@ -78,7 +93,10 @@ class StageBuilder:
                     self._joined(together, step)
             self._optimizer_step(step)
         resident = self.memory.resident(self.weights, self.optimizer, bool(self.buckets), self.extensions)
-        return self.writer.finish(f"stage {self.stage}", resident)
+        name = f"stage {self.stage}"
+        if not self.context.expert_load.is_even:
+            name += f", experts {self.expert_position}"
+        return self.writer.finish(name, resident)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -166,7 +184,7 @@ class StageBuilder:
         return sum(self.context.duration(run.op, batch, count=False, part=run.part) for run in runs)
 
     def _chunk_pass(self, one: Pass) -> ChunkPass:
-        return self.context.chunks[one.chunk].passes.get(one.kind, ChunkPass((), {}, {}))
+        return self.context.chunks[one.chunk].passes[one.kind]
 
     def _pass(self, one: Pass, step: int) -> Iterator[int]:
         """Write a pass, operator by operator; yields the time of each."""
@@ -259,10 +277,16 @@ class StageBuilder:
 def extensions_of(plan: Plan) -> list[Callable[[StageBuilder], Extension]]:
     """What the forms of parallelism of a plan add to the programs, in the order in which they are called."""
     found: list[Callable[[StageBuilder], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
+    if plan.ep > 1:
+        found.append(ExpertExchange)
+    if plan.cp > 1:
+        found.append(ContextAttention)
     if plan.tp > 1:
-        found.append(TensorCollectives)
-    if plan.dp > 1:
-        found.append(BucketReductions)
+        found.append(SequenceCollectives if plan.sequence_parallel else TensorCollectives)
+    if plan.dp * plan.cp > 1:
+        found.append(REDUCTIONS[plan.sharding])
     if plan.offload != "none":
         found.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)
+    if plan.sequence_parallel:
+        found.append(SequenceGradients)
     return found

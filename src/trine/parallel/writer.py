@@ -41,9 +41,16 @@ class ProgramWriter:
         """Make the next operator on the compute stream wait for step ``index``."""
         self._waits[self.lane].append(index)
 
-    def operator(self, op: Operator, duration_ps: int, label: Label) -> int:
-        """Append an operator on the compute stream, after everything that was waited for and after its launch."""
-        launch_ps = self.context.launch_ps.get(op.id, 0)
+    def release(self, index: int) -> None:
+        """Take back :meth:`wait` of step ``index``."""
+        self._waits[self.lane].remove(index)
+
+    def operator(self, op: Operator, duration_ps: int, label: Label, is_first: bool = True) -> int:
+        """Append an operator on the compute stream, after everything that was waited for and after its launch.
+
+        ``is_first``: False for a further piece of an operator that was launched with the first one.
+        """
+        launch_ps = self.context.launch_ps.get(op.id, 0) if is_first else 0
         if launch_ps:
             self.wait(self.add(Compute(LAUNCH_STREAM, launch_ps, (), label)))
         waits = self._waits[self.lane]

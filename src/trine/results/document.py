@@ -55,6 +55,7 @@ def document(result: Result) -> Row:
         "stages": share_rows("stage", result.stages),
         "links": link_rows(result),
         "memory": memory_rows(result),
+        "energy": energy_row(result),
         "critical_path": {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()},
     }
 
@@ -167,6 +168,24 @@ def memory_rows(result: Result) -> list[Row]:
         }
         for row, (rank, peak) in enumerate(zip(result.shown_ranks, result.memory_peaks, strict=False))
     ]
+
+
+def energy_row(result: Result) -> Row | None:
+    """Return energy and power of the step; None where the power of a GPU is not known."""
+    found = result.energy
+    if found is None:
+        return None
+    return {
+        "step_j": found.joules,
+        "mean_w": found.mean_w,
+        "peak_rank_w": found.peak_rank_w,
+        "by_state_j": found.by_state,
+        "states_w": found.states_w,
+        "ranks": found.num_ranks,
+        "ranks_counted": found.num_counted,
+        "evidence": found.evidence,
+        "detail": found.detail,
+    }
 
 
 def _key(name: str) -> str:

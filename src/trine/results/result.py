@@ -15,6 +15,7 @@ from trine.errors import InputError, nearest
 from trine.model.memory import MemoryEvents
 from trine.model.taskgraph import Int64, Records, TaskGraph
 from trine.results import activity, document, metrics, summary, traffic, waits
+from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.records import RecordTable, record_table
 from trine.results.scope import Scope
@@ -61,7 +62,8 @@ class Result:
     """What a run gave. Times describe its last step: with more than one step, the steady state.
 
     plan: facts about workload, layout and cluster, in the order in which people should read them.
-    memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known.
+    memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known. power_w: the same of the
+    highest power of each, in watts.
     not_modelled: sentences about what the run leaves out.
     scope: what the rows of the graph stand for where the run was folded; None: each rank has a row and was simulated.
     """
@@ -76,11 +78,13 @@ class Result:
     not_modelled: tuple[str, ...] = ()
     memory_capacity_bytes: tuple[int, ...] = field(default=())
     scope: Scope | None = None
+    power_w: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if self.memory_capacity_bytes and len(self.memory_capacity_bytes) != len(self.graph.rank_names):
-            wanted, got = len(self.graph.rank_names), len(self.memory_capacity_bytes)
-            raise InputError(f"needs one entry a rank: {wanted}, got {got}", field="memory_capacity_bytes")
+        for name in ("memory_capacity_bytes", "power_w"):
+            wanted, got = len(self.graph.rank_names), len(getattr(self, name))
+            if got not in (0, wanted):
+                raise InputError(f"needs one entry a rank: {wanted}, got {got}", field=name)
 
     # Ranks
 
@@ -272,6 +276,11 @@ class Result:
         if not capacity:
             return "capacity unknown"
         return "fits" if self.memory_peaks[rank].total_bytes <= capacity else "does not fit"
+
+    @cached_property
+    def energy(self) -> energy_use.Energy | None:
+        """Energy and power of all GPUs in the step, an assumption; None where the power of a GPU is not known."""
+        return energy_use.energy(self)
 
     # Output
 

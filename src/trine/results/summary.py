@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trine.results.metrics import Share
 from trine.results.waits import RANK_REASONS
-from trine.units import format_bandwidth, format_bytes, format_time
+from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
 
 if TYPE_CHECKING:
     from trine.results.result import Result
@@ -28,6 +28,7 @@ def summary(result: Result) -> str:
         _collectives(result),
         _links(result),
         _memory(result),
+        _energy(result),
         _notes(result),
     )
     return "\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
@@ -126,6 +127,16 @@ def _memory(result: Result) -> list[str]:
     head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {result.shown_ranks[rank]}): {said}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
     return [head, *_wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
+
+
+def _energy(result: Result) -> list[str]:
+    found = result.energy
+    if found is None:
+        return []
+    return [
+        f"energy  {format_energy(found.joules)} a step, {format_power(found.mean_w)} on average for {found.num_ranks} "
+        f"GPU{'s' if found.num_ranks > 1 else ''} ({found.evidence})"
+    ]
 
 
 def _notes(result: Result) -> list[str]:

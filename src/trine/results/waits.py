@@ -73,7 +73,8 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
 
     None where the tasks name fewer than two stages. Otherwise all those in which a rank neither computes nor
     communicates, from the fill at the start of the step to the drain at its end, except those that end with a task
-    released by a launch, an input copy or offload, or with a collective of another axis than ``pp`` (its group was late).
+    released by a launch, an input copy or offload, or with a collective of another axis than ``pp`` (its group was
+    late).
     """
     if graph.labels.stage.max(initial=-1) < 1:
         return np.zeros(len(pauses.group), np.bool_)
@@ -103,9 +104,10 @@ def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> lis
 
 
 def path_times(graph: TaskGraph, records: Records, path: list[int], window: Window) -> dict[str, int]:
-    """Return how the window's time splits over the critical path: compute, communication, offload, input copy, launch, wait.
+    """Return how the window's time splits over the critical path, by what tasks do.
 
-    ps, summing to the window. ``wait`` is time on the path that no task covers: a network that serves in turn.
+    compute, communication, offload, input copy, launch, wait: ps, summing to the window. ``wait`` is time on the path
+    that no task covers: a network that serves in turn.
     """
     tasks = np.array(path, np.int64)
     start = np.maximum(records.start_ps[tasks], window.start_ps)

@@ -15,6 +15,7 @@ import numpy as np
 from trine.cluster import Cluster, load_cluster
 from trine.errors import InputError, PlanError
 from trine.model.workload import Workload
+from trine.network.circuit import network_on
 from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop_choices import HopRun, run_hop
 from trine.parallel.hop_numbers import HopNumbers
@@ -198,6 +199,7 @@ def hop(
     began = time.perf_counter()
     protocol = HopProtocol() if protocol is None else protocol
     machine = load_cluster(os.fspath(cluster)) if isinstance(cluster, str | os.PathLike) else cluster
+    network = network_on(machine, network)
     if isinstance(graph, str):
         graph = worker_graph(graph, len(machine.gpus) if workers is None else workers)
     elif workers not in (None, graph.num_workers):

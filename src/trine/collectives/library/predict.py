@@ -221,6 +221,10 @@ class Collectives:
         low, high = (a + share * (b - a) for a, b in zip(small, large, strict=True))
         return low, high
 
+    def share_choices(self, other: Collectives) -> None:
+        """Take over what ``other`` finds: a group that the library sees alike, with the same options."""
+        self._segments = other._segments
+
     # -- segments ------------------------------------------------------------------------------------------------
 
     def _segment(self, op: str, size: int) -> _Segment:

@@ -20,7 +20,7 @@ from trine.cluster.routing import SPLIT
 from trine.collectives.closed_forms import has_closed_form, uncontended_ps
 from trine.collectives.library.makes import GroupMakes
 from trine.collectives.library.predict import OPS, Collectives
-from trine.collectives.library.view import domains_of
+from trine.collectives.library.view import View, domains_of, without_names
 from trine.collectives.registry import ROOTED, make_schedule
 from trine.collectives.run import schedule_graph
 from trine.engine.run import run
@@ -46,6 +46,7 @@ class StepCosts:
         self.library = cluster.library or "nccl"
         self._asked: dict[tuple[int, ...], Collectives] = {}
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
+        self._alike: dict[View, Collectives] = {}
         self._makes = GroupMakes(cluster)
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int]]] = {}
 
@@ -89,7 +90,8 @@ class StepCosts:
 
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
         if group not in self._asked:
-            self._asked[group] = Collectives(self.cluster, group)
+            asked = self._asked[group] = Collectives(self.cluster, group)
+            asked.share_choices(self._alike.setdefault(without_names(asked.view), asked))
         return self._asked[group]
 
     def _makes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int]]:

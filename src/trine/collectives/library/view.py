@@ -7,7 +7,7 @@ without such links form one domain a node, joined over PCIe and the hosts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -71,6 +71,12 @@ class View:
     def per_domain(self) -> float:
         """Ranks of a domain, on average."""
         return self.num_ranks / self.num_domains
+
+
+def without_names(view: View) -> View:
+    """A view as far as times depend on it: without the names of the links that limit them."""
+    inside, between = (None if tier is None else replace(tier, limit="") for tier in (view.inside, view.between))
+    return replace(view, inside=inside, between=between)
 
 
 def group_view(cluster: Cluster, group: Sequence[int]) -> View:

@@ -1,0 +1,121 @@
+"""Context parallelism: each rank has a part of every sample's tokens, and attention has to see the others.
+
+ring: keys and values go round the ranks in cp - 1 steps, beside the attention of the blocks that are there (Liu et al.,
+Ring Attention with Blockwise Transformers, 2023). Each rank has two parts of the sequence, one from each end, so that
+with a causal mask all blocks have the same number of products. Backward, keys and values go round again, one step ahead
+of their gradients, and begin where the forward pass left them: cp - 1 steps of each.
+all-gather: keys and values are gathered before attention, forward and backward, and their gradients scattered (Llama
+Team, The Llama 3 Herd of Models, 2024, section 3.3.2).
+ulysses: an all-to-all before attention gives each rank all tokens of a part of the heads, and one behind it gives them
+back (Jacobs et al., DeepSpeed Ulysses, 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from trine.errors import PlanError
+from trine.model.program import PHASE_OPTIMIZER, Label
+from trine.model.workload import BACKWARD, Operator
+from trine.parallel.chunks import Run
+from trine.parallel.extension import Extension, Place
+from trine.parallel.portions import is_attention
+from trine.parallel.sequence_steps import parts
+
+if TYPE_CHECKING:
+    from trine.parallel.stage import StageBuilder
+
+
+class ContextAttention(Extension):
+    """What attention sends on the ``cp`` axis."""
+
+    def __init__(self, builder: StageBuilder) -> None:
+        super().__init__(builder)
+        self._ways, self._style = self.context.plan.cp, self.context.plan.cp_style
+        self._gathered: dict[int, tuple[int, int]] = {}  # lane -> step and bytes of gathered keys and values
+        for op in builder.forward:
+            if is_attention(op):
+                self._check(op)
+
+    def _check(self, op: Operator) -> None:
+        shapes = [self.context.workload.tensors[t].shape for t in op.inputs[:3]]
+        if len(shapes) < 3 or any(len(shape) != 4 for shape in shapes):
+            raise PlanError(
+                f"context parallelism needs queries, keys and values of operator {op.id} ({op.name}), each (batch, "
+                "heads, tokens, size)"
+            )
+        ways = self._ways * (self.context.plan.tp if self.context.split_of(op) is not None else 1)
+        fewest = min(shape[1] for shape in shapes)
+        if self._style == "ulysses" and fewest % ways:
+            raise PlanError(f"ulysses divides heads over {ways} ranks, and operator {op.id} has {fewest} of them")
+
+    # -- sizes -------------------------------------------------------------------------------------------------------
+
+    def _bytes(self, op: Operator, tensors: Iterable[int], batch: int) -> int:
+        """Bytes of these tensors of an attention on one rank: its part of the tokens and heads."""
+        ways = self.context.plan.tp if self.context.split_of(op) is not None else 1
+        return sum(-(-self.context.scaled_bytes(t, batch) // ways) for t in tensors)
+
+    def _forward(self, op: Operator) -> Operator:
+        return self.context.operators[op.forward_id] if op.phase == BACKWARD and op.forward_id is not None else op
+
+    def _keys(self, op: Operator, batch: int) -> int:
+        """Bytes of keys and values."""
+        return self._bytes(op, self._forward(op).inputs[1:3], batch)
+
+    def _collective(self, kind: str, size: int, op: Operator, place: Place, number: int, after: tuple[int, ...]) -> int:
+        label = self.context.label(op, self.builder.stage, place.microbatch, place.step, place.rerun)
+        return self.writer.collective(kind, "cp", ("cp", kind, op.id, number, *place.key), size, after, label)
+
+    # -- points of a program -----------------------------------------------------------------------------------------
+
+    def before(self, op: Operator, place: Place) -> None:
+        if place.phase == PHASE_OPTIMIZER or self._style == "ring" or not is_attention(op):
+            return
+        batch, after = self.context.micro_batches[place.microbatch], self.writer.last_compute_and_waits()
+        if self._style == "all-gather":
+            size = self._keys(op, batch) * self._ways
+            step = self._collective("all_gather", size, op, place, 0, after)
+            self._gathered[self.writer.lane] = step, size
+        else:
+            forward = self._forward(op)
+            tensors = forward.outputs[:1] if op.phase == BACKWARD else forward.inputs[:3]
+            step = self._collective("all_to_all", self._bytes(op, tensors, batch), op, place, 0, after)
+        self.writer.wait(step)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        if place.phase == PHASE_OPTIMIZER or self._style == "ring" or not is_attention(op):
+            return
+        if self._style == "all-gather":
+            step, size = self._gathered.pop(self.writer.lane)
+            backward = op.phase == BACKWARD
+            self.builder.memory.temporary(size * (1 + backward), step, done)
+            if backward:
+                self.writer.wait(self._collective("reduce_scatter", size, op, place, 1, (done,)))
+            return
+        forward = self._forward(op)
+        tensors = forward.inputs[:3] if op.phase == BACKWARD else forward.outputs[:1]
+        self.writer.wait(self._collective("all_to_all", self._bytes(op, tensors, batch), op, place, 1, (done,)))
+
+    def write(self, run: Run, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
+        """Ring attention: block by block, while the next block is on its way."""
+        if self._style != "ring" or not is_attention(run.op):
+            return None
+        op, size, backward = run.op, self._keys(run.op, batch), run.op.phase == BACKWARD
+        ready, first, done, step = self.writer.last_compute_and_waits(), -1, -1, -1
+        for i, block_ps in enumerate(parts(duration_ps, self._ways)):
+            is_last = i == self._ways - 1
+            arrived, sent = step, size * ((not is_last) + (backward and i > 0))
+            if sent:
+                after = ready if i == 0 else (arrived, done) if backward else (arrived,)
+                step = self._collective("shift", sent, op, place, i, after)
+                first = step if first < 0 else first
+            if arrived >= 0:
+                self.writer.wait(arrived)
+            done = self.writer.operator(op, block_ps, label, is_first=i == 0)
+        if backward:
+            self.writer.wait(step)  # the gradients of one's own keys and values have come home
+        # A block that is worked on, and one on its way; backward their gradients too.
+        self.builder.memory.temporary(size * (4 if backward else 2), first, done)
+        return done

@@ -1,0 +1,72 @@
+"""Expert parallelism: tokens go to the ranks of their experts and come back, forward and backward.
+
+Lepikhin et al., GShard, 2020; Rajbhandari et al., DeepSpeed-MoE, 2022. Each rank sends top_k copies of its tokens: an
+all-to-all where all experts get the same, else a message for each other rank.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from trine.model.program import PHASE_OPTIMIZER, Label, Peer, Recv, Send
+from trine.model.workload import FORWARD, Operator
+from trine.parallel.extension import WEIGHT_PART, Extension, Place
+from trine.parallel.portions import WHOLE
+
+if TYPE_CHECKING:
+    from trine.parallel.stage import StageBuilder
+
+DISPATCH, COMBINE = "dispatch", "combine"
+
+
+class ExpertExchange(Extension):
+    """Messages on the ``ep`` axis behind dispatch and before combine, and the other way round in the backward pass."""
+
+    def __init__(self, builder: StageBuilder) -> None:
+        super().__init__(builder)
+        self._even = self.context.with_load(WHOLE)
+        self._load = self.context.expert_load
+
+    def before(self, op: Operator, place: Place) -> None:
+        role = op.attributes.get("moe")
+        if role is None or place.phase == PHASE_OPTIMIZER or place.part == WEIGHT_PART:
+            return
+        if role == (COMBINE if op.phase == FORWARD else DISPATCH):
+            batch = self.context.micro_batches[place.microbatch]
+            self._exchange(op, op.inputs[0], False, batch, place, self.writer.last_compute_and_waits())
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        role = op.attributes.get("moe")
+        if role is None or place.phase == PHASE_OPTIMIZER or place.part == WEIGHT_PART:
+            return
+        if role == (DISPATCH if op.phase == FORWARD else COMBINE):
+            self._exchange(op, op.outputs[0], True, batch, place, (done,))
+
+    def _exchange(
+        self, op: Operator, tensor: int, there: bool, batch: int, place: Place, after: tuple[int, ...]
+    ) -> None:
+        """Send the copies of tokens (``there``: to their experts, else back); the next operator waits for them."""
+        size = self._even.rank_bytes(tensor, batch)
+        label = self.context.label(op, self.builder.stage, place.microbatch, place.step, place.rerun)
+        key = ("ep", op.id, *place.key)
+        if self._load.is_even:
+            sent = _part(size, self._load.of(0))
+            self.writer.wait(self.writer.collective("all_to_all", "ep", key, sent, after, label))
+        else:
+            self._messages(size, there, key, after, label)
+
+    def _messages(
+        self, size: int, there: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
+    ) -> None:
+        own = self.builder.expert_position
+        others = [p for p in range(self.context.plan.ep) if p != own]
+        for other in others:
+            share = self._load.shares[other if there else own]
+            self.writer.add(Send(Peer("ep", other), _part(size, share), (*key, own, other), after, label))
+        for other in others:
+            self.writer.wait(self.writer.add(Recv(Peer("ep", other), (*key, other, own), after, label)))
+
+
+def _part(size: int, share: Fraction) -> int:
+    return -(-size * share.numerator // share.denominator)

@@ -1,0 +1,218 @@
+"""Sequence parallelism: between split operators each tensor-parallel rank holds a part of the tokens.
+
+Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.2.2. The all-reduces
+of tensor parallelism become an all-gather before a column split and a reduce-scatter behind a row split, and the other
+way round in the backward pass. The input of a column split is not kept whole but gathered again for the gradient of its
+weight, beside the gradient of its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.errors import PlanError
+from trine.model.program import PHASE_BACKWARD, PHASE_OPTIMIZER, Label
+from trine.model.workload import BACKWARD, FORWARD, Operator
+from trine.parallel.chunks import Run
+from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART, Extension, Place
+from trine.parallel.tensor import TensorSplit
+from trine.parallel.tensor_steps import SplitCollectives
+
+if TYPE_CHECKING:
+    from trine.parallel.stage import StageBuilder
+
+GATHER, SCATTER = "all_gather", "reduce_scatter"
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """A tensor that is whole for the operators of one forward operator; ``last``: the last step that used it."""
+
+    owner: int | None
+    place: Place
+    step: int
+    size_bytes: int
+    last: int
+
+
+class SequenceCollectives(SplitCollectives):
+    """All-gathers and reduce-scatters on the ``tp`` axis, whole or in ``Plan.tp_overlap`` pieces."""
+
+    def __init__(self, builder: StageBuilder) -> None:
+        super().__init__(builder)
+        self._pieces = self.context.plan.tp_overlap
+        self._gathered: dict[int, _Gathered] = {}  # by lane
+        own = (self.context.operators[op.id] for op in (*builder.forward, *builder.backward))
+        self._splits = {op.id: split for op in own if (split := self.context.split_of(op)) is not None}
+        for op_id, split in self.context.splits.items():
+            if split.mode == "column" and split.forward:
+                op = self.context.operators[op_id]
+                raise PlanError(
+                    f"sequence parallelism needs each column split to end in a row split, and the output of operator "
+                    f"{op_id} ({op.layer}) has to be whole"
+                )
+
+    # -- what is needed and made -----------------------------------------------------------------------------------
+
+    def _part(self, op: Operator, place: Place) -> str:
+        """Which gradients this run of a backward operator computes."""
+        own = self.context.stages.parts[op.id]
+        return place.part if own == BOTH and place.part else own
+
+    def _whole_before(self, op: Operator, split: TensorSplit, place: Place) -> int | None:
+        """The tensor that has to be gathered before ``op``, if any."""
+        forward = op if op.phase == FORWARD else self.context.operators[op.forward_id or 0]
+        if op.phase == FORWARD:
+            return next(iter(self.differentiable_input(op)), None) if split.mode == "column" else None
+        if split.mode in ("row", "embedding"):
+            return forward.outputs[0]
+        if split.mode == "column":
+            return next(iter(self.differentiable_input(op)), None)
+        return None
+
+    def _scattered_after(self, op: Operator, split: TensorSplit, place: Place) -> tuple[str, int] | None:
+        """The collective behind ``op``, and the tensor that it is about."""
+        if op.phase == FORWARD and split.mode in ("row", "embedding"):
+            return SCATTER, op.outputs[0]
+        if op.phase == FORWARD and split.forward:
+            return split.forward, op.outputs[0]
+        is_last = op.phase == BACKWARD and self.builder.last_backward[op.forward_id] == op.id
+        if is_last and split.mode == "column" and split.backward and place.part != WEIGHT_PART:
+            return SCATTER, next(iter(self.differentiable_input(op)))
+        return None
+
+    def _overlaps(self, op: Operator, split: TensorSplit, place: Place) -> bool:
+        """Whether the operator runs in pieces beside its collective."""
+        if self._pieces == 1 or split.mode not in ("column", "row"):
+            return False
+        return op.phase == FORWARD or self._part(op, place) == INPUT_PART
+
+    # -- points of a program -----------------------------------------------------------------------------------------
+
+    def before(self, op: Operator, place: Place) -> None:
+        self.let_weights_pass(op)
+        if place.phase == PHASE_OPTIMIZER:
+            return
+        self._give_back(op.forward_id if op.phase == BACKWARD else op.id, place)
+        split = self._splits.get(op.id)
+        if split is None:
+            return
+        batch = self.context.micro_batches[place.microbatch]
+        tensor = self._whole_before(op, split, place)
+        in_pieces = self._overlaps(op, split, place) and (op.phase == FORWARD or split.mode == "row")
+        if tensor is None or in_pieces:
+            return
+        known = self._gathered.get(self.writer.lane)
+        if known is None:
+            after = self.writer.last_compute_and_waits()
+            step = self._collective(GATHER, tensor, batch, op, place, after)
+            known = self._keep(op, place, step, self.context.scaled_bytes(tensor, batch))
+        # Beside the gradient of its input, that of a column split's weight may still be on its way.
+        if op.phase == FORWARD or split.mode != "column" or self._part(op, place) != INPUT_PART:
+            self.writer.wait(known.step)
+
+    def write(self, run: Run, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
+        """A product and its collective in pieces: each piece is gathered before, or scattered behind, its part."""
+        op = run.op
+        split = self._splits.get(op.id)
+        if split is None or not self._overlaps(op, split, place):
+            return None
+        gathers = (op.phase == FORWARD and split.mode == "column") or (op.phase == BACKWARD and split.mode == "row")
+        tensor = self._whole_before(op, split, place) if gathers else None
+        behind = None if gathers else self._scattered_after(op, split, place)
+        if tensor is None and behind is None:
+            return None
+        ready = self.writer.last_compute_and_waits()
+        sent, done = [], -1
+        for i, piece_ps in enumerate(parts(duration_ps, self._pieces)):
+            if tensor is not None:
+                step = self._collective(GATHER, tensor, batch, op, place, ready, i)
+                self.writer.wait(step)
+                if not i:
+                    self._keep(op, place, step, self.context.scaled_bytes(tensor, batch))
+            done = self.writer.operator(op, piece_ps, label, is_first=not i)
+            if behind is not None:
+                sent.append(self._collective(behind[0], behind[1], batch, op, place, (done,), i))
+        for step in sent:
+            self.writer.wait(step)
+        return done
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        self.hold_again()
+        known = self._gathered.get(self.writer.lane)
+        if known is not None:
+            known.last = done
+        split = self._splits.get(op.id)
+        if split is None:
+            return
+        behind = self._scattered_after(op, split, place)
+        if behind is None or (behind[0] == SCATTER and self._overlaps(op, split, place)):
+            return
+        self.wait_beside_weights(op, self._collective(behind[0], behind[1], batch, op, place, (done,)))
+
+    def end_pass(self, place: Place) -> None:
+        self._give_back(None, place)
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _collective(
+        self, kind: str, tensor: int, batch: int, op: Operator, place: Place, after: tuple[int, ...], piece: int = -1
+    ) -> int:
+        size = self.context.scaled_bytes(tensor, batch)
+        if piece >= 0:
+            size = parts(size, self._pieces)[piece]
+        label = self.context.label(op, self.builder.stage, place.microbatch, place.step, place.rerun)
+        key = ("tp", kind, op.id, piece, *place.key)
+        return self.writer.collective(kind, "tp", key, size, after, label)
+
+    def _keep(self, op: Operator, place: Place, step: int, size_bytes: int) -> _Gathered:
+        owner = op.forward_id if op.phase == BACKWARD else op.id
+        found = self._gathered[self.writer.lane] = _Gathered(
+            owner, place._replace(is_last=False), step, size_bytes, step
+        )
+        return found
+
+    def _give_back(self, owner: int | None, place: Place) -> None:
+        """Let go of what was gathered for another forward operator than ``owner``, or in another pass."""
+        known = self._gathered.get(self.writer.lane)
+        if known is not None and (known.owner != owner or known.place != place._replace(is_last=False)):
+            self.builder.memory.temporary(known.size_bytes, known.step, known.last)
+            del self._gathered[self.writer.lane]
+
+
+class SequenceGradients(Extension):
+    """Gradients of weights that see a part of the tokens (norms, routers, biases of row splits) are added up.
+
+    One all-reduce on the ``tp`` axis once a step behind the data-parallel reductions, as in Megatron-LM's
+    ``finalize_model_grads``.
+    """
+
+    def __init__(self, builder: StageBuilder) -> None:
+        super().__init__(builder)
+        plan, found = self.context.plan, {}
+        storage_of = {self.context.workload.tensors[w.weight].storage: w for w in builder.weights}
+        for op in builder.forward:
+            split = self.context.split_of(op)
+            for tensor_id in op.inputs:
+                tensor = self.context.workload.tensors[tensor_id]
+                owned = storage_of.get(tensor.storage)
+                if owned is None or owned.gradient_operator is None:
+                    continue
+                if split is None or (split.mode == "row" and len(tensor.shape) == 1):
+                    found[owned.weight] = self.context.local_bytes[owned.weight]
+        ways = plan.groups.size(plan.groups.shard) if plan.splits_gradients else 1
+        self.size_bytes = -(-sum(found.values()) // ways)
+
+    def before_optimizer(self, step: int) -> None:
+        if not self.size_bytes or not self.context.workload.is_training:
+            return
+        label = Label(phase=PHASE_BACKWARD, stage=self.builder.stage, step=step)
+        after = self.writer.last_compute_and_waits()
+        key = ("tp", "norms", self.builder.stage, step)
+        self.writer.wait(self.writer.collective("all_reduce", "tp", key, self.size_bytes, after, label))
+
+
+def parts(total: int, count: int) -> list[int]:
+    """``total`` in ``count`` whole parts that differ by one at most."""
+    return [total * (i + 1) // count - total * i // count for i in range(count)]

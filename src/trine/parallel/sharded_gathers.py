@@ -1,0 +1,219 @@
+"""ZeRO 3 and FSDP: parameters are gathered unit by unit before they are needed, and given up behind it.
+
+A unit is a layer, or operators whose parameters have ``Plan.shard_unit_bytes``. The gather of a unit begins when the
+unit ``Plan.prefetch`` before it begins to compute, so at most one more than that are alive; it has a queue of its own
+beside that of the reductions. Gathered parameters are given up behind the last operator of the unit in a pass, and
+gathered again for the backward pass, unless ``Plan.reshard`` says not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trine.model.program import PHASE_FORWARD, PHASE_OPTIMIZER, Label
+from trine.model.workload import FORWARD, Operator
+from trine.parallel.blocks import block_of, units_of
+from trine.parallel.buckets import Bucket, fill_buckets
+from trine.parallel.chunks import Run
+from trine.parallel.context import JobContext
+from trine.parallel.ddp import in_order, ready_gradients
+from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Place
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS
+from trine.parallel.sharded import ShardedReductions
+
+if TYPE_CHECKING:
+    from trine.parallel.stage import StageBuilder
+
+#: Where the names of operators tell no layers, a unit closes when its parameters have so many bytes.
+DEFAULT_UNIT_BYTES = 25 * 2**20
+_NO_LIMIT = 2**62
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Operators (forward ids) whose parameters are gathered together; bytes of weights, and of experts' weights.
+
+    steps: of the gathers while it is whole, first: of them the first, users: passes that work with it.
+    """
+
+    number: int
+    operators: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=lambda: [0, 0])
+    steps: tuple[int, ...] = ()
+    is_whole: bool = False
+    users: int = 0
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The units of one kind of pass in the order in which it needs them, and where each begins and ends."""
+
+    units: list[int]
+    begins: dict[tuple[int, bool], int]
+    ends: dict[tuple[int, bool], list[int]]
+
+
+class ParameterGathers(ShardedReductions):
+    """All-gathers of parameters, and reduce-scatters of the gradients of a unit when they are complete."""
+
+    def __init__(self, builder: StageBuilder) -> None:
+        self._units: list[_Unit] = []
+        self._unit_of: dict[int, int] = {}  # forward operator -> unit
+        self._make_units(builder)
+        super().__init__(builder)
+        plan = self.context.plan
+        self._ahead = 1 if plan.prefetch is None else plan.prefetch
+        self._keeps = not plan.reshard and self.context.workload.is_training
+        chunks = dict.fromkeys((one.chunk, one.kind) for one in builder.passes.passes)
+        self._walks = {key: self._walk(builder.context.chunks[key[0]].passes[key[1]].runs) for key in chunks if
+                       key[1] in builder.context.chunks[key[0]].passes}  # fmt: skip
+        self._count = 0
+
+    # -- units -------------------------------------------------------------------------------------------------------
+
+    def _make_units(self, builder: StageBuilder) -> None:
+        context = builder.context
+        storage_of = {context.workload.tensors[w.weight].storage: w.weight for w in builder.weights}
+        for number in context.schedule.chunks_of(builder.stage, context.pipeline):
+            for operators in unit_operators(context, context.chunks[number].forward):
+                unit = _Unit(len(self._units), [op.id for op in operators])
+                weights = {storage_of.get(context.workload.tensors[t].storage) for op in operators for t in op.inputs}
+                for weight in weights - {None}:
+                    assert weight is not None
+                    unit.sizes[weight in context.portions.expert_weights] += context.local_bytes[weight]
+                self._unit_of.update(dict.fromkeys(unit.operators, unit.number))
+                self._units.append(unit)
+
+    def _walk(self, runs: Sequence[Run]) -> _Walk:
+        """Operators that name no forward operator are of the unit of the one before them."""
+        begins: dict[int, tuple[int, bool]] = {}
+        ends: dict[int, tuple[int, bool]] = {}
+        unit = -1
+        for run in runs:
+            forward = run.op.id if run.op.phase == FORWARD else run.op.forward_id
+            unit = self._unit_of.get(forward, unit) if forward is not None else unit
+            if unit >= 0:
+                begins.setdefault(unit, (run.op.id, run.rerun))
+                ends[unit] = run.op.id, run.rerun
+        at_end: dict[tuple[int, bool], list[int]] = {}
+        for number, key in ends.items():
+            at_end.setdefault(key, []).append(number)
+        return _Walk(list(begins), {key: number for number, key in begins.items()}, at_end)
+
+    def make_buckets(self) -> tuple[Bucket, ...]:
+        """The gradients of each unit, by dtype."""
+        builder, experts = self.builder, self.context.portions.expert_weights
+        own: dict[tuple[int, bool], list[int]] = {}
+        for i, weight in enumerate(builder.weights):
+            if weight.gradient_operator is not None:
+                forward = self.context.operators[weight.gradient_operator].forward_id
+                unit = self._unit_of.get(forward, 0) if forward is not None else 0
+                own.setdefault((unit, weight.weight in experts), []).append(i)
+        found: list[Bucket] = []
+        for (_, is_expert), numbers in own.items():
+            gradients = ready_gradients(builder, [builder.weights[i] for i in numbers])
+            found += fill_buckets(gradients, _NO_LIMIT, _NO_LIMIT, is_expert)
+        return in_order(builder, found)
+
+    # -- passes ------------------------------------------------------------------------------------------------------
+
+    def _walk_of(self, place: Place) -> _Walk | None:
+        """None where no parameters are needed: in the optimizer, and for the gradients of weights alone."""
+        if place.phase == PHASE_OPTIMIZER or place.part == WEIGHT_PART:
+            return None
+        kind = INPUT_PASS if place.part == INPUT_PART else BACKWARD_PASS
+        return self._walks.get((place.chunk, FORWARD_PASS if place.phase == PHASE_FORWARD else kind))
+
+    def begin_pass(self, place: Place) -> None:
+        walk = self._walk_of(place)
+        for number in walk.units[: self._ahead + 1] if walk is not None else ():
+            self._gather(self._units[number], place)
+
+    def before(self, op: Operator, place: Place) -> None:
+        """At the first operator of a unit: wait for its parameters, and gather those of a later one."""
+        walk = self._walk_of(place)
+        number = walk.begins.get((op.id, place.rerun)) if walk is not None else None
+        if walk is None or number is None:
+            return
+        index = walk.units.index(number)
+        for later in (number, *walk.units[index + self._ahead : index + self._ahead + 1]):
+            self._gather(self._units[later], place)
+        unit = self._units[number]
+        if place.phase == PHASE_FORWARD or not self._keeps:
+            unit.users += 1
+        for step in unit.steps:
+            self.writer.wait(step)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        super().after(op, done, batch, place)
+        walk = self._walk_of(place)
+        for number in walk.ends.get((op.id, place.rerun), ()) if walk is not None else ():
+            if self._keeps and place.phase == PHASE_FORWARD:
+                continue
+            unit = self._units[number]
+            unit.users -= 1
+            if not unit.users:
+                self._give_up(unit, done)
+
+    def _gather(self, unit: _Unit, place: Place) -> None:
+        if unit.is_whole:
+            return
+        unit.is_whole, steps = True, []
+        label = Label(phase=place.phase, stage=self.builder.stage, microbatch=place.microbatch, step=place.step)
+        for is_expert, axis in ((False, self.groups.shard), (True, self.groups.expert_shard)):
+            size = unit.sizes[is_expert]
+            if size and axis:
+                self._count += 1
+                key = ("unit", self.builder.stage, unit.number, int(is_expert), self._count)
+                after = self.writer.last_compute()
+                steps.append(self.writer.collective("all_gather", axis, key, size, after, label, queue="gather"))
+        unit.steps = tuple(steps)
+
+    def _give_up(self, unit: _Unit, done: int) -> None:
+        size = sum(size for size, ways in zip(unit.sizes, self.ways, strict=True) if ways > 1)
+        if unit.steps and size:
+            self.builder.memory.temporary(size, unit.steps[0], done, "weights")
+        unit.is_whole, unit.steps = False, ()
+
+    def resident(self, sizes: dict[str, int]) -> None:
+        super().resident(sizes)
+        for weight in self.builder.weights:
+            size = self.context.local_bytes[weight.weight]
+            ways = self.ways[weight.weight in self.context.portions.expert_weights]
+            sizes["weights"] -= size - -(-size // ways)
+
+
+def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[list[Operator]]:
+    """The forward operators of a part of the model, unit by unit."""
+    plan = context.plan
+    if plan.shard_unit_bytes is None and any(block_of(op.layer) for op in forward):
+        starts = units_of(forward)
+        return [list(forward[a:b]) for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
+    most = plan.shard_unit_bytes if plan.shard_unit_bytes is not None else DEFAULT_UNIT_BYTES
+    storages = {context.workload.tensors[p.weight].storage: p.weight for p in context.workload.parameters}
+    found: list[list[Operator]] = [[]]
+    size, seen = 0, set[int]()
+    for op in forward:
+        if size >= most:
+            found.append([])
+            size = 0
+        found[-1].append(op)
+        for tensor_id in op.inputs:
+            weight = storages.get(context.workload.tensors[tensor_id].storage)
+            if weight is not None and weight not in seen:
+                seen.add(weight)
+                size += context.local_bytes[weight]
+    return found
+
+
+def unit_notes(context: JobContext) -> tuple[str, ...]:
+    """What a user should know about the units."""
+    has_layers = any(block_of(op.layer) for op in context.workload.operators)
+    if context.plan.shard_unit_bytes is not None or has_layers:
+        return ()
+    return (
+        f"the names of the operators tell no layers: parameters are gathered in units of at least "
+        f"{DEFAULT_UNIT_BYTES // 2**20} MiB; shard_unit_bytes sets another size",
+    )

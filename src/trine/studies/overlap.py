@@ -1,0 +1,73 @@
+"""The same job with ideal, modelled and no overlap: what overlap saves, and what contention costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from trine.parallel.plan import OVERLAPS, Plan
+from trine.simulation import simulate
+from trine.units import format_time
+
+if TYPE_CHECKING:
+    from trine.model.program import Job
+    from trine.model.workload import Workload
+    from trine.results import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapRange:
+    """Three results of one job: overlap that costs nothing, overlap with contention, and none."""
+
+    ideal: Result
+    modelled: Result
+    none: Result
+
+    @property
+    def saved_ps(self) -> int:
+        """What overlap saves: the step without it, less the step with contention. Negative where it does not pay."""
+        return self.none.step_time_ps - self.modelled.step_time_ps
+
+    @property
+    def cost_ps(self) -> int:
+        """What contention costs: the step with it, less the step with ideal overlap."""
+        return self.modelled.step_time_ps - self.ideal.step_time_ps
+
+    def summary(self) -> str:
+        """Two lines for people."""
+        ideal, modelled, none = (format_time(getattr(self, name).step_time_ps) for name in OVERLAPS)
+        return (
+            f"overlap  step {ideal} if it costs nothing, {modelled} with contention, {none} without overlap\n"
+            f"overlap saves {_share(self.saved_ps, self.none.step_time_ps)}; "
+            f"contention costs {_share(self.cost_ps, self.ideal.step_time_ps)}"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The block ``overlap`` of a result's JSON."""
+        steps = {f"{name}_step_s": getattr(self, name).step_time_s for name in OVERLAPS}
+        return {**steps, "saved_s": self.saved_ps / 1e12, "contention_cost_s": self.cost_ps / 1e12}
+
+
+def overlap_range(
+    workload: Workload | str | os.PathLike[str],
+    plan: Plan,
+    *,
+    on_job: Callable[[Job], None] | None = None,
+    **options: Any,
+) -> OverlapRange:
+    """Simulate ``plan`` with each kind of overlap; ``options`` are those of :func:`trine.simulate`.
+
+    ``on_job`` is called once. Raises what simulate raises, and PlanError for a job on one GPU, which overlaps nothing.
+    """
+    plans = {name: replace(plan, overlap=name) for name in reversed(OVERLAPS)}
+    found = {
+        name: simulate(workload, one, on_job=on_job if name == "modelled" else None, **options)
+        for name, one in plans.items()
+    }
+    return OverlapRange(**found)
+
+
+def _share(ps: int, whole_ps: int) -> str:
+    return f"{format_time(ps)} ({100 * ps / whole_ps:.1f} %)" if whole_ps else format_time(ps)

@@ -1,0 +1,248 @@
+"""Do steps under contention, without overlap and with shared host links take what paper and pencil say?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import trine
+from trine.engine import run
+from trine.errors import InputError, PlanError
+from trine.model.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
+from trine.parallel.contention import KernelUse, kernels_of, memory_bound_share, pressure_ppm, under_pressure
+from trine.parallel.contention_order import in_sequence
+from trine.parallel.instantiate import Placement, instantiate
+from trine.simulation import costs_on, placement_of
+from trine.units import transfer_ps
+
+MS = 10**9
+GBS = 10**9
+NONE = Label()
+ENGINES = ("compiled", "reference")
+
+
+def two_gpus(rate=GBS, latency_ps=0):
+    """Two devices with a link each way."""
+    return Placement(
+        [0, 1], lambda a, b: (a,), lambda device: None, [rate, rate], [latency_ps] * 2, ["0->1", "1->0"], ["a", "b"]
+    )
+
+
+def job(*steps, others=None):
+    """Two ranks on one axis; all run ``steps``, or the second ``others``."""
+    programs = [
+        RankProgram(name=f"p{i}", steps=tuple(own), memory=(), resident_bytes=(0,) * 6)
+        for i, own in enumerate([steps] if others is None else [steps, others])
+    ]
+    return Job(
+        axes=(("dp", 2),), programs=tuple(programs), program_of=(0, 0 if others is None else 1),
+        operator_names=(), layer_names=(),
+    )  # fmt: skip
+
+
+def bucket(pressure_ppm=0, size=2 * 10**6):
+    """4 ms of compute; its gradients are reduced while 6 ms of compute go on; then 1 ms after both."""
+    return (
+        Compute("compute", 4 * MS, (), NONE),
+        Collective("all_reduce", "dp", ("k",), size, -1, "ring", (0,), NONE, pressure_ppm=pressure_ppm),
+        Compute("compute", 6 * MS, (), NONE),
+        Compute("compute", 1 * MS, (1,), NONE),
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("ppm", [0, 200_000, 333_333])
+def test_one_bucket_under_pressure(engine, ppm):
+    """A ring of two reduces 2 MB in 2 ms at 1 GB/s; meanwhile the operator loses ``ppm`` of its speed."""
+    graph, _ = instantiate(job(*bucket(ppm)), two_gpus())
+    records = run(graph, engine=engine)
+    assert (graph.pressure_ppm is None) == (ppm == 0)
+    lost_ps = -(-2 * MS * ppm // 10**6)
+    assert records.end_ps.max() == 11 * MS + lost_ps
+    assert records.end_ps[:5].tolist() == [4 * MS, 4 * MS, 6 * MS, 10 * MS + lost_ps, 11 * MS + lost_ps]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_kernel_presses_while_it_waits_for_a_late_rank(engine):
+    """The second rank enters 3 ms after the first, which is slowed down from its own entry on: for 5 ms."""
+    late = list(bucket(200_000))
+    late[0] = Compute("compute", 7 * MS, (), NONE)
+    graph, _ = instantiate(job(*bucket(200_000), others=late), two_gpus())
+    records = run(graph, engine=engine)
+    assert records.end_ps[3] == 10 * MS + 5 * MS * 200_000 // 10**6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_message_presses_on_its_sender(engine):
+    """1 MB at 1 GB/s is on its way for 1 ms and 2 us of latency; the receiver is not slowed down."""
+    sender = (
+        Compute("compute", MS, (), NONE),
+        Send(Peer("dp", 1), 10**6, ("m",), (0,), NONE, pressure_ppm=500_000),
+        Compute("compute", 5 * MS, (), NONE),
+    )
+    receiver = (Recv(Peer("dp", 0), ("m",), (), NONE), Compute("compute", 5 * MS, (), NONE))
+    graph, _ = instantiate(job(*sender, others=receiver), two_gpus(latency_ps=2_000_000))
+    ends = run(graph, engine=engine).end_ps.tolist()
+    assert ends[1:4] == [MS, 2 * MS + 2_000_000, 6 * MS + (MS + 2_000_000) // 2]
+    assert ends[5] == 5 * MS
+
+
+def test_without_overlap_everything_takes_turns():
+    graph, _ = instantiate(
+        replace(job(*bucket()), programs=tuple(in_sequence(p) for p in job(*bucket()).programs)), two_gpus()
+    )
+    assert run(graph).end_ps.max() == (4 + 2 + 6 + 1) * MS
+
+
+def test_copies_of_one_pause_share_it():
+    """Two copies between operators run together, on one link at half of its rate each."""
+    steps = (
+        Compute("compute", MS, (), NONE),
+        HostCopy(10**6, (), NONE),
+        HostCopy(10**6, (), NONE, to_host=True),
+        Compute("compute", MS, (), NONE),
+    )
+    program = in_sequence(RankProgram(name="p", steps=steps, memory=(), resident_bytes=(0,) * 6))
+    one = Job(axes=(("dp", 1),), programs=(program,), program_of=(0,), operator_names=(), layer_names=())
+    place = Placement([0], lambda a, b: (0,), lambda device: 1, [GBS], [0], ["pcie"], ["gpu", "host"])
+    graph, _ = instantiate(one, place)
+    assert run(graph).end_ps.tolist() == [MS, 3 * MS, 3 * MS, 4 * MS]
+
+
+# -- how much ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_share_of_the_sms_and_of_the_bandwidth():
+    h100 = trine.load_gpu("h100-sxm")
+    assert pressure_ppm(h100, KernelUse(24, 0.0), 0.0) == round(24 / 132 * 10**6)
+    assert pressure_ppm(h100, KernelUse(24, h100.memory_bytes_per_s / 4), 1.0) == 250_000
+    assert pressure_ppm(h100, KernelUse(33, h100.memory_bytes_per_s / 2), 0.5) == 375_000
+    assert pressure_ppm(h100, KernelUse(500, 0.0), 0.0) == 900_000
+
+
+def test_the_part_that_memory_bounds():
+    """Of the bundled VGG-13, convolutions are bound by arithmetic and relu, pooling, dropout by memory."""
+    workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
+    relu = sum(op.gpu_time_ps for op in workload.operators if "relu" in op.name.lower() and op.phase != "optimizer")
+    whole = sum(op.gpu_time_ps for op in workload.operators if op.phase != "optimizer")
+    assert relu / whole < memory_bound_share(workload, h100) < 0.6
+
+
+@pytest.mark.parametrize(("name", "switches_add_up"), [("dgx-a100", False), ("dgx-h100", True)])
+def test_the_librarys_channels_and_times_make_the_pressure(name, switches_add_up):
+    """A ring touches memory three times a byte sent, NVLS reads the payload and writes the result."""
+    cluster = trine.load_cluster(name)
+    workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
+    kernels = kernels_of(h100, workload, cluster, np.arange(8), costs_on("library", cluster))
+    (use,) = kernels.of_groups("all_reduce", 2**28, np.arange(8)[None, :])
+    answer = trine.Collectives(cluster).predict("all_reduce", 2**28)
+    assert use.channels == answer.channels
+    assert answer.algorithm.startswith("nvls") == switches_add_up
+    touched = 2 * answer.algbw_bytes_per_s if switches_add_up else 3 * answer.busbw_bytes_per_s
+    assert use.memory_bytes_per_s == pytest.approx(touched)
+
+
+def test_messages_take_what_their_route_carries():
+    cluster = trine.load_cluster("dgx-h100")
+    workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
+    kernels = kernels_of(h100, workload, cluster, np.arange(8), None)
+    use = kernels.of_message(np.array([0]), np.array([1]))
+    assert use == KernelUse(8, 4.0 * 370_800_000_000)
+    (group,) = kernels.of_groups("all_reduce", 2**28, np.arange(8)[None, :])
+    assert group == KernelUse(24, 3.0 * 370_800_000_000)
+
+
+def test_pressure_is_put_on_every_kernel_of_a_job():
+    cluster = trine.load_cluster("dgx-h100")
+    workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
+    pressed = under_pressure(job(*bucket(size=2**26)), kernels_of(h100, workload, cluster, np.arange(2), None))
+    assert [type(step).__name__ for step in pressed.programs[0].steps if getattr(step, "pressure_ppm", 0)] == [
+        "Collective"
+    ]
+
+
+# -- a whole job -------------------------------------------------------------------------------------------------------
+
+
+def test_the_range_of_a_job_in_order_and_in_json():
+    found = trine.overlap_range("vgg13-h100-b128", trine.Plan(dp=8), cluster="dgx-h100")
+    assert found.ideal.step_time_ps < found.modelled.step_time_ps < found.none.step_time_ps
+    row = found.to_json()
+    assert row["saved_s"] == pytest.approx(row["none_step_s"] - row["modelled_step_s"])
+    assert row["contention_cost_s"] == pytest.approx(row["modelled_step_s"] - row["ideal_step_s"])
+    assert "contention of compute" in " ".join(item.what for item in found.modelled.evidence)
+    assert not any("slow-down" in text for text in found.modelled.not_modelled)
+    assert any("slow-down" in text for text in found.ideal.not_modelled)
+
+
+def test_nothing_overlaps_without_overlap():
+    """Compute and exposed communication of a DDP step add up to the step, and no communication is hidden."""
+    result = trine.simulate("vgg13-h100-b128", trine.Plan(dp=4, overlap="none", input_copy="none"), cluster="dgx-h100")
+    times = result.rank_times
+    assert (times.communication == times.exposed).all()
+    assert (times.compute + times.exposed + times.idle == result.step_time_ps).all()
+
+
+@pytest.mark.parametrize("overlap", ["modelled", "none"])
+def test_folded_is_unfolded(overlap):
+    cluster = trine.load_cluster("dgx-h100", nodes=2)
+    plan = trine.Plan(dp=4, tp=2, pp=2, micro_batch=64, overlap=overlap)
+    trine.simulate("vgg13-h100-b128", plan, cluster=cluster, fold="verify")
+
+
+def test_what_cannot_matter_is_refused():
+    with pytest.raises(PlanError, match="one GPU has none"):
+        trine.Plan(overlap="none")
+    with pytest.raises(PlanError, match="needs ddp"):
+        trine.Plan(dp=2, data="dp", overlap="modelled")
+    with pytest.raises(PlanError, match=r"overlap must be one of .* did you mean 'modelled'"):
+        trine.Plan(dp=2, overlap="modeled")
+    ring = trine.build_topology("ring", "65 GB/s", "1 us", 2)
+    workload = replace(trine.load("vgg13-h100-b128"), gpu=None)
+    with pytest.raises(InputError, match="--trace-gpu NAME"):
+        trine.simulate(workload, trine.Plan(dp=2, overlap="modelled"), cluster=ring)
+
+
+# -- host links are shared ---------------------------------------------------------------------------------------------
+
+
+def on_machine(machine, places, *programs):
+    """Records of one program a rank, on the GPUs ``places`` of a cluster."""
+    ranks = [RankProgram(name=f"r{i}", steps=s, memory=(), resident_bytes=(0,) * 6) for i, s in enumerate(programs)]
+    whole = Job(
+        axes=(("dp", len(places)),), programs=tuple(ranks), program_of=tuple(range(len(ranks))),
+        operator_names=(), layer_names=(),
+    )  # fmt: skip
+    graph, _ = instantiate(whole, placement_of(machine, len(places), None, np.array(places)))
+    return run(graph).end_ps.tolist()
+
+
+def test_two_gpus_behind_one_switch_halve_each_others_copies():
+    """GPUs 0 and 1 of a DGX H100 share the way from the socket to their PCIe switch, GPU 2 has another."""
+    machine = trine.load_cluster("dgx-h100")
+    size, rate = 10**9, 53 * GBS
+    copy = (HostCopy(size, (), NONE),)
+    alone, shared, apart = (on_machine(machine, p, *[copy] * len(p))[0] for p in ([0], [0, 1], [0, 2]))
+    latency_ps = alone - transfer_ps(size, rate)
+    assert shared == pytest.approx(latency_ps + transfer_ps(2 * size, rate), abs=2)
+    assert apart == alone
+
+
+def test_what_a_nic_brings_slows_input_copies_down():
+    """A message from another node and a copy from the host meet on the last link to the GPU: half of 53 GB/s each.
+
+    The NIC's 400 Gbit/s would let the message have more. When it has ended, the copy goes on alone.
+    """
+    machine = trine.load_cluster("dgx-h100", nodes=2)
+    size = 10**9
+    receives = (HostCopy(2 * size, (), NONE), Recv(Peer("dp", 1), ("m",), (), NONE))
+    sends = (Send(Peer("dp", 0), size, ("m",), (), NONE),)
+    copied, received, sent = on_machine(machine, [0, 8], receives, sends)
+    gpu = machine.gpus[0]
+    shared = machine.route(machine.host_of(gpu), gpu)[-1]
+    assert shared in machine.route(machine.gpus[8], gpu)
+    rate = machine.links[shared].bytes_per_s
+    both = sum(size / rate for _ in range(3)) * 1e12  # all three GB cross that link without a pause
+    assert copied == pytest.approx(both, rel=1e-4)
+    assert received == sent == pytest.approx(2 * size / rate * 1e12, rel=1e-4)
+    assert received > 1.9 * transfer_ps(size, rate)

@@ -1,0 +1,126 @@
+"""Does expert parallelism send tokens x top_k x hidden each way, and give each rank its experts' tokens?"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
+
+from trine.compute import make_compute
+from trine.model.program import Compute, Recv, Send
+from trine.parallel.context import JobContext
+from trine.parallel.expert_load import expert_load
+from trine.parallel.plan import Plan
+
+BATCH, SEQUENCE, HIDDEN, LAYERS, TOP_K, EXPERTS = 2, 512, 4096, 2, 2, 8
+COPIES = BATCH * SEQUENCE * TOP_K * HIDDEN * 2  # bytes of the copies of all tokens of a rank
+
+
+def moe():  # type: ignore[no-untyped-def]
+    return model("mixtral-8x7b")
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_tokens_go_there_and_back_forward_and_backward(ep: int) -> None:
+    """GShard, section 3.2: tokens x top_k x hidden x (ep - 1)/ep bytes leave a rank, four times a layer."""
+    job, _ = build(moe(), Plan(dp=8, ep=ep))
+    exchanges = collectives(job.programs[0], "all_to_all", axis="ep")
+    assert [step.size_bytes for step in exchanges] == [COPIES] * 4 * LAYERS
+    sent = sum(step.size_bytes * (ep - 1) / ep for step in exchanges)
+    assert sent == pytest.approx(4 * LAYERS * COPIES * (ep - 1) / ep)
+
+
+@pytest.mark.parametrize("ep", [2, 4])
+def test_gradients_of_experts_are_reduced_by_those_that_share_them(ep: int) -> None:
+    workload = moe()
+    plan = Plan(dp=8, ep=ep)
+    job, _ = build(workload, plan)
+    experts = JobContext(workload, plan, make_compute("auto", workload), None).portions.expert_weights
+    of_experts = sum(p.size_bytes for p in workload.parameters if p.weight in experts)
+    others = sum(p.size_bytes for p in workload.parameters) - of_experts
+    assert of_experts == LAYERS * EXPERTS * 3 * HIDDEN * 14336 * 2
+    assert payloads(job.programs[0])["all_reduce", "ep+dp"] == others
+    assert payloads(job.programs[0])["all_reduce", "dp"] == of_experts // ep
+    assert job.programs[0].resident_bytes[0] == others + of_experts // ep
+
+
+def test_experts_of_one_replica_each_reduce_nothing() -> None:
+    job, _ = build(moe(), Plan(dp=4, ep=4))
+    assert {step.axis for step in collectives(job.programs[0], "all_reduce")} == {"ep"}
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.2])
+def test_zipf_shares_follow_the_law_and_programs_follow_the_shares(exponent: float) -> None:
+    workload, ep = moe(), 4
+    plan = Plan(dp=4, ep=ep, expert_imbalance=f"zipf:{exponent}")
+    weights = [(n + 1) ** -exponent for n in range(EXPERTS)]
+    wanted = [sum(weights[2 * p : 2 * p + 2]) / sum(weights) for p in range(ep)]
+    load = expert_load(workload, plan)
+    assert [float(share) for share in load.shares] == pytest.approx(wanted, rel=1e-4)
+    assert sum(load.shares) == 1
+    job, _ = build(workload, plan)
+    assert len(job.programs) == ep
+    assert tuple(job.program_of) == (0, 1, 2, 3)
+    for own, program in enumerate(job.programs):
+        sends = [step for step in program.steps if isinstance(step, Send)]
+        there = [s for s in sends if s.label.phase == 0][: ep - 1]
+        for step in there:
+            assert step.size_bytes == pytest.approx(COPIES * wanted[step.peer.position], rel=1e-4)
+        back = [s for s in sends if s.label.phase == 0][ep - 1 : 2 * ep - 2]
+        assert [s.size_bytes for s in back] == pytest.approx([COPIES * wanted[own]] * (ep - 1), rel=1e-4)
+        assert len(sends) == len([s for s in program.steps if isinstance(s, Recv)]) == 4 * LAYERS * (ep - 1)
+
+
+def test_experts_compute_as_long_as_their_tokens_say() -> None:
+    """Times of an operator bound by memory are proportional to its tokens, but for the fixed part."""
+    workload = moe()
+    shares = (4, 2, 1, 1, 2, 2, 0, 4)
+    job, _ = build(workload, Plan(dp=4, ep=4, expert_shares=shares))
+    even, _ = build(workload, Plan(dp=4, ep=4))
+    act = next(i for i, op in enumerate(workload.operators) if op.layer.endswith("experts.act"))
+    times = [
+        next(s.duration_ps for s in program.steps if isinstance(s, Compute) and s.label.operator == act) - 3_000_000
+        for program in (*job.programs, even.programs[0])
+    ]
+    assert [time / times[-1] for time in times[:-1]] == pytest.approx([6 / 4, 2 / 4, 4 / 4, 4 / 4], rel=0.01)
+
+
+def test_ranks_without_tokens_are_refused() -> None:
+    from trine.errors import PlanError
+
+    with pytest.raises(PlanError, match="get no tokens"):
+        build(moe(), Plan(dp=4, ep=4, expert_shares=(4, 2, 1, 1, 0, 0, 8, 8)))
+
+
+def test_capacity_cuts_the_busiest_experts_off() -> None:
+    workload = moe()
+    plan = Plan(dp=4, ep=4, expert_shares=(8, 2, 1, 1, 1, 1, 1, 1), capacity_factor=2.0)
+    load = expert_load(workload, plan)
+    kept = [Fraction(1, 4), Fraction(1, 8), *[Fraction(1, 16)] * 6]  # an expert keeps at most 2/8 of the tokens
+    assert load.shares == tuple(kept[2 * p] + kept[2 * p + 1] for p in range(4))
+    assert load.dropped == Fraction(1, 4)
+    _, report = build(workload, plan)
+    assert any("25.0% of the tokens' copies are dropped" in text for text in report.warnings)
+
+
+def test_a_balanced_capacity_below_one_shrinks_everything_alike() -> None:
+    workload = moe()
+    half, _ = build(workload, Plan(dp=4, ep=4, capacity_factor=0.5))
+    whole, _ = build(workload, Plan(dp=4, ep=4))
+    assert len(half.programs) == 1
+    assert 2 * sent_bytes(half, half.programs[0], "ep") - sent_bytes(whole, whole.programs[0], "ep") == pytest.approx(
+        sum(s.size_bytes for s in collectives(whole.programs[0], "all_reduce", axis="ep")) * 2 * 3 / 4
+    )
+
+
+def test_experts_split_by_features_under_tensor_parallelism() -> None:
+    """Column and row split of each expert: half of the weights, and tokens added up behind the row split."""
+    workload = moe()
+    plan = Plan(tp=2, dp=2, ep=2, tp_style="megatron", sequence_parallel=True)
+    job, _ = build(workload, plan)
+    context = JobContext(workload, plan, make_compute("auto", workload), None)
+    for weight in context.portions.expert_weights:
+        assert context.local_bytes[weight] * 4 == workload.tensors[weight].size_bytes
+    exchanges = collectives(job.programs[0], "all_to_all")
+    assert {step.size_bytes for step in exchanges} == {COPIES // 2}  # each rank sends its part of the tokens

@@ -1,0 +1,168 @@
+"""Does offload move the bytes that it should, when it should, and free the memory that they took?"""
+
+import numpy as np
+import pytest
+from synthetic import MS, Chain, Proportional
+
+import trine
+from trine.engine import run
+from trine.errors import PlanError
+from trine.model.memory import MEMORY_CATEGORIES
+from trine.model.program import HOST_STREAM, Compute, HostCopy
+from trine.parallel.build import build_job
+from trine.parallel.instantiate import instantiate
+from trine.parallel.offload import host_bytes_per_s
+from trine.parallel.plan import Plan
+from trine.results.memory import memory_timeline
+from trine.simulation import placement_of
+from trine.units import transfer_ps
+
+RATE = 10**10  # of host memory, bytes/s
+VGG13 = "vgg13-h100-b128"
+WEIGHTS = [40 * 10**6, 60 * 10**6, 20 * 10**6]
+
+
+def chain(**more):
+    given = {"forward_ps": [MS] * 3, "backward_ps": [2 * MS] * 3, "weight_bytes": WEIGHTS, "optimizer_ps": MS}
+    return Chain(**{**given, **more}).workload()
+
+
+def built(workload, plan):
+    job, _ = build_job(workload, plan, Proportional(workload), has_host=True, host_bytes_per_s=float(RATE))
+    return job
+
+
+def copies(program, to_host):
+    return [s for s in program.steps if isinstance(s, HostCopy) and s.to_host == to_host and s.label.phase != 3]
+
+
+def on_dgx(job, num_ranks=1):
+    machine = trine.load_cluster("dgx-h100")
+    graph, memory = instantiate(job, placement_of(machine, num_ranks))
+    return graph, memory, run(graph), machine
+
+
+# -- the optimizer -----------------------------------------------------------------------------------------------------
+
+
+def test_gradients_go_out_bucket_by_bucket_and_weights_come_back():
+    program = built(chain(), Plan(offload="optimizer", bucket_bytes=1, first_bucket_bytes=1)).programs[0]
+    assert [copy.size_bytes for copy in copies(program, True)] == WEIGHTS[::-1]
+    assert [copy.size_bytes for copy in copies(program, False)] == WEIGHTS[::-1]
+    on_cpu = [step for step in program.steps if isinstance(step, Compute) and step.stream == HOST_STREAM]
+    assert [step.duration_ps for step in on_cpu] == [transfer_ps(3 * size, RATE) for size in WEIGHTS[::-1]]
+    assert not any(step.label.operator == 6 for step in program.steps)  # the recorded optimizer operator
+
+
+def test_the_step_ends_with_the_cpu_and_the_last_copy_back():
+    """One bucket: 9 ms of compute, 120 MB out, three passes over them on the CPU, 120 MB back."""
+    plan = Plan(offload="optimizer", bucket_bytes=10**9, first_bucket_bytes=10**9, input_copy="none")
+    job = built(chain(), plan)
+    graph, _, records, machine = on_dgx(job)
+    gpu = machine.gpus[0]
+    links = machine.route(gpu, machine.host_of(gpu))
+    latency_ps = sum(machine.links[link].latency_ps for link in links)
+    size = sum(WEIGHTS)
+    one_way = latency_ps + transfer_ps(size, min(machine.links[link].bytes_per_s for link in links))
+    expected = 9 * MS + 2 * one_way + transfer_ps(3 * size, RATE)
+    assert abs(int(records.end_ps.max()) - expected) <= 2
+
+
+def test_the_next_step_waits_for_its_weights():
+    plan = Plan(offload="optimizer", num_steps=2, input_copy="none")
+    graph, _, records, _ = on_dgx(built(chain(), plan))
+    back = [i for i in np.flatnonzero(graph.labels.phase == 5) if graph.labels.step[i] == 0]
+    first = np.flatnonzero((graph.labels.step == 1) & (graph.labels.operator == 0))
+    assert records.start_ps[first[0]] == records.end_ps[back].max()
+
+
+def test_state_and_copied_gradients_leave_the_gpu():
+    with_it, without = (
+        trine.simulate(VGG13, Plan(offload=offload), cluster="dgx-h100") for offload in ("optimizer", "none")
+    )
+    assert with_it.memory_peaks[0].by_category["optimizer_state"] == 0
+    gone = without.memory_peaks[0].by_category["optimizer_state"]
+    assert gone == 2 * 532_191_392
+    assert without.memory_peak_bytes - with_it.memory_peak_bytes >= gone
+    state = MEMORY_CATEGORIES.index("optimizer_state")
+    assert (with_it.memory.resident_bytes[:, state] == 0).all()
+
+
+def test_what_the_cpu_moves_is_gradients_weights_and_state():
+    """VGG-13 by Adam: 532 MB of gradients read, of weights read and written, and of twice that of states likewise."""
+    result = trine.simulate(VGG13, Plan(offload="optimizer"), cluster="dgx-h100")
+    graph = result.graph
+    on_host = [i for i, stream in enumerate(graph.stream) if stream >= 0 and graph.stream_names[stream] == HOST_STREAM]
+    machine = trine.load_cluster("dgx-h100")
+    rate = host_bytes_per_s(machine, np.asarray(machine.gpus)[:1])
+    assert rate == 245_760_000_000
+    moved = 532_191_392 * (1 + 2 + 4)
+    assert graph.duration_ps[on_host].sum() == pytest.approx(moved / rate * 1e12, rel=1e-6)
+
+
+def test_gpus_of_a_socket_share_its_memory():
+    machine = trine.load_cluster("dgx-h100")
+    gpus = np.asarray(machine.gpus, np.int64)
+    assert host_bytes_per_s(machine, gpus) == host_bytes_per_s(machine, gpus[:4]) == 245_760_000_000 / 4
+
+
+# -- activations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(pp=2, micro_batch=2), Plan(dp=2, micro_batch=4, num_steps=2)])
+def test_what_leaves_comes_back(plan):
+    job = built(chain(), trine.Plan(**{**plan_fields(plan), "offload": "activations"}))
+    for program in job.programs:
+        out, back = (sorted(copy.size_bytes for copy in copies(program, way)) for way in (True, False))
+        assert out == back
+        balance = np.zeros(len(MEMORY_CATEGORIES), np.int64)
+        for change in program.memory:
+            balance[change.category] += change.delta_bytes
+        assert (balance == 0).all()
+    assert any(copies(program, True) for program in job.programs)
+
+
+def plan_fields(plan):
+    return {name: getattr(plan, name) for name in ("dp", "pp", "micro_batch", "num_steps")}
+
+
+def test_each_layer_but_the_last_leaves_its_input():
+    """Three linear layers keep their inputs; the first is data, so two activations; the last layer's stays."""
+    program = built(chain(), Plan(offload="activations")).programs[0]
+    assert [copy.size_bytes for copy in copies(program, True)] == [4 * 8 * 64]
+
+
+def test_memory_is_never_negative_and_the_peak_falls():
+    with_it, without = (
+        trine.simulate("model:llama-3-8b", Plan(offload=offload, batch=2), cluster="dgx-h100")
+        for offload in ("activations", "none")
+    )
+    timeline = memory_timeline(with_it.memory, with_it.records)
+    held = np.cumsum(timeline.delta_bytes[timeline.category == MEMORY_CATEGORIES.index("activations")])
+    assert held.min() >= 0
+    assert held[-1] == 0
+    peaks = [result.memory_peaks[0].by_category["activations"] for result in (with_it, without)]
+    assert peaks[0] < 0.4 * peaks[1]
+    assert with_it.rank_times.offload[0] > 0
+    assert with_it.step_time_ps >= without.step_time_ps
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "activations"])
+def test_folded_is_unfolded(offload):
+    plan = Plan(dp=4, pp=2, micro_batch=64, offload=offload, num_steps=2)
+    trine.simulate(VGG13, plan, cluster="dgx-h100", fold="verify")
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_refused():
+    ring = trine.build_topology("ring", "65 GB/s", "1 us", 2)
+    with pytest.raises(PlanError, match="needs host memory"):
+        trine.simulate(VGG13, Plan(dp=2, offload="optimizer"), cluster=ring)
+    with pytest.raises(PlanError, match="no backward pass"):
+        built(Chain(forward_ps=[MS, MS]).workload(), Plan(offload="activations"))
+    with pytest.raises(PlanError, match="finds nothing to copy"):
+        built(chain(forward_ps=[MS], backward_ps=[MS], weight_bytes=[400]), Plan(offload="activations"))
+    with pytest.raises(PlanError, match="needs ddp"):
+        Plan(dp=2, data="dp", offload="optimizer")

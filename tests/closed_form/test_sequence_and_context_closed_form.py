@@ -1,0 +1,179 @@
+"""Do sequence and context parallelism send what their papers say, and compute as much as before?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from forms_of_parallelism import build, collectives, model, payloads, sent_bytes, weight_bytes
+
+from trine.cluster import build_topology
+from trine.compute import Split, work
+from trine.model.memory import MEMORY_CATEGORIES
+from trine.model.program import Compute
+from trine.model.workload import BACKWARD, FORWARD
+from trine.parallel.plan import Plan
+from trine.parallel.portions import is_attention
+from trine.simulation import simulate
+
+BATCH, SEQUENCE, HIDDEN, VOCAB, LAYERS = 2, 512, 4096, 128256, 2
+#: Bytes of one tensor of tokens x hidden in bfloat16.
+SBH = BATCH * SEQUENCE * HIDDEN * 2
+KEYS = BATCH * SEQUENCE * 8 * 128 * 2 * 2  # keys and values of 8 heads of 128
+QUERIES = BATCH * SEQUENCE * 32 * 128 * 2
+
+
+def megatron(tp: int, **fields: object) -> Plan:
+    return Plan(tp=tp, tp_style="megatron", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_the_input_once_more(tp: int) -> None:
+    """Korthikanti et al. 2022, section 4.2.2: an all-reduce is a reduce-scatter and an all-gather.
+
+    What is not kept is gathered again for the gradient of the weight: once for each column split.
+    """
+    workload = model()
+    job, _ = build(workload, megatron(tp))
+    wide, _ = build(workload, megatron(tp, sequence_parallel=True))
+    losses = BATCH * SEQUENCE * 4
+    assert payloads(job.programs[0]) == {("all_reduce", "tp"): (4 * LAYERS + 2) * SBH + losses}
+    column_splits = 2 * LAYERS + 1
+    found = payloads(wide.programs[0])
+    assert found["reduce_scatter", "tp"] == (4 * LAYERS + 2) * SBH
+    assert found["all_gather", "tp"] == (4 * LAYERS + 2 + column_splits) * SBH
+    norms = (2 * LAYERS + 1) * HIDDEN * 2
+    assert found["all_reduce", "tp"] == losses + norms
+
+
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_overlap_of_tensor_parallelism_moves_the_same_bytes_in_less_time(pieces: int) -> None:
+    workload = model(batch=2, sequence=2048)
+    cluster = build_topology("switch", "200 GB/s", "1 us", 4)
+    plans = [megatron(4, sequence_parallel=True, tp_overlap=n) for n in (1, pieces)]
+    jobs = [build(workload, plan)[0] for plan in plans]
+    assert payloads(jobs[0].programs[0]) == payloads(jobs[1].programs[0])
+    computing = [sum(s.duration_ps for s in j.programs[0].steps if isinstance(s, Compute)) for j in jobs]
+    assert computing[0] == computing[1]
+    whole, cut = (simulate(workload, plan, cluster=cluster).step_time_ps for plan in plans)
+    assert cut < whole
+
+
+def kept_for_backward(plan: Plan, workload) -> int:  # type: ignore[no-untyped-def]
+    """Bytes of activations when the forward pass has ended."""
+    program = build(workload, plan)[0].programs[0]
+    end = max(i for i, step in enumerate(program.steps) if isinstance(step, Compute) and step.label.phase == 0)
+    number = MEMORY_CATEGORIES.index("activations")
+    return sum(c.delta_bytes for c in program.memory if c.category == number and c.step <= end)
+
+
+def test_activations_that_are_kept_are_divided_by_the_tensor_parallel_ranks() -> None:
+    """Korthikanti et al. 2022, table 2: what tensor parallelism leaves whole is divided, too, so all is 1/t of it.
+
+    The loss of each token is the exception, and what is gathered for an operator is not kept.
+    """
+    workload = model(layers=8)
+    losses = BATCH * SEQUENCE * 4
+    one, wide = kept_for_backward(Plan(), workload), kept_for_backward(megatron(4, sequence_parallel=True), workload)
+    narrow = kept_for_backward(megatron(4), workload)
+    assert wide < narrow < one
+    assert abs(4 * wide - one) <= 4 * losses
+    cut = kept_for_backward(Plan(cp=4), workload)
+    assert abs(4 * cut - one) <= 4 * losses
+
+
+def test_a_weight_gradient_does_not_wait_for_the_reduction_beside_it() -> None:
+    """Of two backward operators of a column split, the one of the weight follows that of the input at once."""
+    for sequence in (False, True):
+        job, _ = build(model(), megatron(4, sequence_parallel=sequence))
+        steps = job.programs[0].steps
+        reductions = {
+            i: step.after[0]
+            for i, step in enumerate(steps)
+            if getattr(step, "kind", "") in ("all_reduce", "reduce_scatter") and step.label.phase == 1 and step.after
+        }
+        computes = [i for i, step in enumerate(steps) if isinstance(step, Compute)]
+        beside = 0
+        for i, made_by in reductions.items():
+            later = [c for c in computes if c > i]
+            if made_by in computes and len(later) > 1 and i not in steps[later[0]].after:
+                assert i in steps[later[1]].after
+                beside += 1
+        assert beside == 2 * LAYERS + 1
+
+
+# -- context parallelism ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_ring_attention_passes_keys_and_values_on_and_their_gradients(cp: int) -> None:
+    """Liu et al. 2023: cp - 1 blocks of keys and values forward; backward the same, and as many gradients."""
+    job, _ = build(model(), Plan(cp=cp))
+    block = KEYS // cp
+    shifts = collectives(job.programs[0], "shift", axis="cp")
+    by_phase: Counter[int] = Counter()
+    for step in shifts:
+        by_phase[step.label.phase] += step.size_bytes
+    assert by_phase == {0: LAYERS * (cp - 1) * block, 1: 2 * LAYERS * (cp - 1) * block}
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_all_gather_and_ulysses_send_what_their_papers_say(cp: int) -> None:
+    """Llama 3: keys and values gathered twice, their gradients scattered. Ulysses: q, k, v and the output, twice."""
+    job, _ = build(model(), Plan(cp=cp, cp_style="all-gather"))
+    found = payloads(job.programs[0])
+    assert (found["all_gather", "cp"], found["reduce_scatter", "cp"]) == (2 * LAYERS * KEYS, LAYERS * KEYS)
+    job, _ = build(model(), Plan(cp=cp, cp_style="ulysses"))
+    assert payloads(job.programs[0])["all_to_all", "cp"] == 2 * LAYERS * (2 * QUERIES + KEYS) // cp
+
+
+@pytest.mark.parametrize("style", ["ring", "all-gather", "ulysses"])
+@pytest.mark.parametrize("cp", [2, 4])
+def test_gradients_are_reduced_over_data_and_context_ranks(style: str, cp: int) -> None:
+    workload = model()
+    job, _ = build(workload, Plan(dp=2, cp=cp, cp_style=style))
+    assert payloads(job.programs[0])["all_reduce", "cp+dp"] == weight_bytes(workload)
+    assert sent_bytes(job, job.programs[0], "cp+dp") == pytest.approx(
+        2 * weight_bytes(workload) * (2 * cp - 1) / (2 * cp)
+    )
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_each_rank_does_its_part_of_the_products_exactly(cp: int) -> None:
+    """FLOPs of all ranks add up to those of one, attention's with its quadratic part included."""
+    workload = model()
+    ring = Fraction(1, cp)
+    for op in workload.operators:
+        if op.phase not in (FORWARD, BACKWARD) or "embedding" in op.name:  # its gradient is that of the whole table
+            continue
+        whole = work(op, workload).flops
+        if is_attention(op):
+            block = work(op, workload, Split(batch=BATCH, tokens=ring)).flops
+            assert cp * cp * block == whole
+            assert cp * work(op, workload, Split(batch=BATCH, tokens=ring, keys=Fraction(1))).flops == whole
+            assert cp * work(op, workload, Split(batch=BATCH, ways=cp, mode="column")).flops == whole
+        else:
+            assert cp * work(op, workload, Split(batch=BATCH, tokens=ring)).flops == whole
+
+
+def test_a_block_of_ring_attention_hides_the_next_ones_way() -> None:
+    workload = model(sequence=8192, batch=1, layers=1)
+    fast, slow = (build_topology("ring", rate, "1 us", 4) for rate in ("200 GB/s", "2 GB/s"))
+    plan, gathered = Plan(cp=4), Plan(cp=4, cp_style="all-gather")
+    job, _ = build(workload, plan)
+    attention = [i for i, name in enumerate(job.operator_names) if "attention" in name]
+    for cluster, hidden in ((fast, True), (slow, False)):
+        result = simulate(workload, plan, cluster=cluster, fold="off")
+        graph, records = result.graph, result.records
+        rank, operator = graph.rank, graph.labels.operator
+        own = [
+            (int(records.start_ps[t]), int(records.end_ps[t]))
+            for t in range(len(rank))
+            if rank[t] == 0 and graph.kind[t] == 0 and operator[t] == attention[0]
+        ]
+        gaps = [b[0] - a[1] for a, b in pairwise(own)]
+        assert len(own) == 4
+        assert (max(gaps) == 0) == hidden
+    assert simulate(workload, plan, cluster=fast).step_time_ps < simulate(workload, gathered, cluster=fast).step_time_ps

@@ -1,0 +1,149 @@
+"""Do DDP, ZeRO 1 to 3, FSDP and hybrid sharding send and keep what their papers say?"""
+
+from __future__ import annotations
+
+import pytest
+from forms_of_parallelism import build, collectives, model, payloads, sent_bytes, weight_bytes
+
+from trine.cluster import build_topology
+from trine.model.memory import MEMORY_CATEGORIES
+from trine.model.program import Collective, Compute, RankProgram
+from trine.model.workload import OPTIMIZER
+from trine.parallel.plan import Plan
+from trine.simulation import simulate
+
+CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
+
+
+def held(program: RankProgram, category: str) -> int:
+    """Bytes of a category when the backward pass has ended: what stays, and what came and went before the optimizer."""
+    last = max(i for i, step in enumerate(program.steps) if isinstance(step, Compute) and step.label.phase == 1)
+    number = CATEGORY[category]
+    reductions = [i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.label.phase == 1]
+    end = max([last, *reductions])
+    changes = [c for c in program.memory if c.category == number and c.step <= end]
+    ended = [c.delta_bytes for c in changes if not (c.at_end and c.step > end)]
+    return program.resident_bytes[number] + sum(ended)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_bytes_of_each_sharding_are_those_of_the_zero_paper(n: int) -> None:
+    """Rajbhandari et al. 2020, section 7: DDP, ZeRO 1 and 2 send 2 Psi, ZeRO 3 sends 3 Psi (times (n - 1)/n)."""
+    workload = model()
+    psi = weight_bytes(workload)
+    for sharding, volumes in {"none": 2, "zero1": 2, "zero2": 2, "zero3": 3, "fsdp": 3}.items():
+        job, _ = build(workload, Plan(dp=n, sharding=sharding))
+        assert sent_bytes(job, job.programs[0]) == pytest.approx(volumes * psi * (n - 1) / n, rel=1e-9), sharding
+    kept, _ = build(workload, Plan(dp=n, sharding="fsdp", reshard=False))
+    assert sent_bytes(kept, kept.programs[0]) == pytest.approx(2 * psi * (n - 1) / n, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 8])
+def test_memory_of_each_sharding_is_that_of_the_zero_paper(n: int) -> None:
+    """Section 5: 2 Psi + 2 Psi + K Psi, of which the optimizer's K = 12, gradients and parameters are divided in turn.
+
+    Psi counts parameters; Adam in mixed precision.
+    """
+    workload = model()
+    psi = weight_bytes(workload) / 2
+    wanted = {
+        "none": (2, 2, 12),
+        "zero1": (2, 2, 12 / n),
+        "zero2": (2, 2 / n, 12 / n),
+        "zero3": (2 / n, 2 / n, 12 / n),
+    }
+    for sharding, (weights, gradients, state) in wanted.items():
+        job, _ = build(workload, Plan(dp=n, sharding=sharding))
+        program = job.programs[0]
+        found = [held(program, name) / psi for name in ("weights", "gradients", "optimizer_state")]
+        assert found == pytest.approx([weights, gradients, state], rel=1e-6), sharding
+
+
+@pytest.mark.parametrize("micro_batch", [2, 1])
+def test_sharded_gradients_are_reduced_after_each_micro_batch_and_whole_ones_once(micro_batch: int) -> None:
+    workload = model(batch=2)
+    psi, count = weight_bytes(workload), 2 // micro_batch
+    for sharding, times in {"none": 1, "zero1": 1, "zero2": count, "zero3": count}.items():
+        job, _ = build(workload, Plan(dp=4, sharding=sharding, micro_batch=micro_batch))
+        kind = "all_reduce" if sharding == "none" else "reduce_scatter"
+        assert payloads(job.programs[0])[kind, "dp"] == times * psi
+    gathered = payloads(job.programs[0])["all_gather", "dp"]
+    assert gathered == 2 * count * psi
+
+
+def test_hybrid_sharding_reduces_parts_over_the_copies() -> None:
+    workload = model()
+    psi = weight_bytes(workload)
+    job, _ = build(workload, Plan(dp=8, sharding="fsdp", shard_ways=4))
+    assert job.axes == (("tp", 1), ("shard", 4), ("dp", 2), ("pp", 1))
+    found = payloads(job.programs[0])
+    assert found["all_gather", "shard"] == 2 * psi
+    assert found["reduce_scatter", "shard"] == psi
+    assert found["all_reduce", "dp"] == pytest.approx(psi / 4, rel=1e-6)
+    assert job.programs[0].resident_bytes[0] == pytest.approx(psi / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_no_more_units_are_alive_than_one_and_those_ahead(prefetch: int) -> None:
+    workload = model(layers=4)
+    job, _ = build(workload, Plan(dp=4, sharding="fsdp", prefetch=prefetch))
+    program = job.programs[0]
+    changes = [c for c in program.memory if c.category == CATEGORY["weights"]]
+    gathers = {i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.kind == "all_gather"}
+    alive = most = 0
+    # In program order a gather begins where it is written, behind the end of the operator before it.
+    for _, _, delta in sorted((c.step, not c.at_end, c.delta_bytes) for c in changes):
+        alive += 1 if delta > 0 else -1
+        most = max(most, alive)
+    assert {c.step for c in changes if c.delta_bytes > 0} == gathers
+    assert (most, alive) == (prefetch + 1, 0)
+
+
+def test_gathers_ahead_hide_behind_compute_and_cost_memory() -> None:
+    workload = model(layers=4)
+    cluster = build_topology("switch", "20 GB/s", "1 us", 4)
+    results = [simulate(workload, Plan(dp=4, sharding="fsdp", prefetch=k), cluster=cluster) for k in (0, 1)]
+    assert results[1].step_time_ps < results[0].step_time_ps
+    assert results[1].memory_peaks[0].total_bytes > results[0].memory_peaks[0].total_bytes
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "fsdp"])
+def test_without_overlap_reductions_begin_behind_the_backward_pass(sharding: str) -> None:
+    workload = model()
+    job, _ = build(workload, Plan(dp=4, sharding=sharding, dp_overlap=False))
+    program = job.programs[0]
+    last = max(i for i, s in enumerate(program.steps) if isinstance(s, Compute) and s.label.phase == 1)
+    reductions = collectives(program, "all_reduce", "reduce_scatter")
+    assert reductions
+    assert all(max(step.after) == last for step in reductions)
+    times = [
+        simulate(
+            workload,
+            Plan(dp=4, sharding=sharding, dp_overlap=overlap),
+            cluster=build_topology("ring", "100 GB/s", "1 us", 4),
+        ).step_time_ps
+        for overlap in (True, False)
+    ]
+    assert times[0] < times[1]
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
+def test_each_rank_updates_its_part(sharding: str) -> None:
+    workload = model()
+    whole = [op.id for op in workload.operators if op.phase == OPTIMIZER]
+    job, _ = build(workload, Plan(dp=4, sharding=sharding))
+    one, _ = build(workload, Plan())
+    found = [
+        sum(s.duration_ps for s in j.programs[0].steps if isinstance(s, Compute) and s.label.phase == 2)
+        for j in (job, one)
+    ]
+    fixed = 3_000_000 * len(whole)  # the roofline's fixed part of each operator
+    assert found[0] - fixed == pytest.approx((found[1] - fixed) / (1 if sharding == "none" else 4), rel=1e-6)
+
+
+def test_updated_parameters_are_gathered_before_the_next_step_or_beside_its_forward_pass() -> None:
+    workload = model(layers=4)
+    cluster = build_topology("switch", "50 GB/s", "1 us", 4)
+    plans = [Plan(dp=4, sharding="zero1", prefetch=k, num_steps=2) for k in (0, 1)]
+    waiting, beside = (simulate(workload, plan, cluster=cluster).step_time_ps for plan in plans)
+    assert beside < waiting

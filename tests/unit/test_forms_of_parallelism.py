@@ -1,0 +1,194 @@
+"""Are plans of sharding, sequence, context and expert parallelism read right, and refused with the reason?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from forms_of_parallelism import build, collectives, model
+from synthetic import MS, Chain, Proportional
+
+from trine.cli.forms import FormOptions
+from trine.cli.layout import LayoutOptions, plan_from
+from trine.errors import InputError, PlanError
+from trine.parallel.build import build_job
+from trine.parallel.forms import form_facts
+from trine.parallel.grid import RankGrid
+from trine.parallel.plan import Plan
+from trine.traces import load
+
+
+def test_axes_come_in_the_order_of_megatron_and_data_parallel_ways_are_cut_up() -> None:
+    plan = Plan(dp=8, tp=2, cp=2, pp=2, ep=2, sharding="fsdp", shard_ways=4)
+    assert plan.num_ranks == 64
+    assert plan.axes == (("tp", 2), ("cp", 2), ("ep", 2), ("shard", 2), ("dp", 2), ("pp", 2))
+    groups = plan.groups
+    assert (groups.data, groups.expert) == ("cp+ep+shard+dp", "cp+shard+dp")
+    assert (groups.shard, groups.expert_shard, groups.copies) == ("cp+ep+shard", "cp+shard", "dp")
+    assert [groups.size(g) for g in (groups.data, groups.shard, groups.expert_shard, "")] == [16, 8, 4, 1]
+
+
+def test_another_order_puts_other_ranks_next_to_each_other() -> None:
+    plan = Plan(dp=2, tp=2, pp=2, order="pp-dp-cp-ep-tp")
+    grid = RankGrid(plan.axes)
+    assert (grid.group(0, "pp"), grid.group(0, "dp"), grid.group(0, "tp")) == ((0, 1), (0, 2), (0, 4))
+    job, _ = build(model(), plan)
+    assert tuple(job.program_of) == (0, 1) * 4
+
+
+def test_plain_plans_have_the_axes_that_they_had() -> None:
+    assert Plan(dp=4, tp=2).axes == (("tp", 2), ("dp", 4), ("pp", 1))
+    assert Plan(dp=4).groups.data == "dp"
+    assert form_facts(Plan(dp=4, tp=2)) == {}
+
+
+REFUSED = [
+    ({"ep": 3, "dp": 4}, "ep divides dp: dp = 4 does not divide by ep = 3"),
+    ({"order": "tp-dp-pp"}, "order names each of tp, cp, ep, dp, pp once"),
+    ({"order": "tp-cp-ep-dp-px"}, "'px', which is no axis; known: cp, dp"),
+    ({"order": "pp-dp-cp-ep-tp", "dp": 2}, "order cannot matter"),
+    ({"sharding": "zero4", "dp": 2}, "sharding must be one of none, zero1, zero2, zero3, fsdp; got 'zero4'; did you"),
+    ({"sharding": "zero1"}, "spreads data over replicas, and dp x cp = 1 has none"),
+    ({"sharding": "fsdp", "dp": 4, "shard_ways": 3}, "shard_ways divides dp = 4 and lies between 1 and it"),
+    ({"sharding": "fsdp", "dp": 8, "ep": 4, "shard_ways": 2}, "shard_ways = 2 is no multiple of ep = 4"),
+    ({"dp": 4, "shard_ways": 2}, "shard_ways cannot matter"),
+    ({"sharding": "zero3", "dp": 4, "reshard": False}, "reshard cannot matter: only fsdp"),
+    ({"sharding": "zero2", "dp": 4, "prefetch": 2}, "beside the next forward pass"),
+    ({"sharding": "zero1", "dp": 4, "shard_unit_bytes": 100}, "shard_unit_bytes cannot matter"),
+    ({"dp": 4, "prefetch": 1}, "prefetch cannot matter"),
+    ({"sharding": "zero2", "dp": 4, "sync": "each"}, "reduces gradients after each micro-batch anyway"),
+    ({"dp_overlap": False}, "dp_overlap cannot matter"),
+    ({"buffers": "none"}, "buffers cannot matter"),
+    ({"dp": 2, "sharding": "fsdp", "buffers": "none"}, "buffers cannot matter: they are DDP's"),
+    ({"sequence_parallel": True}, "sequence_parallel cannot matter"),
+    ({"sequence_parallel": True, "tp": 2}, "set tp_style megatron"),
+    ({"tp": 2, "tp_overlap": 4}, "set sequence_parallel"),
+    ({"cp_style": "ulysses"}, "cp_style cannot matter"),
+    ({"cp": 2, "cp_style": "rings"}, "cp_style must be one of ring, all-gather, ulysses; got 'rings'; did you mean"),
+    ({"expert_imbalance": "zipf:1"}, "ep = 1 has all experts on every rank"),
+    ({"dp": 2, "ep": 2, "expert_imbalance": "zipf:x"}, "'zipf:S' with an exponent"),
+    ({"dp": 2, "ep": 2, "expert_imbalance": "zipf:nan"}, "'zipf:S' with an exponent"),
+    ({"dp": 2, "ep": 2, "expert_shares": (1.0, -1.0)}, "numbers not below 0"),
+    ({"dp": 2, "ep": 2, "expert_shares": (0.0, 0)}, "add up to nothing"),
+    ({"dp": 2, "ep": 2, "capacity_factor": 0.0}, "capacity_factor must be a number above 0"),
+    ({"dp": 2, "ep": 2, "capacity_factor": float("nan")}, "capacity_factor must be a number above 0"),
+    ({"data": "dp", "dp": 2, "cp": 2}, "context and expert parallelism need ddp"),
+    ({"data": "dp", "dp": 2, "sharding": "zero1"}, "needs ddp"),
+    ({"sync_every": 2, "num_steps": 2}, "there are none"),
+    ({"sync_every": 2, "num_steps": 3, "dp": 2}, "3 steps are no whole number of rounds of sync_every = 2"),
+    ({"sync_every": 2, "num_steps": 2, "dp": 2, "sharding": "zero1"}, "does not combine with sharding"),
+    ({"sync_every": 0, "dp": 2}, "sync_every must be a positive whole number"),
+]
+
+
+@pytest.mark.parametrize(("fields", "says"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
+def test_plans_that_cannot_be_are_refused(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        Plan(**fields)  # type: ignore[arg-type]
+
+
+def test_what_a_workload_has_no_use_for_is_refused() -> None:
+    recorded = load("resnet50-h100-b128")
+    cases = [
+        (recorded, {"cp": 2}, "does not say how many there are"),
+        (recorded, {"dp": 2, "ep": 2}, "finds no experts"),
+        (recorded, {"tp": 2, "tp_style": "megatron", "sequence_parallel": True}, "does not say how many there are"),
+        (model(), {"cp": 3}, "a sequence of 512 tokens does not divide into 3"),
+        (model(), {"cp": 16, "cp_style": "ulysses"}, "divides heads over 16 ranks, and operator 5 has 8"),
+        (model("mixtral-8x7b"), {"dp": 16, "ep": 16}, "8 experts do not divide over ep = 16"),
+        (model("mixtral-8x7b"), {"dp": 2, "ep": 2, "expert_shares": (1, 2)}, "2 entries, and there are 8 experts"),
+        (model("mixtral-8x7b"), {"dp": 2, "ep": 2, "capacity_factor": 1.5}, "capacity_factor cannot matter"),
+    ]
+    for workload, fields, says in cases:
+        with pytest.raises(PlanError, match=says):
+            build(workload, Plan(**fields))  # type: ignore[arg-type]
+
+
+def test_buffers_are_broadcast_to_64_replicas_and_left_out_above_with_a_sentence() -> None:
+    workload = load("resnet50-h100-b128")
+    for fields, expected in (
+        ({"dp": 64}, True), ({"dp": 65}, False), ({"dp": 65, "buffers": "broadcast"}, True),
+        ({"dp": 2, "buffers": "none"}, False), ({"dp": 2, "sharding": "zero1"}, False),
+    ):  # fmt: skip
+        job, report = build(workload, Plan(**fields))  # type: ignore[arg-type]
+        assert bool(collectives(job.programs[0], "broadcast")) == expected
+        assert any("broadcast" in text for text in report.warnings) == (fields == {"dp": 65})
+
+
+def test_local_sgd_averages_at_the_end_of_each_round() -> None:
+    chain = Chain([MS] * 3, [MS] * 3, optimizer_ps=MS).workload()
+    job, _ = build_job(chain, Plan(dp=4, sync_every=2, num_steps=4), Proportional(chain))
+    averages = collectives(job.programs[0], "all_reduce")
+    assert [step.label.step for step in averages] == [1, 3]
+    assert {step.size_bytes for step in averages} == {3 * 4 * 64 * 64}
+
+
+def test_programs_are_of_stages_and_expert_positions_wherever_these_lie_in_the_grid() -> None:
+    plan = Plan(dp=4, pp=2, tp=2, ep=2, expert_imbalance="zipf:1", order="ep-pp-tp-cp-dp")
+    job, _ = build(model("mixtral-8x7b"), plan)
+    grid, ranks = RankGrid(job.axes), np.arange(16)
+    wanted = grid.coordinates(ranks, "pp") * 2 + grid.coordinates(ranks, "ep")
+    assert list(job.program_of) == wanted.tolist()
+    assert [program.name for program in job.programs[:2]] == ["stage 0, experts 0", "stage 0, experts 1"]
+
+
+def test_units_by_size_where_names_tell_no_layers() -> None:
+    workload = load("vgg13-h100-b128")
+    job, report = build(workload, Plan(dp=4, sharding="fsdp"))
+    gathers = collectives(job.programs[0], "all_gather")
+    assert 2 < len(gathers) < 2 * len(workload.parameters)
+    assert any("units of at least 25 MiB" in text for text in report.warnings)
+    job, report = build(workload, Plan(dp=4, sharding="fsdp", shard_unit_bytes=2**40))
+    assert len(collectives(job.programs[0], "all_gather")) == 2
+    assert not any("units of at least" in text for text in report.warnings)
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def options(ways: dict[str, int], **fields: object) -> LayoutOptions:
+    return LayoutOptions(**ways, forms=FormOptions(**fields))  # type: ignore[arg-type]
+
+
+def test_options_make_a_plan() -> None:
+    plan = plan_from(
+        options(
+            {"dp": 8, "tp": 2, "cp": 2, "global_batch": 32, "gpus": 32}, sharding="FSDP", shard_ways=4, prefetch=2,
+            reshard=False, ep=4, expert_imbalance="zipf:1.2", capacity_factor=1.25, cp_style="ring", dp_overlap=False,
+        )
+    )  # fmt: skip
+    assert (plan.sharding, plan.shard_ways, plan.prefetch, plan.reshard, plan.ep) == ("fsdp", 4, 2, False, 4)
+    assert (plan.cp, plan.batch, plan.capacity_factor, plan.dp_overlap) == (2, 4, 1.25, False)
+    assert plan.num_ranks == 32
+
+
+@pytest.mark.parametrize(
+    ("ways", "fields", "says"),
+    [
+        ({"dp": 2}, {"cp_style": "ring"}, "--cp-style is about cp"),
+        ({"dp": 2}, {"expert_imbalance": "balanced"}, "--expert-imbalance is about ep"),
+        ({"dp": 2}, {"sequence_parallel": True}, "--sequence-parallel is about tp"),
+        ({"tp": 2}, {"dp_overlap": True}, "--dp-overlap is about replicas"),
+        ({"tp": 2}, {"buffers": "auto"}, "--buffers is about replicas"),
+        ({"dp": 2}, {"reshard": True}, "--reshard is about parameters that are gathered"),
+        ({"tp": 2}, {"tp_overlap": 1}, "at least 2"),
+        ({"dp": 2, "cp": 2, "gpus": 3}, {}, "--dp 2 x --cp 2 = 4 GPUs contradicts --gpus 3"),
+        ({"dp": 2}, {"shard_unit": "100"}, "shard-unit"),
+        ({"dp": 2}, {"ep": 2, "expert_imbalance": "even"}, "expert_imbalance must be 'balanced' or 'zipf:S'"),
+    ],
+)
+def test_options_that_cannot_matter_are_refused(ways: dict[str, int], fields: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        plan_from(options(ways, **fields))
+
+
+def test_shares_of_experts_come_from_a_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "shares.txt"
+    path.write_text("# tokens of each expert\n10\n20\n30\n40\n")
+    plan = plan_from(options({"dp": 2}, ep=2, expert_imbalance=str(path)))
+    assert plan.expert_shares == (10.0, 20.0, 30.0, 40.0)
+    path.write_text("10\nmany\n")
+    with pytest.raises(InputError, match="line 2: a share is a number, got 'many'"):
+        plan_from(options({"dp": 2}, ep=2, expert_imbalance=str(path)))
+    path.write_text("\n")
+    with pytest.raises(InputError, match="holds no shares"):
+        plan_from(options({"dp": 2}, ep=2, expert_imbalance=str(path)))
