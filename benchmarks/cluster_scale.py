@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 SIZES = (4096, 16384, 131072)
 #: name, what it is asked for with, slow links, links that are down
-MACHINES = {
+MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
     "dgx-h100": ("dgx-h100", {}),
     "dgx-h100 switch": ("dgx-h100", {"fabric": "switch"}),
     "dgx-h100 fat-tree": ("dgx-h100", {"fabric": "fat-tree"}),
@@ -60,7 +62,7 @@ def row(machine: str, num_gpus: int) -> str:
     wholes = (ranks.reshape(-1, 8), ranks.reshape(width, -1).T, np.stack((ranks, np.roll(ranks, 1)), 1))
     cost_s, makes = [], []
     for kind, groups in zip(("all_reduce", "all_reduce", "send_recv"), wholes, strict=True):
-        seconds, (_, answers) = timed(lambda kind=kind, groups=groups: costs.of_groups(kind, 1 << 24, groups, None))
+        seconds, (_, answers) = timed(partial(costs.of_groups, kind, 1 << 24, groups, None))
         cost_s.append(seconds)
         makes.append(len(answers))
     return (

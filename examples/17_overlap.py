@@ -15,7 +15,9 @@ CASES = (("vgg13-h100-b128", 8, 32), ("resnet50-h100-b128", 8, 32), ("resnet50-h
 
 def main() -> None:
     ranges = {}
-    print(f"{'workload':20} {'GPUs':>4} {'batch':>5} {'ideal':>9} {'modelled':>9} {'none':>9} {'saves':>8} {'costs':>8}")
+    print(
+        f"{'workload':20} {'GPUs':>4} {'batch':>5} {'ideal':>9} {'modelled':>9} {'none':>9} {'saves':>8} {'costs':>8}"
+    )
     for name, gpus, batch in CASES:
         cluster = trine.load_cluster("dgx-h100", nodes=gpus // 8)
         found = trine.overlap_range(name, trine.Plan(dp=gpus, batch=batch), cluster=cluster)

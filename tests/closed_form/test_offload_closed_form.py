@@ -58,7 +58,7 @@ def test_the_step_ends_with_the_cpu_and_the_last_copy_back():
     """One bucket: 9 ms of compute, 120 MB out, three passes over them on the CPU, 120 MB back."""
     plan = Plan(offload="optimizer", bucket_bytes=10**9, first_bucket_bytes=10**9, input_copy="none")
     job = built(chain(), plan)
-    graph, _, records, machine = on_dgx(job)
+    _, _, records, machine = on_dgx(job)
     gpu = machine.gpus[0]
     links = machine.route(gpu, machine.host_of(gpu))
     latency_ps = sum(machine.links[link].latency_ps for link in links)

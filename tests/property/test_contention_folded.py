@@ -1,4 +1,4 @@
-"""Are folded runs with contention, offload and host copies equal to unfolded ones, to the picosecond, for every task?"""
+"""Are folded runs with contention, offload and host copies equal to unfolded ones, for every task?"""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
 """Is ideal overlap never slower than modelled overlap, and that never slower than none?
 
-Where all ranks do the same and only collectives of one axis share the links, slowing compute down can only delay things:
-the order holds exactly. With several axes and pipelines it need not, as in all list scheduling: an operator that ends
-later can keep two transfers out of each other's way (docs/background/contention.md).
+Where all ranks do the same and only collectives of one axis share the links, slowing compute down can only delay
+things: the order holds exactly. With several axes and pipelines it need not, as in all list scheduling: an operator
+that ends later can keep two transfers out of each other's way (docs/background/contention.md).
 """
 
 from dataclasses import replace

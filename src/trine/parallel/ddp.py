@@ -57,21 +57,26 @@ class BucketReductions(Extension):
             else:
                 self._late.append((number, label, place))
 
-    def end_pass(self, place: Place) -> None:
-        """What does not overlap is reduced now, and the next pass waits for it."""
-        for number, label, when in self._late:
-            self.writer.wait(self.reduce(number, label, when))
-        self._late.clear()
+    def complete(self) -> tuple[int, ...]:
+        """The steps after which a bucket is reduced: the latest operator; behind all passes also what was sent.
+
+        Megatron-LM's finalize_model_grads comes after its pipeline's last send has been waited for.
+        """
+        late = () if self.context.plan.dp_overlap else self.writer.sent
+        return (*self.writer.last_compute(), *late)
 
     def reduce(self, number: int, label: Label, place: Place) -> int:
         """Reduce a bucket behind the latest operator; the last step of it."""
         bucket = self.buckets[number]
         axis = self.groups.expert if bucket.is_expert else self.groups.data
-        key, after = ("bucket", self.builder.stage, number, *place.key), self.writer.last_compute()
+        key, after = ("bucket", self.builder.stage, number, *place.key), self.complete()
         self.reductions.append(self.writer.collective("all_reduce", axis, key, bucket.size_bytes, after, label))
         return self.reductions[-1]
 
     def before_optimizer(self, step: int) -> None:
+        for number, label, when in self._late:
+            self.reduce(number, label, when)
+        self._late.clear()
         for done in self.reductions:
             self.writer.wait(done)
         self.reductions.clear()

@@ -34,7 +34,7 @@ class ShardedReductions(BucketReductions):
     def reduce(self, number: int, label: Label, place: Place) -> int:
         bucket, writer, groups = self.buckets[number], self.writer, self.groups
         axis, ways = (groups.expert_shard if bucket.is_expert else groups.shard), self.ways[bucket.is_expert]
-        key, done = ("bucket", self.builder.stage, number, *place.key), self.writer.last_compute()
+        key, done = ("bucket", self.builder.stage, number, *place.key), self.complete()
         if axis:
             done = (writer.collective("reduce_scatter", axis, key, bucket.size_bytes, done, label),)
         if groups.copies:

@@ -148,7 +148,9 @@ class StageBuilder:
             weights = [owned.weight for owned in group]
             label = Label(phase=PHASE_BACKWARD, stage=self.stage, step=step)
             tag = ("tied", min(weights), step)
-            size = sum(self.context.local_bytes[weight] for weight in weights)
+            groups = self.context.plan.groups
+            ways = groups.size(groups.shard) if self.context.plan.sharding != "none" else 1
+            size = sum(-(-self.context.local_bytes[weight] // ways) for weight in weights)
             self.writer.add(Send(Peer("pp", other), size, tag, self.writer.last_compute_and_waits(), label))
             self.writer.wait(self.writer.add(Recv(Peer("pp", other), tag, (), label)))
 
@@ -253,7 +255,7 @@ class StageBuilder:
         tag = ("pp", place.phase, crossing.source, crossing.target, crossing.tensor, place.microbatch, place.step)
 
         def send() -> None:
-            self.writer.add(Send(Peer("pp", target), size, tag, self.writer.last_compute_and_waits(), label))
+            self.writer.send(Send(Peer("pp", target), size, tag, self.writer.last_compute_and_waits(), label))
 
         if self._outbox is None:
             send()

@@ -10,6 +10,7 @@ from trine.model.program import (
     Label,
     MemoryChange,
     RankProgram,
+    Send,
     Step,
 )
 from trine.model.workload import Operator
@@ -28,6 +29,7 @@ class ProgramWriter:
         self.steps: list[Step] = []
         self.memory: list[MemoryChange] = []
         self.lane = 0
+        self.sent: list[int] = []
         self._waits: tuple[list[int], list[int]] = ([], [])
         self._last_compute = [-1, -1]
         self._end_of_step: tuple[int, ...] = ()
@@ -57,6 +59,10 @@ class ProgramWriter:
         done = self._last_compute[self.lane] = self.add(Compute(COMPUTE_STREAM, duration_ps, tuple(waits), label))
         waits.clear()
         return done
+
+    def send(self, step: Send) -> None:
+        """Append a message, and remember it until the step ends."""
+        self.sent.append(self.add(step))
 
     def fork(self) -> None:
         """Begin two lanes: the second one follows what the first one has done so far."""
@@ -89,6 +95,7 @@ class ProgramWriter:
     def end_step(self) -> None:
         """Remember what ends a training step."""
         self._end_of_step = self.last_compute_and_waits()
+        self.sent.clear()
 
     def last_of_step(self) -> tuple[int, ...]:
         """What ended the training step before; empty in the first."""

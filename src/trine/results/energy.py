@@ -29,8 +29,8 @@ class Energy:
     """What the GPUs of a job take in a step.
 
     joules: of all ranks; by_state: of each of STATES. mean_w: of all ranks; the largest that a rank takes by itself is
-    peak_rank_w. num_ranks: of the job; num_counted: ranks that the numbers rest on, which stand for all. states_w: power
-    of a rank's GPU in each state, where all are alike.
+    peak_rank_w. num_ranks: of the job; num_counted: ranks that the numbers rest on, which stand for all. states_w: the
+    power of a rank's GPU in each state, where all are alike.
     """
 
     joules: float
