@@ -240,9 +240,13 @@ def _site(machine: Cluster | None, costs: StepCosts | None, where: Int64) -> Sit
 
 
 def _fold_warnings(done: JobRun) -> list[str]:
+    from trine.folding.sensitive import sensitivity_warning
+
     found = [done.sentence] if done.sentence else []
     if done.why:
         found.append(f"every rank was simulated by itself: {done.why}")
+    if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.site)):
+        found.append(sensitive)
     return found
 
 

@@ -52,3 +52,17 @@ def test_a_slow_rank_that_splits_classes_under_way(overlap):
     plan = Plan(dp=8, tp=4, pp=2, micro_batch=64, overlap=overlap)
     slow = trine.Stragglers(slow=((9, 1.2),))
     trine.simulate("vgg13-h100-b128", plan, cluster=cluster, fold="verify", stragglers=slow)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ways"),
+    [("interleaved", {"virtual_stages": 2}), ("zb-h1", {"dp": 2}), ("dualpipe", {})],
+)
+def test_every_schedule_without_overlap_and_with_its_activations_on_the_host(schedule, ways):
+    """Taking turns must not make ranks wait for each other in a circle; fetched layers must be there for each part."""
+    plan = Plan(pp=4, micro_batch=16, schedule=schedule, overlap="none", offload="activations", **ways)
+    slow = trine.simulate("vgg13-h100-b128", plan, cluster=CLUSTER, fold="verify")
+    assert (
+        slow.step_time_ps
+        > trine.simulate("vgg13-h100-b128", replace(plan, overlap="modelled"), cluster=CLUSTER).step_time_ps
+    )

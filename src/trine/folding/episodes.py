@@ -25,6 +25,7 @@ from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
 from trine.model.taskgraph import TRANSFER, Records, Snapshot, TaskGraph
 from trine.network.models import Network
+from trine.units import format_time
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -52,7 +53,8 @@ MAX_EPISODES = 64
 class Episode:
     """A stretch of a run on one set of classes. ready_ps, start_ps, end_ps: int64[tasks of the graph], -1 if not yet.
 
-    partition, parts, part_of, base: as in Quotient. begins_ps: when it began. num_tasks: of its graph.
+    partition, parts, part_of, base: as in Quotient. begins_ps: when it began. num_tasks: of its graph. num_events: of
+    the engine.
     """
 
     partition: Partition
@@ -64,6 +66,7 @@ class Episode:
     end_ps: Int64
     begins_ps: int
     num_tasks: int
+    num_events: int
 
     def tasks_of(self, number: int) -> slice:
         first = int(self.base[number])
@@ -174,6 +177,12 @@ class Folder:
             return self._whole(quotient)
         return self._in_episodes(quotient, closed)
 
+    def first_classes(self) -> Int64:
+        """The class of each rank when the run begins: int64[ranks]."""
+        parts = whole_parts(self.job.sketches)
+        partition, sight = self._classes(parts, [frozenset[str]()] * len(parts))
+        return self._close(parts, partition, sight)[1].class_of.astype(np.int64)
+
     # -- classes ---------------------------------------------------------------------------------------------------
 
     def _classes(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Partition, Sight]:
@@ -246,8 +255,9 @@ class Folder:
 
     def _say(self, quotient: Quotient, now_ps: int) -> None:
         if self.on_stage is not None:
-            classes, tasks = quotient.partition.num_classes, quotient.graph.num_tasks
-            self.on_stage(f"{self.site.num_ranks} ranks in {classes} classes, {tasks:,} tasks from {now_ps} ps on")
+            partition, tasks = quotient.partition, quotient.graph.num_tasks
+            ranks, since = int(partition.sizes.sum()), f" from {format_time(now_ps)} on" if now_ps else ""
+            self.on_stage(f"{ranks} ranks in {partition.num_classes} classes, {tasks:,} tasks{since}")
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -423,6 +433,7 @@ def _episode(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> E
         end_ps=times.end_ps,
         begins_ps=begins_ps,
         num_tasks=quotient.graph.num_tasks,
+        num_events=times.num_events,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,13 +73,20 @@ class JobRunner:
         if self.fold not in FOLDING:
             raise InputError(f"unknown folding {self.fold!r}{nearest(self.fold, FOLDING)}", field="fold")
         why = self._why_unfolded()
+        if self.fold == "verify" and (why or self.site.num_ranks == 1):
+            raise InputError(f"nothing is folded, so nothing can be verified: {why or 'one rank'}", field="fold")
         if self.fold == "off" or (why and self.stragglers is None):
             return self._unfolded(None, why)
         sketch = sketch_job(self.job, self.site.costs)
-        stretch = None if self.stragglers is None else StretchOf(sketch, self.stragglers)
+        stretch = self._stretch(sketch)
         if why:
             return self._unfolded(stretch, why)
-        folder = Folder(
+        folded = self._folder(sketch, stretch).run()
+        sentence = self._verify(folded, stretch) if self.fold == "verify" else ""
+        return self._shown(folded, stretch, sentence)
+
+    def _folder(self, sketch: JobSketch, stretch: StretchOf | None) -> Folder:
+        return Folder(
             job=sketch,
             site=self.site,
             network=self.network,
@@ -90,21 +97,27 @@ class JobRunner:
             on_compile=self.on_compile,
             on_stage=self.on_stage,
         )
-        folded = folder.run()
-        sentence = self._verify(folded, stretch) if self.fold == "verify" else ""
-        return self._shown(folded, stretch, sentence)
+
+    def _stretch(self, sketch: JobSketch) -> StretchOf | None:
+        """Factors on durations; where each class draws, the classes are those without jitter."""
+        if self.stragglers is None:
+            return None
+        stretch = StretchOf(sketch, self.stragglers)
+        if self.stragglers.jitter is None or self.stragglers.tells_ranks_apart:
+            return stretch
+        return replace(stretch, draws_as=self._folder(sketch, stretch).first_classes())
 
     def _why_unfolded(self) -> str:
         """Why every rank must be simulated by itself; "" where ranks may be folded."""
         if self.site.num_ranks == 1:
             return ""
-        if self.stragglers is not None and self.stragglers.jitter is not None:
+        if self.stragglers is not None and self.stragglers.tells_ranks_apart:
             return "jitter makes every rank different"
         return why_unfolded(network_model(self.network)) or ""
 
     def _unfolded(self, stretch: StretchOf | None, why: str) -> JobRun:
         if stretch is None and self.stragglers is not None:
-            stretch = StretchOf(sketch_job(self.job, self.site.costs), self.stragglers)
+            stretch = self._stretch(sketch_job(self.job, self.site.costs))
         graph, memory = instantiate(self.job, self.placement())
         if stretch is not None:
             graph = stretch.on_graph(graph)
@@ -204,6 +217,8 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
                 num_classes=episode.partition.num_classes,
                 num_link_classes=len(episode.partition.link_sizes),
                 num_tasks=episode.num_tasks,
+                num_events=episode.num_events,
+                num_ranks=int(episode.partition.sizes.sum()),
             )
             for episode in folded.episodes
         ),

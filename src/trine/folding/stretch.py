@@ -19,10 +19,12 @@ Int64 = npt.NDArray[np.int64]
 class StretchOf:
     """Factors of ``stragglers`` on the operators of a job. What is drawn depends on the seed, the rank and the number
     of the task in the program (or of the training step), so that a rank drawn alone gets what it gets among all.
+    draws_as: int64[ranks], the number that a rank draws by; None: its own.
     """
 
     job: JobSketch
     stragglers: Stragglers
+    draws_as: Int64 | None = None
 
     def __call__(self, rank: int, tasks: Int64, duration_ps: Int64) -> Int64:
         """Durations of ``tasks`` of the sketch of ``rank``."""
@@ -30,7 +32,8 @@ class StretchOf:
         chosen = np.flatnonzero((sketch.kind[tasks] == COMPUTE) & self._on_gpu(sketch.stream[tasks]))
         index = sketch.labels[5][tasks[chosen]] if self.stragglers.per == "step" else tasks[chosen]
         stretched = duration_ps.copy()
-        factors = self.stragglers.factors(np.array(rank), index.astype(np.int64))
+        number = None if self.draws_as is None else self.draws_as[rank]
+        factors = self.stragglers.factors(np.array(rank), index.astype(np.int64), number)
         stretched[chosen] = scaled_ps(duration_ps[chosen], factors)
         return stretched
 
@@ -40,9 +43,12 @@ class StretchOf:
         return on_gpu
 
     def colours(self) -> Int64:
-        """int64[ranks]: equal numbers for ranks that are equally slow."""
+        """int64[ranks]: equal numbers for ranks that are equally slow and draw alike."""
         factors = self.stragglers.slow_factors(np.arange(self.job.grid.num_ranks))
-        return np.unique(factors, return_inverse=True)[1].ravel().astype(np.int64)
+        slow = np.unique(factors, return_inverse=True)[1].ravel().astype(np.int64)
+        if self.draws_as is None:
+            return slow
+        return slow * (int(self.draws_as.max(initial=0)) + 1) + self.draws_as
 
     def on_graph(self, graph: TaskGraph) -> TaskGraph:
         """The same durations on the tasks of all ranks, as :func:`trine.parallel.instantiate.instantiate` numbers."""

@@ -51,6 +51,8 @@ _ACTIVATIONS = MEMORY_CATEGORIES.index("activations")
 _STATE = MEMORY_CATEGORIES.index("optimizer_state")
 #: What combines the gradients of replicas.
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
+#: First words of their keys: over replicas, and of hybrid sharding over the copies.
+_OF_GRADIENTS = ("bucket", "copies")
 
 
 def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> float:
@@ -128,7 +130,7 @@ class GradientsToHost(Extension):
         steps = self.writer.steps
         for number in range(self._seen, len(steps)):
             one = steps[number]
-            if isinstance(one, Collective) and one.kind in _REDUCTIONS and "dp" in one.axis.split("+"):
+            if isinstance(one, Collective) and one.kind in _REDUCTIONS and one.key[0] in _OF_GRADIENTS:
                 self._reduced = (number,)
         self._seen = len(steps)
 

@@ -22,6 +22,7 @@ Float = npt.NDArray[np.float64]
 
 DISTRIBUTIONS = ("normal", "lognormal", "gamma", "exponential", "pareto")
 PER = ("operator", "step")
+EACH = ("rank", "class")
 #: A normal factor is cut at so many standard deviations, symmetrically, so that its mean stays 1.
 NORMAL_CUT = 4.0
 MAX_FACTOR = 1000.0
@@ -90,7 +91,8 @@ class Stragglers:
     """Slow ranks, jitter, or both; the factors multiply.
 
     slow: (rank, factor) pairs, each rank once. per: whether ``index`` counts the steps of a run or the operators of a
-    rank's program. seed: of the jitter.
+    rank's program. seed: of the jitter. each: whether every ``rank`` draws its own factors, or every ``class``: ranks
+    that behave alike without jitter draw the same ones, go on behaving alike, and can be folded.
 
     Raises InputError for a repeated rank, a factor that is not positive or is above MAX_FACTOR, or nothing to do.
     """
@@ -99,12 +101,17 @@ class Stragglers:
     jitter: Jitter | None = None
     per: str = "operator"
     seed: int = 0
+    each: str = "rank"
 
     def __post_init__(self) -> None:
         if not self.slow and self.jitter is None:
             raise InputError("neither slow ranks nor jitter were given", field="stragglers")
         if self.per not in PER:
             raise InputError(f"jitter is per {' or '.join(PER)}; got {self.per!r}{nearest(self.per, PER)}", field="per")
+        if self.each not in EACH:
+            raise InputError(
+                f"jitter is of each {' or '.join(EACH)}; got {self.each!r}{nearest(self.each, EACH)}", field="each"
+            )
         seen: set[int] = set()
         for rank, factor in self.slow:
             if not 0 <= rank < MAX_RANK or rank in seen:
@@ -122,13 +129,21 @@ class Stragglers:
             if rank >= num_ranks:
                 raise InputError(f"there is no rank {rank}: the job has ranks 0 to {num_ranks - 1}", field="slow")
 
-    def factors(self, rank: Int, index: Int) -> Float:
-        """The factor of each (rank, index): float64 of their broadcast shape."""
+    @property
+    def tells_ranks_apart(self) -> bool:
+        """Whether every rank draws factors of its own."""
+        return self.jitter is not None and self.each == "rank"
+
+    def factors(self, rank: Int, index: Int, draws_as: Int | None = None) -> Float:
+        """The factor of each (rank, index): float64 of their broadcast shape.
+
+        draws_as: the number by which each rank draws, for jitter of each class; None: its own.
+        """
         rank, index = np.asarray(rank), np.asarray(index)
         slow = self.slow_factors(rank)
         if self.jitter is None:
             return np.broadcast_to(slow, np.broadcast_shapes(rank.shape, index.shape)).copy()
-        return slow * self.jitter.factors(self.seed, rank, index)
+        return slow * self.jitter.factors(self.seed, rank if draws_as is None else np.asarray(draws_as), index)
 
     def slow_factors(self, rank: Int) -> Float:
         """The factor of each rank without jitter; ranks of one value behave alike where there is no jitter."""
@@ -147,6 +162,8 @@ class Stragglers:
             said.append(f"{len(self.slow) - 8} more ranks are slow")
         if self.jitter is not None:
             each = "each operator of each rank" if self.per == "operator" else "all operators of a rank in a step"
+            if self.each == "class":
+                each += ", alike on ranks that behave alike"
             said.append(f"jitter: {each}, {self.jitter.distribution} {self.jitter.spread:g}, seed {self.seed}")
         return tuple(said)
 

@@ -99,9 +99,11 @@ def folding_row(result: Result) -> Row | None:
         "stages": [
             {
                 "begins_s": seconds(stage.begins_ps),
+                "ranks": stage.num_ranks,
                 "classes": stage.num_classes,
                 "link_classes": stage.num_link_classes,
                 "tasks": stage.num_tasks,
+                "events": stage.num_events,
             }
             for stage in scope.stages
         ],

@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoldStage:
-    """A stretch of a folded run: when it began (ps), its classes of ranks and links, and the tasks simulated."""
+    """A stretch of a folded run: when it began (ps), its classes of ranks and links, the tasks simulated, events,
+    and the ranks that had something left to do.
+    """
 
     begins_ps: int
     num_classes: int
     num_link_classes: int
     num_tasks: int
+    num_events: int
+    num_ranks: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -164,8 +164,8 @@ def _folding(result: Result) -> list[str]:
     lines = []
     for stage in scope.stages[:4]:
         since = f" from {format_time(stage.begins_ps)} on" if stage.begins_ps else ""
-        ways = f"{scope.num_ranks} ranks behave in {stage.num_classes} ways"
-        lines.append(f"folded{since}: {ways}, {stage.num_tasks:,} tasks simulated")
+        ways = f"{stage.num_ranks} ranks behave in {stage.num_classes} ways"
+        lines.append(f"folded{since}: {ways}, {stage.num_tasks:,} tasks, {stage.num_events:,} events")
     if len(scope.stages) > 4:
         lines.append(f"folded: {len(scope.stages) - 4} more stages of the run with finer classes")
     return lines + [line for note in scope.notes for line in _wrapped("folding", note)]
