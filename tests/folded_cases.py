@@ -1,13 +1,13 @@
-"""Random jobs on random machines, for tests that compare folded runs with unfolded ones."""
+"""Random jobs on random machines, from a seed, for tests that compare folded runs with unfolded ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache
+from random import Random
 from typing import Any
 
 from forms_of_parallelism import model
-from hypothesis import strategies as st
 from synthetic import Chain
 
 import trine
@@ -18,11 +18,12 @@ from trine.cluster.topologies import add_host
 from trine.errors import SpecError
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
+from trine.results import Result
 
 US = 10**6
 ORDERS = ("tp-cp-ep-dp-pp", "pp-dp-ep-cp-tp", "dp-tp-cp-ep-pp", "cp-pp-tp-dp-ep")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe")
-#: Collective -> algorithms that give any number of ranks a schedule.
+SHARDINGS = ("none", "none", "zero1", "zero2", "zero3", "fsdp")
 ALGORITHMS = {
     "all_reduce": ("ring", "direct", "tree", "double-binary-tree", "halving-doubling"),
     "all_gather": ("ring", "direct", "bruck"),
@@ -41,58 +42,75 @@ class Case:
     cluster: Cluster
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, **settings: Any) -> trine.Result:
+    def run(self, **settings: Any) -> Result:
         return trine.simulate(self.workload, self.plan, cluster=self.cluster, **{**self.settings, **settings})
+
+    def __str__(self) -> str:
+        return f"{self.workload.name}, {self.plan}, {self.cluster.name} ({self.cluster.notes}), {self.settings}"
 
 
 @cache
-def chain(layers: int = 4, times: tuple[int, ...] = (3, 7), optimizer_us: int = 20, grain: int = US) -> Workload:
-    """Layers with times that do not divide each other, as if recorded on an H100."""
+def chain(layers: int, times: tuple[int, ...] = (3, 7), optimizer_us: int = 20, weight_bytes: int = 4 * 10**5) -> Workload:
+    """Layers with times (us) that do not divide each other, as if recorded on an H100."""
     made = Chain(
-        forward_ps=[grain * (times[i % len(times)] + i) for i in range(layers)],
-        backward_ps=[grain * (2 * times[i % len(times)] + 3 * i) for i in range(layers)],
-        weight_bytes=[4 * 10**5 * (i + 1) for i in range(layers)],
+        forward_ps=[US * (times[i % len(times)] + i) for i in range(layers)],
+        backward_ps=[US * (2 * times[i % len(times)] + 3 * i) for i in range(layers)],
+        weight_bytes=[weight_bytes * (i + 1) for i in range(layers)],
         optimizer_ps=optimizer_us * US,
     )
     return replace(made.workload(), gpu="h100-sxm")
 
 
-def pick(draw: Any, name: str, *values: Any) -> Any:
-    return draw(st.sampled_from(values), label=name)
+def random_case(seed: int, most: int = 64, networks: tuple[str, ...] = ("fair", "fair", "equal")) -> Case:
+    """A job of at most ``most`` ranks, a machine for it, and how it is run there."""
+    rng = Random(seed)
+    workload, plan = random_job(rng, most)
+    ranks = plan.num_ranks
+    cluster = random_machine(rng, ranks)
+    if cluster.name.startswith("dgx-h100") and rng.random() < 0.3:
+        plan = replace(plan, overlap=rng.choice(("modelled", "none")))
+    settings: dict[str, Any] = {
+        "network": rng.choice(networks),
+        "collective_costs": rng.choice(("auto", "links")),
+        "cpu": False,
+        "placement": rng.choice((None, None, "round-robin", f"random:{seed % 97}")),
+    }
+    slow = rng.sample(range(ranks), rng.choice((0, 0, 1, 2)))
+    if slow:
+        settings["stragglers"] = trine.Stragglers(slow=tuple((rank, rng.choice((1.3, 1.02))) for rank in slow))
+    return Case(workload=workload, plan=plan, cluster=cluster, settings=settings)
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def jobs(draw: Any, most: int = 64) -> tuple[Workload, Plan]:
-    """A chain of layers, or a transformer with or without experts, and a plan for it on at most ``most`` ranks."""
-    kind = pick(draw, "workload", "chain", "chain", "llama", "moe")
-    sizes = [ways for ways in (1, 2, 4, 8) if ways * 2 <= most]
-    ways = {"dp": pick(draw, "dp", *sizes), "tp": pick(draw, "tp", 1, 2, 4), "pp": pick(draw, "pp", 1, 2, 3, 4)}
+def random_job(rng: Random, most: int) -> tuple[Workload, Plan]:
+    """A chain of layers, or a transformer with or without experts, and a plan for it."""
+    kind = rng.choice(("chain", "chain", "chain", "llama", "moe"))
+    ways = {"dp": rng.choice((1, 2, 2, 3, 4, 4, 8)), "tp": rng.choice((1, 1, 2, 4)), "pp": rng.choice((1, 1, 2, 3, 4))}
     if kind != "chain":
-        ways["cp"] = pick(draw, "cp", 1, 2)
+        ways["cp"] = rng.choice((1, 1, 2))
         ways["pp"] = min(ways["pp"], 2)
-    for name in ("tp", "pp", "dp", "cp"):
-        while _ranks(ways) > most and ways.get(name, 1) > 1:
-            ways[name] //= 2
+    fields: dict[str, Any] = {"num_steps": rng.choice((1, 1, 2))}
+    fields |= _of_pipeline(rng, ways, kind)
+    while _ranks(ways) > most:
+        widest = max((name for name in ways if name != "pp"), key=lambda name: ways[name])
+        ways[widest] //= 2
     if _ranks(ways) == 1:
         ways["dp"] = 2
-    fields: dict[str, Any] = {"num_steps": pick(draw, "steps", 1, 1, 2)}
-    fields |= _of_pipeline(draw, ways, kind) | _of_replicas(draw, ways, kind) | _of_tensors(draw, ways, kind)
-    if kind != "chain":
-        fields |= {"batch": 2 * fields.pop("microbatches"), "micro_batch": 2}
-        if ways["cp"] > 1:
-            fields["cp_style"] = pick(draw, "cp_style", "ring", "all-gather", "ulysses")
-        fields["recompute"] = pick(draw, "recompute", "none", "full", "selective")
+    fields |= _of_replicas(rng, ways, kind) | _of_tensors(rng, ways, kind)
+    microbatches = fields.pop("microbatches")
+    if kind == "chain":
+        fields["batch"], fields["micro_batch"] = 8, 8 // microbatches
     else:
-        fields["micro_batch"] = 8 // fields.pop("microbatches")
+        fields["batch"], fields["micro_batch"] = 2 * microbatches, 2
+        fields["recompute"] = rng.choice(("none", "full", "selective"))
+        if ways["cp"] > 1:
+            fields["cp_style"] = rng.choice(("ring", "all-gather", "ulysses"))
     if sum(n > 1 for n in ways.values()) > 1:
-        fields["order"] = pick(draw, "order", *ORDERS)
-    fields["algorithms"] = tuple(
-        (name, pick(draw, name, *known)) for name, known in ALGORITHMS.items() if draw(st.booleans(), label=f"set {name}")
-    )
-    return _workload(draw, kind), Plan(**ways, **fields)
+        fields["order"] = rng.choice(ORDERS)
+    algorithms = tuple((name, rng.choice(known)) for name, known in ALGORITHMS.items() if rng.random() < 0.3)
+    return _workload(rng, kind), Plan(**ways, **fields, algorithms=algorithms)
 
 
 def _ranks(ways: dict[str, int]) -> int:
@@ -102,87 +120,88 @@ def _ranks(ways: dict[str, int]) -> int:
     return total
 
 
-def _workload(draw: Any, kind: str) -> Workload:
+def _workload(rng: Random, kind: str) -> Workload:
     if kind == "chain":
-        times = tuple(draw(st.lists(st.integers(1, 400), min_size=1, max_size=3), label="times"))
-        return chain(8, times, pick(draw, "optimizer", 1, 300))
+        times = tuple(rng.randint(1, 400) for _ in range(rng.randint(1, 3)))
+        return chain(8, times, rng.choice((1, 300)), rng.choice((4 * 10**5, 4 * 10**7)))
     return model("mixtral-8x7b" if kind == "moe" else "llama-3-8b", layers=2, sequence=64)
 
 
-def _of_pipeline(draw: Any, ways: dict[str, int], kind: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {"microbatches": pick(draw, "microbatches", 1, 2, 4)}
+def _of_pipeline(rng: Random, ways: dict[str, int], kind: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"microbatches": rng.choice((1, 2, 4))}
     if ways["pp"] == 1:
         return fields
-    fields["schedule"] = pick(draw, "schedule", *(SCHEDULES if kind == "chain" else ("gpipe", "1f1b", "zb-h1")))
+    fields["schedule"] = rng.choice(SCHEDULES if kind == "chain" else ("gpipe", "1f1b", "zb-h1"))
     if fields["schedule"] == "interleaved":
-        fields |= {"virtual_stages": 2, "microbatches": ways["pp"] if 8 % ways["pp"] == 0 else 1}
-        if 8 % ways["pp"]:
-            ways["pp"], fields["microbatches"] = 2, 2
+        ways["pp"] = rng.choice((2, 4))
+        fields |= {"virtual_stages": 2, "microbatches": ways["pp"]}
     if fields["schedule"] == "dualpipe":
-        ways["pp"] += ways["pp"] % 2
+        ways["pp"] = rng.choice((2, 4))
         fields |= {"virtual_stages": 2, "microbatches": 8}
     return fields
 
 
-def _of_replicas(draw: Any, ways: dict[str, int], kind: str) -> dict[str, Any]:
+def _of_replicas(rng: Random, ways: dict[str, int], kind: str) -> dict[str, Any]:
     if ways["dp"] * ways.get("cp", 1) == 1:
         return {}
-    fields: dict[str, Any] = {"dp_overlap": draw(st.booleans(), label="dp_overlap")}
-    fields["sharding"] = pick(draw, "sharding", "none", "none", "zero1", "zero2", "zero3", "fsdp")
+    fields: dict[str, Any] = {"dp_overlap": rng.random() < 0.6, "sharding": rng.choice(SHARDINGS)}
     if fields["sharding"] == "none":
-        fields["bucket_bytes"] = pick(draw, "bucket", 10**5, 10**6, 10**8)
+        fields["bucket_bytes"] = rng.choice((10**5, 10**6, 10**8))
     if kind == "moe" and ways["dp"] > 1:
-        fields["ep"] = pick(draw, "ep", *(e for e in (1, 2, 4) if ways["dp"] % e == 0))
+        fields["ep"] = rng.choice([e for e in (1, 2, 4) if ways["dp"] % e == 0])
         if fields["ep"] > 1:
-            fields["expert_imbalance"] = pick(draw, "imbalance", "balanced", "zipf:0.8")
+            fields["expert_imbalance"] = rng.choice(("balanced", "zipf:0.8"))
     if fields["sharding"] != "none":
-        fields["prefetch"] = pick(draw, "prefetch", None, 0, 1)
-        if ways["dp"] == 4 and 2 % fields.get("ep", 1) == 0:
-            fields["shard_ways"] = pick(draw, "shard_ways", None, 2)
+        fields["prefetch"] = rng.choice((None, 0, 1))
+        if ways["dp"] in (4, 8) and 2 % fields.get("ep", 1) == 0:
+            fields["shard_ways"] = rng.choice((None, 2))
     if fields["sharding"] == "fsdp":
-        fields["reshard"] = draw(st.booleans(), label="reshard")
+        fields["reshard"] = rng.random() < 0.5
     return fields
 
 
-def _of_tensors(draw: Any, ways: dict[str, int], kind: str) -> dict[str, Any]:
+def _of_tensors(rng: Random, ways: dict[str, int], kind: str) -> dict[str, Any]:
     if ways["tp"] == 1 or kind == "chain":
         return {}
-    fields: dict[str, Any] = {"tp_style": pick(draw, "tp_style", "column", "megatron")}
-    if fields["tp_style"] == "megatron" and draw(st.booleans(), label="sequence_parallel"):
-        fields |= {"sequence_parallel": True, "tp_overlap": pick(draw, "tp_overlap", 1, 3)}
+    fields: dict[str, Any] = {"tp_style": rng.choice(("column", "megatron"))}
+    if fields["tp_style"] == "megatron" and rng.random() < 0.5:
+        fields |= {"sequence_parallel": True, "tp_overlap": rng.choice((1, 3))}
     return fields
 
 
 # -- machines ----------------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def machines(draw: Any, num_gpus: int) -> Cluster:
+def random_machine(rng: Random, num_gpus: int) -> Cluster:
     """A machine of at least ``num_gpus`` GPUs, now and then with slow or dead links."""
-    kind = pick(draw, "machine", "topology", "dgx-h100", "dgx-h100", "mi300x-node", "unequal", "dgx1-v100")
+    kind = rng.choice(("topology", "dgx-h100", "dgx-h100", "mi300x-node", "unequal", "dgx1-v100"))
     if kind == "topology":
-        cluster = _topology(draw, num_gpus)
+        cluster = _topology(rng, num_gpus)
     elif kind == "unequal":
         cluster = unequal_nodes(num_gpus)
     else:
         nodes = -(-num_gpus // 8)
-        fabric = None if nodes == 1 else pick(draw, "fabric", None, "switch", "rail", "fat-tree:2", "clos")
-        cluster = load_cluster(kind, nodes=nodes, fabric=fabric)
-        if nodes > 1 and kind != "dgx1-v100":
-            routing = pick(draw, "routing", None, None, "d-mod-k", "ecmp-hash:3", "shortest")
+        cluster = joined(kind, nodes, rng.choice((None, "switch", "rail", "fat-tree:2", "clos")) if nodes > 1 else None)
+        if nodes > 1:
+            routing = rng.choice((None, None, "d-mod-k", "ecmp-hash:3", "shortest"))
             cluster = cluster if routing is None else replace(cluster, routing=routing)
-    return _degraded(draw, cluster)
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        cluster = degraded(rng, cluster)
+    return cluster
 
 
-def _topology(draw: Any, num_gpus: int) -> Cluster:
-    words = ["ring", "switch", "full", f"mesh:{num_gpus}x1"]
+@cache
+def joined(kind: str, nodes: int, fabric: str | None) -> Cluster:
+    return load_cluster(kind, nodes=nodes, fabric=fabric)
+
+
+def _topology(rng: Random, num_gpus: int) -> Cluster:
+    words = ["ring", "switch", "full"]
     if num_gpus % 4 == 0:
         words += [f"torus:4x{num_gpus // 4}", f"mesh:2x{num_gpus // 2}", "fat-tree:4:2", "tree:2"]
-    word = pick(draw, "topology", *words)
-    cluster = build_topology(word, pick(draw, "rate", "100 GB/s", "7 GB/s"), pick(draw, "latency", 0, "1 us"), num_gpus)
-    if draw(st.booleans(), label="host"):
-        cluster = add_host(cluster, 20 * 10**9, 10**6, pick(draw, "gpus per link", 1, 2))
-    return cluster
+    latency_ps, rate = rng.choice((0, US)), rng.choice((100 * 10**9, 7 * 10**9))
+    cluster = build_topology(rng.choice(words), rate, latency_ps, num_gpus)
+    return add_host(cluster, 20 * 10**9, US, rng.choice((1, 2))) if rng.random() < 0.5 else cluster
 
 
 @cache
@@ -195,34 +214,12 @@ def unequal_nodes(num_gpus: int) -> Cluster:
     return join_nodes(nodes, with_usual_fabric(whole, "fat-tree:2"), "unequal nodes")
 
 
-def _degraded(draw: Any, cluster: Cluster) -> Cluster:
-    for what in draw(st.lists(st.sampled_from(("slow", "dead")), max_size=2), label="degraded"):
-        link = draw(st.integers(0, len(cluster.links) - 1), label="link")
-        name = cluster.link_names[link]
-        if what == "slow":
-            cluster = slow_down(cluster, [(name, pick(draw, "factor", 0.5, 0.93))])
-        else:
-            try:
-                cluster = take_down(cluster, [name])
-            except SpecError:
-                continue  # nothing else leads there
-    return cluster
-
-
-@st.composite
-def cases(draw: Any, most: int = 64) -> Case:
-    """A job, a machine for it, and how it is run there."""
-    workload, plan = draw(jobs(most))
-    ranks = plan.num_ranks
-    cluster = draw(machines(ranks))
-    placement = pick(draw, "placement", None, None, "round-robin", "random:1")
-    settings: dict[str, Any] = {
-        "network": pick(draw, "network", "fair", "fair", "equal"),
-        "collective_costs": pick(draw, "costs", "auto", "links"),
-        "cpu": False,
-        "placement": placement,
-    }
-    slow = draw(st.lists(st.integers(0, ranks - 1), max_size=2, unique=True), label="slow ranks")
-    if slow:
-        settings["stragglers"] = trine.Stragglers(slow=tuple((rank, 1.3) for rank in slow))
-    return Case(workload=workload, plan=plan, cluster=cluster, settings=settings)
+def degraded(rng: Random, cluster: Cluster) -> Cluster:
+    """The cluster with one link that is slow, or dead where that cuts nothing off."""
+    name = cluster.link_names[rng.randrange(len(cluster.links))]
+    if rng.random() < 0.6:
+        return slow_down(cluster, [(name, rng.choice((0.5, 0.93)))])
+    try:
+        return take_down(cluster, [name])
+    except SpecError:
+        return cluster

@@ -23,7 +23,7 @@ from trine.folding.sight import Part, RouteTable, look, whole_parts
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
-from trine.model.taskgraph import TRANSFER, Records, Snapshot, TaskGraph
+from trine.model.taskgraph import TRANSFER, Records, Snapshot
 from trine.network.models import Network
 from trine.units import format_time
 
@@ -75,11 +75,10 @@ class Episode:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FoldedRun:
-    """What a folded run gave. ``graph``: of the only episode; None where there were several."""
+    """What a folded run gave."""
 
     job: JobSketch
     episodes: tuple[Episode, ...]
-    graph: TaskGraph | None
     num_events: int
     engine: str
     network: str
@@ -171,7 +170,7 @@ class Folder:
         partition, sight = self._classes(parts, closed)
         if not self.distinct:
             closed, partition, sight = self._close(parts, partition, sight)
-        quotient = self._quotient(parts, closed, partition, sight, bare=any(closed))
+        quotient = self._quotient(parts, closed, partition, sight)
         self._say(quotient, 0)
         if not any(closed):
             return self._whole(quotient)
@@ -230,8 +229,6 @@ class Folder:
         closed: Sequence[Shut],
         partition: Partition,
         sight: Sight,
-        *,
-        bare: bool,
     ) -> Quotient:
         site, tasks = self.site, _num_tasks(parts, partition)
         if tasks > MAX_TASKS:
@@ -250,7 +247,6 @@ class Folder:
             rank_name=site.rank_name,
             closed=closed,
             stretch=self.stretch,
-            bare=bare,
         ).build()
 
     def _say(self, quotient: Quotient, now_ps: int) -> None:
@@ -266,7 +262,7 @@ class Folder:
             quotient.graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile
         )
         episode = _episode(quotient, records, 0)
-        return self._gave([episode], quotient.graph, records.num_events)
+        return self._gave([episode], records.num_events)
 
     def _in_episodes(self, quotient: Quotient, closed: list[Shut]) -> FoldedRun:
         episodes: list[Episode] = []
@@ -293,13 +289,12 @@ class Folder:
             if not snapshot.is_finished:
                 opened = self._open(quotient, snapshot, hold, one.closed, len(episodes))
                 waiting += self._refined(quotient, snapshot, opened)
-        return self._gave(episodes, None, num_events)
+        return self._gave(episodes, num_events)
 
-    def _gave(self, episodes: list[Episode], graph: TaskGraph | None, num_events: int) -> FoldedRun:
+    def _gave(self, episodes: list[Episode], num_events: int) -> FoldedRun:
         return FoldedRun(
             job=self.job,
             episodes=tuple(episodes),
-            graph=graph,
             num_events=num_events,
             engine=self.engine,
             network=self.network if isinstance(self.network, str) else self.network.name,
@@ -400,7 +395,7 @@ class Folder:
 
     def _prepared(self, one: _Waiting) -> Quotient:
         partition, sight = self._classes(one.parts, one.closed)
-        quotient = self._quotient(one.parts, one.closed, partition, sight, bare=True)
+        quotient = self._quotient(one.parts, one.closed, partition, sight)
         assert one.before is not None
         self._say(quotient, one.before[1].now_ps)
         return quotient

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import PlanError, SimulationError
-from trine.folding.groups import GroupLabels
 from trine.folding.partition import Partition, Sight
 from trine.folding.sight import Part, RouteTable
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, SENT, Edges, Sketch
@@ -53,7 +52,7 @@ class Quotient:
 
 
 class QuotientBuilder:
-    """Makes the graph of a partition. ``bare``: without labels, for runs whose records only count.
+    """Makes the graph of a partition, without labels: only its records count.
 
     closed: axes of each part along which nothing is exchanged yet.
     """
@@ -70,7 +69,6 @@ class QuotientBuilder:
         rank_name: Callable[[int], str],
         closed: Sequence[Container[str]],
         stretch: Stretch | None = None,
-        bare: bool = False,
     ) -> None:
         self.job = job
         self.parts = tuple(parts)
@@ -80,7 +78,6 @@ class QuotientBuilder:
         self.rank_name = rank_name
         self.closed = closed
         self.stretch = stretch
-        self.bare = bare
         self.sight = sight
         part_of_rank = np.empty(job.grid.num_ranks, np.int32)
         self.row_of_rank = np.empty(job.grid.num_ranks, np.int64)
@@ -122,9 +119,7 @@ class QuotientBuilder:
             stream_ranks=tuple(np.repeat(np.arange(self.partition.num_classes), len(self.job.streams)).tolist()),
             rank_names=tuple(self.rank_name(int(rank)) for rank in self.partition.representatives),
             link_names=tuple(self.links.name(int(link)) for link in self._real_links()),
-            **self._labels(),
-            operator_names=self.job.job.operator_names,
-            layer_names=self.job.job.layer_names,
+            labels=self._labels(),
             **self._pressure(),
         )
         return Quotient(graph=graph, partition=self.partition, parts=self.parts, part_of=self.part_of, base=self.base)
@@ -275,32 +270,11 @@ class QuotientBuilder:
 
     # -- labels ----------------------------------------------------------------------------------------------------
 
-    def _labels(self) -> dict[str, Any]:
-        if self.bare:
-            none = np.broadcast_to(np.int32(-1), self.num_tasks)
-            phase = np.broadcast_to(np.int8(-1), self.num_tasks)
-            labels = Labels(
-                phase=phase, operator=none, layer=none, collective=none, stage=none, microbatch=none, step=none
-            )
-            return {"labels": labels, "collectives": ()}
-        groups = GroupLabels(self.job, self.partition)
-        collective = np.full(self.num_tasks, -1, np.int32)
-        for number, rank in enumerate(self.partition.representatives.tolist()):
-            part = self.parts[self.part_of[number]]
-            numbers = groups.numbers(part.sketch, rank)
-            first = int(self.base[number])
-            collective[first : first + len(part.tasks)] = numbers[part.sketch.key[part.tasks]]
-        columns = [
-            self._column(lambda part, field=field: part.sketch.labels[field], np.int32)  # type: ignore[misc]
-            for field in range(6)
-        ]
-        return {
-            "labels": Labels(
-                phase=columns[0].astype(np.int8), operator=columns[1], layer=columns[2], collective=collective,
-                stage=columns[3], microbatch=columns[4], step=columns[5],
-            ),
-            "collectives": groups.labels(),
-        }  # fmt: skip
+    def _labels(self) -> Labels:
+        """None: what tasks are for is told by observe.py, of the ranks that somebody looks at."""
+        none = np.broadcast_to(np.int32(-1), self.num_tasks)
+        phase = np.broadcast_to(np.int8(-1), self.num_tasks)
+        return Labels(phase=phase, operator=none, layer=none, collective=none, stage=none, microbatch=none, step=none)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,14 +54,13 @@ def shares_links(job: JobSketch, site: Site, partition: Partition) -> bool:
 
 
 def _sends(job: JobSketch, sketch: Sketch) -> set[tuple[object, int]]:
-    """What a sketch sends, and to which roles: (axis, algorithm) of collectives, the axis of messages."""
-    sends = sketch.kind == TRANSFER
+    """What a sketch sends, and to which roles: (axis, algorithm) of collectives, the axis of messages.
+
+    Copies to and from the host are left out: each is short, and nothing that comes later hangs on their order.
+    """
+    sends = (sketch.kind == TRANSFER) & ~np.isin(sketch.role, HOSTS)
     pairs = np.unique(np.stack([sketch.key[sends], sketch.role[sends]], axis=1), axis=0)
     return {
-        ((job.keys[key][0], sketch.algorithm_of[key]) if key >= 0 else _axis(sketch, role), role)
+        ((job.keys[key][0], sketch.algorithm_of[key]) if key >= 0 else sketch.role_axes[role], role)
         for key, role in pairs.tolist()
     }
-
-
-def _axis(sketch: Sketch, role: int) -> object:
-    return role if role in HOSTS else sketch.role_axes[role]

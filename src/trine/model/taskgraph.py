@@ -40,7 +40,7 @@ class Labels:
 class CollectiveLabel:
     """One collective operation: ``size_bytes`` is the payload as nccl-tests counts it, ``ranks`` its group.
 
-    In a folded graph ``ranks`` are the classes that its ``group_size`` ranks are of, and it stands for ``copies`` groups.
+    Where a graph shows some ranks only, ``ranks`` are those of the group, which has ``group_size`` in all.
     """
 
     kind: str
@@ -50,7 +50,6 @@ class CollectiveLabel:
     axis: str
     step: int = 0
     group_size: int = 0
-    copies: int = 1
 
     @property
     def num_ranks(self) -> int:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trine.errors import InputError
+from trine.parallel.stragglers import Jitter, Stragglers
 from trine.units import format_time
 
+if TYPE_CHECKING:
+    from trine.model.workload import Workload
+    from trine.parallel.plan import Plan
+    from trine.results import Result
+
+#: What runs are perturbed by where nothing else is random: far less than any clock or kernel varies by.
+PERTURBATION = Jitter(distribution="normal", spread=1e-6)
 MAX_REPEATS = 100_000
 #: Bins of the printed histogram, and its width in characters.
 BINS, WIDTH = 10, 40
@@ -102,3 +112,75 @@ def ensemble(run: Callable[[int], int], repeats: int, first_seed: int = 0) -> En
         raise InputError(f"repeats are 1 to {MAX_REPEATS}, got {repeats}", field="repeat")
     seeds = tuple(range(first_seed, first_seed + repeats))
     return EnsembleResult(seeds=seeds, times_ps=tuple(int(run(seed)) for seed in seeds))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEnsemble:
+    """Step times with several seeds.
+
+    result: of the first seed; where the perturbation alone is random, of the run without it. what: what was random.
+    """
+
+    result: Result
+    runs: EnsembleResult
+    what: str
+
+    def summary(self) -> str:
+        """Text for people: what was random, percentiles, a histogram."""
+        return f"ensemble  {self.what}\n{self.runs.summary()}"
+
+    def to_json(self) -> dict[str, object]:
+        """The block ``ensemble`` of a result's JSON."""
+        return {"what": self.what, **self.runs.to_json()}
+
+
+def step_ensemble(
+    workload: Workload | str | os.PathLike[str],
+    plan: Plan,
+    *,
+    repeats: int,
+    stragglers: Stragglers | None = None,
+    first_seed: int | None = None,
+    **options: Any,
+) -> StepEnsemble:
+    """Step times of a job for ``repeats`` seeds from ``first_seed`` on (None: that of the stragglers, else 0).
+
+    stragglers: slow ranks and jitter, of which seeds follow each other. Without jitter, every operator takes longer or
+    shorter by PERTURBATION, to the nearest picosecond: far below what any machine varies by, so that what spreads then is
+    how much the answer hangs on who comes first at a link. Ranks that behave alike are perturbed alike, so that a run
+    that folds goes on folding. options: those of :func:`trine.simulate`; ``on_job`` is called once.
+
+    Raises what simulate raises, and InputError for impossible repeats.
+    """
+    from trine.simulation import simulate
+    from trine.traces import load
+
+    if not isinstance(workload, str) or not workload.startswith("model:"):
+        workload = load(workload) if isinstance(workload, str | os.PathLike) else workload
+    has_jitter = stragglers is not None and stragglers.jitter is not None
+    drawn = stragglers if stragglers is not None and has_jitter else _perturbed(stragglers)
+    seed = drawn.seed if first_seed is None else first_seed
+    first = simulate(workload, plan, stragglers=replace(drawn, seed=seed) if has_jitter else stragglers, **options)
+    options.pop("on_job", None)
+
+    def run(each: int) -> int:
+        if has_jitter and each == seed:
+            return first.step_time_ps
+        return simulate(workload, plan, stragglers=replace(drawn, seed=each), **options).step_time_ps
+
+    return StepEnsemble(result=first, runs=ensemble(run, repeats, seed), what=_what(drawn, has_jitter))
+
+
+def _perturbed(stragglers: Stragglers | None) -> Stragglers:
+    slow = () if stragglers is None else stragglers.slow
+    return Stragglers(slow=slow, jitter=PERTURBATION, each="class")
+
+
+def _what(drawn: Stragglers, has_jitter: bool) -> str:
+    if has_jitter:
+        assert drawn.jitter is not None
+        return f"step times with jitter {drawn.jitter.distribution} {drawn.jitter.spread:g} per {drawn.per}"
+    return (
+        f"step times with every operator perturbed by {PERTURBATION.spread:g} of its time (alike on ranks that behave "
+        "alike); the result below is without that"
+    )

@@ -28,7 +28,14 @@ class GroupMakes:
     cluster: Cluster
 
     def of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int]]:
-        """(make: int32[groups], which group to look at for each make).
+        """(make: int32[groups], which group to look at for each make), see :meth:`named`."""
+        make, examples, _ = self.named(groups)
+        return make, examples
+
+    def named(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
+        """(make: int32[groups], which group to look at for each make, a name of each make).
+
+        Groups of one size and make have the same name, whichever groups they are asked for with.
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``. Where the cluster is not known to be made of nodes,
         or a link of the fabric is unlike the others, groups that use them are makes of their own.
@@ -36,7 +43,7 @@ class GroupMakes:
         gpus = self._gpus[groups]
         known: dict[bytes, int] = {}
         make = np.array([known.setdefault(row.tobytes(), len(known)) for row in self._rows(gpus)], np.int32)
-        return make, np.unique(make, return_index=True)[1].tolist()
+        return make, np.unique(make, return_index=True)[1].tolist(), list(known)
 
     @cached_property
     def _gpus(self) -> Int64:

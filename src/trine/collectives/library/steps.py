@@ -48,7 +48,8 @@ class StepCosts:
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
         self._alike: dict[View, Collectives] = {}
         self._makes = GroupMakes(cluster)
-        self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int]]] = {}
+        self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
+        self._of_make: dict[tuple[object, ...], tuple[str | None, int]] = {}
 
     def __call__(
         self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
@@ -74,8 +75,14 @@ class StepCosts:
         """
         if groups.shape[1] < 2 or _SAME.get(kind, kind) not in OPS:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
-        make, examples = self._makes_of(groups)
-        return make, [self(kind, size_bytes, tuple(groups[group].tolist()), algorithm) for group in examples]
+        make, examples, names = self._makes_of(groups)
+        answers = []
+        for group, name in zip(examples, names, strict=True):
+            key = (kind, size_bytes, groups.shape[1], name, algorithm)
+            if key not in self._of_make:
+                self._of_make[key] = self(kind, size_bytes, tuple(groups[group].tolist()), algorithm)
+            answers.append(self._of_make[key])
+        return make, answers
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
         """What the library does for the groups of each make; empty for a kind that it does not have.
@@ -85,7 +92,7 @@ class StepCosts:
         kind = _SAME.get(kind, kind)
         if groups.shape[1] < 2 or kind not in OPS:
             return []
-        _, examples = self._makes_of(groups)
+        _, examples, _ = self._makes_of(groups)
         return [self._asked_of(tuple(groups[group].tolist())).predict(kind, size_bytes) for group in examples]
 
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
@@ -94,11 +101,11 @@ class StepCosts:
             asked.share_choices(self._alike.setdefault(without_names(asked.view), asked))
         return self._asked[group]
 
-    def _makes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int]]:
+    def _makes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
         """Makes of groups, kept: the same groups are asked for with many sizes."""
         key = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
         if key not in self._kept:
-            self._kept[key] = self._makes.of(groups)
+            self._kept[key] = self._makes.named(groups)
         return self._kept[key]
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
