@@ -137,7 +137,7 @@ def _of_pipeline(rng: Random, ways: dict[str, int], kind: str) -> dict[str, Any]
         fields |= {"virtual_stages": 2, "microbatches": ways["pp"]}
     if fields["schedule"] == "dualpipe":
         ways["pp"] = rng.choice((2, 4))
-        fields |= {"virtual_stages": 2, "microbatches": 8}
+        fields["microbatches"] = 8
     return fields
 
 

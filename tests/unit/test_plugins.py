@@ -66,7 +66,7 @@ def test_a_run_without_plug_ins_does_not_look_for_any() -> None:
     code = (
         "import sys\nfrom importlib import metadata\n"
         "def scan(group='', **_):\n"
-        "    assert not group.startswith('trine'), group\n    return ()\n"
+        "    assert not group.startswith('trine'), group\n    return metadata.EntryPoints(())\n"
         "metadata.entry_points = scan\n"
         "import trine\n"
         "trine.simulate('resnet50-h100-b128', trine.Plan(dp=2), engine='reference',"

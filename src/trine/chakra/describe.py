@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trine.chakra.job import trace_job
-from trine.chakra.programs import AnyStep, HostStore
 from trine.chakra.trace import ChakraTrace
-from trine.model.program import Collective, Compute, HostCopy, Send
+from trine.model.program import Collective, Compute, HostCopy, Send, Step
 from trine.units import PS_PER_S, format_bytes, format_time
 
 
@@ -60,8 +59,10 @@ def description_text(found: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in found["notes"])])
 
 
-def _kind(step: AnyStep) -> str:
+def _kind(step: Step) -> str:
     if isinstance(step, Collective):
         return step.kind
-    names = {Compute: "compute", Send: "send", HostCopy: "memory load", HostStore: "memory store"}
+    if isinstance(step, HostCopy):
+        return "memory store" if step.to_host else "memory load"
+    names = {Compute: "compute", Send: "send"}
     return names.get(type(step), "receive")

@@ -1,4 +1,4 @@
-"""Traces as a task graph without a rank grid: groups may be any sets of ranks, and memory nodes may store.
+"""Traces as a task graph without a rank grid: groups may be any sets of ranks.
 
 Task numbers: the steps of rank 0, then of rank 1, ...; a collective is two joins (entered, ended). Then the transfers
 of the collectives, group by group.
@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.chakra.programs import HostStore
 from trine.chakra.trace import ChakraTrace
 from trine.cluster import Cluster
 from trine.collectives import expand, make_schedule
@@ -119,7 +118,7 @@ class _Assembly:
             last.append(len(self.rows) - 1)
         self._connect(tasks, predecessors)
 
-    def _row(self, rank: int, step: Compute | Send | Recv | HostCopy | HostStore, task: int) -> _Row:
+    def _row(self, rank: int, step: Compute | Send | Recv | HostCopy, task: int) -> _Row:
         if isinstance(step, Compute):
             stream = self.streams.setdefault((rank, step.stream), len(self.streams))
             return _Row(COMPUTE, stream=stream, duration_ps=step.duration_ps)
@@ -134,14 +133,14 @@ class _Assembly:
             return _Row(JOIN)
         return _Row(TRANSFER, peer=rank, size_bytes=step.size_bytes, route=self._host_route(rank, step))
 
-    def _host_route(self, rank: int, step: HostCopy | HostStore) -> int:
+    def _host_route(self, rank: int, step: HostCopy) -> int:
         gpu = self.cluster.gpus[rank]
         host = self.cluster.host_of(gpu)
         if host is None:
             raise PlanError(
                 f"device {self.cluster.devices[gpu].name!r} has no host memory for the memory nodes of rank {rank}"
             )
-        ends = (host, gpu) if isinstance(step, HostCopy) else (gpu, host)
+        ends = (gpu, host) if step.to_host else (host, gpu)
         return self.routes.number(*ends)
 
     def _add(self, rank: int, row: _Row, label: tuple[int, ...]) -> None:
@@ -247,8 +246,8 @@ class _Assembly:
             link_latency_ps=self.cluster.link_latency_ps,
             stream_names=tuple(name for _, name in self.streams),
             stream_ranks=tuple(rank for rank, _ in self.streams),
-            rank_names=tuple(self.cluster.devices[gpu].name for gpu in self.cluster.gpus[: self.trace.num_ranks]),
-            link_names=tuple(link.name for link in self.cluster.links),
+            rank_names=tuple(map(self.cluster.device_name, self.cluster.gpus[: self.trace.num_ranks])),
+            link_names=self.cluster.link_names,
             labels=self._label_columns(column["collective"], sizes),
             operator_names=self.trace.operator_names,
             layer_names=self.trace.layer_names,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trine.chakra.axes import Axes, grid_axes, group_axis, peer_axis
-from trine.chakra.programs import AnyStep, HostStore
 from trine.chakra.trace import ChakraTrace
 from trine.model.memory import MEMORY_CATEGORIES
 from trine.model.program import Collective, Job, Peer, RankProgram, Recv, Send, Step
@@ -16,10 +15,8 @@ from trine.parallel.grid import RankGrid
 def trace_job(trace: ChakraTrace) -> tuple[Job | None, str]:
     """The job of the traces; None, with the reason, where programs by axes cannot express it.
 
-    That needs a rank grid of which every group is an axis (or several joined), and nothing that stores to host memory.
+    That needs a rank grid of which every group is an axis, or several joined.
     """
-    if any(isinstance(step, HostStore) for program in trace.programs for step in program.steps):
-        return None, "a trace stores to host memory"
     found = _axes(trace)
     if found is None:
         return None, "the groups are not axes of one rank grid"
@@ -71,7 +68,7 @@ class _Rewriter:
     def _steps(self, rank: int, program: int) -> tuple[Step, ...]:
         if program in self._shared:
             return self._shared[program]
-        rewrite: dict[type[AnyStep], Callable[[int, AnyStep], Step]] = {
+        rewrite: dict[type[Step], Callable[[int, Step], Step]] = {
             Send: self._message,
             Recv: self._message,
             Collective: self._collective,
@@ -85,12 +82,12 @@ class _Rewriter:
             self._shared[program] = own
         return own
 
-    def _message(self, rank: int, step: AnyStep) -> Step:
+    def _message(self, rank: int, step: Step) -> Step:
         assert isinstance(step, Send | Recv)
         axis = peer_axis(self._grid, rank, step.peer.position)
         return replace(step, peer=Peer(axis, self._grid.coordinate(step.peer.position, axis)))
 
-    def _collective(self, rank: int, step: AnyStep) -> Step:
+    def _collective(self, rank: int, step: Step) -> Step:
         assert isinstance(step, Collective)
         axis = self._axis_of[step.axis]
         return replace(step, axis=axis, key=(axis, *step.key))

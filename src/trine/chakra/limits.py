@@ -25,9 +25,9 @@ def check_target(job: Job, prefix: str, target: str) -> tuple[str, ...]:
     steps = [step for program in job.programs for step in program.steps]
     _check_schema(steps)
     if target == "chakra":
-        return ("durations in whole us carry their remainder on; duration_ps has them exactly",)
+        return ("durations in whole us carry their remainder on; duration_ps has them exactly", *_lost(steps))
     _check_astra_sim(steps, prefix)
-    return tuple(_notes(job, steps))
+    return (*_notes(job, steps), *_lost(steps))
 
 
 def _check_schema(steps: list[Step]) -> None:
@@ -55,6 +55,11 @@ def _check_astra_sim(steps: list[Step], prefix: str) -> None:
             )
         if isinstance(step, Collective) and step.kind not in _SIMULATED:
             raise PlanError(f"ASTRA-sim has no {step.kind}; it simulates {', '.join(_SIMULATED)}")
+
+
+def _lost(steps: list[Step]) -> Iterator[str]:
+    if any(isinstance(step, Send | Collective) and step.pressure_ppm for step in steps):
+        yield "that communication slows compute down (--overlap modelled) has no place in the traces"
 
 
 def _notes(job: Job, steps: list[Step]) -> Iterator[str]:

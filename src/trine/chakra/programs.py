@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from trine.chakra import groups, schema
 from trine.chakra.messages import Attributes, RawNode, TraceFile
+from trine.chakra.order import in_order
 from trine.collectives.registry import ROOTED
 from trine.errors import InputError, TraceError
 from trine.model.program import (
@@ -32,18 +32,6 @@ RANK = "rank"
 #: Longest duration of a node: about 106 days, as long as a run may take.
 MAX_MICROS = 2**63 // 10**6
 _MAX_RANK = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class HostStore:
-    """Copy bytes from the rank to the memory of its host."""
-
-    size_bytes: int
-    after: tuple[int, ...]
-    label: Label
-
-
-AnyStep = Step | HostStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +60,7 @@ class Program(NamedTuple):
     as their own end -> the first node that does; only one rank can run it then.
     """
 
-    steps: tuple[AnyStep, ...]
+    steps: tuple[Step, ...]
     nodes: tuple[int, ...]
     groups: Mapping[tuple[int, ...], int]
     owners: Mapping[int, int]
@@ -117,44 +105,7 @@ def make_program(file: TraceFile, known: groups.Groups, tables: Tables, *, own: 
     for node in file.nodes:
         if node.type == schema.METADATA:
             known = groups.merged(known, groups.node_groups(node, tables.num_ranks, file.path), file.path)
-    return _Writer(file.path, known, tables, own).program(_in_order(file))
-
-
-def _in_order(file: TraceFile) -> list[RawNode]:
-    """Nodes after what they depend on, of those that could come next always the one with the least id."""
-    by_id = {node.id: node for node in file.nodes}
-    waits: dict[int, int] = {}
-    followers: dict[int, list[int]] = {}
-    for node in file.nodes:
-        waits[node.id] = len(node.deps)
-        for dep in node.deps:
-            if dep not in by_id:
-                raise TraceError(f"node {node.id} depends on node {dep}, which is not there", file=file.path)
-            followers.setdefault(dep, []).append(node.id)
-    ready = [number for number, count in waits.items() if not count]
-    heapq.heapify(ready)
-    order: list[RawNode] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(by_id[number])
-        for follower in followers.get(number, ()):
-            waits[follower] -= 1
-            if not waits[follower]:
-                heapq.heappush(ready, follower)
-    if len(order) < len(by_id):
-        raise TraceError(f"nodes depend on each other in a circle: {_cycle(by_id, waits)}", file=file.path)
-    return order
-
-
-def _cycle(by_id: Mapping[int, RawNode], waits: Mapping[int, int]) -> str:
-    """The first circle among the nodes that still wait."""
-    path: dict[int, int] = {}
-    number = min(number for number, count in waits.items() if count)
-    while number not in path:
-        path[number] = len(path)
-        number = next(dep for dep in by_id[number].deps if waits[dep])
-    circle = [*list(path)[path[number] :], number]
-    return " after ".join(map(str, circle[:12])) + (" ..." if len(circle) > 12 else "")
+    return _Writer(file.path, known, tables, own).program(in_order(file))
 
 
 class _Writer:
@@ -162,7 +113,7 @@ class _Writer:
 
     def __init__(self, path: Path, known: groups.Groups, tables: Tables, own: bool) -> None:
         self._path, self._known, self._tables, self._own = path, known, tables, own
-        self._steps: list[AnyStep] = []
+        self._steps: list[Step] = []
         self._nodes: list[int] = []
         self._notes: dict[str, None] = {}
         self._groups: dict[tuple[int, ...], int] = {}
@@ -172,7 +123,7 @@ class _Writer:
         self._ends: dict[int, tuple[int, ...]] = {}
 
     def program(self, nodes: list[RawNode]) -> Program:
-        add: dict[int, Callable[[RawNode, Attributes, tuple[int, ...]], AnyStep | None]] = {
+        add: dict[int, Callable[[RawNode, Attributes, tuple[int, ...]], Step | None]] = {
             schema.COMP: self._compute,
             schema.MEM_LOAD: self._memory,
             schema.MEM_STORE: self._memory,
@@ -225,9 +176,9 @@ class _Writer:
             self._notes["some compute nodes have no duration: they take no time (ASTRA-sim takes 1 ns)"] = None
         return node.duration_micros * PS_PER_US
 
-    def _memory(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> AnyStep:
-        make = HostCopy if node.type == schema.MEM_LOAD else HostStore
-        return make(attributes.integer("tensor_size"), after, self._label(node, attributes))
+    def _memory(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> HostCopy:
+        to_host = node.type == schema.MEM_STORE
+        return HostCopy(attributes.integer("tensor_size"), after, self._label(node, attributes), to_host)
 
     def _send(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> Send:
         target, size, tag = self._message(node, attributes, "comm_dst", "comm_src")

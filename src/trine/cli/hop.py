@@ -51,7 +51,7 @@ def hop(
     nodes: NodesOption = None,
     slow_link: SlowLinkOption = None,
     link_down: LinkDownOption = None,
-    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo", rich_help_panel=_LINKS)] = None,
+    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo|circuit", rich_help_panel=_LINKS)] = None,
     slow_by: Annotated[
         Text, typer.Option(metavar="LOW:HIGH", help="Random factor of bandwidths, 1:10.", rich_help_panel=_SLOW)
     ] = None,
@@ -72,6 +72,7 @@ def hop(
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
 ) -> None:
     """Simulate decentralised training of WORKLOAD with Hop: who waits for whom, and what late neighbours cost."""
+    from trine.network.models import is_compiled
     from trine.parallel.hop import HopProtocol
     from trine.studies.ensemble import ensemble
     from trine.studies.hop import hop as simulate_hop
@@ -106,7 +107,8 @@ def hop(
             batch=batch,
             gpu=gpu,
             trace_gpu=trace_gpu,
-            network=network or "fair",
+            network=network,
+            engine="compiled" if network is None or is_compiled(network) else "reference",
             stragglers=_stragglers(slow, jitter, seed),
         )
 

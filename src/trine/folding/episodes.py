@@ -177,10 +177,12 @@ class Folder:
         return self._in_episodes(quotient, closed)
 
     def first_classes(self) -> Int64:
-        """The class of each rank when the run begins: int64[ranks]."""
+        """The finest class of each rank, int64[ranks]; where these make too many tasks, that in which the run begins."""
         parts = whole_parts(self.job.sketches)
         partition, sight = self._classes(parts, [frozenset[str]()] * len(parts))
-        return self._close(parts, partition, sight)[1].class_of.astype(np.int64)
+        if _num_tasks(parts, partition) > RUN_TASKS:
+            partition = self._close(parts, partition, sight)[1]
+        return partition.class_of.astype(np.int64)
 
     # -- classes ---------------------------------------------------------------------------------------------------
 

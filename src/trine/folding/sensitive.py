@@ -16,8 +16,12 @@ from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, Sketch
 from trine.folding.sketching import JobSketch
 from trine.model.taskgraph import TRANSFER
+from trine.units import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]
+
+#: What links carry for several classes must take this share of the run, or it cannot move the answer by more.
+WORTH_A_WORD = 1e-3
 
 
 def sensitivity_warning(run: FoldedRun, site: Site) -> str:
@@ -25,9 +29,9 @@ def sensitivity_warning(run: FoldedRun, site: Site) -> str:
 
     It says what may be, from structure alone: such ranks need not send at the same time.
     """
-    programs = len(run.job.job.programs)
+    programs, end_ps = len(run.job.job.programs), int(run.step_ends()[-1])
     finest = max((episode.partition for episode in run.episodes), key=lambda partition: partition.num_classes)
-    if finest.num_classes <= programs or not shares_links(run.job, site, finest):
+    if finest.num_classes <= programs or shared_s(run.job, site, finest) * PS_PER_S < WORTH_A_WORD * end_ps:
         return ""
     kinds = "one program" if programs == 1 else f"{programs} programs"
     return (
@@ -36,31 +40,48 @@ def sensitivity_warning(run: FoldedRun, site: Site) -> str:
     )
 
 
-def shares_links(job: JobSketch, site: Site, partition: Partition) -> bool:
-    """Whether ranks of several classes send over some link in collectives of one kind, or in messages of one axis."""
-    table, num_links = RouteTable(site.routes), len(site.link_bytes_per_s)
-    crossing: dict[object, tuple[Int64, Int64]] = {}
-    for sketch in job.sketches:
-        for kind, role in _sends(job, sketch):
-            if kind not in crossing:
-                crossing[kind] = np.full(num_links, partition.num_classes), np.full(num_links, -1)
-            least, most = crossing[kind]
-            ptr, links = table.of_role(sketch, role)
-            classes = np.repeat(partition.class_of[sketch.ranks].astype(np.int64), np.diff(ptr))
-            known = classes >= 0
-            np.minimum.at(least, links[known], classes[known])
-            np.maximum.at(most, links[known], classes[known])
-    return any((most > least).any() for least, most in crossing.values())
+def shared_s(job: JobSketch, site: Site, partition: Partition) -> float:
+    """The most seconds that a link takes for what ranks of several classes send over it, in collectives of one kind.
 
-
-def _sends(job: JobSketch, sketch: Sketch) -> set[tuple[object, int]]:
-    """What a sketch sends, and to which roles: (axis, algorithm) of collectives, the axis of messages.
-
-    Copies to and from the host are left out: each is short, and nothing that comes later hangs on their order.
+    Copies to and from the host are left out: they are short, and what follows does not hang on their order.
     """
+    crossing: dict[object, _Crossing] = {}
+    table = RouteTable(site.routes)
+    for sketch in job.sketches:
+        for (kind, role), size_bytes in _sent(job, sketch).items():
+            if kind not in crossing:
+                crossing[kind] = _Crossing(len(site.link_bytes_per_s), partition.num_classes)
+            ptr, links = table.of_role(sketch, role)
+            crossing[kind].add(np.repeat(partition.class_of[sketch.ranks], np.diff(ptr)), links, size_bytes)
+    return max((one.shared_s(site.link_bytes_per_s) for one in crossing.values()), default=0.0)
+
+
+class _Crossing:
+    """Who crosses each link: the least and the greatest class, and the bytes of all; int64[links] each."""
+
+    def __init__(self, num_links: int, num_classes: int) -> None:
+        self.least, self.most = np.full(num_links, num_classes), np.full(num_links, -1)
+        self.carried = np.zeros(num_links, np.int64)
+
+    def add(self, classes: npt.NDArray[np.int32], links: npt.NDArray[np.int32], size_bytes: int) -> None:
+        known = classes >= 0
+        np.minimum.at(self.least, links[known], classes[known])
+        np.maximum.at(self.most, links[known], classes[known])
+        np.add.at(self.carried, links, size_bytes)
+
+    def shared_s(self, bytes_per_s: Int64) -> float:
+        shared = self.most > self.least
+        return float((self.carried[shared] / bytes_per_s[shared]).max(initial=0.0))
+
+
+def _sent(job: JobSketch, sketch: Sketch) -> dict[tuple[object, int], int]:
+    """Bytes that a rank sends to each role: in collectives of one axis and algorithm, and in messages of one axis."""
     sends = (sketch.kind == TRANSFER) & ~np.isin(sketch.role, HOSTS)
-    pairs = np.unique(np.stack([sketch.key[sends], sketch.role[sends]], axis=1), axis=0)
-    return {
-        ((job.keys[key][0], sketch.algorithm_of[key]) if key >= 0 else sketch.role_axes[role], role)
-        for key, role in pairs.tolist()
-    }
+    pairs, which = np.unique(np.stack([sketch.key[sends], sketch.role[sends]]), axis=1, return_inverse=True)
+    sizes = np.zeros(pairs.shape[1], np.int64)
+    np.add.at(sizes, which.ravel(), sketch.size_bytes[sends])
+    found: dict[tuple[object, int], int] = {}
+    for (key, role), size_bytes in zip(pairs.T.tolist(), sizes.tolist(), strict=True):
+        kind = (job.keys[key][0], sketch.algorithm_of[key]) if key >= 0 else sketch.role_axes[role]
+        found[kind, role] = found.get((kind, role), 0) + size_bytes
+    return found

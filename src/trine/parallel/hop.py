@@ -16,6 +16,8 @@ from trine.errors import PlanError, nearest
 ORDERS = ("parallel", "serial")
 GRAPHS = ("ring", "ring-based", "double-ring", "full")
 MAX_ITERATIONS = 1_000_000
+#: Workers of a full graph: more edges than this gives would be more tasks than a run may have.
+MAX_FULL = 2048
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,10 @@ def worker_graph(name: str, num_workers: int) -> WorkerGraph:
     if not 2 <= n <= 2**16:
         raise PlanError(f"decentralised training needs 2 to {2**16} workers, got {n}")
     if name == "full":
+        if n > MAX_FULL:
+            raise PlanError(
+                f"a full graph joins {MAX_FULL} workers at most, got {n}: {n * (n - 1):,} edges are too many"
+            )
         return graph_of(name, n, ((a, b) for a in range(n) for b in range(a)))
     if name == "double-ring":
         if n % 4:

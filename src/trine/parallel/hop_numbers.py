@@ -70,9 +70,9 @@ class HopNumbers:
         """Time in which each worker computed."""
         tasks = self.run.tasks.graph
         is_compute = tasks.stream >= 0
-        return np.bincount(
-            tasks.rank[is_compute], tasks.duration_ps[is_compute], minlength=self.graph.num_workers
-        ).astype(np.int64)
+        total = np.zeros(self.graph.num_workers, np.int64)
+        np.add.at(total, tasks.rank[is_compute], tasks.duration_ps[is_compute])
+        return total
 
     @cached_property
     def staleness(self) -> dict[int, int]:

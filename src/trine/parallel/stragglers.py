@@ -112,6 +112,9 @@ class Stragglers:
             raise InputError(
                 f"jitter is of each {' or '.join(EACH)}; got {self.each!r}{nearest(self.each, EACH)}", field="each"
             )
+        for field, value in (("seed", self.seed), *(("slow", rank) for rank, _ in self.slow)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(f"must be a whole number, got {value!r}", field=field)
         seen: set[int] = set()
         for rank, factor in self.slow:
             if not 0 <= rank < MAX_RANK or rank in seen:

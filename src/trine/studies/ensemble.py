@@ -94,10 +94,13 @@ class EnsembleResult:
     def _histogram(self) -> list[str]:
         if self.min_ps == self.max_ps:
             return []
-        counts, edges = np.histogram(np.array(self.times_ps, np.float64), bins=min(BINS, len(self.times_ps)))
+        above = np.array([time - self.min_ps for time in self.times_ps], np.float64)  # keeps single ps apart
+        counts, edges = np.histogram(above, bins=min(BINS, len(above)))
+        starts = [format_time(self.min_ps + round(low)) for low in edges[:-1]]
+        bars = ["#" * math.ceil(WIDTH * count / counts.max()) for count in counts]
         return [
-            f"  from {format_time(round(low)):>12} {count:6} {'#' * math.ceil(WIDTH * count / counts.max())}".rstrip()
-            for low, count in zip(edges[:-1], counts, strict=True)
+            f"  from {start:>12} {count:6} {bar}".rstrip()
+            for start, count, bar in zip(starts, counts, bars, strict=True)
         ]
 
 

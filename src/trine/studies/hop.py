@@ -170,7 +170,7 @@ def hop(
     gpu: str | None = None,
     trace_gpu: str | None = None,
     cpu: bool | None = None,
-    network: str | Network = "fair",
+    network: str | Network | None = None,
     engine: str = "compiled",
     stragglers: Stragglers | None = None,
 ) -> HopResult:
@@ -187,7 +187,7 @@ def hop(
     workers: how many; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
     cluster: links between the workers; :func:`trine.studies.hop_links.edge_cluster` makes one link an edge.
     batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`.
-    network, engine: as in :func:`trine.run`.
+    network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
     stragglers: slow workers and jitter; an index is the iteration.
 
     Raises
@@ -273,8 +273,8 @@ def _network(machine: Cluster, graph: WorkerGraph) -> HopNetwork:
         route=route,
         link_bytes_per_s=machine.link_bytes_per_s.tolist(),
         link_latency_ps=machine.link_latency_ps.tolist(),
-        link_names=[link.name for link in machine.links],
-        rank_names=[machine.devices[gpu].name for gpu in gpus[: graph.num_workers]],
+        link_names=machine.link_names,
+        rank_names=[machine.device_name(gpu) for gpu in gpus[: graph.num_workers]],
     )
 
 

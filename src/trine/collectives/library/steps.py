@@ -32,6 +32,9 @@ from trine.units import PS_PER_US
 #: Groups whose schedules use all links of a domain or all NICs of a node by exchanging with everybody.
 #: Larger groups are judged by the closed form of their schedule instead of by simulating it alone.
 MAX_SIMULATED = 64
+#: Groups of so many ranks may be given a schedule of fewer steps, where the usual one takes so much longer than the
+#: library does.
+FEW_STEPS_FROM, MUCH_SLOWER = 32, 1.5
 #: Collectives that a library's formula knows by another name.
 _SAME = {"shift": "send_recv"}
 _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
@@ -110,17 +113,45 @@ class StepCosts:
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
         asked = self._asked_of(group)
-        name = algorithm if algorithm is not None else self._usual(kind, asked, group)
-        schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
-        if schedule.num_agents or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
-            return name, 0
-        bare_ps, slower_ps = self._alone(schedule, group)
-        rounds = (slower_ps - bare_ps) // PS_PER_US
         wanted_ps = asked.predict(_SAME.get(kind, kind), size).time_ps
+        name = algorithm if algorithm is not None else self._usual(kind, asked, group)
+        times = self._times(kind, size, group, name)
+        if algorithm is None and times is not None and times[0] > MUCH_SLOWER * wanted_ps:
+            for other in self._in_fewer_steps(kind, asked, name):
+                found = self._times(kind, size, group, other)
+                if found is not None and found[0] < times[0]:
+                    name, times = other, found
+        if times is None:
+            return name, 0
+        bare_ps, slower_ps = times
+        rounds = (slower_ps - bare_ps) // PS_PER_US
         self.worst = max(self.worst, bare_ps / wanted_ps)
         if wanted_ps <= bare_ps or rounds < 1:
             return name, 0
         return name, (wanted_ps - bare_ps) // rounds
+
+    def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
+        """:meth:`_alone` of an algorithm; None where nothing is known about it."""
+        schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
+        if schedule.num_agents or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
+            return None
+        return self._alone(schedule, group)
+
+    def _in_fewer_steps(self, kind: str, asked: Collectives, usual: str | None) -> list[str]:
+        """Schedules with a number of steps that grows with the logarithm of the group, as a library's trees have.
+
+        They move as many bytes as rings do, and all ranks do alike, which those of a tree do not.
+        """
+        num_ranks, num_domains = asked.view.num_ranks, asked.view.num_domains
+        if num_ranks < FEW_STEPS_FROM or kind not in _SPREAD:
+            return []
+        if usual is not None and usual.startswith("hierarchical"):
+            halves = num_domains & (num_domains - 1) == 0
+            outer = "pat" if kind != "all_reduce" else "halving-doubling" if halves else ""
+            return [f"{usual}:outer={outer}"] if outer else []
+        if usual is not None:
+            return []
+        return ["pat"] if kind != "all_reduce" else [f"hierarchical:1x{num_ranks}:inner=pat"]
 
     def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> tuple[int, int]:
         """How long the schedule takes on the links with nothing else on them, and with 1 us more for each message.
