@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from trine.chakra import read_chakra, trace_graph, trace_job, write_chakra
 from trine.cluster import build_topology
 from trine.compute import make_compute
 from trine.engine import run
+from trine.model.program import Collective, HostCopy
 from trine.model.taskgraph import COMPUTE, TaskGraph
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
@@ -44,14 +46,14 @@ def edges(graph: TaskGraph) -> set[tuple[int, int]]:
     return found
 
 
-def assert_same(job, target="astra-sim"):
+def assert_same(job, target="astra-sim", cluster=None):
     trace = read_back(job, target)
     back, _ = trace_job(trace)
     assert back is not None
     assert back.axes == job.axes
     assert back.layer_names == job.layer_names
     num_ranks = len(job.program_of)
-    cluster = build_topology("switch", "20 GB/s", "1 us", num_ranks)
+    cluster = cluster or build_topology("switch", "20 GB/s", "1 us", num_ranks)
     one, other = (instantiate(each, placement_of(cluster, num_ranks))[0] for each in (job, back))
     for name in COLUMNS:
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
@@ -105,6 +107,39 @@ def test_recorded_models(name, plan):
     workload = trine.load(name)
     model = make_compute("auto", workload, target=None, source=None, calibration=None)
     assert_same(build_job(workload, plan, model)[0], "chakra" if plan.data == "dp" else "astra-sim")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(pp=2, dp=2, schedule="interleaved", virtual_stages=2, batch=4, micro_batch=1, balance="layers"),
+        Plan(pp=2, schedule="zb-h1", batch=4, micro_batch=1, recompute="full"),
+        Plan(pp=2, schedule="dualpipe", batch=4, micro_batch=1),
+        Plan(dp=4, sharding="fsdp", shard_ways=2),
+        Plan(dp=2, tp=2, tp_style="megatron", sequence_parallel=True, sharding="zero2"),
+        Plan(dp=2, cp=2, cp_style="all-gather", overlap="none"),
+    ],
+    ids=lambda plan: f"{plan.schedule}-{plan.sharding}-{plan.ways}",
+)
+def test_every_form_of_parallelism(plan):
+    workload = trine.synthesize("gpt-2", layers=4, sequence=64)
+    model = make_compute("auto", workload, target=None, source=None, calibration=None)
+    assert_same(build_job(workload, plan, model)[0])
+
+
+def test_copies_to_the_host_are_kept_and_lost_pressure_is_said(tmp_path):
+    workload = trine.synthesize("gpt-2", layers=2, sequence=64)
+    model = make_compute("auto", workload, target=None, source=None, calibration=None)
+    job, _ = build_job(workload, Plan(dp=2, offload="activations"), model, has_host=True)
+    stored = [step for step in job.programs[0].steps if isinstance(step, HostCopy) and step.to_host]
+    assert stored
+    trace, _, _ = assert_same(job, "chakra", trine.load_cluster("dgx-h100", gpus=2))
+    read = [step for step in trace.programs[0].steps if isinstance(step, HostCopy) and step.to_host]
+    assert [step.size_bytes for step in read] == [step.size_bytes for step in stored]
+    assert not any("overlap" in note for note in write_chakra(job, tmp_path / "x", target="chakra").notes)
+    steps = tuple(replace(s, pressure_ppm=9) if isinstance(s, Collective) else s for s in job.programs[0].steps)
+    pressed = replace(job, programs=(replace(job.programs[0], steps=steps),))
+    assert any("--overlap modelled" in note for note in write_chakra(pressed, tmp_path / "y", target="chakra").notes)
 
 
 def test_copies_and_launches_are_kept_for_readers_that_take_them():

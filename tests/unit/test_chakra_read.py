@@ -216,6 +216,10 @@ def test_memory_nodes_cross_the_links_of_the_host(tmp_path):
     crossed = np.split(result.graph.route_links, result.graph.route_ptr[1:-1])
     assert len(crossed[0]) == len(crossed[1]) > 0
     assert not set(crossed[0]) & set(crossed[1])
+    on_grid, by_rank = result, trace_graph(both, load_cluster("dgx-h100"))
+    assert on_grid.plan["tasks_from"].startswith("1 rank program on")
+    for column in ("kind", "size_bytes", "predecessor_idx", "route_ptr", "route_links"):
+        assert np.array_equal(getattr(on_grid.graph, column), getattr(by_rank, column)), column
     alone = read_chakra(write(tmp_path, [[load]], "load"))
     assert trace_job(alone)[0] is not None
     with pytest.raises(PlanError, match="no host memory"):

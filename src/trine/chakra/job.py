@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from trine.chakra.axes import Axes, grid_axes, group_axis, peer_axis
@@ -68,26 +67,18 @@ class _Rewriter:
     def _steps(self, rank: int, program: int) -> tuple[Step, ...]:
         if program in self._shared:
             return self._shared[program]
-        rewrite: dict[type[Step], Callable[[int, Step], Step]] = {
-            Send: self._message,
-            Recv: self._message,
-            Collective: self._collective,
-        }
         steps = self._trace.programs[program].steps
-        own: tuple[Step, ...] = tuple(
-            rewrite[type(step)](rank, step) if type(step) in rewrite else step  # type: ignore[misc]
-            for step in steps
-        )
+        own = tuple(self._placed(rank, step) for step in steps)
         if not any(isinstance(step, Send | Recv) for step in steps):
             self._shared[program] = own
         return own
 
-    def _message(self, rank: int, step: Step) -> Step:
-        assert isinstance(step, Send | Recv)
-        axis = peer_axis(self._grid, rank, step.peer.position)
-        return replace(step, peer=Peer(axis, self._grid.coordinate(step.peer.position, axis)))
-
-    def _collective(self, rank: int, step: Step) -> Step:
-        assert isinstance(step, Collective)
-        axis = self._axis_of[step.axis]
-        return replace(step, axis=axis, key=(axis, *step.key))
+    def _placed(self, rank: int, step: Step) -> Step:
+        """A step with its peer, or its group, by axes."""
+        if isinstance(step, Send | Recv):
+            axis = peer_axis(self._grid, rank, step.peer.position)
+            return replace(step, peer=Peer(axis, self._grid.coordinate(step.peer.position, axis)))
+        if isinstance(step, Collective):
+            axis = self._axis_of[step.axis]
+            return replace(step, axis=axis, key=(axis, *step.key))
+        return step

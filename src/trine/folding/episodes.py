@@ -75,7 +75,7 @@ class Episode:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FoldedRun:
-    """What a folded run gave."""
+    """What a folded run gave. ``table``: the routes of its ranks."""
 
     job: JobSketch
     episodes: tuple[Episode, ...]
@@ -83,6 +83,7 @@ class FoldedRun:
     engine: str
     network: str
     notes: tuple[str, ...]
+    table: RouteTable
 
     def class_of(self, rank: int) -> tuple[int, int]:
         """The last class that a rank was in, and how many ranks were in it."""
@@ -177,7 +178,7 @@ class Folder:
         return self._in_episodes(quotient, closed)
 
     def first_classes(self) -> Int64:
-        """The finest class of each rank, int64[ranks]; where these make too many tasks, that in which the run begins."""
+        """The finest class of each rank, int64[ranks]; where they make too many tasks, that in which the run begins."""
         parts = whole_parts(self.job.sketches)
         partition, sight = self._classes(parts, [frozenset[str]()] * len(parts))
         if _num_tasks(parts, partition) > RUN_TASKS:
@@ -301,6 +302,7 @@ class Folder:
             engine=self.engine,
             network=self.network if isinstance(self.network, str) else self.network.name,
             notes=tuple(self.notes),
+            table=self.table,
         )
 
     def _open(

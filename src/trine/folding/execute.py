@@ -11,7 +11,6 @@ from trine.engine import run
 from trine.errors import InputError, nearest
 from trine.folding.episodes import FoldedRun, Folder
 from trine.folding.observe import Observation, observe
-from trine.folding.sight import RouteTable
 from trine.folding.site import Site
 from trine.folding.sketching import JobSketch, sketch_job
 from trine.folding.stretch import StretchOf
@@ -207,7 +206,6 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
     shows_all = len(done.ranks) == done.num_ranks
     step = None if len(step_ends) == 1 else len(step_ends) - 1
     step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
-    table = RouteTable(done.site.routes)
     scope = Scope(
         ranks=done.ranks,
         num_ranks=done.num_ranks,
@@ -223,7 +221,7 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
             for episode in folded.episodes
         ),
         notes=(*folded.notes, *_why_so_many(folded.job, folded)),
-        links=None if shows_all else link_uses(folded.job, done.site, table, step, step_ps),
+        links=None if shows_all else link_uses(folded.job, done.site, folded.table, step, step_ps),
         totals=None if shows_all else collective_totals(folded.job, step),
         observe=lambda ranks: observed(observe(folded, done.site, ranks), ranks, scope),
         class_of=lambda rank: folded.class_of(rank)[0],

@@ -188,9 +188,10 @@ def _links_agree(partition: Partition, sight: Sight) -> bool:
     at = np.flatnonzero(sight.items >= sight.num_ranks)
     link = sight.items[at].astype(np.int64) - sight.num_ranks
     owner = np.repeat(partition.class_of.astype(np.int64), np.diff(sight.ptr))[at]
-    code = owner * (int(sight.slots.max(initial=0)) + 1) + sight.slots[at]
-    order = np.lexsort((code, link))
-    link, code = link[order], code[order]
+    slots = int(sight.slots.max(initial=0)) + 1
+    kinds = slots * partition.num_classes  # fewer than 2**40 in any machine: with a link in one word of 63 bits
+    crossings = np.sort(link * kinds + owner * slots + sight.slots[at])
+    link, code = crossings // kinds, crossings % kinds
     counts = np.bincount(link, minlength=len(sight.links))
     first = np.cumsum(counts) - counts
     same = partition.link_representatives[partition.link_class_of]

@@ -20,24 +20,44 @@ from trine.units import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]
 
-#: What links carry for several classes must take this share of the run, or it cannot move the answer by more.
-WORTH_A_WORD = 1e-3
+#: Links must carry for several classes, and classes be apart, for this share of the run: less cannot move it by more.
+WORTH_A_WORD = 2e-3
 
 
 def sensitivity_warning(run: FoldedRun, site: Site) -> str:
     """A sentence for runs in which ranks that run one program are told apart and share links; "" for others.
 
-    It says what may be, from structure alone: such ranks need not send at the same time.
+    It says what may be: such ranks need not send at the same time.
     """
-    programs, end_ps = len(run.job.job.programs), int(run.step_ends()[-1])
+    programs = len(run.job.job.programs)
     finest = max((episode.partition for episode in run.episodes), key=lambda partition: partition.num_classes)
-    if finest.num_classes <= programs or shared_s(run.job, site, finest) * PS_PER_S < WORTH_A_WORD * end_ps:
+    least_ps = WORTH_A_WORD * int(run.step_ends()[-1])
+    if finest.num_classes <= programs or apart_ps(run) < least_ps:
+        return ""
+    if shared_s(run.job, site, finest) * PS_PER_S < least_ps:
         return ""
     kinds = "one program" if programs == 1 else f"{programs} programs"
     return (
         f"ranks of {finest.num_classes} classes, which run {kinds}, share links: such contention can be sensitive to "
         "picoseconds; --repeat 5 gives the spread"
     )
+
+
+def apart_ps(run: FoldedRun) -> int:
+    """How far classes that run one program are apart: the most, over steps of programs, between their ends."""
+    ends: dict[int, tuple[Int64, Int64]] = {}
+    for episode in run.episodes:
+        for number, at in enumerate(episode.part_of.tolist()):
+            part = episode.parts[at]
+            own = len(run.job.templates[part.sketch.program].kind)
+            if part.sketch.program not in ends:
+                ends[part.sketch.program] = np.full(own, np.iinfo(np.int64).max), np.full(own, -1)
+            first, last = ends[part.sketch.program]
+            end_ps = episode.end_ps[episode.tasks_of(number)]
+            over = (part.tasks < own) & (end_ps >= 0)
+            first[part.tasks[over]] = np.minimum(first[part.tasks[over]], end_ps[over])
+            last[part.tasks[over]] = np.maximum(last[part.tasks[over]], end_ps[over])
+    return max((int((last - first)[last >= 0].max(initial=0)) for first, last in ends.values()), default=0)
 
 
 def shared_s(job: JobSketch, site: Site, partition: Partition) -> float:

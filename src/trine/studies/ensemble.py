@@ -149,9 +149,9 @@ def step_ensemble(
     """Step times of a job for ``repeats`` seeds from ``first_seed`` on (None: that of the stragglers, else 0).
 
     stragglers: slow ranks and jitter, of which seeds follow each other. Without jitter, every operator takes longer or
-    shorter by PERTURBATION, to the nearest picosecond: far below what any machine varies by, so that what spreads then is
-    how much the answer hangs on who comes first at a link. Ranks that behave alike are perturbed alike, so that a run
-    that folds goes on folding. options: those of :func:`trine.simulate`; ``on_job`` is called once.
+    shorter by PERTURBATION, to the nearest picosecond: far below what any machine varies by, so that what spreads then
+    is how much the answer hangs on who comes first at a link. Ranks that behave alike are perturbed alike, so that a
+    run that folds goes on folding. options: those of :func:`trine.simulate`; ``on_job`` is called once.
 
     Raises what simulate raises, and InputError for impossible repeats.
     """

@@ -51,6 +51,7 @@ class StepCosts:
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
         self._alike: dict[View, Collectives] = {}
         self._makes = GroupMakes(cluster)
+        self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
         self._of_make: dict[tuple[object, ...], tuple[str | None, int]] = {}
 
@@ -182,9 +183,13 @@ class StepCosts:
 
     def _in_order(self, group: tuple[int, ...], width: int) -> bool:
         """Whether each run of ``width`` ranks is one domain."""
-        gpus = self.cluster.gpus
-        runs = (group[first : first + width] for first in range(0, len(group), width))
-        return all(len(domains_of(self.cluster, sorted(gpus[rank] for rank in run))) == 1 for run in runs)
+        if (group, width) not in self._ordered:
+            gpus = self.cluster.gpus
+            runs = (group[first : first + width] for first in range(0, len(group), width))
+            self._ordered[group, width] = all(
+                len(domains_of(self.cluster, sorted(gpus[rank] for rank in run))) == 1 for run in runs
+            )
+        return self._ordered[group, width]
 
     def _hop(self, group: tuple[int, ...]) -> tuple[int, int]:
         """Rate of the slowest link and mean latency from each rank to the next."""
