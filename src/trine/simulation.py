@@ -242,7 +242,7 @@ def _site(machine: Cluster | None, costs: StepCosts | None, where: Int64) -> Sit
 def _fold_warnings(done: JobRun) -> list[str]:
     from trine.folding.sensitive import sensitivity_warning
 
-    found = [done.sentence] if done.sentence else []
+    found = []
     if done.why:
         found.append(f"every rank was simulated by itself: {done.why}")
     if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.site)):

@@ -76,21 +76,37 @@ class ProgressLine:
     SILENT_S = 2.0
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._since = time.monotonic()
+        self._stages: list[str] = []
         self._shown = False
         self._next_s = self.SILENT_S
 
     def __call__(self, done: int, total: int, now_ps: int) -> None:
         """Callback of :func:`trine.engine.run`."""
-        elapsed = time.monotonic() - self._began
+        now = time.monotonic()
+        elapsed = now - self._began
         if elapsed < self._next_s or not done:
             return
+        self._say_stages()
         interactive = sys.stderr.isatty()
         self._next_s = elapsed + (0.2 if interactive else 5.0)
-        left = elapsed * (total - done) / done
+        left = (now - self._since) * (total - done) / done
         line = f"simulated {100 * done / total:5.1f} % of {total} tasks, {now_ps / 1e9:.3f} ms; about {left:.0f} s left"
         print(f"\r{line}" if interactive else line, end="" if interactive else "\n", file=sys.stderr, flush=True)
         self._shown = interactive
+
+    def stage(self, sentence: str) -> None:
+        """What is simulated from now on, for a run in several stages, each with an estimate of its own."""
+        self._since = time.monotonic()
+        self._stages.append(sentence)
+        if self._since - self._began >= self.SILENT_S:
+            self._say_stages()
+
+    def _say_stages(self) -> None:
+        for sentence in self._stages:
+            say(f"\n{sentence}" if self._shown else sentence)
+            self._shown = False
+        self._stages.clear()
 
     def compiling(self) -> None:
         """Say why the first run takes long."""

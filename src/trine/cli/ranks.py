@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trine.errors import InputError
 
 if TYPE_CHECKING:
+    from trine.cli.overlap import OverlapAnswer
+    from trine.cluster import Cluster
+    from trine.network.models import Network
+    from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
+    from trine.results import Result
+    from trine.studies.ensemble import StepEnsemble
 
 _RANKS, _SLOW = "Ranks", "Slow ranks and chance"
 
@@ -31,9 +37,7 @@ ShowRankOption = Annotated[
     list[int] | None,
     typer.Option(metavar="R", help="Answer for these ranks, again for others.", rich_help_panel=_RANKS),
 ]
-SlowOption = Annotated[
-    list[str] | None, typer.Option(metavar="rank=17:1.3", help="Slow ranks.", rich_help_panel=_SLOW)
-]
+SlowOption = Annotated[list[str] | None, typer.Option(metavar="rank=17:1.3", help="Slow ranks.", rich_help_panel=_SLOW)]
 JitterOption = Annotated[
     str | None, typer.Option(metavar="normal:5%", help="Random durations of operators.", rich_help_panel=_SLOW)
 ]
@@ -60,12 +64,24 @@ class RankOptions:
     seed: int | None = None
     repeat: int | None = None
 
-    def fold(self, num_ranks: int) -> str:
-        """``on``, ``off`` or ``verify``. Raises InputError for options that contradict each other or cannot matter."""
+    def checked(self, num_ranks: int, machine: Cluster | None, network: str | None) -> str:
+        """How to fold: ``on``, ``off`` or ``verify``.
+
+        Raises InputError for options that contradict each other, name what does not exist, or cannot matter.
+        """
+        from trine.network.circuit import network_on
+
+        self.stragglers()
+        self._check_repeat(num_ranks)
+        self._check_shown(num_ranks, network_on(machine, network))
+        return self._fold(num_ranks)
+
+    def _fold(self, num_ranks: int) -> str:
         if self.no_fold and self.verify_fold:
             raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
         if (self.no_fold or self.verify_fold) and num_ranks == 1:
-            raise InputError(f"{'--no-fold' if self.no_fold else '--verify-fold'} is about several ranks, and there is one")
+            option = "--no-fold" if self.no_fold else "--verify-fold"
+            raise InputError(f"{option} is about several ranks, and there is one")
         if self.verify_fold and self.repeat is not None:
             raise InputError("--verify-fold checks one run: it does not go with --repeat")
         return "off" if self.no_fold else "verify" if self.verify_fold else "on"
@@ -87,8 +103,7 @@ class RankOptions:
             seed=self.seed or 0,
         )
 
-    def check_repeat(self, num_ranks: int) -> None:
-        """Raise InputError for repeats that cannot matter."""
+    def _check_repeat(self, num_ranks: int) -> None:
         if self.repeat is None:
             return
         if self.repeat < 2:
@@ -96,8 +111,7 @@ class RankOptions:
         if self.jitter is None and num_ranks == 1:
             raise InputError("--repeat needs --jitter here: without it one GPU does the same each time")
 
-    def check_shown(self, num_ranks: int, network: str) -> None:
-        """Raise InputError for ranks that do not exist or are shown anyway."""
+    def _check_shown(self, num_ranks: int, network: str | Network) -> None:
         from trine.network.models import network_model, why_unfolded
 
         for number, rank in enumerate(self.show_ranks):
@@ -111,3 +125,37 @@ class RankOptions:
         if self.no_fold or self.jitter is not None or why:
             why = why or ("--no-fold was given" if self.no_fold else "jitter makes every rank different")
             raise InputError(f"--show-rank is about runs that fold; this one shows every rank, because {why}")
+
+
+class RankAnswer:
+    """The answer of ``overlap``, or of an ensemble, for the ranks that are to be shown."""
+
+    def __init__(self, overlap: OverlapAnswer, options: RankOptions) -> None:
+        if overlap.is_range and options.repeat is not None:
+            raise InputError("--repeat and --overlap range are two studies: ask for one at a time")
+        self._overlap, self._options = overlap, options
+        self._ensemble: StepEnsemble | None = None
+
+    def simulate(self, workload: str, plan: Plan, **options: Any) -> Result:
+        """What :func:`trine.simulate` answers; of repeated runs the first."""
+        from trine.studies.ensemble import step_ensemble
+
+        stragglers, repeat = self._options.stragglers(), self._options.repeat
+        if repeat is None:
+            result = self._overlap.simulate(workload, plan, stragglers=stragglers, **options)
+        else:
+            self._ensemble = step_ensemble(
+                workload, plan, repeats=repeat, stragglers=stragglers, first_seed=self._options.seed or 0, **options
+            )
+            result = self._ensemble.result
+        return result.of_ranks(self._options.show_ranks) if self._options.show_ranks else result
+
+    def summary(self, result: Result) -> str:
+        """The result's summary, below what the ensemble says."""
+        text = self._overlap.summary(result)
+        return text if self._ensemble is None else f"{self._ensemble.summary()}\n{text}"
+
+    def to_json(self, result: Result) -> dict[str, object]:
+        """The result's JSON, with the ensemble."""
+        content = self._overlap.to_json(result)
+        return content if self._ensemble is None else {**content, "ensemble": self._ensemble.to_json()}

@@ -38,6 +38,17 @@ from trine.cli.machine import (
     TopologyOption,
 )
 from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+from trine.cli.ranks import (
+    JitterOption,
+    JitterPerOption,
+    NoFoldOption,
+    PlacementOption,
+    RepeatOption,
+    SeedOption,
+    ShowRankOption,
+    SlowOption,
+    VerifyFoldOption,
+)
 
 if TYPE_CHECKING:
     from trine.results import Result
@@ -153,6 +164,15 @@ def train(
     offload: Annotated[
         Text, typer.Option(metavar="optimizer|activations", help="What is kept in host memory [nothing].")
     ] = None,
+    no_fold: NoFoldOption = False,
+    verify_fold: VerifyFoldOption = False,
+    placement: PlacementOption = None,
+    show_rank: ShowRankOption = None,
+    slow: SlowOption = None,
+    jitter: JitterOption = None,
+    jitter_per: JitterPerOption = None,
+    seed: SeedOption = None,
+    repeat: RepeatOption = None,
     steps: Annotated[int, typer.Option(help="Training steps; the steady state is the last one's time.")] = 1,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
@@ -168,11 +188,17 @@ def train(
     from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
     from trine.cli.machine import MachineOptions, job_machine
     from trine.cli.overlap import OverlapAnswer
+    from trine.cli.ranks import RankAnswer, RankOptions
     from trine.compute import Calibration
     from trine.network.models import is_compiled
     from trine.units import parse_time
 
     ranged = OverlapAnswer(overlap)
+    of_ranks = RankOptions(
+        no_fold=no_fold, verify_fold=verify_fold, show_ranks=tuple(show_rank or ()), slow=tuple(slow or ()),
+        jitter=jitter, jitter_per=jitter_per, seed=seed, repeat=repeat,
+    )  # fmt: skip
+    answer = RankAnswer(ranged, of_ranks)
     plan = plan_from(
         LayoutOptions(
             gpus=gpus, parallel=parallel, dp=dp, tp=tp, pp=pp, cp=cp, batch=batch, global_batch=global_batch,
@@ -200,11 +226,13 @@ def train(
         ),
     )  # fmt: skip
     refuse_without_machine(
-        machine, network=network, collective_costs=collective_costs, inputs=inputs, algorithm=algorithm
-    )
+        machine, network=network, collective_costs=collective_costs, inputs=inputs, algorithm=algorithm,
+        placement=placement,
+    )  # fmt: skip
+    fold = of_ranks.checked(plan.num_ranks, machine, network)
     exported = ChakraExport(chakra, chakra_target)
     with ProgressLine() as progress:
-        result = ranged.simulate(
+        result = answer.simulate(
             workload,
             plan,
             cluster=machine,
@@ -219,11 +247,14 @@ def train(
             calibration=None if calibration is None else Calibration.load(calibration),
             progress=progress,
             on_compile=progress.compiling,
+            on_stage=progress.stage,
+            fold=fold,
+            placement=placement,
             on_job=exported.write,
             warnings=tuple(warnings),
         )
-    show(ranged.summary(result), json)
-    write_json(ranged.to_json(result), json)
+    show(answer.summary(result), json)
+    write_json(answer.to_json(result), json)
     write_files(result, perfetto, parquet, timeline)
     exported.report()
 

@@ -371,7 +371,8 @@ class Folder:
 
     def _cut(self, parts: Sequence[Part], shut: Sequence[Shut]) -> list[list[tuple[Part, Shut]]]:
         """Parts by run: all that may still be stopped in one, the others in runs of about RUN_TASKS tasks."""
-        sight, ranks = self._sight(parts, shut)
+        # What is exchanged along closed axes later may cross the links of others now: it joins ranks too.
+        sight, ranks = self._sight(parts, [frozenset[str]()] * len(parts))
         component = np.arange(len(ranks) + len(sight.links), dtype=np.int32)
         join_components(sight.ptr, sight.items, component)
         of_rank = np.zeros(self.site.num_ranks, np.int64)

@@ -220,7 +220,7 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
             )
             for episode in folded.episodes
         ),
-        notes=(*folded.notes, *_why_so_many(folded.job, folded)),
+        notes=(*folded.notes, *_why_so_many(folded.job, folded), *([done.sentence] if done.sentence else [])),
         links=None if shows_all else link_uses(folded.job, done.site, folded.table, step, step_ps),
         totals=None if shows_all else collective_totals(folded.job, step),
         observe=lambda ranks: observed(observe(folded, done.site, ranks), ranks, scope),

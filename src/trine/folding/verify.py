@@ -77,7 +77,7 @@ class FoldCheck:
 
     def sentence(self) -> str:
         return (
-            f"folding verified: {self.num_tasks:,} tasks of {self.num_ranks} ranks are equal to the picosecond in the "
+            f"verified: {self.num_tasks:,} tasks of {self.num_ranks} ranks are equal to the picosecond in the "
             f"folded run ({self.num_classes} classes, {self.num_simulated:,} tasks) and in the unfolded one"
         )
 
