@@ -7,7 +7,9 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import numpy as np
 from forms_of_parallelism import model
+from pytest import MonkeyPatch
 from synthetic import Chain
 
 import trine
@@ -16,6 +18,7 @@ from trine.cluster.join import join_nodes, with_usual_fabric
 from trine.cluster.select import slow_down, take_down
 from trine.cluster.topologies import add_host
 from trine.errors import SpecError
+from trine.folding import episodes
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results import Result
@@ -220,6 +223,20 @@ def degraded(rng: Random, cluster: Cluster) -> Cluster:
     if rng.random() < 0.6:
         return slow_down(cluster, [(name, rng.choice((0.5, 0.93)))])
     try:
-        return take_down(cluster, [name])
+        left = take_down(cluster, [name])
+        gpus = np.asarray(left.gpus, np.int64)
+        left.routes(np.repeat(gpus, len(gpus)), np.tile(gpus, len(gpus)))
+        hosts, _ = left.host_routes(gpus)
     except SpecError:
         return cluster
+    return cluster if (hosts < 0).any() != (cluster.hosts_of(gpus) < 0).any() else left
+
+
+def reckless(rng: Random, patch: MonkeyPatch) -> None:
+    """Close axes, stop runs, cut them and give up folding at sizes at which that is never worth while."""
+    patch.setattr(episodes, "MANY_TASKS", rng.choice((0, 0, 300)))
+    patch.setattr(episodes, "WORTH_A_STOP", rng.choice((2.0, 2.0, 1.0, 0.8)))
+    patch.setattr(episodes, "RUN_TASKS", rng.choice((1, 200, 10**6)))
+    patch.setattr(episodes, "MAX_EPISODES", rng.choice((64, 64, 2)))
+    patch.setattr(episodes, "FEW_RANKS", rng.choice((4096, 4096, 0)))
+    patch.setattr(episodes, "MOST_CLASSES", rng.choice((0.25, 0.6)))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import trine
-from trine.cluster.cluster import Cluster, Device, Link
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import Device, Link
 from trine.collectives import expand, make_schedule
 from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.run import MAX_PAIR_TABLE, run_schedule, schedule_graph

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.cluster import Cluster, Device, Link
-from trine.cluster.cluster import LINK_CLASSES
+from trine.cluster.parts import LINK_CLASSES
 from trine.errors import SpecError
 
 

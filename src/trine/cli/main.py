@@ -9,7 +9,20 @@ import sys
 import typer
 
 from trine import __version__
-from trine.cli import calibrate, chakra, check, cluster, cluster_files, collective, graph, hop, trace, train, validate, warmup
+from trine.cli import (
+    calibrate,
+    chakra,
+    check,
+    cluster,
+    cluster_files,
+    collective,
+    graph,
+    hop,
+    trace,
+    train,
+    validate,
+    warmup,
+)
 
 app = typer.Typer(
     name="trine",

@@ -11,8 +11,6 @@ from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.cli.overlap import OverlapAnswer
-    from trine.cluster import Cluster
-    from trine.network.models import Network
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
@@ -64,16 +62,14 @@ class RankOptions:
     seed: int | None = None
     repeat: int | None = None
 
-    def checked(self, num_ranks: int, machine: Cluster | None, network: str | None) -> str:
+    def checked(self, num_ranks: int) -> str:
         """How to fold: ``on``, ``off`` or ``verify``.
 
         Raises InputError for options that contradict each other, name what does not exist, or cannot matter.
         """
-        from trine.network.circuit import network_on
-
         self.stragglers()
         self._check_repeat(num_ranks)
-        self._check_shown(num_ranks, network_on(machine, network))
+        self._check_shown(num_ranks)
         return self._fold(num_ranks)
 
     def _fold(self, num_ranks: int) -> str:
@@ -111,20 +107,12 @@ class RankOptions:
         if self.jitter is None and num_ranks == 1:
             raise InputError("--repeat needs --jitter here: without it one GPU does the same each time")
 
-    def _check_shown(self, num_ranks: int, network: str | Network) -> None:
-        from trine.network.models import network_model, why_unfolded
-
+    def _check_shown(self, num_ranks: int) -> None:
         for number, rank in enumerate(self.show_ranks):
             if not 0 <= rank < num_ranks:
                 raise InputError(f"--show-rank {rank}: ranks are 0 to {num_ranks - 1}")
             if rank in self.show_ranks[:number]:
                 raise InputError(f"--show-rank {rank} is given twice")
-        if not self.show_ranks:
-            return
-        why = why_unfolded(network_model(network))
-        if self.no_fold or self.jitter is not None or why:
-            why = why or ("--no-fold was given" if self.no_fold else "jitter makes every rank different")
-            raise InputError(f"--show-rank is about runs that fold; this one shows every rank, because {why}")
 
 
 class RankAnswer:

@@ -229,7 +229,7 @@ def train(
         machine, network=network, collective_costs=collective_costs, inputs=inputs, algorithm=algorithm,
         placement=placement,
     )  # fmt: skip
-    fold = of_ranks.checked(plan.num_ranks, machine, network)
+    fold = of_ranks.checked(plan.num_ranks)
     exported = ChakraExport(chakra, chakra_target)
     with ProgressLine() as progress:
         result = answer.simulate(

@@ -15,6 +15,7 @@ from trine.cluster.parts import SCALE_UP
 if TYPE_CHECKING:
     from trine.cluster.bulk import BulkRoutes
     from trine.cluster.cluster import Cluster
+    from trine.cluster.layout import Block
 
 Bool = npt.NDArray[np.bool_]
 
@@ -57,7 +58,7 @@ class Likeness:
         for block in bulk.layout.blocks:
             width = len(block.node.links)
             rows = number[block.first_link : block.first_link + width * block.count].reshape(block.count, width)
-            rows = np.concatenate((rows, self._ends(block.devices, block.joined, block.count)), axis=1)
+            rows = np.concatenate((rows, self._ends(block)), axis=1)
             make = np.zeros(block.count, np.int64)
             odd = np.flatnonzero((rows != rows[0]).any(axis=1))
             for copy in [0, *odd.tolist()]:
@@ -68,12 +69,12 @@ class Likeness:
             found[block.devices(local, np.arange(block.count)[:, None])] = make[:, None]
         return found
 
-    def _ends(self, devices: object, joined: frozenset[int], count: int) -> npt.NDArray[np.int32]:
+    def _ends(self, block: Block) -> npt.NDArray[np.int32]:
         """int32[nodes, ends]: the numbers of the links between the NICs of each node and the fabric; -1: none."""
         clos = None if self.bulk is None else self.bulk.clos
-        if clos is None or not joined:
-            return np.zeros((count, 0), np.int32)
-        nics = devices(np.array(sorted(joined)), np.arange(count)[:, None])  # type: ignore[operator]
+        if clos is None or not block.joined:
+            return np.zeros((block.count, 0), np.int32)
+        nics = block.devices(np.array(sorted(block.joined)), np.arange(block.count)[:, None])
         number = self.cluster.link_table.number
         ends = [np.where(links[nics] < 0, -1, number[links[nics]]) for links in (clos.up, clos.down)]
         return np.concatenate(ends, axis=1).astype(np.int32)

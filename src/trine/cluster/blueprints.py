@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import prod
 
-from trine.cluster.cluster import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Wire
 from trine.cluster.fabrics import Plant, add_dragonfly, add_leaves, add_pods, add_spines, check_size, chunks
+from trine.cluster.parts import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Wire
 from trine.errors import SpecError, nearest
 
 MAX_SIZE = 1 << 20

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trine.cluster.cluster import GPU, Cluster, Link
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import GPU, Link
 
 #: Clusters with more links are not searched for their bisection: it takes too long.
 MAX_LINKS = 100_000

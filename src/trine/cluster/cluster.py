@@ -13,27 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.circuits import Circuits
+from trine.cluster.columns import Columns
 from trine.cluster.parts import (
     EVIDENCE,
-    FABRICS,
     GPU,
-    HOST,
-    HOST_LINK,
     KINDS,
-    LEAVED,
     LIBRARIES,
-    LINK_CLASSES,
-    NIC,
-    SCALE_OUT,
-    SCALE_UP,
-    SWITCH,
     Device,
     Fabric,
     Link,
-    Wire,
     check_link,
-    make_links,
-    wire_of,
 )
 from trine.cluster.routing import MAX_KEPT, SPLIT, Path, Router, check_routing
 from trine.cluster.tables import DeviceTable, LinkTable
@@ -46,32 +35,9 @@ if TYPE_CHECKING:
 #: Clusters of so many devices are searched for single routes: that is faster than looking at their nodes.
 SEARCHED = 4096
 
-__all__ = [
-    "EVIDENCE",
-    "FABRICS",
-    "GPU",
-    "HOST",
-    "HOST_LINK",
-    "KINDS",
-    "LEAVED",
-    "LIBRARIES",
-    "LINK_CLASSES",
-    "NIC",
-    "SCALE_OUT",
-    "SCALE_UP",
-    "SWITCH",
-    "Cluster",
-    "Device",
-    "Fabric",
-    "Link",
-    "Wire",
-    "make_links",
-    "wire_of",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(Columns):
     """Devices and links, checked on construction.
 
     Large machines hold both as columns (:mod:`trine.cluster.tables`), which read like tuples; :attr:`link_table` and
@@ -136,54 +102,6 @@ class Cluster:
             check_link(links.unnamed(i), self.devices)
 
     @cached_property
-    def device_table(self) -> DeviceTable:
-        """The devices as columns."""
-        return DeviceTable.of(self.devices)
-
-    @cached_property
-    def link_table(self) -> LinkTable:
-        """The links as columns."""
-        return LinkTable.of(self.links)
-
-    @cached_property
-    def gpus(self) -> tuple[int, ...]:
-        """Indices of the GPUs, in the order of the devices: the ranks of a job fill them in this order."""
-        return tuple(np.flatnonzero(self.device_table.where(GPU)).tolist())
-
-    @property
-    def node_of(self) -> npt.NDArray[np.int32]:
-        """int32[devices]: a number of the node (host) that each belongs to; -1: none, such as switches of a fabric."""
-        return self.device_table.node
-
-    @property
-    def link_names(self) -> Sequence[str]:
-        """Names of the links; those of large machines are made when they are asked for."""
-        return self.link_table.names
-
-    @property
-    def device_names(self) -> Sequence[str]:
-        """Names of the devices, likewise."""
-        return self.device_table.names
-
-    def link_name(self, link: int) -> str:
-        """The name of one link."""
-        return self.link_names[link]
-
-    def device_name(self, device: int) -> str:
-        """The name of one device."""
-        return self.device_names[device]
-
-    @property
-    def link_bytes_per_s(self) -> npt.NDArray[np.int64]:
-        """int64[links]."""
-        return self.link_table.bytes_per_s
-
-    @property
-    def link_latency_ps(self) -> npt.NDArray[np.int64]:
-        """int64[links]."""
-        return self.link_table.latency_ps
-
-    @cached_property
     def _index(self) -> dict[str, int]:
         return {device.name: i for i, device in enumerate(self.devices)}
 
@@ -207,22 +125,6 @@ class Cluster:
         from trine.cluster.alike import Likeness
 
         return Likeness(self, self._bulk)
-
-    @cached_property
-    def _links_from(self) -> tuple[tuple[Link, ...], ...] | None:
-        """Of clusters that hold objects."""
-        if isinstance(self.links, LinkTable):
-            return None
-        found: list[list[Link]] = [[] for _ in self.devices]
-        for link in self.links:
-            found[link.source].append(link)
-        return tuple(map(tuple, found))
-
-    def links_from(self, device: int) -> tuple[Link, ...]:
-        """The links that start at the device of this index, in order."""
-        if self._links_from is not None:
-            return self._links_from[device]
-        return tuple(self.links[link] for link in self.link_table.links_from(device).tolist())
 
     @cached_property
     def islands(self) -> npt.NDArray[np.int64]:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster, Link
+from trine.cluster.cluster import Cluster
 from trine.cluster.draw_layout import lay_out
 from trine.cluster.draw_picture import MORE, Line, Mark, Picture
+from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Link
 from trine.errors import InputError, MissingExtraError
 from trine.units import format_bandwidth, format_time
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from trine.cluster.cluster import GPU, HOST, SCALE_UP, SWITCH, Cluster
+from trine.cluster.cluster import Cluster
 from trine.cluster.draw_picture import MAX_INSIDE, MAX_ROW, Frame, Picture
+from trine.cluster.parts import GPU, HOST, SCALE_UP, SWITCH
 
 _ROW = 1.25
 _STEP = 1.12

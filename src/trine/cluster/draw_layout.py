@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from trine.cluster.cluster import GPU, HOST, SWITCH, Cluster, Link
+from trine.cluster.cluster import Cluster
 from trine.cluster.draw_hosts import fabric_levels, lay_out_hosts
 from trine.cluster.draw_picture import MAX_CIRCLE, MAX_SIDE, Line, Mark, Picture, short
+from trine.cluster.parts import GPU, HOST, SWITCH, Link
 
 
 def lay_out(cluster: Cluster) -> Picture:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trine.cluster.cluster import Cluster, Link
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import Link
 
 #: Devices drawn inside hosts, and switches drawn in one row of the fabric; the rest is said in words.
 MAX_INSIDE, MAX_ROW, MAX_SIDE, MAX_CIRCLE = 64, 14, 8, 48

@@ -10,22 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.circuits import Circuits
-from trine.cluster.cluster import (
-    GPU,
-    HOST,
-    HOST_LINK,
-    LEAVED,
-    NIC,
-    SCALE_UP,
-    SWITCH,
-    Cluster,
-    Device,
-    Fabric,
-    Wire,
-    make_links,
-)
+from trine.cluster.cluster import Cluster
 from trine.cluster.gpus import load_gpu
 from trine.cluster.links import LinkType, link_named
+from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Device, Fabric, Wire, make_links
 from trine.cluster.topologies import add_host, build_topology
 from trine.cluster.written import exact_bandwidth, exact_time, to_mapping
 from trine.errors import InputError, SpecError, nearest

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from trine.cluster.cluster import GPU, Cluster, Link
+from trine.cluster.cluster import Cluster
 from trine.cluster.layout import trimmed
 from trine.cluster.lookup import likely_names, links_named
+from trine.cluster.parts import GPU, Link
 from trine.cluster.reach import reached
 from trine.cluster.tables import LinkNumbers, LinkTable
 from trine.errors import SpecError, nearest

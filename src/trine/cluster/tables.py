@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,27 @@ from trine.cluster.parts import Device, Link
 if TYPE_CHECKING:
     from trine.cluster.layout import Layout
 
+T = TypeVar("T")
 #: Up to here all objects are made and kept as soon as one is asked for.
 KEPT = 1 << 14
+
+
+class _Made(Lazy[T]):
+    """Items that are made when they are looked at; of short tables all at once, and kept."""
+
+    @abstractmethod
+    def _made(self, index: int) -> T:
+        """A new item."""
+
+    @cached_property
+    def _kept(self) -> tuple[T, ...] | None:
+        return tuple(map(self._made, range(len(self)))) if len(self) <= KEPT else None
+
+    def item(self, index: int) -> T:
+        return self._made(index) if self._kept is None else self._kept[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._made, range(len(self))) if self._kept is None else iter(self._kept)
 
 
 class DeviceKind(NamedTuple):
@@ -45,7 +65,7 @@ class LinkNumbers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class DeviceTable(Lazy[Device]):
+class DeviceTable(_Made[Device]):
     """``kind``: int32[devices], index into ``kinds``. ``node``: int32[devices], index into ``node_names``, -1: none.
 
     ``layout``: how the machine is made of nodes alike, None where nobody knows.
@@ -60,16 +80,6 @@ class DeviceTable(Lazy[Device]):
 
     def __len__(self) -> int:
         return len(self.kind)
-
-    @cached_property
-    def _kept(self) -> tuple[Device, ...] | None:
-        return tuple(map(self._made, range(len(self)))) if len(self) <= KEPT else None
-
-    def item(self, index: int) -> Device:
-        return self._made(index) if self._kept is None else self._kept[index]
-
-    def __iter__(self) -> Iterator[Device]:
-        return map(self._made, range(len(self))) if self._kept is None else iter(self._kept)
 
     def _made(self, index: int) -> Device:
         what, node = self.kinds[self.kind[index]], int(self.node[index])
@@ -106,7 +116,7 @@ class DeviceTable(Lazy[Device]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LinkTable(Lazy[Link]):
+class LinkTable(_Made[Link]):
     """``source``, ``target``: int32[links], devices. ``number``: int32[links], index into ``numbers``."""
 
     numbers: tuple[LinkNumbers, ...]
@@ -118,16 +128,6 @@ class LinkTable(Lazy[Link]):
 
     def __len__(self) -> int:
         return len(self.number)
-
-    @cached_property
-    def _kept(self) -> tuple[Link, ...] | None:
-        return tuple(map(self._made, range(len(self)))) if len(self) <= KEPT else None
-
-    def item(self, index: int) -> Link:
-        return self._made(index) if self._kept is None else self._kept[index]
-
-    def __iter__(self) -> Iterator[Link]:
-        return map(self._made, range(len(self))) if self._kept is None else iter(self._kept)
 
     def _made(self, index: int) -> Link:
         return replace(self.unnamed(index), name=self.names[index])

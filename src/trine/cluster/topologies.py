@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trine.cluster.blueprints import BLUEPRINTS, known_texts, shape_of
-from trine.cluster.cluster import HOST, HOST_LINK, SWITCH, Cluster, Device, Wire, make_links, wire_of
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import HOST, HOST_LINK, SWITCH, Device, Wire, make_links, wire_of
 from trine.errors import SpecError
 from trine.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trine.cluster.circuits import Circuits
-from trine.cluster.cluster import HOST, HOST_LINK, LEAVED, SCALE_UP, Cluster, Device, Fabric, Link
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Device, Fabric, Link
 from trine.units import PS_PER_S
 
 

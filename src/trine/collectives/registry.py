@@ -101,12 +101,8 @@ def make_schedule(
     ------
     InputError: unknown kind, algorithm or parameter, or a number out of range.
     """
-    base, _, text = ("", "", "") if algorithm is None else algorithm.partition(":")
-    name = _default(kind) if algorithm is None else f"{kind}/{base}"
-    if name not in ALGORITHMS:
-        if not known_algorithms(kind):
-            raise InputError(f"unknown collective {kind!r}{nearest(kind, known_kinds())}")
-        raise InputError(f"{kind} has no algorithm {base!r}{nearest(base, known_algorithms(kind))}")
+    text = "" if algorithm is None else algorithm.partition(":")[2]
+    name = known_name(kind, algorithm)
     if num_ranks < 1:
         raise InputError(f"a collective needs at least one rank, got {num_ranks}")
     if size_bytes < 0:
@@ -119,6 +115,22 @@ def make_schedule(
     if not text and not parameters:
         return make(num_ranks, size_bytes, root)
     return make(num_ranks, size_bytes, root, **_parameters(name, make, text, parameters))
+
+
+def known_name(kind: str, algorithm: str | None) -> str:
+    """``kind/name`` of an algorithm, without its parameters; None takes the first.
+
+    Raises
+    ------
+    InputError: unknown kind or algorithm; names the nearest.
+    """
+    base = "" if algorithm is None else algorithm.partition(":")[0]
+    name = _default(kind) if algorithm is None else f"{kind}/{base}"
+    if name not in ALGORITHMS:
+        if not known_algorithms(kind):
+            raise InputError(f"unknown collective {kind!r}{nearest(kind, known_kinds())}")
+        raise InputError(f"{kind} has no algorithm {base!r}{nearest(base, known_algorithms(kind))}")
+    return name
 
 
 def _default(kind: str) -> str:

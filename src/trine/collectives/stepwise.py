@@ -8,7 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trine.cluster.cluster import SCALE_OUT, Cluster
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
 from trine.collectives.library import Collectives
 from trine.collectives.library.conventions import bus_factor, sent_bytes

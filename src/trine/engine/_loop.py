@@ -8,6 +8,7 @@ from trine._jit import Int, inlined, kernel
 from trine.engine._heap import pop, push
 from trine.engine._pace import begin_paced, ends_now, press, repace
 from trine.engine._serve import serve
+from trine.engine._share import share
 from trine.engine._state import (
     AMOUNT,
     COMPUTE,
@@ -51,15 +52,14 @@ from trine.engine._state import (
     Tasks,
 )
 from trine.engine._switch import circuit_event, settle
-from trine.network._circuit import HAS_CHANGED, NONE, Circuits
-from trine.network._dispatch import FIRST_QUEUE, assign_rates
-from trine.network._flows import add_flow, drain_ps, find_component, remove_flow
+from trine.network._circuit_state import HAS_CHANGED, NONE, Circuits
+from trine.network._dispatch import FIRST_QUEUE
+from trine.network._flows import add_flow, remove_flow
 from trine.network._limits import MAX_PS
 from trine.network._state import (
     FIELDS,
     FLOW_END_PS,
     FLOW_TASK,
-    NEW_RATE,
     QUEUED_PS,
     RATE,
     REMAINING,
@@ -186,7 +186,7 @@ def advance(
                 size, late = serve(tasks, routes, links, heap, size, num_dirty, now)
             else:
                 sweep += 1
-                size, late = _share(model, links, flows, heap, size, num_dirty, sweep, now)
+                size, late = share(model, links, flows, heap, size, num_dirty, sweep, now)
             num_dirty = np.int64(0)
             if late >= 0:
                 scalars[LATE_TASK] = late
@@ -292,56 +292,3 @@ def _release(tasks: Tasks, finished: Int, num_ready: Int) -> Int:
             tasks.ready[U(num_ready)] = after
             num_ready += 1
     return num_ready
-
-
-@inlined
-def _share(
-    model: Int, links: Links, flows: Flows, heap: Int64, size: Int, num_dirty: Int, sweep: Int, now: Int
-) -> tuple[Int, Int]:
-    """Share out every component that holds a dirty link; returns the size of the heap, and a task too late or -1."""
-    late = np.int64(-1)
-    for at in range(num_dirty):
-        seed = np.int64(links.dirty[U(at)])
-        links.is_dirty[U(seed)] = 0
-        if links.mark[U(seed)] == sweep or links.head[U(seed)] < 0:
-            continue
-        num_links, num_flows = find_component(links, flows, seed, sweep)
-        assign_rates(model, links, flows, num_links, num_flows)
-        size, beyond = _foresee(flows, heap, size, now, num_flows)
-        late = max(late, beyond)
-    return size, late
-
-
-@inlined
-def _foresee(flows: Flows, heap: Int64, size: Int, now: Int, num_flows: Int) -> tuple[Int, Int]:
-    """Take over the new rates of a component, and put its next ends on the heap; returns its size, and a task or -1.
-
-    Only the earliest ends are put there: they change the component, and it will be looked at again. The task is one
-    that would end after MAX_PS.
-    """
-    late = np.int64(-1)
-    earliest_ps = np.int64(MAX_PS)
-    for at in range(num_flows):
-        slot = np.int64(flows.found[U(at)])
-        end_ps = flows.whole[U(FIELDS * slot + FLOW_END_PS)]
-        rate = flows.real[U(FIELDS * slot + RATE)]
-        new_rate = flows.real[U(FIELDS * slot + NEW_RATE)]
-        if new_rate != rate:
-            elapsed_ps = now - flows.whole[U(FIELDS * slot + SINCE_PS)]
-            remaining = flows.real[U(FIELDS * slot + REMAINING)] - rate * np.float64(elapsed_ps) / 1e12
-            delay_ps = drain_ps(remaining, new_rate)
-            if delay_ps > MAX_PS - now:
-                late = flows.whole[U(FIELDS * slot + FLOW_TASK)]
-            end_ps = now + delay_ps
-            flows.real[U(FIELDS * slot + REMAINING)] = remaining
-            flows.real[U(FIELDS * slot + RATE)] = new_rate
-            flows.whole[U(FIELDS * slot + SINCE_PS)] = now
-            flows.whole[U(FIELDS * slot + FLOW_END_PS)] = end_ps
-        earliest_ps = min(earliest_ps, end_ps)
-    for at in range(num_flows):
-        slot = np.int64(flows.found[U(at)])
-        due = flows.whole[U(FIELDS * slot + FLOW_END_PS)] == earliest_ps
-        if due and flows.whole[U(FIELDS * slot + QUEUED_PS)] != earliest_ps:
-            flows.whole[U(FIELDS * slot + QUEUED_PS)] = earliest_ps
-            size = push(heap, size, earliest_ps, -1 - slot)
-    return size, late

@@ -9,6 +9,16 @@ from trine.engine._heap import push
 from trine.engine._sort import sort
 from trine.engine._state import AMOUNT, HALVES, ROUTE, START_PS, WORDS, Int64, Routes, Tasks
 from trine.network._circuit import (
+    end_setup,
+    join_circuit,
+    leave_circuit,
+    leave_line,
+    stop_waiting,
+    take_room,
+    wait_for_circuit,
+    wait_for_room,
+)
+from trine.network._circuit_state import (
     ASKING,
     BUFFER,
     BUSY,
@@ -41,14 +51,6 @@ from trine.network._circuit import (
     STANDS,
     UNDERWAY,
     Circuits,
-    end_setup,
-    join_circuit,
-    leave_circuit,
-    leave_line,
-    stop_waiting,
-    take_room,
-    wait_for_circuit,
-    wait_for_room,
 )
 from trine.network._flows import drain_ps
 from trine.network._limits import MAX_PS

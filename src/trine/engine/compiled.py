@@ -55,7 +55,7 @@ from trine.engine.describe import describe_task, faster_than_full
 from trine.engine.latency import entry_ps
 from trine.errors import SimulationError
 from trine.model.taskgraph import TRANSFER, Int64, Records, TaskGraph
-from trine.network._circuit import Circuits, new_circuits
+from trine.network._circuit_state import Circuits, new_circuits
 from trine.network._dispatch import CODES, FIRST_QUEUE
 from trine.network._limits import FULL_PPM, MAX_PS
 from trine.network._state import FIELDS, FLOW_END_PS, Flows, Links, grown_flows, new_flows, new_links, num_slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -23,7 +24,9 @@ from trine.network.models import Network, network_model, why_unfolded
 from trine.parallel.instantiate import Placement, instantiate
 from trine.parallel.stragglers import Stragglers
 from trine.results import Result
+from trine.results.records import Ends
 from trine.results.scope import FoldStage, Scope
+from trine.results.traffic import LinkUse
 
 FOLDING = ("on", "off", "verify")
 #: Results of up to so many ranks show all of them.
@@ -50,6 +53,7 @@ class JobRun:
     site: Site
     why: str = ""
     sentence: str = ""
+    ends: Ends | None = None
 
 
 @dataclass(slots=True)
@@ -144,6 +148,7 @@ class JobRunner:
             graph=seen.graph,
             records=seen.records,
             memory=seen.memory,
+            ends=seen.ends,
             ranks=tuple(ranks),
             num_ranks=self.site.num_ranks,
             num_simulated=max(episode.partition.num_classes for episode in folded.episodes),
@@ -206,6 +211,11 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
     shows_all = len(done.ranks) == done.num_ranks
     step = None if len(step_ends) == 1 else len(step_ends) - 1
     step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
+
+    @cache
+    def uses() -> tuple[LinkUse, ...]:
+        return link_uses(folded.job, done.site, folded.table, step, step_ps)
+
     scope = Scope(
         ranks=done.ranks,
         num_ranks=done.num_ranks,
@@ -221,9 +231,13 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
             for episode in folded.episodes
         ),
         notes=(*folded.notes, *_why_so_many(folded.job, folded), *([done.sentence] if done.sentence else [])),
-        links=None if shows_all else link_uses(folded.job, done.site, folded.table, step, step_ps),
+        links=None if shows_all else uses(),
         totals=None if shows_all else collective_totals(folded.job, step),
-        observe=lambda ranks: observed(observe(folded, done.site, ranks), ranks, scope),
+        observe=lambda ranks: observed(
+            observe(folded, done.site, ranks),
+            ranks,
+            replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step)),
+        ),
         class_of=lambda rank: folded.class_of(rank)[0],
         class_size=lambda rank: folded.class_of(rank)[1],
         spread=lambda: spread_ranks(folded),

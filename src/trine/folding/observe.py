@@ -1,6 +1,6 @@
 """A folded run seen from some of its ranks: their tasks with the times of those very ranks.
 
-What arrives from a rank that is not observed is kept as an *arrival*: the task of that rank, without its bytes, on the
+What arrives from a rank that is not observed is kept as an *arrival*: a copy of the task of that rank, on the
 rank that waits for it.
 """
 
@@ -18,6 +18,7 @@ from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, Sketch
 from trine.model.memory import MemoryEvents
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, Records, TaskGraph
+from trine.results.records import Ends
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -31,6 +32,7 @@ class Observation:
     graph: TaskGraph
     records: Records
     memory: MemoryEvents
+    ends: Ends | None
 
 
 def observe(run: FoldedRun, site: Site, ranks: Sequence[int]) -> Observation:
@@ -43,6 +45,7 @@ class _Arrivals:
     """Tasks of one unobserved rank that one row waits for: numbers in its sketch, rising, and where they begin."""
 
     row: int
+    peer: int
     sketch: Sketch
     tasks: Int64
     times: Times
@@ -92,7 +95,29 @@ class _Observer:
             network=self.run.network,
         )
         graph = self._graph(counts, before[order])
-        return Observation(graph=graph, records=records, memory=self._memory())
+        return Observation(graph=graph, records=records, memory=self._memory(), ends=self._ends(graph))
+
+    def _ends(self, graph: TaskGraph) -> Ends:
+        """Between which ranks the tasks were."""
+        shown = np.array(self.ranks, np.int64)
+        sender, peer = shown[graph.rank], np.full(self.num_tasks, -1, np.int64)
+        for row, (sketch, rank) in enumerate(zip(self.sketches, self.ranks, strict=True)):
+            first = int(self.base[row])
+            peers = self._ends_of(sketch, rank)
+            peer[first : first + sketch.num_tasks] = np.where(sketch.kind == TRANSFER, peers, -1)
+        is_copy = np.zeros(self.num_tasks, np.bool_)
+        for arrival in self.arrivals:
+            own = slice(arrival.first, arrival.first + len(arrival.tasks))
+            kind = arrival.sketch.kind[arrival.tasks]
+            sender[own] = arrival.peer
+            peer[own] = np.where(kind == TRANSFER, self._ends_of(arrival.sketch, arrival.peer)[arrival.tasks], -1)
+            is_copy[own] = kind != TRANSFER
+        return Ends(rank=sender, peer=peer, is_copy=is_copy)
+
+    def _ends_of(self, sketch: Sketch, rank: int) -> Int64:
+        """Whom each task of a rank goes to; the rank itself where it copies from or to its host."""
+        peers = sketch.peers[self.job.row_of[rank]].astype(np.int64)
+        return np.concatenate([peers, [rank] * (1 + len(HOSTS))])[sketch.role]
 
     # -- dependencies ----------------------------------------------------------------------------------------------
 
@@ -122,7 +147,7 @@ class _Observer:
 
     def _arrive(self, row: int, peer: int, sketch: Sketch, tasks: Int64) -> Int64:
         unique, inverse = np.unique(tasks, return_inverse=True)
-        self.arrivals.append(_Arrivals(row, sketch, unique, self._times_of(peer), self.num_tasks))
+        self.arrivals.append(_Arrivals(row, peer, sketch, unique, self._times_of(peer), self.num_tasks))
         self.num_tasks += len(unique)
         return self.arrivals[-1].first + inverse.ravel()
 
@@ -173,7 +198,7 @@ class _Observer:
                 lambda row, sketch: np.where(sketch.stream >= 0, sketch.stream + row * streams, -1), -1
             ).astype(np.int32),
             duration_ps=self._durations(),
-            size_bytes=self._own(lambda row, sketch: sketch.size_bytes, 0).astype(np.int64),
+            size_bytes=self._joined(lambda sketch: sketch.size_bytes).astype(np.int64),
             route=route,
             need=counts.astype(np.int32),
             predecessor_ptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),

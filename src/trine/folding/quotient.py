@@ -188,11 +188,12 @@ class QuotientBuilder:
         peers = part.sketch.peers[self.row_of_rank[rank]]
         classes = self.partition.class_of[peers[roles]]
         positions = self._positions(part, rank)
-        named = (id(self.parts[p].number_of) for p in self.part_of[classes].tolist())
+        others = [None if c < 0 else self.parts[self.part_of[c]] for c in classes.tolist()]  # None: that rank has ended
+        named = (0 if other is None else id(other.number_of) for other in others)
         key = (id(part.edges), *named, -1, *positions.values())
         if key not in self._resolved:
-            others = dict(zip(roles, (self.parts[p] for p in self.part_of[classes].tolist()), strict=True))
-            self._resolved[key] = _resolve_edges(part, others, positions, self._describe)
+            by_role = dict(zip(roles, others, strict=True))
+            self._resolved[key] = _resolve_edges(part, by_role, positions, self._describe)
         bases = np.zeros(part.sketch.peers.shape[1] + 1, np.int64)
         bases[roles] = self.base[classes]
         bases[SELF] = self.base[number]
@@ -291,7 +292,7 @@ def _pressure_of(sketch: Sketch) -> Int32:
 
 
 def _resolve_edges(
-    part: Part, others: dict[int, Part], positions: dict[int, int], describe: Callable[[Part], str]
+    part: Part, others: dict[int, Part | None], positions: dict[int, int], describe: Callable[[Part], str]
 ) -> _Resolved:
     edges = part.edges
     number = np.full(len(edges), -1, np.int64)
@@ -299,6 +300,8 @@ def _resolve_edges(
     number[own] = part.number_of[edges.key[own]]
     _check_own(part, edges, own)
     for role, other in others.items():
+        if other is None:
+            continue
         at = np.flatnonzero(edges.role == role)
         tasks = named_tasks(edges, at, other.sketch, positions.get(role, -1))
         if (tasks < 0).any():

@@ -19,6 +19,7 @@ from trine.model.taskgraph import TRANSFER
 from trine.units import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 
 #: Links must carry for several classes, and classes be apart, for this share of the run: less cannot move it by more.
 WORTH_A_WORD = 2e-3
@@ -61,9 +62,10 @@ def apart_ps(run: FoldedRun) -> int:
 
 
 def shared_s(job: JobSketch, site: Site, partition: Partition) -> float:
-    """The most seconds that a link takes for what ranks of several classes send over it, in collectives of one kind.
+    """The most seconds that a link takes for what several classes send over it to several, in collectives of one kind.
 
-    Copies to and from the host are left out: they are short, and what follows does not hang on their order.
+    What all goes to one rank is left out, as it waits for all of it in any order, and so are copies to and from the
+    host, which are short.
     """
     crossing: dict[object, _Crossing] = {}
     table = RouteTable(site.routes)
@@ -72,25 +74,28 @@ def shared_s(job: JobSketch, site: Site, partition: Partition) -> float:
             if kind not in crossing:
                 crossing[kind] = _Crossing(len(site.link_bytes_per_s), partition.num_classes)
             ptr, links = table.of_role(sketch, role)
-            crossing[kind].add(np.repeat(partition.class_of[sketch.ranks], np.diff(ptr)), links, size_bytes)
+            senders, receivers = partition.class_of[sketch.ranks], partition.class_of[sketch.peers[:, role]]
+            counts = np.diff(ptr)
+            crossing[kind].add(np.repeat(senders, counts), np.repeat(receivers, counts), links, size_bytes)
     return max((one.shared_s(site.link_bytes_per_s) for one in crossing.values()), default=0.0)
 
 
 class _Crossing:
-    """Who crosses each link: the least and the greatest class, and the bytes of all; int64[links] each."""
+    """Of each link, the bytes and the least and the greatest class of who sends and who receives: int64[links] each."""
 
     def __init__(self, num_links: int, num_classes: int) -> None:
-        self.least, self.most = np.full(num_links, num_classes), np.full(num_links, -1)
+        self.least, self.most = np.full((2, num_links), num_classes), np.full((2, num_links), -1)
         self.carried = np.zeros(num_links, np.int64)
 
-    def add(self, classes: npt.NDArray[np.int32], links: npt.NDArray[np.int32], size_bytes: int) -> None:
-        known = classes >= 0
-        np.minimum.at(self.least, links[known], classes[known])
-        np.maximum.at(self.most, links[known], classes[known])
+    def add(self, senders: Int32, receivers: Int32, links: Int32, size_bytes: int) -> None:
+        known = (senders >= 0) & (receivers >= 0)
+        for least, most, classes in zip(self.least, self.most, (senders, receivers), strict=True):
+            np.minimum.at(least, links[known], classes[known])
+            np.maximum.at(most, links[known], classes[known])
         np.add.at(self.carried, links, size_bytes)
 
     def shared_s(self, bytes_per_s: Int64) -> float:
-        shared = self.most > self.least
+        shared = (self.most > self.least).all(axis=0)
         return float((self.carried[shared] / bytes_per_s[shared]).max(initial=0.0))
 
 

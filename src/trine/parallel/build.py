@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.collectives.registry import known_name
 from trine.errors import PlanError
-from trine.model.program import Job, RankProgram
+from trine.model.program import Collective, Job, RankProgram, Send
 from trine.model.workload import Workload
 from trine.parallel.contention_order import in_sequence
 from trine.parallel.context import JobContext
@@ -55,6 +56,8 @@ def build_job(
 
     Raises PlanError when the layout, the batch or the cuts cannot run.
     """
+    for kind, algorithm in plan.algorithms:
+        known_name(kind, algorithm)
     context = JobContext(workload, plan, compute, launch)
     check_offload(context, has_host)
     context.host_bytes_per_s = host_bytes_per_s
@@ -99,7 +102,7 @@ def build_job(
         buckets=buckets,
         num_split_operators=len(context.splits),
         evidence_ps=context.evidence_ps,
-        warnings=_warnings(context),
+        warnings=(*_warnings(context), *_unused_algorithms(plan, job)),
     )
     return job, report
 
@@ -112,6 +115,19 @@ def _program_of(plan: Plan, positions: int) -> tuple[int, ...]:
     if positions > 1:
         stage = stage * positions + grid.coordinates(ranks, "ep")
     return tuple(stage.tolist())
+
+
+def _unused_algorithms(plan: Plan, job: Job) -> tuple[str, ...]:
+    """A sentence about algorithms of collectives that the job never runs."""
+    if not plan.algorithms:
+        return ()
+    steps = [step for program in job.programs for step in program.steps]
+    used = {step.kind for step in steps if isinstance(step, Collective)}
+    used |= {"send_recv"} if any(isinstance(step, Send) for step in steps) else set()
+    unused = [kind for kind, _ in plan.algorithms if kind not in used]
+    if not unused:
+        return ()
+    return (f"the job has no {' and no '.join(unused)}: the algorithm given for it does not matter",)
 
 
 def _warnings(context: JobContext) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trine.errors import PlanError
 from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_OPTIMIZER, PHASE_RECOMPUTE, Label
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
+from trine.network._limits import MAX_PS
 from trine.parallel.chunks import Chunk, operators_by_chunk
 from trine.parallel.expert_load import expert_load
 from trine.parallel.extension import BOTH, INPUT_PART
@@ -20,10 +21,13 @@ from trine.parallel.recompute import check_recompute, recompute_notes, recompute
 from trine.parallel.schedules import SCHEDULES, Pipeline
 from trine.parallel.stages import Crossing, Stages, cut_into_stages
 from trine.parallel.tensor import TensorSplit, local_parameter_bytes, split_operators
+from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
 
+#: Sums of some thousand tensors of this size still fit into an int64.
+MAX_TENSOR_BYTES = 2**50
 #: The share of an operator that is not divided.
 WHOLE = Fraction(1)
 PHASE_NUMBER = {FORWARD: PHASE_FORWARD, BACKWARD: PHASE_BACKWARD, OPTIMIZER: PHASE_OPTIMIZER}
@@ -152,6 +156,8 @@ class JobContext:
     def _duration(self, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
         answer = self.compute.duration(op, self.portions.split(op, batch, share, self.split_of(op)))
         ps = answer.ps * self.portions.repeats(op)
+        if ps > MAX_PS:
+            raise PlanError(f"operator {op.layer or op.name!r} takes {ps / PS_PER_S:.3g} s, more than a run may last")
         if part == BOTH:
             return ps, answer.evidence
         return (ps + (part == INPUT_PART)) // 2, "assumed"
@@ -163,6 +169,8 @@ class JobContext:
             tensor = self.workload.tensors[tensor_id]
             scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims) * self.portions.of_tensor(tensor)
             size = self._bytes[tensor_id, batch] = -(-tensor.size_bytes * scale.numerator // scale.denominator)
+            if size > MAX_TENSOR_BYTES:
+                raise PlanError(f"a tensor of {size / 2**50:.3g} PiB at a batch of {batch} is more than any GPU holds")
         return size
 
     def rank_bytes(self, tensor_id: int, batch: int) -> int:

@@ -128,6 +128,9 @@ class Plan:
                 _require_positive(name, getattr(self, name))
         if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
             raise PlanError(f"a batch is at most {MAX_BATCH} samples")
+        kinds = [kind for kind, _ in self.algorithms]
+        if len(set(kinds)) < len(kinds):
+            raise PlanError(f"algorithms name a collective twice: {', '.join(kinds)}")
         _require_one_of("data", self.data, DATA_MODES)
         if self.schedule not in SCHEDULES:
             _require_one_of("schedule", self.schedule, SCHEDULES.names())

@@ -20,6 +20,17 @@ COLUMNS = (
 )  # fmt: skip
 
 
+class Ends(NamedTuple):
+    """Between whom tasks really were, where a graph shows some ranks only; int64[tasks] each.
+
+    rank, peer: as in the TaskGraph, but numbers of ranks, of those that are not shown too. is_copy: bool, joins of ranks that are not shown, which somebody shown waits for: no rows of the table.
+    """
+
+    rank: npt.NDArray[np.int64]
+    peer: npt.NDArray[np.int64]
+    is_copy: npt.NDArray[np.bool_]
+
+
 class RecordTable(NamedTuple):
     """Columns of one length; a text column is coded: ``categories[name][code]``, -1 for none."""
 
@@ -32,8 +43,10 @@ class RecordTable(NamedTuple):
         return [words[code] for code in self.columns[name].tolist()]
 
 
-def record_table(graph: TaskGraph, records: Records, reasons: npt.NDArray[np.int8]) -> RecordTable:
-    """Return the table of a run; ``reasons`` is :func:`trine.results.waits.wait_reasons`.
+def record_table(
+    graph: TaskGraph, records: Records, reasons: npt.NDArray[np.int8], ends: Ends | None = None
+) -> RecordTable:
+    """Return the table of a run; ``reasons`` is :func:`trine.results.waits.wait_reasons`, ``ends`` who took part.
 
     ``rank`` and ``peer`` are numbers; ``stream`` is the stream of a compute task; ``collective`` the number of the
     collective operation.
@@ -69,6 +82,10 @@ def record_table(graph: TaskGraph, records: Records, reasons: npt.NDArray[np.int
         "operator": graph.operator_names,
         "wait_reason": REASONS,
     }
+    if ends is not None:
+        columns |= {"rank": ends.rank, "peer": ends.peer}
+        columns = {name: column[~ends.is_copy] for name, column in columns.items()}
+        columns["task"] = np.arange(len(columns["task"]))
     return RecordTable(columns, words)
 
 

@@ -18,7 +18,8 @@ from trine.results import activity, document, metrics, summary, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.records import RecordTable, record_table
-from trine.results.scope import Scope
+from trine.results.restrict import only_ranks
+from trine.results.scope import Part, Scope
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class Result:
     memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known. power_w: the same of the
     highest power of each, in watts.
     not_modelled: sentences about what the run leaves out.
-    scope: what the rows of the graph stand for where the run was folded; None: each rank has a row and was simulated.
+    scope: what the rows of the graph stand for where the run was folded; None: each rank was simulated by itself.
+    part: which ranks the graph shows; None: all.
     """
 
     graph: TaskGraph
@@ -79,6 +81,7 @@ class Result:
     memory_capacity_bytes: tuple[int, ...] = field(default=())
     scope: Scope | None = None
     power_w: tuple[int, ...] = field(default=())
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w"):
@@ -91,12 +94,12 @@ class Result:
     @property
     def num_ranks(self) -> int:
         """Ranks of the job, of which the graph may show some only."""
-        return len(self.graph.rank_names) if self.scope is None else self.scope.num_ranks
+        return len(self.graph.rank_names) if self.part is None else self.part.num_ranks
 
     @property
     def shown_ranks(self) -> tuple[int, ...]:
         """The rank of each row of the graph and of :attr:`rank_times`."""
-        return tuple(range(len(self.graph.rank_names))) if self.scope is None else self.scope.ranks
+        return tuple(range(len(self.graph.rank_names))) if self.part is None else self.part.ranks
 
     def rank(self, rank: int) -> Result:
         """What happened on one rank, whichever it is, as a result that shows this rank only.
@@ -108,24 +111,23 @@ class Result:
     def of_ranks(self, ranks: Sequence[int]) -> Result:
         """A result that shows the given ranks, in this order; its times are exactly theirs.
 
-        Raises InputError for a rank that the job does not have or that is named twice, and where nothing was folded
-        (then every rank has a row already).
+        Raises InputError for a rank that the job does not have or that is named twice, and, where nothing was folded,
+        for one that this result does not show.
         """
-        if self.scope is None:
-            raise InputError("this run was not folded: every rank has a row in rank_times and record_table")
         for rank in ranks:
-            self.scope.check(rank)
+            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_ranks:
+                raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.num_ranks - 1}", field="rank")
         if not ranks or len(set(ranks)) < len(ranks):
             raise InputError("name at least one rank, and each once", field="ranks")
-        return self.scope.observe(ranks)
+        return self.scope.observe(ranks) if self.scope is not None else only_ranks(self, ranks)
 
     # Steps
 
     @cached_property
     def step_ends_ps(self) -> Int64:
         """When each step ended: int64[steps]."""
-        if self.scope is not None:
-            return self.scope.step_ends_ps
+        if self.part is not None:
+            return self.part.step_ends_ps
         return activity.step_ends(self.graph, self.records)
 
     @property
@@ -157,6 +159,8 @@ class Result:
     @cached_property
     def wait_reasons(self) -> npt.NDArray[np.int8]:
         """What each task waited for, as an index into :data:`trine.results.waits.REASONS`: int8[tasks]."""
+        if self.part is not None and self.part.reasons is not None:
+            return self.part.reasons
         return waits.wait_reasons(self.graph, self.records, self.released_by)
 
     @cached_property
@@ -244,7 +248,9 @@ class Result:
     @cached_property
     def collectives(self) -> tuple[traffic.CollectiveUse, ...]:
         """The collectives of the step, those that take most time first."""
-        totals = None if self.scope is None else self.scope.totals
+        totals: traffic.Totals | None = None if self.part is None else {}
+        if self.scope is not None:
+            totals = self.scope.totals
         return traffic.collective_uses(self.graph, self.records, self.window, totals)
 
     @cached_property
@@ -287,7 +293,8 @@ class Result:
     @cached_property
     def record_table(self) -> RecordTable:
         """One row a task: what it was, when it was ready, started and ended, and what it waited for."""
-        return record_table(self.graph, self.records, self.wait_reasons)
+        ends = None if self.part is None else self.part.ends
+        return record_table(self.graph, self.records, self.wait_reasons, ends)
 
     def summary(self) -> str:
         """Return a text for people, the largest bottlenecks first."""
@@ -325,4 +332,5 @@ class Result:
         """Write a timeline that opens in https://ui.perfetto.dev, compressed if the path ends in ``.gz``."""
         from trine.results import perfetto
 
-        perfetto.write(self.graph, self.record_table, self.memory_timeline, Path(path))
+        table = record_table(self.graph, self.records, self.wait_reasons)
+        perfetto.write(self.graph, table, self.memory_timeline, Path(path))

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trine.errors import InputError
+import numpy as np
+import numpy.typing as npt
+
 from trine.model.taskgraph import Int64
+from trine.results.records import Ends
 from trine.results.traffic import LinkUse
 
 if TYPE_CHECKING:
@@ -26,6 +29,21 @@ class FoldStage:
     num_tasks: int
     num_events: int
     num_ranks: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Part:
+    """Some ranks of a job. ranks: of each row of the graph; num_ranks: of the job.
+
+    ends: between whom the tasks were, ranks that are not shown too. step_ends_ps: int64[steps], when each step ended on
+    all ranks of the job. reasons: int8[tasks], what each task waited for, where the graph does not show it.
+    """
+
+    ranks: tuple[int, ...]
+    num_ranks: int
+    ends: Ends
+    step_ends_ps: Int64
+    reasons: npt.NDArray[np.int8] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -55,8 +73,3 @@ class Scope:
     def shows_all(self) -> bool:
         """Whether the result has a row for every rank."""
         return len(self.ranks) == self.num_ranks
-
-    def check(self, rank: int) -> None:
-        """Raise InputError for a rank that the job does not have."""
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_ranks:
-            raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.num_ranks - 1}", field="rank")

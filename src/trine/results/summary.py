@@ -64,11 +64,20 @@ def _times(result: Result) -> list[str]:
     if hidden:
         rows.append(("(communication hidden behind compute)", format_time(hidden), _percent(hidden, step)))
     return [
-        f"time of rank {result.slowest_rank}, the slowest of {result.num_ranks}",
+        f"time of rank {result.slowest_rank}, {_place(result)}",
         *_table(rows),
         *_wrapped("waited for", waited),
         *_wrapped("critical path", ", ".join(f"{name} {_percent(ps, step).strip()}" for ps, name in path)),
     ]
+
+
+def _place(result: Result) -> str:
+    """Return whether the slowest of the ranks that are shown is the slowest of all."""
+    own = result.records.end_ps[result.graph.rank == result.slowest_row]
+    early = result.end_time_ps - int(own.max(initial=0))
+    if early and len(result.shown_ranks) < result.num_ranks:
+        return f"which ends {format_time(early)} before the last of {result.num_ranks}"
+    return f"the slowest of {result.num_ranks}"
 
 
 def _top_shares(what: str, shares: Sequence[Share], step_ps: int, shown: int) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trine.cluster import Cluster
-from trine.cluster.cluster import SCALE_UP, Device, Wire, make_links
+from trine.cluster.parts import SCALE_UP, Device, Wire, make_links
 from trine.cluster.select import slow_down
 from trine.errors import InputError
 from trine.parallel.draws import uniform

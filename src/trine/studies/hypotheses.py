@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from trine.cluster.cluster import HOST_LINK, NIC, SCALE_OUT, SCALE_UP, Cluster, Link
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import HOST_LINK, NIC, SCALE_OUT, SCALE_UP, Link
 from trine.collectives.library import Collectives
 from trine.errors import TrineError
 from trine.model.collective import AUTO, LAUNCHES, CollectiveOptions

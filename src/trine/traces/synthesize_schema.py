@@ -94,7 +94,8 @@ class DensenetFile(_ConvNetFile):
     """Huang et al.'s networks."""
 
     family: Literal["densenet"]
-    blocks: Annotated[list[Count], Field(min_length=1, max_length=5)]
+    # Each layer reads all before it in its block; more than four blocks leave nothing of an image of 32 pixels.
+    blocks: Annotated[list[Annotated[int, Field(ge=1, le=500)]], Field(min_length=1, max_length=4)]
     growth: Count
     initial: Count
 

@@ -15,11 +15,12 @@ from typing import Any
 
 import yaml
 
-from trine.cluster.cluster import GPU, HOST, NIC, SWITCH, Cluster, Device
+from trine.cluster.cluster import Cluster
 from trine.cluster.exporters.pairs import lost, rates_of, two_way_wires
 from trine.cluster.importers.infragraph import infragraph_cluster
 from trine.cluster.importers.infragraph_parts import MARK
 from trine.cluster.importers.wiring import Rates, Wire
+from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.errors import SpecError
 
 _CHOICES = {GPU: "xpu", HOST: "cpu", NIC: "nic", SWITCH: "switch"}

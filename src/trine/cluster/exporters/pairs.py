@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.cluster.cluster import Cluster, Link
+from trine.cluster.cluster import Cluster
 from trine.cluster.importers.wiring import Rates, Wire
+from trine.cluster.parts import Link
 from trine.errors import SpecError
 
 

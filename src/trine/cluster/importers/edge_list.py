@@ -8,10 +8,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trine.cluster.cluster import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Cluster, Device
+from trine.cluster.cluster import Cluster
 from trine.cluster.importers.choices import parse_choice
 from trine.cluster.importers.reading import gpu_named
 from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
+from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device
 from trine.errors import InputError, SpecError, nearest
 from trine.spec import read_text
 from trine.units import parse_bandwidth, parse_time

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trine.cluster.cluster import GPU, Device
 from trine.cluster.importers.wiring import Wire
+from trine.cluster.parts import GPU, Device
 from trine.errors import SpecError, nearest
 
 if TYPE_CHECKING:

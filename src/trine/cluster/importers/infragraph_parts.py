@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, TypeVar
 
-from trine.cluster.cluster import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device
 from trine.cluster.importers.choices import LinkChoices
 from trine.cluster.importers.wiring import Rates, Wire, class_between
+from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device
 from trine.errors import SpecError
 from trine.spec import Spec, check, parse_json
 from trine.units import MAX_INT64

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trine.cluster.cluster import GPU, Cluster, Device, Fabric, Link
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import GPU, Device, Fabric, Link
 from trine.errors import SpecError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from trine.cluster.cluster import GPU, HOST, NIC, SWITCH, Cluster, Device
+from trine.cluster.cluster import Cluster
 from trine.cluster.importers.choices import LinkChoices
 from trine.cluster.importers.media import (
     REDUCING,
@@ -20,6 +20,7 @@ from trine.cluster.importers.media import (
 from trine.cluster.importers.reading import gpu_named, read_out
 from trine.cluster.importers.wiring import Draft, Rates
 from trine.cluster.importers.xml_tree import Element, parse_xml
+from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.errors import SpecError
 from trine.spec import read_text, show
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from trine.cluster.cluster import HOST_LINK, SCALE_UP
 from trine.cluster.importers.choices import Choice, LinkChoices
 from trine.cluster.importers.wiring import Rates
 from trine.cluster.links import LinkType, known_links, link_named
+from trine.cluster.parts import HOST_LINK, SCALE_UP
 from trine.errors import SpecError
 
 #: GPU model (its name begins so): NVLink and PCIe generation, from the vendors' data sheets.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trine.cluster.cluster import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Cluster, Device
+from trine.cluster.cluster import Cluster
 from trine.cluster.importers.choices import LinkChoices
 from trine.cluster.importers.reading import gpu_named
 from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
+from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device
 from trine.errors import SpecError, nearest
 from trine.spec import show
 from trine.units import parse_bandwidth, parse_time

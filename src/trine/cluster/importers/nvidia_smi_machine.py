@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations
 
-from trine.cluster.cluster import GPU, HOST, NIC, SWITCH, Cluster, Device
+from trine.cluster.cluster import Cluster
 from trine.cluster.importers.choices import LinkChoices
 from trine.cluster.importers.media import REDUCING, Media, nvlink_of_model, pcie_of_model
 from trine.cluster.importers.nvidia_smi import LEVELS, Matrix
 from trine.cluster.importers.reading import gpu_named
 from trine.cluster.importers.wiring import Draft, assemble
 from trine.cluster.links import known_links, link_named
+from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.errors import SpecError
 
 NODE = "node0"

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from trine.cluster.cluster import GPU, HOST, NIC, SCALE_OUT, SCALE_UP, SWITCH, Cluster, Device, Link
-from trine.cluster.cluster import HOST_LINK as HOST_CLASS
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import GPU, HOST, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
+from trine.cluster.parts import HOST_LINK as HOST_CLASS
 from trine.errors import SpecError, nearest
 
 #: More of either than this is taken for a mistake, or for an attack by a few bytes that ask for gigabytes.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from trine.cluster.cluster import SCALE_UP, Cluster
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_UP
 from trine.collectives.library.view import domains_of
 from trine.model.collective import CollectiveTime
 

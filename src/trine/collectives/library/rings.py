@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.cluster import HOST, SCALE_UP, Cluster, Link
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import HOST, SCALE_UP, Link
 from trine.cluster.routing import SPLIT
 
 #: Steps of the search for one ring; NCCL limits its own search likewise.

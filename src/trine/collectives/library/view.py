@@ -13,7 +13,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.cluster import GPU, NIC, SCALE_OUT, SWITCH, Cluster
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH
 from trine.collectives.library.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 

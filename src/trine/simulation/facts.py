@@ -1,0 +1,183 @@
+"""What a result says besides its times: facts about the plan, evidence, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trine.model.workload import FORWARD, SYNTHESISED, Workload
+from trine.parallel.forms import form_facts
+from trine.simulation.setup import Setup, known_gpu
+from trine.units import format_bandwidth, format_bytes
+
+if TYPE_CHECKING:
+    from trine.collectives.library.steps import StepCosts
+    from trine.folding.execute import JobRun
+    from trine.parallel.build import BuildReport
+    from trine.parallel.contention import Kernels
+    from trine.parallel.stragglers import Stragglers
+    from trine.results import Evidence, Result, Simulator
+
+
+def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
+    workload, plan, machine = setup.workload, setup.plan, setup.machine
+    pipeline, tensor = plan.pp > 1, plan.tp > 1
+    gpus = [spec.name if (spec := known_gpu(name)) is not None else name for name in setup.gpu_names]
+    return {
+        "workload": workload.name,
+        "source": workload.source,
+        "is_training": workload.is_training,
+        "trace_gpu": workload.gpu,
+        "trace_batch": workload.batch,
+        "gpu": ", ".join(name for name in gpus if name) or None,
+        "batch": report.batch,
+        "global_batch": report.batch * plan.dp,
+        "num_ranks": plan.num_ranks,
+        "dp": plan.dp,
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "data": plan.data if plan.dp > 1 else None,
+        **form_facts(plan),
+        "micro_batches": list(report.micro_batches),
+        "schedule": plan.schedule if pipeline else None,
+        "virtual_stages": plan.virtual_stages if pipeline else None,
+        "balance": None if not pipeline or plan.cuts else plan.balance,
+        "recompute": plan.recompute if workload.is_training else None,
+        "recompute_layers": plan.recompute_layers,
+        "sync": plan.sync if plan.dp > 1 and workload.is_training and not plan.splits_gradients else None,
+        "cuts": list(report.cuts),
+        "bucket_bytes": [list(stage) for stage in report.buckets],
+        "tp_style": plan.tp_style if tensor else None,
+        "num_split_operators": report.num_split_operators if tensor else None,
+        "input_copy": plan.input_copy if machine is not None else None,
+        "overlap": plan.overlap if plan.overlap != "ideal" else None,
+        "offload": plan.offload if plan.offload != "none" else None,
+        "algorithms": dict(plan.algorithms),
+        "num_steps": plan.num_steps,
+        "cluster": machine.name if machine is not None else None,
+        "cluster_fingerprint": machine.fingerprint if machine is not None else None,
+        "compute": setup.compute,
+        "network": setup.network if machine is not None else None,
+        "cpu_launch": setup.launch is not None,
+    }
+
+
+def evidence(
+    setup: Setup, report: BuildReport, costs: StepCosts | None, kernels: Kernels | None, stragglers: Stragglers | None
+) -> tuple[Evidence, ...]:
+    from trine.results import Evidence
+
+    total = sum(report.evidence_ps.values()) or 1
+    rows = [
+        Evidence("operator time", kind, _operator_detail(kind, setup), report.evidence_ps[kind] / total)
+        for kind in ("measured", "interpolated", "modelled", "assumed")
+        if report.evidence_ps.get(kind)
+    ]
+    if setup.launch is not None:
+        rows.append(Evidence("CPU launch", setup.launch.evidence, "; ".join(setup.launch.notes)))
+    if setup.machine is not None:
+        sources = "; ".join(f"{name}: {text}" for name, text in setup.machine.sources.items())
+        rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
+        if setup.plan.num_ranks > 1:
+            sharing = "whole messages queue for links" if setup.network == "fifo" else "flows share links"
+            if setup.machine.circuits is not None:
+                sharing = f"{setup.machine.circuits.describe()}, between GPUs that no links join"
+            software = "no protocol overhead"
+            if costs is not None:
+                software = f"software costs of {setup.machine.library or 'nccl'} (docs/background/collectives.md)"
+            detail = f"{sharing}; schedules on one channel; {software}"
+            rows.append(Evidence("communication time", "modelled", detail))
+    if kernels is not None:
+        rows.append(Evidence("contention of compute and communication", "modelled", kernels.describe()))
+    if setup.host_bytes_per_s is not None:
+        rate = format_bandwidth(setup.host_bytes_per_s)
+        detail = f"{rate} of host memory for each GPU; gradients read once, weights and states read and written once"
+        rows.append(Evidence("optimizer on the CPU", "assumed", detail))
+    if stragglers is not None:
+        rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
+    rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
+    return tuple(rows)
+
+
+def _operator_detail(kind: str, setup: Setup) -> str:
+    workload = setup.workload
+    if setup.compute == "roofline":
+        return "the GPU's data sheet; no recorded time is used (docs/background/roofline.md)"
+    if workload.format == SYNTHESISED:
+        return f"no trace: predicted from the shapes of {workload.name}"
+    recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
+    target = setup.gpu.name if setup.gpu is not None else "another size"
+    return {
+        "measured": recorded,
+        "interpolated": f"between operators {recorded} and in other traces",
+        "modelled": f"linear model of time on FLOPs and bytes, fitted on operators {recorded}",
+        "assumed": f"{recorded}, moved to {target} by data-sheet ratios",
+    }[kind]
+
+
+def setup_warnings(setup: Setup) -> list[str]:
+    found = []
+    workload, machine = setup.workload, setup.machine
+    if machine is not None:
+        models, number = setup.cluster_gpus
+        used = dict.fromkeys(models[at] for at in dict.fromkeys(number[setup.places].tolist()))
+        here = {spec.name: None for name in used if (spec := known_gpu(name)) is not None}
+        if len(here) > 1:
+            found.append(f"the cluster mixes {', '.join(here)}: every rank is given the operator times of one GPU")
+        timed = setup.gpu if setup.gpu is not None else known_gpu(workload.gpu)
+        if timed is not None and here and timed.name not in here:
+            other = next(iter(here))
+            whose = "asked for" if setup.gpu is not None else "of the trace"
+            found.append(
+                f"operator times are those of the {timed.name} {whose}, but the cluster's GPUs are {other}: "
+                f"--gpu {other} predicts for them"
+            )
+    if setup.has_host and setup.plan.input_copy != "none" and (copies := _host_copies(workload)):
+        found.append(
+            f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
+            "too: --inputs none counts it once"
+        )
+    return found
+
+
+def fold_warnings(done: JobRun) -> list[str]:
+    from trine.folding.sensitive import sensitivity_warning
+
+    found = []
+    if done.why:
+        found.append(f"every rank was simulated by itself: {done.why}")
+    if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.site)):
+        found.append(sensitive)
+    return found
+
+
+def _host_copies(workload: Workload) -> int:
+    """Operators of the forward phase that do nothing but move the data inputs."""
+    return sum(
+        op.phase == FORWARD
+        and op.name in ("aten::to", "aten::_to_copy", "aten::copy_")
+        and any(workload.tensors[t].role == "input" for t in op.inputs)
+        for op in workload.operators
+    )
+
+
+def with_memory_verdict(result: Result) -> Result:
+    """Warn when a rank needs more memory than its GPU has."""
+    over = [rank for rank, _ in enumerate(result.memory_peaks) if result.memory_verdict(rank) == "does not fit"]
+    if not over:
+        return result
+    worst = max(over, key=lambda rank: result.memory_peaks[rank].total_bytes)
+    text = (
+        f"out of memory: {len(over)} of {len(result.memory_peaks)} ranks do not fit; rank {worst} needs "
+        f"{format_bytes(result.memory_peaks[worst].total_bytes)}, its GPU has "
+        f"{format_bytes(result.memory_capacity_bytes[worst])}"
+    )
+    return replace(result, warnings=(text, *result.warnings))
+
+
+def simulator(wall_s: float, events: int, ranks: int) -> Simulator:
+    from trine import __version__
+    from trine.results import Simulator
+
+    return Simulator(version=__version__, wall_s=wall_s, events=events, ranks_simulated=ranks)

@@ -1,0 +1,204 @@
+"""Compose the parts: workload, plan, cluster -> result."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.model.workload import Workload
+from trine.parallel.plan import Plan
+from trine.simulation.facts import evidence, facts, fold_warnings, setup_warnings, simulator, with_memory_verdict
+from trine.simulation.setup import (
+    SLOWER_SCHEDULE,
+    Setup,
+    compute_for,
+    costs_on,
+    gpu_of,
+    gpu_spec,
+    launch_for,
+    load_machine,
+    load_workload,
+    placement_of,
+    places_on,
+    site_of,
+)
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.compute import Calibration
+    from trine.engine import Progress
+    from trine.folding.execute import JobRun
+    from trine.folding.observe import Observation
+    from trine.model.program import Job
+    from trine.network.models import Network
+    from trine.parallel.stragglers import Stragglers
+    from trine.results import Evidence, Result, Simulator
+    from trine.results.scope import Scope
+
+
+def simulate(
+    workload: Workload | str | os.PathLike[str],
+    plan: Plan | None = None,
+    *,
+    cluster: Cluster | str | os.PathLike[str] | None = None,
+    compute: str = "auto",
+    gpu: str | None = None,
+    trace_gpu: str | None = None,
+    network: str | Network | None = None,
+    collective_costs: str = "auto",
+    cpu: bool | None = None,
+    launch_cost_ps: int | None = None,
+    calibration: Calibration | None = None,
+    engine: str = "compiled",
+    fold: str = "on",
+    placement: str | os.PathLike[str] | Sequence[int] | None = None,
+    stragglers: Stragglers | None = None,
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
+    on_job: Callable[[Job], None] | None = None,
+    warnings: tuple[str, ...] = (),
+) -> Result:
+    """Simulate one job and say how long a step takes, and why.
+
+    Parameters
+    ----------
+    workload: a loaded workload, or what :func:`trine.load` takes.
+    plan: the parallel layout; None is one GPU.
+    cluster: a Cluster, the name of a preset, or a file. More than one rank needs one.
+    compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded`` or ``linear``.
+    gpu: predict for this GPU instead of the one that the trace was recorded on.
+    trace_gpu: the GPU that the trace was recorded on, where the trace does not say.
+    network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
+        serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a model of your own, which needs
+        ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
+    collective_costs: ``library`` adds what NCCL or RCCL costs in launches, protocols and synchronisation to the
+        messages of collectives, ``links`` nothing; ``auto``: the library where the links are of a known kind.
+    cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
+    launch_cost_ps: CPU time of every launch, in place of what the trace says.
+    calibration: fits over several traces, from :func:`trine.calibrate`.
+    engine: ``compiled`` or ``reference``, its plain-Python twin.
+    fold: ``on`` simulates one rank of each kind that behaves alike, exactly; ``off`` each by itself; ``verify`` both,
+        and compares every task (docs/design/folding.md).
+    placement: which GPU each rank is on: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
+        ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one a line.
+    stragglers: slow ranks and jitter of compute durations.
+    progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence whenever the classes
+        of ranks have been found.
+    on_job: called with the rank programs before they run, for example to write them (:mod:`trine.chakra`).
+    warnings: sentences to carry into the result.
+
+    Raises
+    ------
+    InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
+    """
+    from trine.folding.execute import JobRunner
+    from trine.network.circuit import network_on
+    from trine.parallel.build import build_job
+    from trine.parallel.contention import under_pressure
+
+    began = time.perf_counter()
+    machine = load_machine(cluster, plan if plan is not None else Plan())
+    network = network_on(machine, network)
+    workload = load_workload(workload, trace_gpu, gpu if gpu is not None else gpu_of(machine))
+    setup = Setup(
+        workload=workload,
+        plan=plan if plan is not None else Plan(),
+        machine=machine,
+        compute=compute,
+        model=compute_for(workload, compute, gpu, calibration),
+        launch=launch_for(workload, cpu, launch_cost_ps),
+        network=network if isinstance(network, str) else network.name,
+        gpu=None if gpu is None else gpu_spec(gpu),
+        places=places_on(placement, machine, plan.num_ranks if plan is not None else 1),
+        stragglers=stragglers,
+    )
+    job, report = build_job(
+        workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
+        host_bytes_per_s=setup.host_bytes_per_s,
+    )  # fmt: skip
+    if on_job is not None:
+        on_job(job)
+    if stragglers is not None:
+        stragglers.check(setup.plan.num_ranks)
+    costs = costs_on(collective_costs, setup.machine)
+    kernels = setup.kernels(costs)
+    if kernels is not None:
+        job = under_pressure(job, kernels)
+    done = JobRunner(
+        job=job,
+        placement=lambda: placement_of(machine, setup.plan.num_ranks, costs, setup.places),
+        site=site_of(machine, costs, setup.places),
+        network=network,
+        engine=engine,
+        fold=fold,
+        stragglers=stragglers,
+        progress=progress,
+        on_compile=on_compile,
+        on_stage=on_stage,
+    ).run()
+    if costs is not None and costs.worst > SLOWER_SCHEDULE:
+        warnings = (
+            *warnings,
+            f"collectives: {costs.library} would be up to {costs.worst:.1f} times faster than the schedule that is "
+            "simulated (several rings or in-network reduction); --algorithm chooses another schedule",
+        )
+    sentences = (*warnings, *report.warnings, *setup.model.notes, *setup_warnings(setup), *fold_warnings(done))
+    answer = _Answer(
+        setup=setup,
+        facts=facts(setup, report),
+        evidence=evidence(setup, report, costs, kernels, stragglers),
+        warnings=tuple(dict.fromkeys(sentences)),
+        simulator=simulator(time.perf_counter() - began, done.records.num_events, done.num_simulated),
+    )
+    return with_memory_verdict(answer.of_run(done))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What results about the same run share, whichever ranks they show."""
+
+    setup: Setup
+    facts: Mapping[str, object]
+    evidence: tuple[Evidence, ...]
+    warnings: tuple[str, ...]
+    simulator: Simulator
+
+    def of_run(self, done: JobRun) -> Result:
+        """The result of a run, with the ranks that it shows."""
+        from trine.folding.execute import scope_of
+        from trine.folding.observe import Observation
+
+        scope = scope_of(done, self._observed)
+        seen = Observation(graph=done.graph, records=done.records, memory=done.memory, ends=done.ends)
+        return self._result(seen, done.ranks, scope)
+
+    def _observed(self, seen: Observation, ranks: Sequence[int], scope: Scope) -> Result:
+        return with_memory_verdict(self._result(seen, ranks, scope))
+
+    def _result(self, seen: Observation, ranks: Sequence[int], scope: Scope | None) -> Result:
+        from trine.results import Result
+        from trine.results.scope import Part
+
+        places = self.setup.places[list(ranks)]
+        capacity = self.setup.memory_bytes(places)
+        part = None
+        if scope is not None and seen.ends is not None:
+            part = Part(ranks=tuple(ranks), num_ranks=scope.num_ranks, ends=seen.ends, step_ends_ps=scope.step_ends_ps)
+        return Result(
+            graph=seen.graph,
+            records=seen.records,
+            memory=seen.memory,
+            memory_capacity_bytes=capacity if any(capacity) else (),
+            plan=self.facts,
+            evidence=self.evidence,
+            warnings=self.warnings,
+            not_modelled=self.setup.not_modelled,
+            simulator=self.simulator,
+            scope=scope,
+            power_w=self.setup.power_w(places),
+            part=part,
+        )

@@ -1,0 +1,291 @@
+"""What a simulation was asked for, resolved: workload, machine, models, and where ranks sit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError, PlanError, nearest
+from trine.model.workload import Workload
+from trine.parallel.plan import Plan
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.collectives.library.steps import StepCosts
+    from trine.compute import Calibration, ComputeModel, LaunchCosts
+    from trine.folding.site import Site
+    from trine.model.device import GpuSpec
+    from trine.parallel.contention import Kernels
+    from trine.parallel.instantiate import Placement
+    from trine.parallel.stragglers import Stragglers
+
+Int64 = npt.NDArray[np.int64]
+
+NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
+NO_VARIATION = "run-to-run variation: every rank takes the same time for the same work"
+#: What the operator level leaves out, said with every result.
+NOT_MODELLED = (
+    "library workspaces, allocator fragmentation and the CUDA context in memory",
+    "data loading on the host before the copy, checkpoints, logging",
+    NO_VARIATION,
+    "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead",
+)
+#: A simulated schedule that takes so much longer than the library is warned of.
+SLOWER_SCHEDULE = 1.2
+#: Where the cost of a collective's messages comes from.
+COLLECTIVE_COSTS = ("auto", "links", "library")
+NO_HOST = "copying the inputs from host memory (no host is described)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What was asked for, resolved."""
+
+    workload: Workload
+    plan: Plan
+    machine: Cluster | None
+    compute: str
+    model: ComputeModel
+    launch: LaunchCosts | None
+    network: str
+    gpu: GpuSpec | None
+    places: Int64
+    stragglers: Stragglers | None = None
+
+    @property
+    def has_host(self) -> bool:
+        """Whether the cluster has host memory that inputs can be copied from."""
+        return self.machine is not None and self.machine.host_of(self.machine.gpus[0]) is not None
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """What this run leaves out, in sentences."""
+        contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
+        said = [text for text in NOT_MODELLED if self.stragglers is None or text != NO_VARIATION]
+        return (*contention, *said, *(() if self.has_host else (NO_HOST,)))
+
+    @property
+    def host_bytes_per_s(self) -> float | None:
+        """Bandwidth of host memory for each rank, where it is of interest."""
+        if self.plan.offload != "optimizer" or self.machine is None or not self.has_host:
+            return None
+        from trine.parallel.offload import host_bytes_per_s
+
+        return host_bytes_per_s(self.machine, np.asarray(self.machine.gpus, np.int64)[self.places])
+
+    def kernels(self, costs: StepCosts | None) -> Kernels | None:
+        """What communication takes from compute, where that is modelled."""
+        if self.plan.overlap != "modelled" or self.machine is None:
+            return None
+        from trine.parallel.contention import kernels_of
+
+        return kernels_of(known_gpu(self.gpu_names[0]), self.workload, self.machine, self.places, costs)
+
+    @cached_property
+    def gpu_names(self) -> tuple[str | None, ...]:
+        """The GPU models of the ranks, each once: the one asked for, the cluster's, or the trace's."""
+        if self.gpu is not None or self.machine is None:
+            return (self.gpu.name if self.gpu is not None else self.workload.gpu,)
+        models, number = self.cluster_gpus
+        used = dict.fromkeys(number[self.places].tolist())
+        return tuple(dict.fromkeys(models[at] or self.workload.gpu for at in used))
+
+    @cached_property
+    def cluster_gpus(self) -> tuple[list[str | None], npt.NDArray[np.int32]]:
+        """GPU models, and which of them each GPU of the cluster is."""
+        assert self.machine is not None
+        table = self.machine.device_table
+        return [kind.gpu for kind in table.kinds], table.kind[np.asarray(self.machine.gpus, np.int64)]
+
+    def memory_bytes(self, positions: Int64) -> tuple[int, ...]:
+        """Memory of the GPUs at these positions of the cluster, 0 where nobody says."""
+        return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_at(positions))
+
+    def power_w(self, positions: Int64) -> tuple[int, ...]:
+        """Highest power of the GPUs at these positions of the cluster, empty where nobody says of one."""
+        found = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_at(positions))
+        return found if all(found) else ()
+
+    def _gpus_at(self, positions: Int64) -> list[GpuSpec | None]:
+        if self.gpu is not None or self.machine is None:
+            names = [self.gpu_names[0]] * len(positions)
+        else:
+            models, number = self.cluster_gpus
+            names = [models[at] or self.workload.gpu for at in number[positions].tolist()]
+        known = {name: known_gpu(name) for name in dict.fromkeys(names)}
+        return [known[name] for name in names]
+
+
+def places_on(
+    placement: str | os.PathLike[str] | Sequence[int] | None, machine: Cluster | None, num_ranks: int
+) -> Int64:
+    from trine.folding.places import places
+
+    if machine is None:
+        if placement is not None:
+            raise InputError("a placement needs a cluster", field="placement")
+        return places(None, num_ranks, 1, (-1,))
+    nodes = machine.node_of[np.asarray(machine.gpus, np.int64)]
+    return places(placement, num_ranks, len(machine.gpus), nodes)
+
+
+def site_of(machine: Cluster | None, costs: StepCosts | None, where: Int64) -> Site:
+    from trine.folding.site import Site
+
+    if machine is None:
+        return Site(devices=np.zeros(1, np.int64), cluster=None, costs=None)
+    group_costs = None
+    if costs is not None:
+
+        def group_costs(
+            kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+        ) -> tuple[npt.NDArray[np.int32], Sequence[tuple[str | None, int]]]:
+            return costs.of_groups(kind, size_bytes, where[groups], algorithm)
+
+    return Site(devices=np.asarray(machine.gpus, np.int64)[where], cluster=machine, costs=group_costs)
+
+
+def gpu_spec(name: str) -> GpuSpec:
+    from trine.cluster import load_gpu
+
+    return load_gpu(name)
+
+
+def known_gpu(name: str | None) -> GpuSpec | None:
+    """The preset of this name; None for a GPU without one."""
+    try:
+        return None if name is None else gpu_spec(name)
+    except InputError:
+        return None
+
+
+def gpu_of(machine: Cluster | None) -> str | None:
+    """The first GPU model of the cluster, where trine has its data sheet."""
+    spec = None if machine is None else known_gpu(machine.devices[machine.gpus[0]].gpu)
+    return None if spec is None else spec.name
+
+
+def load_workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None, gpu: str | None) -> Workload:
+    """Load the trace, and put in the name of its GPU where the user knows better than the trace.
+
+    A model (``model:NAME``) is written for ``gpu``.
+    """
+    if isinstance(workload, str) and workload.startswith("model:"):
+        from trine.traces.synthesize_model import from_text
+
+        workload = from_text(workload, gpu)
+    elif not isinstance(workload, Workload):
+        from trine.traces import load
+
+        workload = load(workload)
+    if trace_gpu is None:
+        return workload
+    spec, said = gpu_spec(trace_gpu), known_gpu(workload.gpu)
+    if said is not None and said.name != spec.name:
+        raise InputError(f"the trace says that it was recorded on {workload.gpu!r}, which contradicts {trace_gpu!r}")
+    return replace(workload, gpu=spec.name)
+
+
+def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cluster | None:
+    if isinstance(cluster, str | os.PathLike):
+        from trine.cluster import load_cluster
+
+        cluster = load_cluster(os.fspath(cluster))
+    if cluster is None:
+        if plan.num_ranks > 1:
+            raise InputError(
+                f"{plan.num_ranks} GPUs need a cluster: name a preset or a file, or describe one by a topology"
+            )
+        return None
+    if plan.num_ranks > len(cluster.gpus):
+        raise PlanError(
+            f"the plan needs {plan.ways} = {plan.num_ranks} GPUs, but cluster {cluster.name!r} has {len(cluster.gpus)}"
+        )
+    return cluster
+
+
+def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
+    from trine.compute import make_compute
+
+    if gpu is None:
+        return make_compute(name, workload, target=None, source=None, calibration=calibration)
+    if workload.gpu is None:
+        raise InputError(
+            f"the trace {workload.name!r} does not say on which GPU it was recorded, so its times cannot be moved to "
+            f"{gpu!r}: --trace-gpu NAME says it"
+        )
+    source = known_gpu(workload.gpu)
+    if source is None:
+        raise InputError(
+            f"trine has no data sheet of the trace's GPU {workload.gpu!r}, so its times cannot be moved to {gpu!r}: "
+            "--trace-gpu NAME takes a known one in its place"
+        )
+    return make_compute(name, workload, target=gpu_spec(gpu), source=source, calibration=calibration)
+
+
+def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> LaunchCosts | None:
+    """Launch costs of each operator; a given cost replaces what the trace says."""
+    from trine.compute import LaunchCosts, launch_costs
+    from trine.units import format_time
+
+    if cpu is False:
+        if cost_ps is not None:
+            raise InputError("a launch cost was given, but CPU launches are turned off")
+        return None
+    if cost_ps is not None:
+        note = f"{format_time(cost_ps)} per operator was given for launches"
+        return LaunchCosts((cost_ps,) * len(workload.operators), "assumed", (note,))
+    has_side = any(op.launch_start_ps is not None for op in workload.operators)
+    return launch_costs(workload) if cpu or has_side else None
+
+
+def costs_on(asked: str, machine: Cluster | None) -> StepCosts | None:
+    """What a library adds to messages: by default where the links say what they are.
+
+    Raises InputError for another word, or for a library's costs on links of an unknown kind.
+    """
+    if asked not in COLLECTIVE_COSTS:
+        raise InputError(
+            f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
+        )
+    known = machine is not None and machine.circuits is None and any(link.medium for link in machine.links)
+    if asked == "library" and not known:
+        raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
+    if machine is None or asked == "links" or not known:
+        return None
+    from trine.collectives.library.steps import StepCosts
+
+    return StepCosts(machine)
+
+
+def placement_of(
+    machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None, places: Int64 | None = None
+) -> Placement:
+    """Put rank i on GPU ``places[i]`` of the cluster (the i-th); without one, one rank sits on a device of its own."""
+    from trine.parallel.instantiate import Placement
+
+    if machine is None:
+        return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])
+    at = list(range(num_ranks)) if places is None else places.tolist()
+    placed = None
+    if costs is not None:
+
+        def placed(kind: str, size: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
+            return costs(kind, size, [at[rank] for rank in ranks], algorithm)
+
+    return Placement(
+        [machine.gpus[position] for position in at],
+        machine.route,
+        machine.host_of,
+        machine.link_bytes_per_s.tolist(),
+        machine.link_latency_ps.tolist(),
+        list(machine.link_names),
+        list(machine.device_names),
+        placed,
+    )
