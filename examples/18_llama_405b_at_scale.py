@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from functools import cache
 
 import trine
 from trine.units import format_bytes, format_time
@@ -40,13 +41,18 @@ BASE = {
 LATE = {"sharding": "none", "dp_overlap": False, "first_bucket_bytes": 2**30, "bucket_bytes": 2**30}
 
 
+@cache
+def llama() -> trine.Workload:
+    """One sequence on one GPU that could hold the model."""
+    return trine.synthesize("llama-3-405b", gpu="h100-sxm", sequence=SEQUENCE, batch=1)
+
+
 def run(dp: int, slow_nic: bool = False, **changes: object) -> trine.Result:
     """One step on 128 * ``dp`` GPUs."""
-    workload = trine.synthesize("llama-3-405b", gpu="h100-sxm", sequence=SEQUENCE, batch=1)
     nodes = dp * 16
     cluster = trine.load_cluster("dgx-h100", nodes=nodes, fabric="switch", slow_links=[SLOW_NIC] if slow_nic else [])
     plan = trine.Plan(**{**BASE, **(LATE if slow_nic else {}), "dp": dp, **changes})
-    return trine.simulate(workload, plan, cluster=cluster)
+    return trine.simulate(llama(), plan, cluster=cluster)
 
 
 def describe(result: trine.Result) -> None:

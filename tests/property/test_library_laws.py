@@ -15,7 +15,7 @@ from trine.collectives.library.predict import OPS
 from trine.errors import InputError
 from trine.model.collective import CollectiveOptions
 
-ONE_NODE = [(name, 1, None) for name in known_clusters() if name != "dgx-spark"]
+ONE_NODE = [(name, 1, None) for name in known_clusters() if name not in ("dgx-spark", "wafer-a100-photonic")]
 PARTIAL = [("dgx1-v100", 1, 5), ("dgx-h100", 1, 2), ("hgx-b200", 1, 5), ("mi300x-node", 1, 3), ("gb200-nvl72", 1, 40)]
 SEVERAL = [("dgx-h100", 2, None), ("dgx-a100", 4, None), ("dgx-h100", 3, 20), ("hgx-b200", 16, None),
            ("mi300x-node", 4, None), ("l40s-pcie", 8, None), ("dgx-spark", 4, None),

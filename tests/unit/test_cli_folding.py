@@ -112,8 +112,6 @@ def test_jitter_of_classes_is_the_same_folded_or_not(fold):
     stragglers = Stragglers(slow=((5, 1.1),), jitter=jitter, each="class", seed=1)
     verified = simulate(stragglers=stragglers, fold="verify")  # raises where a task differs
     assert simulate(stragglers=stragglers, fold=fold).step_time_ps == verified.step_time_ps
-    own = Stragglers(slow=((5, 1.1),), jitter=jitter, seed=1)
-    assert simulate(stragglers=own).step_time_ps != verified.step_time_ps
 
 
 def test_classes_that_draw_alike_stay_together():
@@ -121,6 +119,9 @@ def test_classes_that_draw_alike_stay_together():
     plain = simulate()
     jittered = simulate(stragglers=Stragglers(jitter=jitter, each="class", seed=1))
     assert jittered.scope.stages[0].num_classes == plain.scope.stages[0].num_classes < 16
+    own = simulate(stragglers=Stragglers(jitter=jitter, seed=1))
+    assert own.scope is None
+    assert own.step_time_ps > jittered.step_time_ps
 
 
 JOB_128 = ["--dp", "128", "--cluster", "dgx-h100", "--nodes", "16"]
@@ -128,26 +129,25 @@ JOB_128 = ["--dp", "128", "--cluster", "dgx-h100", "--nodes", "16"]
 
 @pytest.mark.parametrize("words", [[], ["--no-fold"]])
 def test_ranks_that_are_shown(tmp_path, words):
-    timeline, picture = tmp_path / "t.json", tmp_path / "t.png"
+    timeline, picture = tmp_path / "t.pftrace", tmp_path / "t.png"
     show = ["--show-rank", "100", "--show-rank", "17", *words]
     outputs = ["--perfetto", str(timeline), "--timeline", str(picture)]
     content, text = answer(tmp_path, *show, "--slow", "rank=17:1.3", *outputs, job=JOB_128)
     assert [row["rank"] for row in content["ranks"]] == [100, 17]
     assert content["ranks"][1]["compute_s"] == pytest.approx(1.3 * content["ranks"][0]["compute_s"], rel=1e-3)
     assert "time of rank 17, the slowest of 128" in text
-    tracks = timeline.read_text()
-    assert "node12.gpu4" in tracks
-    assert "node12.gpu5" not in tracks
+    tracks = timeline.read_bytes()
+    assert b"node12.gpu4" in tracks
+    assert b"node12.gpu5" not in tracks
+    assert (content["energy"] is None) == bool(words)
     assert picture.stat().st_size > 5000
 
 
 def test_a_rank_that_is_not_the_last_says_so():
-    slow = Stragglers(slow=((17, 1.3),))
     plan = trine.Plan(dp=2, pp=2, buffers="none")
     result = trine.simulate("vgg13-h100-b128", plan, cluster="dgx-h100", stragglers=Stragglers(slow=((0, 1.3),)))
     ends = [int(result.records.end_ps[result.graph.rank == rank].max()) for rank in range(4)]
     early = ends.index(min(ends))
-    assert slow.slow
     assert ends[early] < result.end_time_ps
     assert f"time of rank {early}, which ends " in result.rank(early).summary()
     assert "before the last of 4" in result.rank(early).summary()
@@ -208,7 +208,7 @@ def test_picoseconds_matter_where_ranks_share_links_unevenly(tmp_path):
         "--buffers",
         "none",
     ]
-    even, said = answer(tmp_path, job=ring)
+    _, said = answer(tmp_path, job=ring)
     uneven, text = answer(tmp_path, "--placement", "random:1", "--repeat", "4", job=ring)
     assert "picoseconds" not in said
     assert any("sensitive to picoseconds" in sentence for sentence in uneven["warnings"])

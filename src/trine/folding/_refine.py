@@ -102,3 +102,30 @@ def join_components(ptr: Int64, items: Int32, parent: Int32) -> Int:
     for member in range(len(parent)):  # parents are smaller than children, so theirs are final
         parent[U(member)] = parent[U(parent[U(member)])]
     return np.int64(len(parent))
+
+
+@kernel
+def ranks_agree(ptr: Int64, items: Int32, class_of: Int32, link_class_of: Int32, representatives: Int64) -> Int:
+    """1 if every rank sees what the representative of its class sees, place for place, else 0.
+
+    ptr, items: as in :func:`refine_round`; all numbers are of the ranks that the partition is about.
+    """
+    num_ranks = np.int64(len(class_of))
+    for rank in range(num_ranks):
+        same = np.int64(representatives[U(class_of[U(rank)])])
+        first, other = ptr[U(rank)], ptr[U(same)]
+        if ptr[U(rank + 1)] - first != ptr[U(same + 1)] - other:
+            return np.int64(0)
+        for at in range(ptr[U(rank + 1)] - first):
+            one, two = np.int64(items[U(first + at)]), np.int64(items[U(other + at)])
+            if one < 0 or two < 0:
+                if one != two:
+                    return np.int64(0)
+            elif one >= num_ranks or two >= num_ranks:
+                if one < num_ranks or two < num_ranks:
+                    return np.int64(0)
+                if link_class_of[U(one - num_ranks)] != link_class_of[U(two - num_ranks)]:
+                    return np.int64(0)
+            elif class_of[U(one)] != class_of[U(two)]:
+                return np.int64(0)
+    return np.int64(1)

@@ -18,13 +18,14 @@ from trine.engine import advance, run
 from trine.errors import PlanError
 from trine.folding._refine import join_components
 from trine.folding.partition import Partition, Sight, among, identity, refine
+from trine.folding.queues import SHARED, link_places
 from trine.folding.quotient import Links, Quotient, QuotientBuilder, Stretch
 from trine.folding.sight import Part, RouteTable, look, whole_parts
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
 from trine.model.taskgraph import TRANSFER, Records, Snapshot
-from trine.network.models import Network
+from trine.network.models import Network, QueueModel, network_model
 from trine.units import format_time
 
 Int64 = npt.NDArray[np.int64]
@@ -41,6 +42,8 @@ FEW_RANKS = 4096
 #: Axes are closed while more tasks than this would be simulated, and closing one more at least halves them.
 MANY_TASKS = 2_000_000
 WORTH_A_STOP = 0.5
+#: At a stop everything is opened if this share of the tasks would have to be simulated by themselves anyway.
+WORTH_WAITING = 0.9
 #: Runs of ranks that have nothing to do with each other are cut so that each has about this many tasks.
 RUN_TASKS = 6_000_000
 #: More tasks at a time (about 10 GB) are refused before they are built.
@@ -145,6 +148,7 @@ class Folder:
     """Runs one job. ``distinct``: why every rank is simulated by itself, "" to fold.
 
     colours: int64[ranks], what else tells ranks apart from the beginning. stretch: durations that differ by rank.
+    places: see :func:`trine.folding.queues.link_places`; None on networks of flows.
     """
 
     job: JobSketch
@@ -159,17 +163,29 @@ class Folder:
     on_stage: Callable[[str], None] | None = None
     notes: list[str] = field(default_factory=list)
     table: RouteTable = field(init=False)
+    places: Int64 | None = field(init=False)
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.table = RouteTable(self.site.routes)
+        queues = isinstance(network_model(self.network), QueueModel)
+        num_links = len(self.site.link_bytes_per_s)
+        self.places = link_places(self.job.sketches, self.table, num_links) if queues else None
+
+    @property
+    def shared_link(self) -> str:
+        """A link that several routes cross, where the network serves their messages in turn; "" where there is none."""
+        if self.places is None:
+            return ""
+        shared = np.flatnonzero(self.places == SHARED)
+        return self.site.link_name(int(shared[0])) if len(shared) else ""
 
     def run(self) -> FoldedRun:
         """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time."""
         parts = whole_parts(self.job.sketches)
         closed: list[Shut] = [frozenset()] * len(parts)
         partition, sight = self._classes(parts, closed)
-        if not self.distinct:
+        if not self.distinct and self.places is None:  # runs of queues cannot stop
             closed, partition, sight = self._close(parts, partition, sight)
         quotient = self._quotient(parts, closed, partition, sight)
         self._say(quotient, 0)
@@ -198,10 +214,21 @@ class Folder:
         limit = len(ranks) if len(ranks) <= FEW_RANKS else int(MOST_CLASSES * len(ranks))
         partition = None
         if not self.distinct:
-            partition = refine(colours[ranks], _colours_of_links(self.site, sight), sight, limit)
+            partition = refine(colours[ranks], self._colours_of_links(sight), sight, limit)
         if partition is None:
             partition = identity(len(ranks), len(sight.links))
         return among(partition, ranks, self.site.num_ranks), sight
+
+    def _colours_of_links(self, sight: Sight) -> Int64:
+        """Equal numbers for links of equal bandwidth, latency and place on their route, where that is of interest."""
+        columns = [self.site.link_bytes_per_s, self.site.link_latency_ps]
+        if self.places is not None:  # a message that crosses two links waits for both
+            columns.append(self.places)
+        colours = np.zeros(len(sight.links), np.int64)
+        for column in columns:
+            own = np.unique(column[sight.links], return_inverse=True)[1].ravel().astype(np.int64)
+            colours = colours * (int(own.max(initial=0)) + 1) + own
+        return colours
 
     def _sight(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Sight, Int64]:
         """What the ranks of ``parts`` see, and these ranks, rising."""
@@ -237,8 +264,8 @@ class Folder:
         if tasks > MAX_TASKS:
             raise PlanError(
                 f"{partition.num_classes} of {site.num_ranks} ranks behave differently, which makes {tasks:,} tasks, "
-                f"more than the {MAX_TASKS:,} that fit into memory: take fewer GPUs, larger buckets (--bucket), or "
-                "reductions after the backward pass"
+                f"more than the {MAX_TASKS:,} that fit into memory: take fewer GPUs, larger buckets "
+                '(--bucket "1 GiB"), or reductions behind the backward pass (--no-dp-overlap)'
             )
         return QuotientBuilder(
             self.job,
@@ -367,7 +394,7 @@ class Folder:
         partly, wholly = (
             _num_tasks(parts, self._classes(parts, which)[0]) for which in (shut, [frozenset[str]()] * len(parts))
         )
-        return partly >= WORTH_A_STOP * wholly
+        return partly >= (WORTH_A_STOP if wholly <= RUN_TASKS else WORTH_WAITING) * wholly
 
     def _cut(self, parts: Sequence[Part], shut: Sequence[Shut]) -> list[list[tuple[Part, Shut]]]:
         """Parts by run: all that may still be stopped in one, the others in runs of about RUN_TASKS tasks."""
@@ -413,13 +440,6 @@ def _num_tasks(parts: Sequence[Part], partition: Partition) -> int:
         classes = np.unique(partition.class_of[part.ranks])
         total += len(part.tasks) * len(classes)
     return total
-
-
-def _colours_of_links(site: Site, sight: Sight) -> Int64:
-    """Equal numbers for links of equal bandwidth and latency."""
-    rate = np.unique(site.link_bytes_per_s[sight.links], return_inverse=True)[1].ravel()
-    latency = np.unique(site.link_latency_ps[sight.links], return_inverse=True)[1].ravel()
-    return rate.astype(np.int64) * (int(latency.max(initial=0)) + 1) + latency
 
 
 def _episode(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> Episode:

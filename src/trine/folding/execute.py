@@ -20,7 +20,7 @@ from trine.folding.verify import check_fold, unfolded_records
 from trine.model.memory import MemoryEvents
 from trine.model.program import Job
 from trine.model.taskgraph import Records, TaskGraph
-from trine.network.models import Network, network_model, why_unfolded
+from trine.network.models import Network, QueueModel, network_model, why_unfolded
 from trine.parallel.instantiate import Placement, instantiate
 from trine.parallel.stragglers import Stragglers
 from trine.results import Result
@@ -76,15 +76,17 @@ class JobRunner:
         if self.fold not in FOLDING:
             raise InputError(f"unknown folding {self.fold!r}{nearest(self.fold, FOLDING)}", field="fold")
         why = self._why_unfolded()
-        if self.fold == "verify" and (why or self.site.num_ranks == 1):
-            raise InputError(f"nothing is folded, so nothing can be verified: {why or 'one rank'}", field="fold")
-        if self.fold == "off" or (why and self.stragglers is None):
+        if self.fold == "off" or (why and self.stragglers is None and self.fold != "verify"):
             return self._unfolded(None, why)
         sketch = sketch_job(self.job, self.site.costs)
         stretch = self._stretch(sketch)
+        folder = self._folder(sketch, stretch)
+        why = why or _why_queues(folder)
+        if self.fold == "verify" and (why or self.site.num_ranks == 1):
+            raise InputError(f"nothing is folded, so nothing can be verified: {why or 'one rank'}", field="fold")
         if why:
             return self._unfolded(stretch, why)
-        folded = self._folder(sketch, stretch).run()
+        folded = folder.run()
         sentence = self._verify(folded, stretch) if self.fold == "verify" else ""
         return self._shown(folded, stretch, sentence)
 
@@ -116,7 +118,8 @@ class JobRunner:
             return ""
         if self.stragglers is not None and self.stragglers.tells_ranks_apart:
             return "jitter makes every rank different"
-        return why_unfolded(network_model(self.network)) or ""
+        model = network_model(self.network)
+        return "" if isinstance(model, QueueModel) else why_unfolded(model) or ""
 
     def _unfolded(self, stretch: StretchOf | None, why: str) -> JobRun:
         if stretch is None and self.stragglers is not None:
@@ -176,6 +179,14 @@ class JobRunner:
             why=why,
             sentence=sentence,
         )
+
+
+def _why_queues(folder: Folder) -> str:
+    """Why a run on a network of queues does not fold; "" where it does, and on other networks."""
+    if not folder.shared_link:
+        return ""
+    why = why_unfolded(network_model(folder.network))
+    return f"{why}, and link {folder.shared_link} carries those of several routes"
 
 
 def telling_ranks(folded: FoldedRun, limit: int = SHOWN) -> list[int]:
@@ -240,6 +251,7 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
         ),
         class_of=lambda rank: folded.class_of(rank)[0],
         class_size=lambda rank: folded.class_of(rank)[1],
+        program_of=folded.job.program_of,
         spread=lambda: spread_ranks(folded),
         step_ends_ps=step_ends,
     )

@@ -7,7 +7,7 @@ rank that waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +19,43 @@ from trine.folding.sketch import HOSTS, MESSAGE, SELF, Sketch
 from trine.model.memory import MemoryEvents
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, Records, TaskGraph
 from trine.results.records import Ends
+from trine.results.waits import releasers, wait_reasons
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Times = tuple[Int64, Int64, Int64]
+#: More tasks than this are not looked at for the sake of arrivals alone.
+MOST_TASKS_AROUND = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Observation:
-    """Tasks of observed ranks, numbered by row, and what happened to them."""
+    """Tasks of observed ranks, numbered by row, and what happened to them.
+
+    ends, reasons: as in :class:`trine.results.scope.Part`; None where all ranks are shown, or the graph shows it.
+    """
 
     graph: TaskGraph
     records: Records
     memory: MemoryEvents
     ends: Ends | None
+    reasons: npt.NDArray[np.int8] | None = None
 
 
 def observe(run: FoldedRun, site: Site, ranks: Sequence[int]) -> Observation:
-    """What ``ranks`` did, each one row of the result's graph."""
-    return _Observer(run, site, ranks).observe()
+    """What ``ranks`` did, each one row of the result's graph.
+
+    Why an arrival came when it did is seen from its sender, so senders are looked at too, where they are few.
+    """
+    observer = _Observer(run, site, ranks)
+    seen = observer.observe()
+    around = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
+    if not around or sum(observer.size_of(rank) for rank in (*around, *ranks)) > MOST_TASKS_AROUND:
+        return seen
+    wide = _Observer(run, site, [*ranks, *around])
+    graph, records = (whole := wide.observe()).graph, whole.records
+    reasons = wait_reasons(graph, records, releasers(graph, records))
+    return replace(seen, reasons=reasons[observer.numbers_in(wide)])
 
 
 @dataclass(slots=True)
@@ -72,6 +90,16 @@ class _Observer:
 
     def _sketch(self, rank: int) -> Sketch:
         return self.job.sketches[int(self.job.sketch_of[rank])]
+
+    def size_of(self, rank: int) -> int:
+        """Tasks of a rank."""
+        return self._sketch(rank).num_tasks
+
+    def numbers_in(self, wide: _Observer) -> Int64:
+        """Where the tasks are among those of an observer that shows the same ranks first, and the senders too."""
+        own = np.arange(int(self.sizes.sum()))
+        senders = [int(wide.base[wide.row_of[arrival.peer]]) + arrival.tasks for arrival in self.arrivals]
+        return np.concatenate([own, *senders])
 
     def _times_of(self, rank: int) -> Times:
         key = tuple(int(episode.partition.class_of[rank]) for episode in self.run.episodes)

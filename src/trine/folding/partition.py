@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import SimulationError
-from trine.folding._refine import SEPARATOR, count_distinct, refine_round
+from trine.folding._refine import count_distinct, ranks_agree, refine_round
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -159,28 +159,10 @@ def is_stable(partition: Partition, ranks: Int64, links: Int64, sight: Sight) ->
     return (
         bool((ranks == ranks[partition.representatives][partition.class_of]).all())
         and bool((links == links[partition.link_representatives][partition.link_class_of]).all())
-        and _ranks_agree(partition, sight)
+        and ranks_agree(sight.ptr, sight.items, partition.class_of, partition.link_class_of, partition.representatives)
+        == 1
         and _links_agree(partition, sight)
     )
-
-
-def _ranks_agree(partition: Partition, sight: Sight) -> bool:
-    lengths = np.diff(sight.ptr)
-    if (lengths != lengths[partition.representatives][partition.class_of]).any():
-        return False
-    seen = _classes_of_items(partition, sight)
-    owner = np.repeat(np.arange(sight.num_ranks), lengths)
-    within = np.arange(len(sight.items)) - sight.ptr[owner]
-    same = sight.ptr[partition.representatives[partition.class_of[owner]]] + within
-    return bool((seen == seen[same]).all())
-
-
-def _classes_of_items(partition: Partition, sight: Sight) -> Int64:
-    """The class of what each item names; those of links behind those of ranks."""
-    numbers = np.concatenate(
-        [partition.class_of, partition.link_class_of + np.int32(partition.num_classes), [SEPARATOR]]
-    ).astype(np.int64)
-    return numbers[sight.items]  # -1 takes the last entry
 
 
 def _links_agree(partition: Partition, sight: Sight) -> bool:

@@ -39,6 +39,11 @@ class JobSketch:
     templates: tuple[Template, ...]
     streams: tuple[str, ...]
 
+    def program_of(self, rank: int) -> tuple[int, int]:
+        """The program of a rank, and how many ranks run it."""
+        program = self.sketches[int(self.sketch_of[rank])].program
+        return program, sum(len(sketch.ranks) for sketch in self.sketches if sketch.program == program)
+
 
 def sketch_job(job: Job, costs: GroupCosts | None) -> JobSketch:
     """Sketches of all ranks of ``job``; ``costs`` chooses schedules, and says what software adds to messages.
@@ -78,6 +83,7 @@ class _Maker:
         self.plans: dict[Call, CallPlan] = self._plans()
         self.messages: dict[tuple[str, tuple[int | str, ...]], int] = {}
         self.sent = [self._sent(template) for template in self.templates]
+        self._check_received()
         self.many_targets = {
             axis for table, template in zip(self.sent, self.templates, strict=True)
             for axis in _axes_of_shared_tags(template)
@@ -125,6 +131,21 @@ class _Maker:
                 raise PlanError(f"message {send.tag} is sent to position {send.peer.position} twice")
             table[number, send.peer.position] = task
         return table
+
+    def _check_received(self) -> None:
+        """Refuse messages that nobody waits for, which the times would not show."""
+        received = [{(one.peer.axis, one.tag) for _, one in template.receives} for template in self.templates]
+        for program, template in enumerate(self.templates):
+            to: dict[Peer, list[tuple[int | str, ...]]] = {}
+            for _, send in template.sends:
+                to.setdefault(send.peer, []).append(send.tag)
+            for peer, tags in to.items():
+                receivers = self.program_of[resolve(self.grid, self.ranks_of[program], peer)]
+                for other in np.unique(receivers).tolist():
+                    lost = [tag for tag in tags if (peer.axis, tag) not in received[other]]
+                    if lost:
+                        first, second = self.job.programs[program].name, self.job.programs[other].name
+                        raise PlanError(f"program {first!r} sends message {lost[0]}, which {second!r} never receives")
 
     # -- the sketches of one program -------------------------------------------------------------------------------
 

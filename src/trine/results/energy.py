@@ -54,7 +54,7 @@ def power_shares() -> PowerFile:
 
 
 def energy(result: Result) -> Energy | None:
-    """The energy of the result's step; None where the power of a GPU is not known.
+    """The energy of the result's step; None where the power of a GPU, or what it did, is not known.
 
     Of a folded result each row counts for the ranks of its class. Where not all classes have rows, some ranks that are
     spread over all stand for the others, and ``num_counted`` is smaller than ``num_ranks``.
@@ -64,7 +64,8 @@ def energy(result: Result) -> Energy | None:
     seen, weight = result, alike_rows(result)
     counted = result.num_ranks
     if weight.sum() != result.num_ranks:
-        assert result.scope is not None
+        if result.scope is None:  # some ranks of a run that was not folded: nothing is known of the others
+            return None
         spread = result.scope.spread()
         seen, weight, counted = result.scope.observe(list(spread)), np.array(list(spread.values())), len(spread)
     return _added_up(seen, weight, counted)

@@ -164,12 +164,15 @@ def _host_copies(workload: Workload) -> int:
 
 def with_memory_verdict(result: Result) -> Result:
     """Warn when a rank needs more memory than its GPU has."""
-    over = [rank for rank, _ in enumerate(result.memory_peaks) if result.memory_verdict(rank) == "does not fit"]
+    over = [row for row, _ in enumerate(result.memory_peaks) if result.memory_verdict(row) == "does not fit"]
     if not over:
         return result
-    worst = max(over, key=lambda rank: result.memory_peaks[rank].total_bytes)
+    worst = max(over, key=lambda row: result.memory_peaks[row].total_bytes)
+    count, scope = len(over), result.scope
+    if scope is not None and not scope.shows_all:  # all ranks of a program hold the same
+        count = sum(dict(scope.program_of(result.shown_ranks[row]) for row in over).values())
     text = (
-        f"out of memory: {len(over)} of {len(result.memory_peaks)} ranks do not fit; rank {worst} needs "
+        f"out of memory: {count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
         f"{format_bytes(result.memory_peaks[worst].total_bytes)}, its GPU has "
         f"{format_bytes(result.memory_capacity_bytes[worst])}"
     )

@@ -29,7 +29,7 @@ def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: 
 
     Raises
     ------
-    SpecError: an unknown format, or links that InfraGraph cannot say.
+    SpecError: an unknown format, links that InfraGraph cannot say, or circuits in another format than YAML.
     """
     if format == "yaml":
         return cluster.to_yaml()

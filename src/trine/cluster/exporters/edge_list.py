@@ -6,6 +6,7 @@ import csv
 import io
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.exporters.pairs import refuse_circuits
 from trine.cluster.written import exact_bandwidth, exact_time
 
 _COLUMNS = (
@@ -15,7 +16,13 @@ _COLUMNS = (
 
 
 def edge_list_text(cluster: Cluster) -> str:
-    """CSV with a row a link, both directions apart. It has no GPU models, rails, sources and notes."""
+    """CSV with a row a link, both directions apart. It has no GPU models, rails, sources and notes.
+
+    Raises
+    ------
+    SpecError: a cluster with circuits.
+    """
+    refuse_circuits(cluster, "a list of links")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.exporters.pairs import lost, rates_of, two_way_wires
+from trine.cluster.exporters.pairs import lost, rates_of, refuse_circuits, two_way_wires
 from trine.cluster.importers.infragraph import infragraph_cluster
 from trine.cluster.importers.infragraph_parts import MARK
 from trine.cluster.importers.wiring import Rates, Wire
@@ -38,8 +38,9 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
 
     Raises
     ------
-    SpecError: such links without ``lossy``.
+    SpecError: such links without ``lossy``; a cluster with circuits.
     """
+    refuse_circuits(cluster, "InfraGraph")
     wires = two_way_wires(cluster, lossy=lossy)
     missing = lost(cluster, wires) if lossy else 0
     if missing:

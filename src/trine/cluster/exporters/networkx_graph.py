@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.exporters.pairs import refuse_circuits
 from trine.errors import InputError
 
 
@@ -18,7 +19,9 @@ def to_networkx(cluster: Cluster) -> Any:
     Raises
     ------
     InputError: networkx is not installed.
+    SpecError: a cluster with circuits.
     """
+    refuse_circuits(cluster, "a graph")
     networkx = _networkx()
     graph = networkx.MultiDiGraph(name=cluster.name)
     for device in cluster.devices:

@@ -1,4 +1,4 @@
-"""The two directions of links brought together, for formats whose links have no direction."""
+"""What formats of others cannot hold: circuits are refused, the two directions of links are brought together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.importers.wiring import Rates, Wire
 from trine.cluster.parts import Link
 from trine.errors import SpecError
+
+
+def refuse_circuits(cluster: Cluster, format: str) -> None:
+    """Raise SpecError for a cluster with circuits, which only cluster files have a place for."""
+    if cluster.circuits is not None:
+        raise SpecError(f"{format} has links only, and GPUs of {cluster.name!r} are joined by circuits: take yaml")
 
 
 def rates_of(link: Link) -> Rates:
