@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.engine import run
 from trine.errors import InputError, nearest
@@ -54,6 +55,7 @@ class JobRun:
     why: str = ""
     sentence: str = ""
     ends: Ends | None = None
+    reasons: npt.NDArray[np.int8] | None = None
 
 
 @dataclass(slots=True)
@@ -152,6 +154,7 @@ class JobRunner:
             records=seen.records,
             memory=seen.memory,
             ends=seen.ends,
+            reasons=seen.reasons,
             ranks=tuple(ranks),
             num_ranks=self.site.num_ranks,
             num_simulated=max(episode.partition.num_classes for episode in folded.episodes),

@@ -23,7 +23,8 @@ COLUMNS = (
 class Ends(NamedTuple):
     """Between whom tasks really were, where a graph shows some ranks only; int64[tasks] each.
 
-    rank, peer: as in the TaskGraph, but numbers of ranks, of those that are not shown too. is_copy: bool, joins of ranks that are not shown, which somebody shown waits for: no rows of the table.
+    rank, peer: as in the TaskGraph, but numbers of ranks, of those that are not shown too. is_copy: bool, joins of
+    ranks that are not shown, which somebody shown waits for: no rows of the table.
     """
 
     rank: npt.NDArray[np.int64]

@@ -173,7 +173,9 @@ class _Answer:
         from trine.folding.observe import Observation
 
         scope = scope_of(done, self._observed)
-        seen = Observation(graph=done.graph, records=done.records, memory=done.memory, ends=done.ends)
+        seen = Observation(
+            graph=done.graph, records=done.records, memory=done.memory, ends=done.ends, reasons=done.reasons
+        )
         return self._result(seen, done.ranks, scope)
 
     def _observed(self, seen: Observation, ranks: Sequence[int], scope: Scope) -> Result:
@@ -187,7 +189,13 @@ class _Answer:
         capacity = self.setup.memory_bytes(places)
         part = None
         if scope is not None and seen.ends is not None:
-            part = Part(ranks=tuple(ranks), num_ranks=scope.num_ranks, ends=seen.ends, step_ends_ps=scope.step_ends_ps)
+            part = Part(
+                ranks=tuple(ranks),
+                num_ranks=scope.num_ranks,
+                ends=seen.ends,
+                step_ends_ps=scope.step_ends_ps,
+                reasons=seen.reasons,
+            )
         return Result(
             graph=seen.graph,
             records=seen.records,
