@@ -38,7 +38,7 @@ def draw(curves: dict[str, list[float]]) -> None:
     figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
     for (fabric, efficiency), marker in zip(curves.items(), "os", strict=True):
         axes.plot(GPUS, [100 * share for share in efficiency], marker=marker, label=fabric)
-    axes.set(xscale="log", xlabel="GPUs", ylabel="throughput a GPU (% of one GPU)")
+    axes.set(xscale="log", xlabel="GPUs", ylabel="throughput a GPU (% of one GPU)", ylim=(95, 100))
     axes.set_xticks(GPUS, [f"{gpus:,}" for gpus in GPUS])
     axes.minorticks_off()
     axes.set_title("ResNet-50, DDP, 128 samples a GPU, dgx-h100", loc="left")

@@ -157,11 +157,16 @@ class _Observer:
         own = edges.role == SELF
         before[own] = base + edges.key[own]
         peers = sketch.peers[self.job.row_of[rank]]
-        for role in np.unique(edges.role[~own]).tolist():
-            at = np.flatnonzero(edges.role == role)
-            peer = int(peers[role])
+        for peer, roles in _by_peer(peers, np.unique(edges.role[~own])).items():
             other = self._sketch(peer)
-            tasks = named_tasks(edges, at, other, self._position(sketch, role, rank, edges.what[at]))
+            parts = [(np.flatnonzero(edges.role == role), role) for role in roles]
+            at = np.concatenate([part for part, _ in parts])
+            tasks = np.concatenate(
+                [
+                    named_tasks(edges, part, other, self._position(sketch, role, rank, edges.what[part]))
+                    for part, role in parts
+                ]
+            )
             if peer in self.row_of:
                 before[at] = self.base[self.row_of[peer]] + tasks
             else:
@@ -174,10 +179,13 @@ class _Observer:
         return self.job.grid.coordinate(rank, sketch.role_axes[role])
 
     def _arrive(self, row: int, peer: int, sketch: Sketch, tasks: Int64) -> Int64:
-        unique, inverse = np.unique(tasks, return_inverse=True)
+        """Copy the tasks of an unobserved peer that a row waits for, and all else that the peer sends there."""
+        to_us = np.append(sketch.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
+        sent = np.flatnonzero((sketch.kind == TRANSFER) & to_us[sketch.role])
+        unique = np.unique(np.concatenate([tasks, sent]))
         self.arrivals.append(_Arrivals(row, peer, sketch, unique, self._times_of(peer), self.num_tasks))
         self.num_tasks += len(unique)
-        return self.arrivals[-1].first + inverse.ravel()
+        return self.arrivals[-1].first + np.searchsorted(unique, tasks)
 
     def _edges_of_arrivals(self, edges: list[tuple[Int64, Int64]]) -> list[tuple[Int64, Int64]]:
         """An arrival waits for what the same task of an observed rank of its sketch waits for."""
@@ -316,6 +324,14 @@ class _Observer:
 
     def _memory(self) -> MemoryEvents:
         return rank_memory(self.run, self.sketches, self.base)
+
+
+def _by_peer(peers: Int32, roles: npt.NDArray[np.int16]) -> dict[int, list[int]]:
+    """Whoever is in one of ``roles``, and in which."""
+    found: dict[int, list[int]] = {}
+    for role in roles.tolist():
+        found.setdefault(int(peers[role]), []).append(role)
+    return found
 
 
 def rank_memory(run: FoldedRun, sketches: Sequence[Sketch], base: Int64) -> MemoryEvents:

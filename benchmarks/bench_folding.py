@@ -1,0 +1,168 @@
+"""How long, and how much memory, do a hundred thousand GPUs take? Against the targets; what was simulated beside it.
+
+Run: python benchmarks/bench_folding.py [--only WORD]
+Every row is a fresh process with cached kernels. "inside" is the simulation alone, as ``result.simulator.wall_s`` counts
+it; "process" has Python's start, imports, the synthesis of the model and the cluster in it; "CPU" is of the process on
+all cores, which other work on the machine does not stretch. Jobs are those of examples/18 and 19.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import trine
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+GPUS = (8, 64, 512, 4096, 32_768)
+#: The last of GPUS takes at most so many times as long as the first.
+MOST_GROWTH = 3.0
+
+
+class Case(NamedTuple):
+    """A row: what runs, and the most seconds (of the process) and GiB that it should take; None: no target."""
+
+    run: Callable[[], trine.Result]
+    most_s: float | None = None
+    most_gib: float | None = None
+
+
+class Measured(NamedTuple):
+    """Of one process: seconds of wall time, of it inside, of CPU; peak GiB; one line of classes, tasks, events a stage."""
+
+    wall_s: float
+    inside_s: float
+    cpu_s: float
+    peak_gib: float
+    stages: list[dict[str, int]]
+    note: str
+
+
+def llama(dp: int, **options: object) -> trine.Result:
+    """Llama 3 405B on 128 * ``dp`` GPUs, as in example 18."""
+    spec = importlib.util.spec_from_file_location("llama", EXAMPLES / "18_llama_405b_at_scale.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    result: trine.Result = module.run(dp, **options)
+    return result
+
+
+def resnet(gpus: int, fabric: str | None, **options: object) -> trine.Result:
+    """ResNet-50 with DDP, as in example 19."""
+    import trine
+
+    cluster = trine.load_cluster("dgx-h100", nodes=gpus // 8, fabric=fabric if gpus > 8 else None)
+    plan = trine.Plan(dp=gpus, buffers="none")
+    return trine.simulate("resnet50-h100-b128", plan, cluster=cluster, **options)  # type: ignore[arg-type]
+
+
+def pipelines(**options: object) -> trine.Result:
+    """Llama 3 8B on tp 8 x pp 4 x dp 32, one slow NIC."""
+    import trine
+
+    slow = [("node5.pcie0->node5.nic0", "0.5")]
+    cluster = trine.load_cluster("dgx-h100", nodes=128, fabric="switch", slow_links=slow)
+    plan = trine.Plan(
+        dp=32, tp=8, pp=4, batch=4, micro_batch=1, schedule="1f1b", tp_style="megatron", input_copy="none"
+    )  # fmt: skip
+    workload = trine.synthesize("llama-3-8b", gpu="h100-sxm", sequence=4096, batch=1)
+    return trine.simulate(workload, plan, cluster=cluster, **options)  # type: ignore[arg-type]
+
+
+CASES: dict[str, Case] = {
+    "llama 405B, 16 384 GPUs": Case(lambda: llama(128), 10, 2),
+    "llama 405B, 131 072 GPUs": Case(lambda: llama(1024), 20, 3),
+    "llama 405B, 16 384 GPUs, a slow NIC": Case(lambda: llama(128, slow_nic=True), 120, 8),
+    "verify-fold: resnet50 DDP, 1024 GPUs": Case(lambda: resnet(1024, None, fold="verify")),
+    "verify-fold: llama 8B, 1024 GPUs, slow NIC": Case(lambda: pipelines(fold="verify")),
+    **{
+        f"resnet50 DDP, {gpus} GPUs, {fabric or 'rails'}": Case(lambda gpus=gpus, fabric=fabric: resnet(gpus, fabric))
+        for fabric in (None, "switch")
+        for gpus in GPUS
+    },
+}
+
+
+def run_here(name: str) -> None:
+    """Run one case and print what the parent cannot see."""
+    began = time.perf_counter()
+    result = CASES[name].run()
+    scope = result.scope
+    stages = [] if scope is None else [
+        {"classes": stage.num_classes, "tasks": stage.num_tasks, "events": stage.num_events} for stage in scope.stages
+    ]  # fmt: skip
+    verified = "" if scope is None else next((note for note in scope.notes if note.startswith("verified")), "")
+    print(json.dumps({"inside_s": time.perf_counter() - began, "stages": stages, "note": verified}))
+
+
+def measure(name: str) -> Measured:
+    """Run one case in a process of its own."""
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, __file__, "--run", name], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    text = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall_s = time.perf_counter() - began
+    if os.waitstatus_to_exitcode(status):
+        raise SystemExit(f"{name} failed")
+    found = json.loads(text.splitlines()[-1])
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Measured(wall_s, found["inside_s"], cpu_s, usage.ru_maxrss / 2**20, found["stages"], found["note"])
+
+
+def show(name: str, found: Measured) -> None:
+    """One row of the table."""
+    case = CASES[name]
+    target_s = "" if case.most_s is None else f"< {case.most_s:g} s"
+    target_gib = "" if case.most_gib is None else f"< {case.most_gib:g}"
+    classes = max((stage["classes"] for stage in found.stages), default=0)
+    tasks = max((stage["tasks"] for stage in found.stages), default=0)
+    events = sum(stage["events"] for stage in found.stages)
+    print(
+        f"{name:44} {found.wall_s:7.2f} {found.inside_s:7.2f} {found.cpu_s:7.2f} {target_s:>7} {found.peak_gib:6.2f} "
+        f"{target_gib:>4} {len(found.stages):6} {classes:8,} {tasks:11,} {events:12,}",
+        flush=True,
+    )
+    if found.note:
+        print(f"    {found.note}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default="", help="rows that contain this word")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.run is not None:
+        run_here(options.run)
+        return
+    print(
+        f"{'':44} {'process':>7} {'inside':>7} {'CPU':>7} {'target':>7} {'GiB':>6} {'':4} {'stages':>6} {'classes':>8} "
+        f"{'tasks':>11} {'events':>12}"
+    )
+    inside_s = {}
+    for name in (name for name in CASES if options.only in name):
+        found = measure(name)
+        inside_s[name] = found.inside_s
+        show(name, found)
+    for fabric in ("rails", "switch"):
+        first, last = (f"resnet50 DDP, {gpus} GPUs, {fabric}" for gpus in (GPUS[0], GPUS[-1]))
+        if first in inside_s and last in inside_s:
+            ratio = inside_s[last] / inside_s[first]
+            print(
+                f"resnet50 DDP, {fabric}: {GPUS[-1]} GPUs take {ratio:.2f} times as long as {GPUS[0]} (< {MOST_GROWTH:g})"
+            )
+
+
+if __name__ == "__main__":
+    main()
