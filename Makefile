@@ -35,6 +35,7 @@ bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel
 	$(BIN)/python benchmarks/bench_train.py
 	$(BIN)/python benchmarks/bench_engine.py
 	$(BIN)/python benchmarks/bench_collective.py
+	$(BIN)/python benchmarks/bench_folding.py
 	$(BIN)/python benchmarks/batch_prediction.py
 
 validation: $(VENV)/.installed-test  ## replay the measured collectives; writes docs/background/collective-accuracy.md

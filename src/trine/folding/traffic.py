@@ -25,20 +25,22 @@ def link_uses(job: JobSketch, site: Site, table: RouteTable, step: int | None, s
             np.add.at(carried, links, size)
     used = np.flatnonzero(carried)
     rates = site.link_bytes_per_s[used]
-    kinds, first, counts = np.unique(
-        np.stack([carried[used], rates], axis=1), axis=0, return_index=True, return_counts=True
-    )
+    by_size, by_rate = (np.unique(column, return_inverse=True)[1].ravel() for column in (carried[used], rates))
+    _, first, counts = np.unique(by_size * (len(rates) + 1) + by_rate, return_index=True, return_counts=True)
     order = np.argsort(first, kind="stable")
+    links, sizes, rates = used[first[order]], carried[used[first[order]]], rates[first[order]]
     return tuple(
         LinkUse(
-            link=int(used[first[at]]),
-            name=site.link_name(int(used[first[at]])),
-            size_bytes=int(kinds[at, 0]),
-            bytes_per_s=int(kinds[at, 1]),
-            utilisation=int(kinds[at, 0]) * PS_PER_S / (int(kinds[at, 1]) * step_ps) if step_ps else 0.0,
-            count=int(counts[at]),
+            link=link,
+            name=site.link_name(link),
+            size_bytes=size,
+            bytes_per_s=rate,
+            utilisation=size * PS_PER_S / (rate * step_ps) if step_ps else 0.0,
+            count=count,
         )
-        for at in order.tolist()
+        for link, size, rate, count in zip(
+            links.tolist(), sizes.tolist(), rates.tolist(), counts[order].tolist(), strict=True
+        )
     )
 
 

@@ -61,6 +61,8 @@ def build_job(
     context = JobContext(workload, plan, compute, launch)
     check_offload(context, has_host)
     context.host_bytes_per_s = host_bytes_per_s
+    if plan.sync == "each" and len(context.micro_batches) == 1:
+        raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
     steps = len(workload.operators) * len(context.micro_batches) * plan.num_steps
     if steps > MAX_STEPS:
         raise PlanError(
@@ -151,6 +153,8 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
         if crossing.guessed:
             layer = context.operators[crossing.consumer].layer
             found.append(f"the trace does not link the stages at {layer}: the output of the operator before it is sent")
+    if plan.sharding in ("zero1", "zero2") and plan.prefetch and plan.num_steps == 1:
+        found.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
     if context.launch_ps and plan.num_steps == 1:
         found.append("one step begins with an idle launching thread: --steps 3 shows the steady state")
     if context.workload.is_training and not context.total_trained_bytes and plan.num_ranks > 1:

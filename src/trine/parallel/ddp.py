@@ -28,6 +28,7 @@ class BucketReductions(Extension):
         self.groups = self.context.plan.groups
         self.buckets = self.make_buckets()
         self.reductions: list[int] = []
+        self.reduced: list[tuple[Bucket, int]] = []  # since it was last emptied (by who wants to know)
         self._ready: dict[int, list[int]] = {}
         for number, bucket in enumerate(self.buckets):
             self._ready.setdefault(bucket.ready_after, []).append(number)
@@ -53,16 +54,22 @@ class BucketReductions(Extension):
         for number in self._ready.get(op.id, ()):
             label = self.context.label(op, self.builder.stage, place.microbatch, place.step)
             if self.context.plan.dp_overlap:
-                self.reduce(number, label, place)
+                self._reduce(number, label, place)
             else:
                 self._late.append((number, label, place))
+
+    def end_pass(self, place: Place) -> None:
+        """Without overlap, what is reduced for each micro-batch is so behind its backward pass."""
+        if self.context.plan.reduces_each:
+            self._reduce_late([late for late in self._late if late[2].microbatch == place.microbatch])
 
     def complete(self) -> tuple[int, ...]:
         """The steps after which a bucket is reduced: the latest operator; behind all passes also what was sent.
 
         Megatron-LM's finalize_model_grads comes after its pipeline's last send has been waited for.
         """
-        late = () if self.context.plan.dp_overlap else self.writer.sent
+        plan = self.context.plan
+        late = () if plan.dp_overlap or plan.reduces_each else self.writer.sent
         return (*self.writer.last_compute(), *late)
 
     def reduce(self, number: int, label: Label, place: Place) -> int:
@@ -73,10 +80,16 @@ class BucketReductions(Extension):
         self.reductions.append(self.writer.collective("all_reduce", axis, key, bucket.size_bytes, after, label))
         return self.reductions[-1]
 
+    def _reduce(self, number: int, label: Label, place: Place) -> None:
+        self.reduced.append((self.buckets[number], self.reduce(number, label, place)))
+
+    def _reduce_late(self, late: Iterable[tuple[int, Label, Place]]) -> None:
+        for one in tuple(late):
+            self._late.remove(one)
+            self._reduce(*one)
+
     def before_optimizer(self, step: int) -> None:
-        for number, label, when in self._late:
-            self.reduce(number, label, when)
-        self._late.clear()
+        self._reduce_late(self._late)
         for done in self.reductions:
             self.writer.wait(done)
         self.reductions.clear()

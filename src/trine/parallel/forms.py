@@ -18,6 +18,8 @@ CP_STYLES = ("ring", "all-gather", "ulysses")
 BUFFERS = ("auto", "broadcast", "none")
 BALANCED, ZIPF = "balanced", "zipf:"
 MAX_EXPERTS = 65_536
+#: Bytes at which DDP's first and other buckets close, as in PyTorch.
+DEFAULT_BUCKETS = (1 * 2**20, 25 * 2**20)
 
 
 def check_forms(plan: Plan) -> None:
@@ -77,6 +79,9 @@ def _gathers(plan: Plan) -> None:
         _only_if(plan.sharding == "fsdp", "reshard", "only fsdp may keep gathered parameters until the backward pass")
     if plan.shard_unit_bytes is not None:
         _only_if(plan.sharding in PARAMETERS_SHARDED, "shard_unit_bytes", "no parameters are gathered unit by unit")
+    if plan.sharding in PARAMETERS_SHARDED:
+        name, is_default = _default_buckets(plan)
+        _only_if(is_default, name, f"{plan.sharding} reduces gradients by the units of its parameters")
     if plan.prefetch is not None:
         _only_if(plan.sharding != "none", "prefetch", "no parameters are gathered: set sharding")
         if plan.sharding in ("zero1", "zero2") and plan.prefetch > 1:
@@ -132,10 +137,20 @@ def _local(plan: Plan) -> None:
         raise PlanError("sync_every is about DDP replicas that average their parameters, and there are none")
     if plan.sharding != "none" or plan.cp * plan.ep > 1:
         raise PlanError("local SGD keeps whole replicas: sync_every does not combine with sharding, cp or ep")
+    for name, is_default in (
+        ("dp_overlap", plan.dp_overlap),
+        ("sync", plan.sync == "last"),
+        _default_buckets(plan),
+    ):
+        _only_if(is_default or plan.offload == "optimizer", name, "local SGD reduces no gradients")
     if plan.num_steps % plan.sync_every:
         raise PlanError(
             f"{plan.num_steps} steps are no whole number of rounds of sync_every = {plan.sync_every}: take a multiple"
         )
+
+
+def _default_buckets(plan: Plan) -> tuple[str, bool]:
+    return "bucket_bytes", (plan.first_bucket_bytes, plan.bucket_bytes) == DEFAULT_BUCKETS
 
 
 def form_facts(plan: Plan) -> dict[str, object]:

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trine.errors import PlanError
-from trine.model.program import COMPUTE_STREAM, Collective, Compute, Job, Label, MemoryChange, RankProgram, Step
+from trine.model.program import (
+    COMPUTE_STREAM,
+    Collective,
+    Compute,
+    HostCopy,
+    Job,
+    Label,
+    MemoryChange,
+    RankProgram,
+    Step,
+)
 
 #: First words of the keys of DDP's collectives on the dp axis: gradients, and buffers before the forward pass.
 GRADIENTS, BUFFERS = "bucket", "buffers"
@@ -87,14 +97,16 @@ class _Rewriting:
             self._average(number, sync)
 
     def _average(self, number: int, sync: _Sync) -> None:
-        """Append the all-reduce of the parameters behind the last operator of the step."""
+        """Append the all-reduce of the parameters behind the last operator of the step, and what the CPU does then."""
         last = max(
             i for i, step in enumerate(self.steps) if isinstance(step, Compute) and step.stream == COMPUTE_STREAM
         )
         label = Label(phase=self.steps[last].label.phase, stage=sync.stage, step=number)
         key = (AVERAGE, sync.stage, number)
         self.before = (len(self.steps),)
-        self.steps.append(Collective("all_reduce", "dp", key, sync.size_bytes, -1, sync.algorithm, (last,), label))
+        on_host = (i for i in range(last + 1, len(self.steps)) if isinstance(self.steps[i], Compute | HostCopy))
+        after = (last, *on_host)  # of an optimizer that is offloaded: its updates and copies
+        self.steps.append(Collective("all_reduce", "dp", key, sync.size_bytes, -1, sync.algorithm, after, label))
 
     def _sync(self, number: int) -> _Sync:
         found = [self.program.steps[i] for i in self.of_step[number]]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from trine.model.program import (
     PHASE_FORWARD,
     PHASE_OFFLOAD,
     PHASE_OPTIMIZER,
-    Collective,
     Compute,
     HostCopy,
     Label,
@@ -34,11 +34,11 @@ from trine.model.program import (
 )
 from trine.model.workload import BACKWARD, Operator
 from trine.parallel.blocks import units_of
-from trine.parallel.buckets import Bucket
+from trine.parallel.buckets import Bucket, fill_buckets
 from trine.parallel.chunks import Chunk
-from trine.parallel.ddp import buckets_of
+from trine.parallel.ddp import BucketReductions, in_order, ready_gradients
 from trine.parallel.extension import Extension, Place
-from trine.parallel.ownership import trained_bytes
+from trine.parallel.sharded import ShardedReductions, shard_ways
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
 
 _ACTIVATIONS = MEMORY_CATEGORIES.index("activations")
 _STATE = MEMORY_CATEGORIES.index("optimizer_state")
-#: What combines the gradients of replicas.
-_REDUCTIONS = ("all_reduce", "reduce_scatter")
-#: First words of their keys: over replicas, and of hybrid sharding over the copies.
-_OF_GRADIENTS = ("bucket", "copies")
 
 
 def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> float:
@@ -92,56 +88,65 @@ def require_copies(plan_offload: str, programs: tuple[RankProgram, ...]) -> None
 
 
 class GradientsToHost(Extension):
-    """Copies each bucket of gradients to the host when it is complete (and reduced), and frees it on the GPU.
+    """Copies each bucket of gradients to the host when it is complete and reduced, and frees it on the GPU.
 
-    Called after all other extensions, so that what they add to the program for a bucket is there.
+    Called after all other extensions, so that the reduction of a bucket is written by then. buckets: those that are
+    reduced, and of what no replicas share (without any: of all gradients) those that DDP would make.
     """
 
     def __init__(self, builder: StageBuilder) -> None:
         super().__init__(builder)
-        self.buckets = buckets_of(builder)
         self.copies: list[int] = []
-        self._seen = 0
-        self._reduced: tuple[int, ...] = ()
-        self._waiting: list[Bucket] = []
 
-    def part(self) -> Fraction:
-        """The part of its weights that this rank updates: all, or less where replicas share the optimizer."""
-        whole = share = self.context.optimizer_share(self.builder.stage)
-        for other in self.builder.extensions:
-            if other is not self:
-                share = other.optimizer_share(share)
-        return share / whole if whole else Fraction(0)
+    @cached_property
+    def reductions(self) -> BucketReductions | None:
+        """The extension that reduces gradients over replicas."""
+        return next((one for one in self.builder.extensions if isinstance(one, BucketReductions)), None)
+
+    @cached_property
+    def _own(self) -> tuple[Bucket, ...]:
+        """Buckets of gradients that are not reduced."""
+        plan, reduced = self.context.plan, self.reductions.buckets if self.reductions is not None else ()
+        known = {weight for bucket in reduced for weight in bucket.weights}
+        left = ready_gradients(self.builder, [one for one in self.builder.weights if one.weight not in known])
+        return in_order(self.builder, fill_buckets(left, plan.first_bucket_bytes, plan.bucket_bytes))
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        reduced = self.reductions.buckets if self.reductions is not None else ()
+        return in_order(self.builder, (*reduced, *self._own))
+
+    def part_bytes(self, bucket: Bucket) -> int:
+        """Bytes of a bucket's weights that this rank updates: all, or less where replicas share the optimizer."""
+        is_shared = isinstance(self.reductions, ShardedReductions) and bucket not in self._own
+        ways = shard_ways(self.builder)[bucket.is_expert] if is_shared else 1
+        return -(-bucket.size_bytes // ways)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         if place.phase != PHASE_BACKWARD or not place.is_last:
             return
-        self._look()
-        for bucket in self.buckets:
+        self._copy_reduced(place.step)
+        for bucket in self._own:
             if bucket.ready_after == op.id:
-                self._copy(bucket, place.step)
+                self._copy(bucket, self.writer.last_compute(), place.step)
+
+    def end_pass(self, place: Place) -> None:
+        self._copy_reduced(place.step)
 
     def before_optimizer(self, step: int) -> None:
-        """Whatever is reduced behind the backward pass has been written by now."""
-        self._look()
+        self._copy_reduced(step)
 
-    def _look(self) -> None:
-        """Remember the latest reduction of gradients; those of one axis end in order."""
-        steps = self.writer.steps
-        for number in range(self._seen, len(steps)):
-            one = steps[number]
-            if isinstance(one, Collective) and one.kind in _REDUCTIONS and one.key[0] in _OF_GRADIENTS:
-                self._reduced = (number,)
-        self._seen = len(steps)
+    def _copy_reduced(self, step: int) -> None:
+        if self.reductions is not None:
+            for bucket, done in self.reductions.reduced:
+                self._copy(bucket, (done,), step)
+            self.reductions.reduced.clear()
 
-    def _copy(self, bucket: Bucket, step: int) -> None:
-        part = self.part()
-        size = -(-bucket.size_bytes * part.numerator // part.denominator)
-        if size:
-            after = (*self.writer.last_compute(), *self._reduced, *self.copies[-1:])
-            label = Label(phase=PHASE_OFFLOAD, stage=self.builder.stage, step=step)
-            self.copies.append(self.writer.add(HostCopy(size, after, label, to_host=True)))
-            self.builder.memory.gradients_left(bucket.weights, self.copies[-1])
+    def _copy(self, bucket: Bucket, done: tuple[int, ...], step: int) -> None:
+        label = Label(phase=PHASE_OFFLOAD, stage=self.builder.stage, step=step)
+        after = (*done, *self.copies[-1:])
+        self.copies.append(self.writer.add(HostCopy(self.part_bytes(bucket), after, label, to_host=True)))
+        self.builder.memory.gradients_left(bucket.weights, self.copies[-1])
 
     def optimizer_share(self, share: Fraction) -> Fraction:
         """The GPU does nothing of the optimizer step."""
@@ -158,17 +163,15 @@ class HostOptimizer(Extension):
     def after_optimizer(self, step: int) -> None:
         builder, writer = self.builder, self.writer
         gradients = next(one for one in builder.extensions if isinstance(one, GradientsToHost))
-        part, weights = gradients.part(), trained_bytes(builder.weights, self.context.local_bytes)
-        state = self._state_bytes() if weights else 0
-        after = (*gradients.copies, *writer.last_compute_and_waits(), *self._reductions(gradients))
+        sizes = [gradients.part_bytes(bucket) for bucket in gradients.buckets]
+        state = self._state_bytes() if sizes else 0
+        after = (*gradients.copies, *writer.last_compute_and_waits())
         back: tuple[int, ...] = ()
-        for bucket in gradients.buckets:
-            size = -(-bucket.size_bytes * part.numerator // part.denominator)
-            moved = 3 * size + 2 * state * bucket.size_bytes // weights
+        for size in sizes:
+            moved = 3 * size + 2 * state * size // sum(sizes)
             label = Label(phase=PHASE_OPTIMIZER, stage=builder.stage, step=step)
             updated = writer.add(Compute(HOST_STREAM, self._time_ps(moved), after, label))
-            copy = HostCopy(size, (updated, *back), label._replace(phase=PHASE_OFFLOAD))
-            back = (writer.add(copy),) if size else back
+            back = (writer.add(HostCopy(size, (updated, *back), label._replace(phase=PHASE_OFFLOAD))),)
         for copied in back:  # copies end in order
             writer.wait(copied)
         gradients.copies.clear()
@@ -176,10 +179,6 @@ class HostOptimizer(Extension):
     def resident(self, sizes: dict[str, int]) -> None:
         """The state stays in host memory."""
         sizes["optimizer_state"] = 0
-
-    @staticmethod
-    def _reductions(gradients: GradientsToHost) -> tuple[int, ...]:
-        return gradients._reduced
 
     def _state_bytes(self) -> int:
         """Bytes of optimizer state that this rank would hold."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Groups, grid_axes
-from trine.parallel.forms import BALANCED, GRADIENTS_SHARDED, check_forms
+from trine.parallel.forms import BALANCED, DEFAULT_BUCKETS, GRADIENTS_SHARDED, check_forms
 from trine.parallel.schedules import SCHEDULES
 
-MIB = 2**20
 #: Larger batches are taken for a mistake; they would not fit any GPU.
 MAX_BATCH = 10**9
+#: Pieces of a product beyond which each is shorter than the launch of a kernel on any GPU.
+MAX_PIECES = 64
 DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("column", "megatron")
 INPUT_COPIES = ("step", "prefetch", "none")
@@ -86,8 +87,8 @@ class Plan:
     batch: int | None = None
     micro_batch: int | None = None
     schedule: str = "gpipe"
-    first_bucket_bytes: int = 1 * MIB
-    bucket_bytes: int = 25 * MIB
+    first_bucket_bytes: int = DEFAULT_BUCKETS[0]
+    bucket_bytes: int = DEFAULT_BUCKETS[1]
     cuts: tuple[str, ...] = ()
     tp_style: str = "column"
     input_copy: str = "step"
@@ -143,8 +144,10 @@ class Plan:
         _require_one_of("offload", self.offload, OFFLOADS)
         if self.data == "dp":
             self._check_data_parallel()
-        if self.prefetch is not None and self.prefetch != 0:
-            _require_positive("prefetch", self.prefetch)
+        if self.prefetch is not None and (isinstance(self.prefetch, bool) or self.prefetch < 0):
+            raise PlanError(f"prefetch must be 0 or a positive whole number, got {self.prefetch!r}")
+        if self.tp_overlap > MAX_PIECES:
+            raise PlanError(f"tp_overlap is at most {MAX_PIECES} pieces, got {self.tp_overlap}")
         object.__setattr__(self, "expert_shares", tuple(self.expert_shares))
         self._check_pipeline()
         self._check_overlap()

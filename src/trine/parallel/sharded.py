@@ -73,7 +73,7 @@ class ParameterUpdates(ShardedReductions):
         self._pending: dict[int, int] = {}  # storage of a weight -> step that makes it whole
 
     def after_optimizer(self, step: int) -> None:
-        after = self.writer.last_compute()
+        after = self.writer.last_compute_and_waits()
         tensors = self.context.workload.tensors
         for number in reversed(range(len(self.buckets))):
             bucket = self.buckets[number]
@@ -82,7 +82,7 @@ class ParameterUpdates(ShardedReductions):
                 continue
             label = Label(phase=PHASE_OPTIMIZER, stage=self.builder.stage, step=step)
             key = ("parameters", self.builder.stage, number, step)
-            done = self.writer.collective("all_gather", axis, key, bucket.size_bytes, after, label, queue="gather")
+            done = self.writer.collective("all_gather", axis, key, bucket.size_bytes, after, label)
             if self._overlaps:
                 self._pending.update({tensors[w].storage: done for w in bucket.weights})
             else:

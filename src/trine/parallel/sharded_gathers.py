@@ -1,9 +1,10 @@
 """ZeRO 3 and FSDP: parameters are gathered unit by unit before they are needed, and given up behind it.
 
 A unit is a layer, or operators whose parameters have ``Plan.shard_unit_bytes``. The gather of a unit begins when the
-unit ``Plan.prefetch`` before it begins to compute, so at most one more than that are alive; it has a queue of its own
-beside that of the reductions. Gathered parameters are given up behind the last operator of the unit in a pass, and
-gathered again for the backward pass, unless ``Plan.reshard`` says not to.
+unit ``Plan.prefetch`` before it begins to compute, so at most one more than that are alive. Gathers and reductions
+share a queue, as PyTorch runs both on one communicator (Zhao et al., section 3.3.2): backward, the gather ahead is
+issued before the reduction behind it. Gathered parameters are given up behind the last operator of the unit in a pass,
+and gathered again for the backward pass, unless ``Plan.reshard`` says not to.
 """
 
 from __future__ import annotations
@@ -167,9 +168,13 @@ class ParameterGathers(ShardedReductions):
             if size and axis:
                 self._count += 1
                 key = ("unit", self.builder.stage, unit.number, int(is_expert), self._count)
-                after = self.writer.last_compute()
-                steps.append(self.writer.collective("all_gather", axis, key, size, after, label, queue="gather"))
+                steps.append(self.writer.collective("all_gather", axis, key, size, self._begin(), label))
         unit.steps = tuple(steps)
+
+    def _begin(self) -> tuple[int, ...]:
+        """What a gather waits for: the latest operator; of a step before, also what else makes its parameters ready."""
+        last, before = self.writer.last_compute(), self.writer.last_of_step()
+        return before if set(last) <= set(before) else last
 
     def _give_up(self, unit: _Unit, done: int) -> None:
         size = sum(size for size, ways in zip(unit.sizes, self.ways, strict=True) if ways > 1)

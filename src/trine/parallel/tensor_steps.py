@@ -69,6 +69,6 @@ class TensorCollectives(SplitCollectives):
             return
         size = sum(self.context.scaled_bytes(t, batch) for t in tensors)
         if size:
-            label = self.context.label(op, self.builder.stage, place.microbatch, place.step)
+            label = self.context.label(op, self.builder.stage, place.microbatch, place.step, place.rerun)
             key = ("tp", op.id, *place.key)
             self.wait_beside_weights(op, self.writer.collective(kind, "tp", key, size, (done,), label))
