@@ -4,6 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TRACE ?= vgg13-h100-b128
 
+# What runs kernels once more: uncompiled, and with checks of every index.
+SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
+	tests/unit/test_engine_run.py tests/unit/test_engine_advance.py tests/unit/test_partition.py
+RANDOM := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py tests/property/test_engine_resume.py \
+	tests/property/test_engine_lifts.py
+
 .PHONY: demo test check bench validation examples clean
 
 $(VENV)/.installed: pyproject.toml
@@ -21,8 +27,8 @@ demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundle
 
 test: check  ## everything that CI runs
 	$(BIN)/python -m pytest -n 2
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 tests/closed_form/test_engine_closed_form.py tests/unit/test_engine_run.py
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 tests/oracle/test_engine_twin.py tests/closed_form/test_engine_closed_form.py
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(SMALL)
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 $(SMALL) $(RANDOM)
 
 check: $(VENV)/.installed-test  ## style, types, layers, public names
 	$(BIN)/ruff check .

@@ -237,6 +237,29 @@ def reckless(rng: Random, patch: MonkeyPatch) -> None:
     patch.setattr(episodes, "MANY_TASKS", rng.choice((0, 0, 300)))
     patch.setattr(episodes, "WORTH_A_STOP", rng.choice((2.0, 2.0, 1.0, 0.8)))
     patch.setattr(episodes, "RUN_TASKS", rng.choice((1, 200, 10**6)))
-    patch.setattr(episodes, "MAX_EPISODES", rng.choice((64, 64, 2)))
+    patch.setattr(episodes, "MAX_STOPS", rng.choice((64, 64, 2)))
     patch.setattr(episodes, "FEW_RANKS", rng.choice((4096, 4096, 0)))
     patch.setattr(episodes, "MOST_CLASSES", rng.choice((0.25, 0.6)))
+
+
+def private_case(seed: int) -> Case:
+    """A job on a machine on which no two routes cross one link, so that queues may fold."""
+    rng = Random(seed)
+    num_ranks, shape = rng.choice((2, 3, 4, 8)), rng.choice(("rings", "rings", "pairs", "stages"))
+    fields: dict[str, Any] = {"batch": 8, "micro_batch": rng.choice((2, 8)), "num_steps": rng.choice((1, 2))}
+    if shape == "stages":
+        fields |= {"pp": rng.choice((2, 4)), "schedule": rng.choice(("gpipe", "1f1b"))}
+        words = ["full", "ring", "mesh:1x"]
+    else:
+        fields |= {"dp": num_ranks, "bucket_bytes": rng.choice((10**5, 10**8)), "buffers": "none"}
+        words = ["full"] if shape == "pairs" else ["full", "ring", "switch"]
+        fields["algorithms"] = (("all_reduce", "direct" if shape == "pairs" else "ring"),)
+    plan = Plan(**fields, input_copy="none")
+    word = rng.choice(words)
+    word = f"{word}{plan.num_ranks}" if word.startswith("mesh") else word
+    cluster = build_topology(word, rng.choice((10**9, 10**11)), rng.choice((0, US)), plan.num_ranks)
+    if rng.random() < 0.3:
+        cluster = slow_down(cluster, [(rng.choice(cluster.link_names), 0.5)])
+    slow = trine.Stragglers(slow=((rng.randrange(plan.num_ranks), 1.3),)) if rng.random() < 0.3 else None
+    times = (rng.randint(1, 50), rng.randint(1, 50))
+    return Case(workload=chain(8, times, 1), plan=plan, cluster=cluster, settings={"cpu": False, "stragglers": slow})

@@ -1,14 +1,18 @@
 """Does offload move the bytes that it should, when it should, and free the memory that they took?"""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from forms_of_parallelism import model
 from synthetic import MS, Chain, Proportional
 
 import trine
+from trine.compute import make_compute
 from trine.engine import run
 from trine.errors import PlanError
 from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import HOST_STREAM, Compute, HostCopy
+from trine.model.program import HOST_STREAM, Collective, Compute, HostCopy, RankProgram
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.offload import host_bytes_per_s
@@ -104,6 +108,84 @@ def test_gpus_of_a_socket_share_its_memory():
     machine = trine.load_cluster("dgx-h100")
     gpus = np.asarray(machine.gpus, np.int64)
     assert host_bytes_per_s(machine, gpus) == host_bytes_per_s(machine, gpus[:4]) == 245_760_000_000 / 4
+
+
+def on_hosts(name: str, plan: Plan) -> tuple[RankProgram, int]:
+    """The program of rank 0 of a small transformer, and the bytes of the weights that it keeps."""
+    workload = model(name)
+    compute = make_compute("auto", workload)
+    program = build_job(workload, plan, compute, has_host=True, host_bytes_per_s=float(RATE))[0].programs[0]
+    kept = build_job(workload, Plan(**{**plan_of(plan), "offload": "none"}), compute)[0].programs[0]
+    return program, kept.resident_bytes[MEMORY_CATEGORIES.index("weights")]
+
+
+def plan_of(plan: Plan) -> dict[str, object]:
+    return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+
+
+def reached(program: RankProgram, step: int) -> set[int]:
+    """All steps that end before ``step`` begins because it waits for them, directly or not."""
+    found, left = set(), [step]
+    while left:
+        new = set(program.steps[left.pop()].after) - found
+        found |= new
+        left += new
+    return found
+
+
+SHARDED = [
+    {"dp": 4}, {"dp": 4, "dp_overlap": False}, {"dp": 4, "sharding": "zero2", "micro_batch": 1},
+    {"dp": 4, "sharding": "fsdp"}, {"dp": 4, "sharding": "fsdp", "dp_overlap": False, "micro_batch": 1},
+    {"dp": 8, "sharding": "fsdp", "shard_ways": 4}, {"dp": 4, "sharding": "zero1", "sync": "last"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", SHARDED, ids=str)
+def test_gradients_leave_when_they_are_reduced_and_each_leaves_once_a_reduction(fields):
+    program, _ = on_hosts("llama-3-8b", Plan(offload="optimizer", input_copy="none", **fields))
+    last_kind = "copies" if "shard_ways" in fields else "bucket"
+    reductions = [i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.key[0] == last_kind]
+    out = [i for i, s in enumerate(program.steps) if isinstance(s, HostCopy) and s.to_host]
+    assert len(out) == len(reductions) > 1
+    for copy, reduction in zip(out, reductions, strict=True):
+        assert reduction in program.steps[copy].after
+        ways = {"none": 1}.get(fields.get("sharding", "none"), fields.get("shard_ways", fields["dp"]))
+        whole = program.steps[reduction].size_bytes * (ways if "shard_ways" in fields else 1)
+        assert program.steps[copy].size_bytes == pytest.approx(whole / ways, abs=ways)
+
+
+@pytest.mark.parametrize("ep", [2, 4])
+@pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
+def test_the_cpu_updates_all_weights_that_a_rank_is_responsible_for(sharding, ep):
+    """Experts' weights too, which with ep = dp no other rank has, so that nothing reduces their gradients."""
+    plan = Plan(dp=4, ep=ep, sharding=sharding, offload="optimizer", input_copy="none")
+    program, weights = on_hosts("mixtral-8x7b", plan)
+    back = sum(s.size_bytes for s in program.steps if isinstance(s, HostCopy) and not s.to_host)
+    if sharding == "zero1":  # weights are whole on each rank; it updates its part
+        experts = 2 * 8 * 3 * 4096 * 14336 * 2 // ep
+        weights = (weights - experts) / 4 + experts / (4 // ep)
+    assert back == pytest.approx(weights, rel=1e-5)
+    assert sum(s.size_bytes for s in program.steps if isinstance(s, HostCopy) and s.to_host) == back
+
+
+@pytest.mark.parametrize(("sharding", "prefetch"), [("zero1", 0), ("zero1", 1), ("zero2", 1), ("fsdp", 1)])
+def test_parameters_are_gathered_when_the_cpu_has_updated_them(sharding, prefetch):
+    plan = Plan(dp=4, sharding=sharding, prefetch=prefetch, offload="optimizer", num_steps=2, input_copy="none")
+    program, _ = on_hosts("llama-3-8b", plan)
+    back = [i for i, s in enumerate(program.steps) if isinstance(s, HostCopy) and not s.to_host and s.label.step == 0]
+    later = [i for i, s in enumerate(program.steps) if i > back[-1] and getattr(s, "kind", "") == "all_gather"]
+    assert set(back) <= reached(program, later[0])
+
+
+def test_local_sgd_averages_what_the_cpu_has_updated():
+    program, _ = on_hosts("llama-3-8b", Plan(dp=4, sync_every=2, num_steps=4, offload="optimizer", input_copy="none"))
+    averages = [i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.key[0] == "average"]
+    assert len(averages) == 2
+    for average in averages:
+        step = program.steps[average].label.step
+        back = {i for i, s in enumerate(program.steps) if isinstance(s, HostCopy) and s.label.step == step}
+        assert back
+        assert back <= reached(program, average)
 
 
 # -- activations -------------------------------------------------------------------------------------------------------

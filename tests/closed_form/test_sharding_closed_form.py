@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from forms_of_parallelism import build, collectives, model, payloads, sent_bytes, weight_bytes
 
 from trine.cluster import build_topology
 from trine.model.memory import MEMORY_CATEGORIES
 from trine.model.program import Collective, Compute, RankProgram
+from trine.model.taskgraph import TRANSFER
 from trine.model.workload import OPTIMIZER
 from trine.parallel.plan import Plan
 from trine.simulation import simulate
@@ -125,6 +128,37 @@ def test_without_overlap_reductions_begin_behind_the_backward_pass(sharding: str
         for overlap in (True, False)
     ]
     assert times[0] < times[1]
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "fsdp"])
+def test_without_overlap_each_micro_batch_is_reduced_behind_its_own_backward_pass(sharding: str) -> None:
+    job, _ = build(model(batch=3), Plan(dp=4, sharding=sharding, dp_overlap=False, micro_batch=1))
+    program = job.programs[0]
+    last: dict[int, int] = {}
+    for i, step in enumerate(program.steps):
+        if isinstance(step, Compute) and step.label.phase == 1:
+            last[step.label.microbatch] = i
+    reductions = collectives(program, "reduce_scatter")
+    assert [step.label.microbatch for step in reductions] == sorted(step.label.microbatch for step in reductions)
+    assert {step.label.microbatch for step in reductions} == {0, 1, 2}
+    assert all(step.after == (last[step.label.microbatch],) for step in reductions)
+
+
+def test_a_gather_ahead_is_issued_before_the_reduction_behind_it_and_both_take_turns() -> None:
+    """Zhao et al. 2023, section 3.3.2: one communicator runs both in the order in which they are issued."""
+    workload = model(layers=4)
+    program = build(workload, Plan(dp=4, sharding="fsdp"))[0].programs[0]
+    backward = [s for s in collectives(program, axis="dp") if s.label.phase == 1]
+    order = "".join(step.kind[0] for step in backward)
+    assert order == "a" + "ar" * 5 + "r"  # head, four layers, embedding: six units, of which one is gathered ahead
+    result = simulate(workload, Plan(dp=4, sharding="fsdp"), cluster=build_topology("switch", "5 GB/s", "1 us", 4))
+    graph, records = result.graph, result.records
+    spans = sorted(
+        (int(records.start_ps[own].min()), int(records.end_ps[own].max()))
+        for number in range(len(graph.collectives))
+        if (own := (graph.labels.collective == number) & (graph.kind == TRANSFER)).any()
+    )
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 @pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])

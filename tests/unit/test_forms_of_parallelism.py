@@ -77,6 +77,10 @@ REFUSED = [
     ({"sync_every": 2, "num_steps": 3, "dp": 2}, "3 steps are no whole number of rounds of sync_every = 2"),
     ({"sync_every": 2, "num_steps": 2, "dp": 2, "sharding": "zero1"}, "does not combine with sharding"),
     ({"sync_every": 0, "dp": 2}, "sync_every must be a positive whole number"),
+    ({"sync_every": 2, "num_steps": 2, "dp": 2, "dp_overlap": False}, "dp_overlap cannot matter: local SGD"),
+    ({"sync_every": 2, "num_steps": 2, "dp": 2, "sync": "each"}, "sync cannot matter: local SGD"),
+    ({"sync_every": 2, "num_steps": 2, "dp": 2, "bucket_bytes": 100}, "bucket_bytes cannot matter: local SGD"),
+    ({"dp": 2, "sharding": "fsdp", "bucket_bytes": 100}, "bucket_bytes cannot matter: fsdp reduces gradients by"),
 ]
 
 
@@ -92,6 +96,7 @@ def test_what_a_workload_has_no_use_for_is_refused() -> None:
         (recorded, {"cp": 2}, "does not say how many there are"),
         (recorded, {"dp": 2, "ep": 2}, "finds no experts"),
         (recorded, {"tp": 2, "tp_style": "megatron", "sequence_parallel": True}, "does not say how many there are"),
+        (model(), {"dp": 2, "sync": "each"}, "sync 'each' cannot matter"),
         (model(), {"cp": 3}, "a sequence of 512 tokens does not divide into 3"),
         (model(), {"cp": 16, "cp_style": "ulysses"}, "divides heads over 16 ranks, and operator 5 has 8"),
         (model("mixtral-8x7b"), {"dp": 16, "ep": 16}, "8 experts do not divide over ep = 16"),

@@ -19,7 +19,8 @@ from trine.errors import PlanError
 from trine.model.program import Collective, Compute, HostCopy, Recv, Send
 from trine.model.schedule import ExpandedSchedule
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, CollectiveLabel, Labels, TaskGraph
-from trine.parallel.instantiate import MAX_TASKS, CollectiveCosts
+from trine.parallel.instantiate import MAX_TASKS
+from trine.parallel.placement import CollectiveCosts
 
 Int64 = npt.NDArray[np.int64]
 

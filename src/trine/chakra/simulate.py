@@ -11,7 +11,8 @@ from trine.chakra.graph import trace_graph
 from trine.chakra.job import trace_job
 from trine.chakra.trace import ChakraTrace
 from trine.errors import PlanError
-from trine.parallel.instantiate import CollectiveCosts, instantiate
+from trine.parallel.instantiate import instantiate
+from trine.parallel.placement import CollectiveCosts
 from trine.results import Evidence, Result, Simulator
 from trine.simulation import costs_on, placement_of
 

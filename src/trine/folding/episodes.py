@@ -49,7 +49,7 @@ RUN_TASKS = 6_000_000
 #: More tasks at a time (about 10 GB) are refused before they are built.
 MAX_TASKS = 60_000_000
 #: After so many stops everything is opened.
-MAX_EPISODES = 64
+MAX_STOPS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -297,7 +297,7 @@ class Folder:
     def _in_episodes(self, quotient: Quotient, closed: list[Shut]) -> FoldedRun:
         episodes: list[Episode] = []
         waiting: list[_Waiting] = [_Waiting(None, quotient, closed)]
-        num_events = 0
+        num_events = stops = 0
         while waiting:
             one = waiting.pop()
             quotient = one.quotient if one.quotient is not None else self._prepared(one)
@@ -317,7 +317,8 @@ class Folder:
             episodes.append(_episode(quotient, snapshot, now_ps))
             num_events += snapshot.num_events
             if not snapshot.is_finished:
-                opened = self._open(quotient, snapshot, hold, one.closed, len(episodes))
+                stops += 1
+                opened = self._open(quotient, snapshot, hold, one.closed, stops)
                 waiting += self._refined(quotient, snapshot, opened)
         return self._gave(episodes, num_events)
 
@@ -333,10 +334,10 @@ class Folder:
         )
 
     def _open(
-        self, quotient: Quotient, snapshot: Snapshot, hold: Bool, closed: Sequence[Shut], episode: int
+        self, quotient: Quotient, snapshot: Snapshot, hold: Bool, closed: Sequence[Shut], stops: int
     ) -> list[Shut]:
         """Open the axes of held tasks that are ready, for all ranks that may notice; of parts, what stays closed."""
-        if episode >= MAX_EPISODES:
+        if stops > MAX_STOPS:
             return [frozenset()] * len(closed)
         opened: dict[str, set[int]] = {}
         ready = np.flatnonzero(hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0))

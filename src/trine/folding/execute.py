@@ -22,7 +22,8 @@ from trine.model.memory import MemoryEvents
 from trine.model.program import Job
 from trine.model.taskgraph import Records, TaskGraph
 from trine.network.models import Network, QueueModel, network_model, why_unfolded
-from trine.parallel.instantiate import Placement, instantiate
+from trine.parallel.instantiate import instantiate
+from trine.parallel.placement import Placement
 from trine.parallel.stragglers import Stragglers
 from trine.results import Result
 from trine.results.records import Ends

@@ -69,22 +69,7 @@ def build_job(
             f"{plan.num_steps} steps of {len(context.micro_batches)} micro-batches of {len(workload.operators)} "
             f"operators are more than {MAX_STEPS:,} on one rank: take fewer steps or larger micro-batches"
         )
-    if plan.data == "dp" and plan.dp > 1:
-        programs: tuple[RankProgram, ...] = build_data_parallel(context, has_host)
-        program_of: tuple[int, ...] = (0, *([1] * (plan.dp - 1)))
-        buckets: tuple[tuple[int, ...], ...] = ()
-    else:
-        positions = range(1 if context.expert_load.is_even else plan.ep)
-        contexts = [context.with_load(context.expert_load.of(position)) for position in positions]
-        builders = [
-            StageBuilder(contexts[position], stage, has_host, position)
-            for stage in range(plan.pp)
-            for position in positions
-        ]
-        programs = tuple(builder.build() for builder in builders)
-        program_of = _program_of(plan, len(positions))
-        stages = builders[:: len(positions)]
-        buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in stages)
+    programs, program_of, buckets = _programs(context, has_host)
     require_copies(plan.offload, programs)
     if plan.overlap == "none":
         programs = tuple(in_sequence(program) for program in programs)
@@ -107,6 +92,26 @@ def build_job(
         warnings=(*_warnings(context), *_unused_algorithms(plan, job)),
     )
     return job, report
+
+
+def _programs(
+    context: JobContext, has_host: bool
+) -> tuple[tuple[RankProgram, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Distinct programs, which of them each rank runs, and the bytes of each stage's buckets."""
+    plan = context.plan
+    if plan.data == "dp" and plan.dp > 1:
+        return build_data_parallel(context, has_host), (0, *([1] * (plan.dp - 1))), ()
+    positions = range(1 if context.expert_load.is_even else plan.ep)
+    contexts = [context.with_load(context.expert_load.of(position)) for position in positions]
+    builders = [
+        StageBuilder(contexts[position], stage, has_host, position)
+        for stage in range(plan.pp)
+        for position in positions
+    ]
+    programs = tuple(builder.build() for builder in builders)
+    stages = builders[:: len(positions)]
+    buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in stages)
+    return programs, _program_of(plan, len(positions)), buckets
 
 
 def _program_of(plan: Plan, positions: int) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ collectives. A step of a program becomes one task, a collective two joins (enter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,77 +17,12 @@ from trine.model.memory import MemoryEvents
 from trine.model.program import COMPUTE_STREAM, Collective, Job
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, TaskGraph
 from trine.parallel.grid import RankGrid
-from trine.parallel.template import make_template
+from trine.parallel.placement import Placement
+from trine.parallel.template import make_template, memory_events
 
 Index = npt.NDArray[np.int64]
 #: More tasks than this (about 10 GB) are refused before anything of their size is built.
 MAX_TASKS = 50_000_000
-
-
-#: (kind, bytes, ranks, algorithm or None) -> the algorithm to simulate, and ps of software before each message
-CollectiveCosts = Callable[[str, int, Sequence[int], str | None], tuple[str | None, int]]
-
-
-class Placement:
-    """Where ranks sit: devices of a cluster, and the routes between them.
-
-    ``costs``: what a library's software adds to the messages of collectives; None: nothing.
-    """
-
-    def __init__(
-        self,
-        devices: Sequence[int],
-        route: Callable[[int, int], tuple[int, ...]],
-        host_of: Callable[[int], int | None],
-        link_bytes_per_s: Sequence[int],
-        link_latency_ps: Sequence[int],
-        link_names: Sequence[str],
-        device_names: Sequence[str],
-        costs: CollectiveCosts | None = None,
-    ) -> None:
-        self.devices = devices
-        self.host_of = host_of
-        self.link_bytes_per_s = link_bytes_per_s
-        self.link_latency_ps = link_latency_ps
-        self.link_names = link_names
-        self.device_names = device_names
-        self._route = route
-        self.costs = costs
-        self._numbers: dict[tuple[int, int, int], int] = {}
-        self.routes: list[tuple[int, ...]] = []
-        self.software_ps: list[int] = []
-
-    def between_ranks(self, source: int, target: int, software_ps: int = 0) -> int:
-        """Number of the route from one rank's device to another's, with software before each message."""
-        return self._number(self.devices[source], self.devices[target], software_ps)
-
-    def collective(
-        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
-    ) -> tuple[str | None, int]:
-        """The algorithm to simulate, and ps of software before each message."""
-        return (algorithm, 0) if self.costs is None else self.costs(kind, size_bytes, ranks, algorithm)
-
-    def from_host(self, rank: int) -> int:
-        """Number of the route from the host memory that serves a rank to its device."""
-        return self._number(self._host(rank), self.devices[rank])
-
-    def to_host(self, rank: int) -> int:
-        """Number of the route from a rank's device to the host memory that serves it."""
-        return self._number(self.devices[rank], self._host(rank))
-
-    def _host(self, rank: int) -> int:
-        host = self.host_of(self.devices[rank])
-        if host is None:
-            raise PlanError(f"device {self.device_names[self.devices[rank]]!r} has no host memory to copy from or to")
-        return host
-
-    def _number(self, source: int, target: int, software_ps: int = 0) -> int:
-        key = (source, target, software_ps)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.routes)
-            self.routes.append(() if source == target else self._route(source, target))
-            self.software_ps.append(software_ps)
-        return self._numbers[key]
 
 
 class _Assembly:
@@ -327,37 +261,6 @@ class _Assembly:
             **self._pressure(),
         )
 
-    def memory(self) -> MemoryEvents:
-        """Memory changes of every rank, on its own tasks."""
-        parts: dict[str, list[npt.NDArray[np.generic]]] = {
-            n: [] for n in ("task", "at_end", "rank", "delta", "category")
-        }
-        tables = [self._memory_table(p) for p in range(len(self.templates))]
-        for rank, program in enumerate(self.job.program_of):
-            task, at_end, delta, category = tables[program]
-            parts["task"].append(task + self.base[rank])
-            parts["at_end"].append(at_end)
-            parts["rank"].append(np.full(len(task), rank, dtype=np.int32))
-            parts["delta"].append(delta)
-            parts["category"].append(category)
-        resident = np.array([self.job.programs[p].resident_bytes for p in self.job.program_of], dtype=np.int64)
-        joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-        return MemoryEvents(
-            task=joined["task"].astype(np.int32),
-            at_end=joined["at_end"].astype(np.int8),
-            rank=joined["rank"].astype(np.int32),
-            delta_bytes=joined["delta"].astype(np.int64),
-            category=joined["category"].astype(np.int8),
-            resident_bytes=resident,
-        )
-
-    def _memory_table(self, program: int) -> tuple[Index, Index, Index, Index]:
-        changes, template = self.job.programs[program].memory, self.templates[program]
-        rows = np.array([(c.step, c.at_end, c.delta_bytes, c.category) for c in changes], dtype=np.int64).reshape(-1, 4)
-        steps = rows[:, 0]
-        task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps])
-        return task, rows[:, 1], rows[:, 2], rows[:, 3]
-
 
 def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents]:
     """Turn the programs of ``job`` into one task graph on the devices of ``placement``.
@@ -370,7 +273,7 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
     assembly.ranks()
     assembly.messages()
     assembly.all_collectives()
-    return assembly.graph(), assembly.memory()
+    return assembly.graph(), memory_events(job, assembly.templates, assembly.base)
 
 
 def _check_size(job: Job) -> None:

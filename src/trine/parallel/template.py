@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import PlanError
-from trine.model.program import Collective, Compute, HostCopy, RankProgram, Recv, Send, Step
+from trine.model.memory import MemoryEvents
+from trine.model.program import Collective, Compute, HostCopy, Job, RankProgram, Recv, Send, Step
 from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER
 
 Index = npt.NDArray[np.int64]
@@ -115,3 +116,34 @@ def _pressures(steps: Sequence[Step], first: Index, last: Index, total: int) -> 
 def _label_table(steps: Sequence[object], width: Index) -> npt.NDArray[np.int32]:
     rows = np.array([step.label for step in steps], dtype=np.int32)  # type: ignore[attr-defined]
     return np.repeat(rows.reshape(len(steps), len(LABEL_FIELDS)), width, axis=0).T.copy()
+
+
+def memory_events(job: Job, templates: Sequence[Template], base: Index) -> MemoryEvents:
+    """Memory changes of every rank on its own tasks; ``base``: the first task of each rank, int64[ranks]."""
+    parts: dict[str, list[npt.NDArray[np.generic]]] = {n: [] for n in ("task", "at_end", "rank", "delta", "category")}
+    tables = [_memory_table(*pair) for pair in zip(job.programs, templates, strict=True)]
+    for rank, program in enumerate(job.program_of):
+        task, at_end, delta, category = tables[program]
+        parts["task"].append(task + base[rank])
+        parts["at_end"].append(at_end)
+        parts["rank"].append(np.full(len(task), rank, dtype=np.int32))
+        parts["delta"].append(delta)
+        parts["category"].append(category)
+    joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    return MemoryEvents(
+        task=joined["task"].astype(np.int32),
+        at_end=joined["at_end"].astype(np.int8),
+        rank=joined["rank"].astype(np.int32),
+        delta_bytes=joined["delta"].astype(np.int64),
+        category=joined["category"].astype(np.int8),
+        resident_bytes=np.array([job.programs[p].resident_bytes for p in job.program_of], dtype=np.int64),
+    )
+
+
+def _memory_table(program: RankProgram, template: Template) -> tuple[Index, Index, Index, Index]:
+    """int64[changes] each: task of the program, whether at its end, bytes, category."""
+    changes = [(c.step, c.at_end, c.delta_bytes, c.category) for c in program.memory]
+    rows = np.array(changes, dtype=np.int64).reshape(-1, 4)
+    steps = rows[:, 0]
+    task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps])
+    return task, rows[:, 1], rows[:, 2], rows[:, 3]

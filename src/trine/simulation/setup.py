@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trine.folding.site import Site
     from trine.model.device import GpuSpec
     from trine.parallel.contention import Kernels
-    from trine.parallel.instantiate import Placement
+    from trine.parallel.placement import Placement
     from trine.parallel.stragglers import Stragglers
 
 Int64 = npt.NDArray[np.int64]
@@ -268,7 +268,7 @@ def placement_of(
     machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None, places: Int64 | None = None
 ) -> Placement:
     """Put rank i on GPU ``places[i]`` of the cluster (the i-th); without one, one rank sits on a device of its own."""
-    from trine.parallel.instantiate import Placement
+    from trine.parallel.placement import Placement
 
     if machine is None:
         return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])

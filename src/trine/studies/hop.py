@@ -200,12 +200,7 @@ def hop(
     protocol = HopProtocol() if protocol is None else protocol
     machine = load_cluster(os.fspath(cluster)) if isinstance(cluster, str | os.PathLike) else cluster
     network = network_on(machine, network)
-    if isinstance(graph, str):
-        graph = worker_graph(graph, len(machine.gpus) if workers is None else workers)
-    elif workers not in (None, graph.num_workers):
-        raise PlanError(f"the graph has {graph.num_workers} workers, which contradicts {workers}")
-    if graph.num_workers > len(machine.gpus):
-        raise PlanError(f"{graph.num_workers} workers need as many GPUs: {machine.name!r} has {len(machine.gpus)}")
+    graph = _graph_on(machine, graph, workers)
     one = simulate(
         workload, Plan(batch=batch, input_copy="none"), compute=compute, gpu=gpu, trace_gpu=trace_gpu, cpu=cpu
     )
@@ -227,6 +222,17 @@ def hop(
         warnings=one.warnings,
         wall_s=time.perf_counter() - began,
     )
+
+
+def _graph_on(machine: Cluster, graph: WorkerGraph | str, workers: int | None) -> WorkerGraph:
+    """The graph of that name, or the graph itself, if the machine has enough GPUs for it."""
+    if isinstance(graph, str):
+        graph = worker_graph(graph, len(machine.gpus) if workers is None else workers)
+    elif workers not in (None, graph.num_workers):
+        raise PlanError(f"the graph has {graph.num_workers} workers, which contradicts {workers}")
+    if graph.num_workers > len(machine.gpus):
+        raise PlanError(f"{graph.num_workers} workers need as many GPUs: {machine.name!r} has {len(machine.gpus)}")
+    return graph
 
 
 def _iteration(one: Result) -> tuple[int, int]:

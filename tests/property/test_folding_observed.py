@@ -1,0 +1,81 @@
+"""Does a folded result say of any rank what the unfolded result says of it?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from folded_cases import Case, random_case, reckless
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trine.folding import execute
+from trine.results import Result
+
+EXAMPLES = int(os.environ.get("TRINE_FOLD_EXAMPLES", "10"))
+#: Of the machine, of the run itself, or of all ranks: not of the ranks that are shown.
+NOT_OF_RANKS = {"simulator", "folding", "links", "collectives", "energy", "critical_path", "warnings"}
+OF_RANKS = ("compute", "communication", "exposed", "bubble", "idle", "input_copy", "offload", "waits")
+COLUMNS = ("kind", "rank", "peer", "size_bytes", "ready_ps", "start_ps", "end_ps", "stage", "microbatch", "step")
+
+
+def both(case: Case, seed: int) -> tuple[Result, Result]:
+    """The result folded, as if there were too many ranks to show, with stops wherever they are possible; unfolded."""
+    with pytest.MonkeyPatch.context() as patch:
+        reckless(Random(seed), patch)
+        patch.setattr(execute, "SHOW_ALL", 0)
+        return case.run(fold="on"), case.run(fold="off")
+
+
+def rows(result: Result) -> list[tuple[Any, ...]]:
+    """What happened on the ranks that are shown, in an order that does not depend on how tasks are numbered."""
+    table = result.record_table
+    texts = [table.text(name) for name in ("phase", "operator", "layer", "wait_reason")]
+    return sorted(zip(*(table.columns[name].tolist() for name in COLUMNS), *texts, strict=True))
+
+
+def of_ranks(document: dict[str, Any]) -> dict[str, Any]:
+    """The part of a result's JSON that is about the ranks that are shown."""
+    kept = {name: value for name, value in document.items() if name not in NOT_OF_RANKS}
+    kept["ranks"] = [
+        {name: value for name, value in row.items() if name not in ("class", "ranks_alike")} for row in kept["ranks"]
+    ]
+    return kept
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=EXAMPLES, deadline=None, derandomize="TRINE_FOLD_EXAMPLES" not in os.environ)
+def test_any_ranks(seed: int) -> None:
+    case = random_case(seed, most=16)
+    folded, unfolded = both(case, seed)
+    rng = Random(seed)
+    for ranks in (folded.shown_ranks, rng.sample(range(case.plan.num_ranks), rng.randint(1, case.plan.num_ranks))):
+        seen, expected = folded.of_ranks(ranks), unfolded.of_ranks(ranks)
+        assert rows(seen) == rows(expected)
+        for name in OF_RANKS:
+            np.testing.assert_array_equal(getattr(seen.rank_times, name), getattr(expected.rank_times, name), name)
+        assert seen.memory_peaks == expected.memory_peaks
+        assert of_ranks(seen.to_json()) == of_ranks(expected.to_json())
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=EXAMPLES, deadline=None, derandomize="TRINE_FOLD_EXAMPLES" not in os.environ)
+def test_all_that_is_said_of_the_whole_system(seed: int) -> None:
+    case = random_case(seed, most=24)
+    folded, unfolded = both(case, seed)
+    assert folded.step_ends_ps.tolist() == unfolded.step_ends_ps.tolist()
+    assert set(folded.to_json()) == set(unfolded.to_json())
+    alike = {(use.kind, use.size_bytes, use.group_size): use for use in folded.collectives}
+    for use in unfolded.collectives:
+        seen = alike.pop((use.kind, use.size_bytes, use.group_size))
+        assert (seen.count, seen.total) == (use.count, use.total)
+        assert set(seen.algorithms) == set(use.algorithms)
+        assert seen.time_ps <= use.time_ps  # of what the ranks that are shown send and receive
+    assert not alike
+    carried = [asdict(use) for use in folded.of_ranks([0]).links]
+    numbers = sorted((use["size_bytes"], use["bytes_per_s"]) for use in carried for _ in range(use["count"]))
+    assert numbers == sorted((use.size_bytes, use.bytes_per_s) for use in unfolded.links if use.size_bytes)
