@@ -236,6 +236,7 @@ def reckless(rng: Random, patch: MonkeyPatch) -> None:
     """Close axes, stop runs, cut them and give up folding at sizes at which that is never worth while."""
     patch.setattr(episodes, "MANY_TASKS", rng.choice((0, 0, 300)))
     patch.setattr(episodes, "WORTH_A_STOP", rng.choice((2.0, 2.0, 1.0, 0.8)))
+    patch.setattr(episodes, "WORTH_WAITING", rng.choice((2.0, 2.0, 0.9)))
     patch.setattr(episodes, "RUN_TASKS", rng.choice((1, 200, 10**6)))
     patch.setattr(episodes, "MAX_STOPS", rng.choice((64, 64, 2)))
     patch.setattr(episodes, "FEW_RANKS", rng.choice((4096, 4096, 0)))

@@ -74,6 +74,13 @@ def test_sharded_gradients_are_reduced_after_each_micro_batch_and_whole_ones_onc
     assert gathered == 2 * count * psi
 
 
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_a_layer_that_runs_again_is_gathered_once_for_that_and_its_backward_pass(recompute: str) -> None:
+    workload = model(batch=2)
+    job, _ = build(workload, Plan(dp=4, sharding="fsdp", micro_batch=1, recompute=recompute))
+    assert payloads(job.programs[0])["all_gather", "dp"] == 2 * 2 * weight_bytes(workload)
+
+
 def test_hybrid_sharding_reduces_parts_over_the_copies() -> None:
     workload = model()
     psi = weight_bytes(workload)

@@ -7,7 +7,7 @@ each option means exactly.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from trine.errors import PlanError, nearest
@@ -18,6 +18,8 @@ GRAPHS = ("ring", "ring-based", "double-ring", "full")
 MAX_ITERATIONS = 1_000_000
 #: Workers of a full graph: more edges than this gives would be more tasks than a run may have.
 MAX_FULL = 2048
+#: Least values of a protocol's numbers.
+_LOWEST = {"iterations": 1, "backup": 0, "staleness": 0, "max_gap": 0, "max_skip": 0, "skip_behind": 2}
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,12 @@ class HopProtocol:
     skip_behind: int = 2
     order: str = "parallel"
     drop_late: bool = False
-    _lowest: tuple[tuple[str, int], ...] = field(
-        default=(("iterations", 1), ("backup", 0), ("staleness", 0), ("max_skip", 0), ("skip_behind", 2)),
-        init=False, repr=False, compare=False,
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name, lowest in self._lowest:
+        for name, lowest in _LOWEST.items():
             value = getattr(self, name)
+            if value is None and name == "max_gap":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= MAX_ITERATIONS:
                 raise PlanError(f"{name} must be a whole number from {lowest} to {MAX_ITERATIONS}, got {value!r}")
         if self.order not in ORDERS:
@@ -164,8 +164,8 @@ class HopProtocol:
         lockstep = not self.backup and not self.staleness
         if self.max_gap is None and self.backup:
             raise PlanError("with backup workers nothing bounds how far neighbours drift apart: give max_gap")
-        if self.max_gap is not None and not 1 <= self.max_gap <= MAX_ITERATIONS:
-            raise PlanError(f"max_gap must be at least 1, or workers wait for each other for ever; got {self.max_gap}")
+        if self.max_gap == 0:
+            raise PlanError("max_gap must be at least 1, or workers wait for each other for ever; got 0")
         if self.max_skip and lockstep:
             raise PlanError("neighbours are never two iterations apart without backup or staleness: nobody can skip")
         if self.drop_late and lockstep:

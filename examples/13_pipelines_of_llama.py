@@ -1,6 +1,6 @@
 """Five pipeline schedules and three kinds of recomputation, for Llama 3 8B on four GPUs: bubble against memory.
 
-Writes 16_pipelines_of_llama.png (the timeline of DualPipe).
+Writes 13_pipelines_of_llama.png (the timeline of DualPipe).
 """
 
 from pathlib import Path

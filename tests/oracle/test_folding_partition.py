@@ -1,0 +1,196 @@
+"""Does colour refinement with hashes find the partition that refinement without hashes finds?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trine.errors import SimulationError
+from trine.folding import partition as partitions
+from trine.folding.partition import Partition, Sight, is_stable, refine
+
+seeds = st.integers(0, 2**32)
+
+
+def random_sight(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Sight]:
+    """Colours to begin with, and what ranks see: often copies of a pattern, so that there is something to find."""
+    pattern, copies = int(rng.integers(1, 5)), int(rng.integers(1, 5))
+    num_ranks, num_links = pattern * copies, int(rng.integers(1, 4)) * copies
+    shape = [int(rng.integers(0, 5)) for _ in range(pattern)]
+    sees = [[(int(rng.integers(3)), int(rng.integers(8))) for _ in range(n)] for n in shape]
+    shifts = [[int(rng.integers(copies)) for _ in range(n)] for n in shape]
+    items, slots, ptr = [], [], [0]
+    for rank in range(num_ranks):
+        copy, kind = divmod(rank, pattern)
+        for (what, which), shift in zip(sees[kind], shifts[kind], strict=True):
+            other = (copy + shift) % copies
+            number = (other * pattern + which % pattern, num_ranks + other * (num_links // copies), -1)[what]
+            number += which % (num_links // copies) if what == 1 else 0
+            items.append(number)
+            slots.append(1 if what == 1 else 0)
+        ptr.append(len(items))
+    links = np.arange(num_links, dtype=np.int32)
+    sight = Sight(
+        ptr=np.array(ptr, np.int64), items=np.array(items, np.int32), slots=np.array(slots, np.int32), links=links
+    )
+    ranks = np.array([rank % pattern for rank in range(num_ranks)], np.int64)
+    if rng.random() < 0.4:
+        ranks[rng.integers(num_ranks)] = pattern
+    link_colours = np.zeros(num_links, np.int64)
+    if rng.random() < 0.3:
+        link_colours[rng.integers(num_links)] = 1
+    return ranks, link_colours, sight
+
+
+def naive(ranks: np.ndarray, links: np.ndarray, sight: Sight) -> tuple[list[int], list[int]]:
+    """The coarsest stable partition by comparing what is seen itself, round by round."""
+    of_ranks, of_links = ranks.tolist(), links.tolist()
+    ptr, items, slots = sight.ptr.tolist(), sight.items.tolist(), sight.slots.tolist()
+    while True:
+        seen: list[Hashable] = []
+        crossed: list[list[Any]] = [[] for _ in of_links]
+        for rank, own in enumerate(of_ranks):
+            view: list[Hashable] = []
+            for at in range(ptr[rank], ptr[rank + 1]):
+                item = items[at]
+                if item >= len(of_ranks):
+                    crossed[item - len(of_ranks)].append((own, slots[at]))
+                    view.append(("link", of_links[item - len(of_ranks)]))
+                else:
+                    view.append(("rank", of_ranks[item]) if item >= 0 else "apart")
+            seen.append((own, tuple(view)))
+        new_ranks = numbered(seen)
+        new_links = numbered([(own, tuple(sorted(by))) for own, by in zip(of_links, crossed, strict=True)])
+        if (max(new_ranks), max(new_links)) == (max(numbered(of_ranks)), max(numbered(of_links))):
+            return new_ranks, new_links
+        of_ranks, of_links = new_ranks, new_links
+
+
+def numbered(values: list[Any]) -> list[int]:
+    known: dict[Any, int] = {}
+    return [known.setdefault(value, len(known)) for value in values]
+
+
+def found(ranks: np.ndarray, links: np.ndarray, sight: Sight) -> Partition:
+    partition = refine(ranks, links, sight, len(ranks))
+    assert partition is not None
+    return partition
+
+
+@given(seed=seeds)
+@settings(max_examples=200, deadline=None)
+def test_the_same_classes(seed: int) -> None:
+    case = random_sight(np.random.default_rng(seed))
+    partition = found(*case)
+    ranks, links = naive(*case)
+    assert partition.class_of.tolist() == ranks
+    assert partition.link_class_of.tolist() == links
+    assert partition.sizes.tolist() == np.bincount(ranks).tolist()
+    assert partition.representatives.tolist() == [ranks.index(number) for number in range(max(ranks) + 1)]
+    assert list(partition.rounds) == sorted(partition.rounds)
+
+
+@given(seed=seeds)
+@settings(max_examples=100, deadline=None)
+def test_other_numbers_for_ranks_and_links_change_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ranks, links, sight = random_sight(rng)
+    n = len(ranks)
+    rank_of, link_of = rng.permutation(n), rng.permutation(len(links))
+    new = np.concatenate([rank_of, n + link_of, [-1]])
+    order = np.argsort(rank_of)
+    rows = [np.arange(sight.ptr[rank], sight.ptr[rank + 1]) for rank in order]
+    at = np.concatenate(rows).astype(np.int64)
+    moved = Sight(
+        ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        items=new[sight.items[at]].astype(np.int32),
+        slots=sight.slots[at],
+        links=sight.links,
+    )
+    before = found(ranks, links, sight)
+    after = found(ranks[order], links[np.argsort(link_of)], moved)
+    assert after.rounds == before.rounds
+    assert numbered(after.class_of[rank_of].tolist()) == before.class_of.tolist()
+    assert numbered(after.link_class_of[link_of].tolist()) == before.link_class_of.tolist()
+
+
+@given(seed=seeds)
+@settings(max_examples=100, deadline=None)
+def test_a_coarser_partition_is_seen_to_be_wrong(seed: int) -> None:
+    """Whichever two classes are taken for one: refinement finds the coarsest, so that none of those is stable."""
+    rng = np.random.default_rng(seed)
+    ranks, links, sight = random_sight(rng)
+    partition = found(ranks, links, sight)
+    assert is_stable(partition, ranks, links, sight)
+    for wrong in (_merged(rng, partition, "class_of"), _merged(rng, partition, "link_class_of")):
+        assert wrong is None or not is_stable(wrong, ranks, links, sight)
+
+
+def _merged(rng: np.random.Generator, partition: Partition, field: str) -> Partition | None:
+    ranks, links = partition.class_of.copy(), partition.link_class_of.copy()
+    column = ranks if field == "class_of" else links
+    if column.max() == 0:
+        return None
+    first, second = rng.choice(column.max() + 1, 2, replace=False)
+    column[column == first] = second
+    return partitions._partition(ranks.astype(np.uint64), links.astype(np.uint64), ())
+
+
+def broken(kind: str) -> Any:
+    """Rounds of refinement by hashes that collide, or that do not look."""
+    right = partitions.refine_round
+
+    def refine_round(ranks, links, ptr, items, slots, new_ranks, new_links):  # type: ignore[no-untyped-def]
+        if kind == "blind":
+            new_ranks[:], new_links[:] = ranks, links
+            return len(ranks)
+        right(ranks, links, ptr, items, slots, new_ranks, new_links)
+        new_ranks &= np.uint64(1)
+        new_links &= np.uint64(1)
+        return len(ranks)
+
+    return refine_round
+
+
+@pytest.mark.parametrize("kind", ["blind", "colliding"])
+def test_hashes_that_collide_cannot_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring of 8 with one rank of another colour: every distance is a class of its own."""
+    ranks = np.zeros(8, np.int64)
+    ranks[3] = 1
+    none = np.zeros(0, np.int64)
+    ring = Sight(
+        ptr=np.arange(9), items=((np.arange(8) + 1) % 8).astype(np.int32), slots=np.zeros(8, np.int32),
+        links=none.astype(np.int32),
+    )  # fmt: skip
+    assert found(ranks, none, ring).num_classes == 8
+    monkeypatch.setattr(partitions, "refine_round", broken(kind))
+    with pytest.raises(SimulationError, match="not stable"):
+        refine(ranks, none, ring, 8)
+
+
+def test_one_collision_only_costs_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, links, sight = random_sight(np.random.default_rng(5))
+    expected = found(ranks, links, sight)
+    right, calls = partitions.is_stable, []
+
+    def once_unstable(*args: Any) -> bool:
+        calls.append(args)
+        return len(calls) > 1 and right(*args)
+
+    monkeypatch.setattr(partitions, "is_stable", once_unstable)
+    assert found(ranks, links, sight).class_of.tolist() == expected.class_of.tolist()
+    assert len(calls) == 2
+
+
+def test_too_many_classes_are_given_up() -> None:
+    none = np.zeros(0, np.int64)
+    apart = Sight(
+        ptr=np.zeros(9, np.int64), items=none.astype(np.int32), slots=none.astype(np.int32), links=none.astype(np.int32)
+    )
+    assert refine(np.arange(8), none, apart, 7) is None
+    assert found(np.arange(8), none, apart).num_classes == 8

@@ -1,0 +1,127 @@
+"""Do folded runs stop, split and go on where they should? Each run is compared with the unfolded one, task by task."""
+
+from __future__ import annotations
+
+import pytest
+from folded_cases import US, chain, joined
+from pipelines import stack
+from synthetic import Chain
+
+import trine
+from trine.cluster import Cluster, build_topology
+from trine.cluster.select import slow_down
+from trine.errors import PlanError
+from trine.folding import episodes
+from trine.folding.sight import whole_parts
+from trine.parallel.plan import Plan
+from trine.results import Result
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops wherever they are possible, and runs that are cut as small as can be."""
+    monkeypatch.setattr(episodes, "MANY_TASKS", 0)
+    monkeypatch.setattr(episodes, "WORTH_A_STOP", 2.0)
+    monkeypatch.setattr(episodes, "WORTH_WAITING", 2.0)
+    monkeypatch.setattr(episodes, "RUN_TASKS", 1)
+
+
+def slow_ring(link: int, factor: float, num_gpus: int) -> Cluster:
+    cluster = build_topology("ring", 10**9, US, num_gpus)
+    return slow_down(cluster, [(cluster.link_names[link], factor)])
+
+
+def verified(workload: trine.Workload, plan: Plan, cluster: Cluster, **settings: object) -> Result:
+    return trine.simulate(workload, plan, cluster=cluster, fold="verify", cpu=False, **settings)  # type: ignore[arg-type]
+
+
+def classes(result: Result) -> list[int]:
+    assert result.scope is not None
+    return [stage.num_classes for stage in result.scope.stages]
+
+
+@pytest.mark.usefixtures("eager")
+def test_classes_split_when_the_slow_link_is_first_used() -> None:
+    """Until gradients are reduced, 8 replicas of 2 stages are 2 classes; then the NIC of one of them tells all apart."""
+    cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])
+    plan = Plan(dp=8, pp=2, batch=8, micro_batch=4, schedule="1f1b", buffers="none", input_copy="none")
+    result = verified(chain(8), plan, cluster, placement="round-robin")
+    assert result.scope is not None
+    assert classes(result)[0] == 2
+    assert max(classes(result)) > 2
+    times = [stage.begins_ps for stage in result.scope.stages]
+    assert times[0] == 0
+    assert all(time > 0 for time in times[1:])
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("stages", [2, 4])
+def test_runs_are_not_cut_where_they_will_share_links_later(stages: int) -> None:
+    """Stages in turn on a ring: the last stage reduces first, over links that the others will need before it is done.
+
+    A cut by what is exchanged now, without what is exchanged along axes that are still closed, took the last stage for
+    independent.
+    """
+    plan = Plan(dp=8 // stages, pp=stages, order="pp-dp-ep-cp-tp", schedule="zb-h1", dp_overlap=False, batch=8,
+                micro_batch=2)  # fmt: skip
+    workload = chain(8, (100,), 20, 4 * 10**6)
+    assert len(classes(verified(workload, plan, slow_ring(0, 0.5, 8)))) > 2
+    slow_weights = stack(4, 100 * US, 100 * US, 3000 * US, size_bytes=10**6)
+    plan = Plan(dp=8 // stages, pp=stages, order="pp-dp-ep-cp-tp", schedule="zb-h1", dp_overlap=False, batch=4,
+                micro_batch=1)  # fmt: skip
+    assert len(classes(verified(slow_weights, plan, slow_ring(0, 0.5, 8)))) > 2
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("link", [2, 4])
+def test_ranks_that_have_ended_are_waited_for_no_more(link: int) -> None:
+    """A rank of stage 1 has ended while another still sends what it had received from it, when stage 0 stops the run.
+
+    Stage 1 has a bucket more than stage 0, so that the rank must not be looked up among those that are left.
+    """
+    workload = Chain([US * 10] * 3, [US * 8600, US * 10, US * 10], [10**6] * 3).workload()
+    plan = Plan(dp=3, pp=2, order="pp-dp-ep-cp-tp", batch=8, input_copy="none", cuts=("linear.2",), dp_overlap=False,
+                bucket_bytes=1000, first_bucket_bytes=1000)  # fmt: skip
+    verified(workload, plan, slow_ring(link, 0.3, 6))
+
+
+@pytest.mark.usefixtures("eager")
+def test_independent_parts_go_on_by_themselves() -> None:
+    """On wires of their own, the groups of the last stage have nothing to do with those that are still to stop."""
+    cluster = build_topology("full", 10**9, US, 8)
+    cluster = slow_down(cluster, [("gpu1->gpu3", 0.5)])
+    plan = Plan(dp=4, pp=2, order="pp-dp-ep-cp-tp", schedule="zb-h1", dp_overlap=False, batch=8, micro_batch=2)
+    result = verified(chain(8, (100,), 20, 4 * 10**6), plan, cluster)
+    assert result.scope is not None
+    assert min(stage.num_ranks for stage in result.scope.stages) < 8
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_STOPS", 1), ("MAX_STOPS", 2), ("RUN_TASKS", 10**9)])
+@pytest.mark.usefixtures("eager")
+def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, name, value)
+    plan = Plan(dp=4, pp=2, batch=8, micro_batch=2, schedule="1f1b", overlap="modelled", buffers="none")
+    result = verified(chain(8), plan, slow_down(joined("dgx-h100", 1, None), [("gpu1->nvswitch", 0.5)]))
+    assert name != "MAX_STOPS" or len(classes(result)) <= value + 2
+
+
+def test_ranks_of_too_many_classes_are_simulated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "FEW_RANKS", 0)
+    plan = Plan(dp=8, batch=8, buffers="none", input_copy="none")
+    assert classes(verified(chain(4), plan, build_topology("switch", 10**9, US, 8))) == [1]
+    slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
+    assert classes(verified(chain(4), plan, slow)) == [8]
+    slow_rank = trine.Stragglers(slow=((1, 1.5),))
+    assert classes(verified(chain(4), plan, build_topology("switch", 10**9, US, 8), stragglers=slow_rank)) == [8]
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "MAX_TASKS", 100)
+    plan = Plan(dp=8, batch=8, buffers="none", input_copy="none")
+    slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
+    with pytest.raises(PlanError, match=r"8 of 8 ranks behave differently, which makes \d+ tasks, more than the 100"):
+        verified(chain(4), plan, slow)
+
+
+def test_parts_begin_with_everything_left() -> None:
+    assert whole_parts([]) == []
