@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from forms_of_parallelism import model
-from pytest import MonkeyPatch
 from synthetic import Chain
 
 import trine
@@ -21,6 +21,7 @@ from trine.errors import SpecError
 from trine.folding import episodes
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
+from trine.parallel.stragglers import Jitter
 from trine.results import Result
 
 US = 10**6
@@ -53,7 +54,9 @@ class Case:
 
 
 @cache
-def chain(layers: int, times: tuple[int, ...] = (3, 7), optimizer_us: int = 20, weight_bytes: int = 4 * 10**5) -> Workload:
+def chain(
+    layers: int, times: tuple[int, ...] = (3, 7), optimizer_us: int = 20, weight_bytes: int = 4 * 10**5
+) -> Workload:
     """Layers with times (us) that do not divide each other, as if recorded on an H100."""
     made = Chain(
         forward_ps=[US * (times[i % len(times)] + i) for i in range(layers)],
@@ -79,8 +82,10 @@ def random_case(seed: int, most: int = 64, networks: tuple[str, ...] = ("fair", 
         "placement": rng.choice((None, None, "round-robin", f"random:{seed % 97}")),
     }
     slow = rng.sample(range(ranks), rng.choice((0, 0, 1, 2)))
-    if slow:
-        settings["stragglers"] = trine.Stragglers(slow=tuple((rank, rng.choice((1.3, 1.02))) for rank in slow))
+    jitter = Jitter(distribution="normal", spread=0.05) if rng.random() < 0.15 else None
+    if slow or jitter:
+        factors = tuple((rank, rng.choice((1.3, 1.02))) for rank in slow)
+        settings["stragglers"] = trine.Stragglers(slow=factors, jitter=jitter, each="class")
     return Case(workload=workload, plan=plan, cluster=cluster, settings=settings)
 
 
@@ -232,7 +237,7 @@ def degraded(rng: Random, cluster: Cluster) -> Cluster:
     return cluster if (hosts < 0).any() != (cluster.hosts_of(gpus) < 0).any() else left
 
 
-def reckless(rng: Random, patch: MonkeyPatch) -> None:
+def reckless(rng: Random, patch: pytest.MonkeyPatch) -> None:
     """Close axes, stop runs, cut them and give up folding at sizes at which that is never worth while."""
     patch.setattr(episodes, "MANY_TASKS", rng.choice((0, 0, 300)))
     patch.setattr(episodes, "WORTH_A_STOP", rng.choice((2.0, 2.0, 1.0, 0.8)))

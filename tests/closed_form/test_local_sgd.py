@@ -38,6 +38,16 @@ def moved_bytes(graph):
     return int(graph.size_bytes[graph.kind == TRANSFER].sum())
 
 
+def test_a_stage_that_trains_nothing_averages_nothing():
+    """Cut behind the last weight: the second stage is the loss alone."""
+    workload = trine.load("vgg13-h100-b128")
+    last = [op.layer for op in workload.operators if op.phase == "forward"][-1]
+    job = local_sgd(job_of(dp=2, pp=2, cuts=(last,), micro_batch=64), 2)
+    averages = [sum(isinstance(s, Collective) and s.key[0] == "average" for s in p.steps) for p in job.programs]
+    assert averages == [STEPS // 2, 0]
+    simulated(job)
+
+
 @pytest.mark.parametrize("trace", ["vgg13-h100-b128", "resnet50-h100-b128"])
 @pytest.mark.parametrize("every", [1, 2, 4])
 def test_bytes_are_one_hth_of_ddp(trace, every):

@@ -12,7 +12,6 @@ from trine.cluster import Cluster, build_topology
 from trine.cluster.select import slow_down
 from trine.errors import PlanError
 from trine.folding import episodes
-from trine.folding.sight import whole_parts
 from trine.parallel.plan import Plan
 from trine.results import Result
 
@@ -42,7 +41,7 @@ def classes(result: Result) -> list[int]:
 
 @pytest.mark.usefixtures("eager")
 def test_classes_split_when_the_slow_link_is_first_used() -> None:
-    """Until gradients are reduced, 8 replicas of 2 stages are 2 classes; then the NIC of one of them tells all apart."""
+    """Until gradients are reduced, 8 replicas of 2 stages are 2 classes; then one NIC tells all apart."""
     cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])
     plan = Plan(dp=8, pp=2, batch=8, micro_batch=4, schedule="1f1b", buffers="none", input_copy="none")
     result = verified(chain(8), plan, cluster, placement="round-robin")
@@ -102,7 +101,8 @@ def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: 
     monkeypatch.setattr(episodes, name, value)
     plan = Plan(dp=4, pp=2, batch=8, micro_batch=2, schedule="1f1b", overlap="modelled", buffers="none")
     result = verified(chain(8), plan, slow_down(joined("dgx-h100", 1, None), [("gpu1->nvswitch", 0.5)]))
-    assert name != "MAX_STOPS" or len(classes(result)) <= value + 2
+    assert result.scope is not None
+    assert name != "MAX_STOPS" or len({stage.begins_ps for stage in result.scope.stages}) <= value + 2
 
 
 def test_ranks_of_too_many_classes_are_simulated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,3 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(monkeypatch
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
     with pytest.raises(PlanError, match=r"8 of 8 ranks behave differently, which makes \d+ tasks, more than the 100"):
         verified(chain(4), plan, slow)
-
-
-def test_parts_begin_with_everything_left() -> None:
-    assert whole_parts([]) == []

@@ -41,7 +41,15 @@ def local_sgd(job: Job, sync_every: int) -> Job:
         raise PlanError(f"sync_every must be a positive whole number, got {sync_every!r}")
     if dict(job.axes).get("dp", 1) < 2:
         raise PlanError("local SGD needs replicas (dp > 1): one alone has nobody to average with")
-    return replace(job, programs=tuple(_local(program, sync_every) for program in job.programs))
+    local = tuple(_local(program, sync_every) for program in job.programs)
+    if not any(_is_on_dp(step, GRADIENTS) for program in job.programs for step in program.steps):
+        raise PlanError("the job reduces no gradients: there is nothing to average")
+    return replace(job, programs=local)
+
+
+def _is_on_dp(step: Step, word: str) -> bool:
+    """Whether it is a collective of replicas whose key begins with ``word``."""
+    return isinstance(step, Collective) and step.axis == "dp" and step.key[0] == word
 
 
 def _local(program: RankProgram, sync_every: int) -> RankProgram:
@@ -86,14 +94,14 @@ class _Rewriting:
         for i in self.of_step[number]:
             step = self.program.steps[i]
             after = tuple(dict.fromkeys(j for old in step.after for j in self.new[old]))
-            if self._is(step, GRADIENTS) or (self._is(step, BUFFERS) and not first_buffers):
+            if _is_on_dp(step, GRADIENTS) or (_is_on_dp(step, BUFFERS) and not first_buffers):
                 self.new.append(after)
                 continue
             if self.before and isinstance(step, Compute) and step.stream == COMPUTE_STREAM:
                 after, self.before = tuple(dict.fromkeys((*after, *self.before))), ()
             self.new.append((len(self.steps),))
             self.steps.append(replace(step, after=after))
-        if (number + 1) % self.every == 0:
+        if sync is not None and (number + 1) % self.every == 0:
             self._average(number, sync)
 
     def _average(self, number: int, sync: _Sync) -> None:
@@ -108,7 +116,8 @@ class _Rewriting:
         after = (last, *on_host)  # of an optimizer that is offloaded: its updates and copies
         self.steps.append(Collective("all_reduce", "dp", key, sync.size_bytes, -1, sync.algorithm, after, label))
 
-    def _sync(self, number: int) -> _Sync:
+    def _sync(self, number: int) -> _Sync | None:
+        """None for a stage that trains no weights."""
         found = [self.program.steps[i] for i in self.of_step[number]]
         over_dp = [s for s in found if isinstance(s, Collective) and "dp" in s.axis.split("+")]
         other = [s for s in over_dp if not self._is_of_ddp(s)]
@@ -117,9 +126,9 @@ class _Rewriting:
                 f"local SGD keeps whole replicas: it takes the place of DDP's reductions, not of {other[0].kind} "
                 f"{other[0].key}"
             )
-        reductions = [s for s in found if isinstance(s, Collective) and self._is(s, GRADIENTS)]
+        reductions = [s for s in over_dp if _is_on_dp(s, GRADIENTS)]
         if not reductions:
-            raise PlanError(f"program {self.program.name!r} reduces no gradients: there is nothing to average")
+            return None
         sizes = {s.key[:3]: s.size_bytes for s in reductions}  # a bucket may be reduced after each micro-batch
         return _Sync(sum(sizes.values()), reductions[0].algorithm, reductions[0].label.stage)
 
@@ -127,16 +136,12 @@ class _Rewriting:
         kinds = ("all_reduce", GRADIENTS), ("broadcast", BUFFERS)
         return step.axis == "dp" and (step.kind, step.key[0]) in kinds
 
-    @staticmethod
-    def _is(step: Step, word: str) -> bool:
-        return isinstance(step, Collective) and step.axis == "dp" and step.key[0] == word
-
     def finish(self) -> RankProgram:
         memory = tuple(self._moved(change) for change in self.program.memory)
         return replace(self.program, steps=tuple(self.steps), memory=memory)
 
     def _moved(self, change: MemoryChange) -> MemoryChange:
         new = self.new[change.step]
-        if len(new) != 1 or self._is(self.program.steps[change.step], GRADIENTS):
+        if len(new) != 1 or _is_on_dp(self.program.steps[change.step], GRADIENTS):
             raise PlanError(f"program {self.program.name!r} changes memory at a step that local SGD leaves out")
         return change._replace(step=new[0])
