@@ -41,7 +41,7 @@ def main() -> None:
     left.scatter(x, y, s=330, c=[colours[c % 10] for c in classes], zorder=2)
     for rank in range(len(classes)):
         left.text(x[rank], y[rank], str(rank), ha="center", va="center", color="white", fontsize=8)
-    left.set_title(f"a ring over {NODES} nodes of {PER_NODE}: NVLink inside, NICs (orange) between")
+    left.set_title(f"a ring over {NODES} nodes of {PER_NODE}, NICs in orange", fontsize=10)
     kinds = sorted(set(classes))
     place = np.arange(len(kinds), dtype=float)
     right.plot([0, len(kinds) - 1], [0, 0], color="#555555", lw=1.5, zorder=1)
@@ -55,7 +55,7 @@ def main() -> None:
         right.text(kind, 0, f"x{len(members)}", ha="center", va="center", color="white", fontsize=10)
         right.text(kind, -0.12, "\n".join(map(str, members)), ha="center", va="top", fontsize=8)
     right.set_ylim(-0.6, 0.7)
-    right.set_title(f"what is simulated: {len(kinds)} classes, each link class crossed as often as each of its links")
+    right.set_title(f"what is simulated: {len(kinds)} ranks, each for {NODES}", fontsize=10)
     for axes in (left, right):
         axes.axis("off")
     left.set_aspect("equal")

@@ -10,6 +10,7 @@ from trine.cluster import Cluster
 from trine.errors import InputError, SpecError, nearest
 from trine.model.builder import TaskGraphBuilder
 from trine.model.taskgraph import Records, TaskGraph
+from trine.network.models import Network
 from trine.units import PS_PER_S, parse_bytes, parse_time
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -23,16 +24,44 @@ KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def load_graph(path: str | os.PathLike[str], cluster: Cluster) -> TaskGraph:
-    """Read a graph file for ``cluster``; tasks keep the order of the file, ``task_names`` are their ids.
+def run_graph(
+    path: str | os.PathLike[str], cluster: Cluster, *, network: str | Network | None = None, engine: str = "compiled",
+    progress: Callable[[int, int, int], None] | None = None, on_compile: Callable[[], None] | None = None,
+) -> tuple[TaskGraph, Records]:  # fmt: skip
+    """Read a graph file and run it on ``cluster``; the other arguments are those of :func:`trine.engine.run`.
+
+    network: None is ``circuit``, with the circuits of the cluster, where it has any, else ``fair``.
 
     Raises
     ------
-    SpecError: names file, field, value and the nearest valid name.
+    InputError: as :func:`load_graph`, :func:`trine.engine.run` and :func:`trine.network.circuit.network_on`.
+    """
+    from trine.engine import run
+    from trine.network.circuit import network_on
+
+    chosen = network_on(cluster, network)
+    graph = load_graph(path, cluster, circuits=cluster.circuits is not None)
+    return graph, run(graph, network=chosen, engine=engine, progress=progress, on_compile=on_compile)
+
+
+def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool = False) -> TaskGraph:
+    """Read a graph file for ``cluster``; tasks keep the order of the file, ``task_names`` are their ids.
+
+    circuits: the graph will be run on the circuits of the cluster, and so must be where it has any: its transfers cross
+    no links. :func:`run_graph` does both.
+
+    Raises
+    ------
+    SpecError: names file, field, value and the nearest valid name; or the cluster has circuits and ``circuits`` is not
+        set.
     """
     from trine.spec import parse_json, read_text
 
     file = os.fspath(path)
+    if cluster.circuits is not None and not circuits:
+        raise SpecError(
+            f"the GPUs of {cluster.name!r} are joined by circuits: run_graph runs the file on them", file=file
+        )
     data = parse_json(read_text(path, MAX_FILE_BYTES), file)
     if not isinstance(data, dict):
         raise SpecError("must be an object with 'tasks'", file=file)

@@ -161,3 +161,21 @@ def test_routes_of_transfers_are_those_of_the_cluster(tmp_path: Path) -> None:
         cluster.links[link].latency_ps for link in cluster.route(21, 3)
     )
     assert np.array_equal(graph.link_bytes_per_s, cluster.link_bytes_per_s)
+
+
+def test_a_cluster_with_circuits_runs_the_file_on_them(tmp_path):
+    from trine.cluster import Cluster
+    from trine.graphfile import run_graph
+
+    (tmp_path / "c.yaml").write_text(
+        "devices: [{name: g, count: 2}]\ncircuits: {setup: 1 ms, ports: 2, bandwidth: 24 GB/s, latency: 0 ns}\n"
+    )
+    cluster = Cluster.from_yaml(tmp_path / "c.yaml")
+    names = [device.name for device in cluster.devices]
+    tasks = [{"id": "a", "kind": "transfer", "src": names[0], "dst": names[1], "bytes": 24_000_000}]
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps({"tasks": tasks}))
+    _, records = run_graph(path, cluster)
+    assert records.end_ps.tolist() == [10**9 + 10**9]  # set up, then 24 MB at 24 GB/s
+    with pytest.raises(SpecError, match="run_graph"):
+        load_graph(path, cluster)

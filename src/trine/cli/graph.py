@@ -25,17 +25,14 @@ def run(
     json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
 ) -> None:
     """Run the compute, transfer and join tasks of GRAPH and say when each starts and ends."""
-    import trine.engine
     from trine.cluster import load_cluster
-    from trine.graphfile import graph_answer, load_graph
-    from trine.network.circuit import network_on
+    from trine.graphfile import graph_answer, run_graph
     from trine.units import format_time
 
     machine = load_cluster(cluster)
-    tasks = load_graph(graph, machine)
     with ProgressLine() as progress:
-        records = trine.engine.run(
-            tasks, network=network_on(machine, network), engine=engine, progress=progress, on_compile=progress.compiling
+        tasks, records = run_graph(
+            graph, machine, network=network, engine=engine, progress=progress, on_compile=progress.compiling
         )
     end = int(records.end_ps.max(initial=0))
     last = int(records.end_ps.argmax()) if tasks.num_tasks else -1
