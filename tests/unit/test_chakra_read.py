@@ -366,3 +366,13 @@ def test_trines_own_attributes_count_in_its_own_traces_only(tmp_path):
     assert own[0].duration_ps == 2_750_001
     assert own[1].algorithm == "direct"
     assert isinstance(own[1], Collective)
+
+
+def test_a_cluster_with_circuits_runs_on_them(tmp_path):
+    trace = read_chakra(write(tmp_path, [[collective(1, ALL_REDUCE, MIB)]] * 4))
+    wafer = load_cluster("wafer-a100-photonic")
+    result = simulate_chakra(trace, wafer)
+    assert result.plan["network"] == "circuit"
+    assert result.end_time_ps > wafer.circuits.setup_ps
+    with pytest.raises(InputError, match="joined by circuits"):
+        simulate_chakra(trace, wafer, network="fair")

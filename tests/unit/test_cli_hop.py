@@ -146,3 +146,10 @@ def test_an_iteration_is_a_step_of_one_gpu():
     assert result.end_ps == 3 * one.step_time_ps
     assert result.iterations_per_s == pytest.approx(1 / one.step_time_s)
     assert result.update_bytes == sum(p.size_bytes for p in trine.load(TRACE).parameters)
+
+
+def test_a_cluster_with_circuits_runs_on_them():
+    code, out, err = run("--cluster", "wafer-a100-photonic", "--workers", "4", "--iterations", "2", "--json", "-",
+                         "--gpu", "a100-80gb")  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out)["network"] == "circuit"

@@ -33,7 +33,7 @@ def simulate_chakra(
     trace: ChakraTrace,
     cluster: Cluster | str | os.PathLike[str],
     *,
-    network: str | Network = "fair",
+    network: str | Network | None = None,
     collective_costs: str | CollectiveCosts = "auto",
     engine: str = "compiled",
     progress: Progress | None = None,

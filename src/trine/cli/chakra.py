@@ -49,7 +49,7 @@ def run(
     latency: LatencyOption = None,
     peak: Annotated[Text, typer.Option(help='Time compute nodes by a roofline of this peak: "900 TFLOP/s".')] = None,
     memory: Annotated[Text, typer.Option(help='Memory bandwidth of the roofline: "3350 GB/s".')] = None,
-    network: Annotated[str, typer.Option(metavar="fair|equal|fifo", help="How flows share links.")] = "fair",
+    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links.")] = None,
     collective_costs: Annotated[
         str, typer.Option(metavar="auto|links|library", help="What messages cost besides the links.")
     ] = "auto",
@@ -88,7 +88,7 @@ def run(
             machine,
             network=network,
             collective_costs=collective_costs,
-            engine="compiled" if is_compiled(network) else "reference",
+            engine="compiled" if network is None or is_compiled(network) else "reference",
             progress=progress,
             on_compile=progress.compiling,
             warnings=tuple(warnings),
