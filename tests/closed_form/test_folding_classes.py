@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,12 @@ def test_what_reaches_one_group_splits_that_group_alone(slow: int | None) -> Non
     if slow is None:
         cluster = slow_down(cluster, [("gpu0->gpu1", 0.5)])
     assert classes(cluster, SERVING, slow, tp=2, dp=8) == 3
+
+
+def test_a_link_of_the_same_rate_that_is_longer_is_another_link() -> None:
+    cluster = machine("full", 16)
+    links = [replace(link, latency_ps=link.latency_ps + (link.name == "gpu0->gpu1")) for link in cluster.links]
+    assert classes(replace(cluster, links=tuple(links)), SERVING, tp=2, dp=8) == 3
 
 
 def test_a_perturbation_goes_downstream_only() -> None:
