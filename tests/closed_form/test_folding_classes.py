@@ -99,3 +99,13 @@ def test_a_perturbation_goes_downstream_only() -> None:
 def test_equal_perturbations_everywhere_split_nothing() -> None:
     names = [f"gpu{i}->switch" for i in range(8)]
     assert classes(slow_down(machine("switch", 8), [(name, 0.5) for name in names]), dp=8) == 1
+
+
+def test_slow_ranks_are_as_slow_as_asked_and_no_others() -> None:
+    stragglers = trine.Stragglers(slow=((2, 1.5), (5, 3.0)))
+    plan = Plan(dp=8, batch=8, input_copy="none")
+    result = trine.simulate(SERVING, plan, cluster=machine("full", 8), stragglers=stragglers, cpu=False)
+    assert result.scope is not None
+    assert result.scope.stages[0].num_classes == 3
+    expected = [4 * 10**7 * {2: 3, 5: 6}.get(rank, 2) // 2 for rank in range(8)]
+    assert result.rank_times.compute.tolist() == expected

@@ -17,6 +17,7 @@ H100 = "all_reduce --size 1K,1M,64M --cluster dgx-h100"
 TWO = "all_reduce --size 1K,1M,64M --cluster dgx-h100 --nodes 2"
 INLINE = "all_reduce --size 1K,1M --topology ring --gpus 4 --bandwidth 50GB/s --latency 1us"
 FAIR = "all_reduce --size 1M --cluster dgx-h100 --network fair"
+PHOTONIC = "all_to_all --size 1M --cluster wafer-a100-photonic"
 PLANS = Path(__file__).parents[1] / "data" / "mscclpp"
 
 #: (base command, option to add)
@@ -51,6 +52,10 @@ MOVES = [
     (H100, "--network fair"),
     (H100, "--network fifo"),
     ("all_to_all --size 64M --cluster l40s-pcie --network fair", "--network fifo"),
+    (PHOTONIC, "--circuit-setup 1ms"),
+    (PHOTONIC, "--circuit-ports 1"),
+    (PHOTONIC, "--circuit-bandwidth 24GB/s"),
+    (PHOTONIC, "--circuit-latency 1us"),
     (H100, "--explain"),
     (f"all_reduce --size 1M --cluster dgx-h100 --gpus 4 --algorithm {PLANS}/v1_v0.7.0_allreduce_ring_4gpu.json",
      "--protocol ll"),
@@ -102,6 +107,8 @@ REFUSED = [
     (FAIR, "--no-nvls", "nvls"),
     (FAIR, "--protocol none --launch graph", "launch"),
     (FAIR, "--protocol none --library nccl", "library"),
+    (H100, "--circuit-setup 1ms", "--circuit-ports"),
+    (H100, "--circuit-buffer 64KiB", "--circuit-setup"),
     (H100, "--network fare", "fair"),
     (H100, "--matrix {tmp}/m.csv", "--matrix"),
     ("all_reduce --cluster dgx-h100", "--matrix {tmp}/m.csv", "matrix"),

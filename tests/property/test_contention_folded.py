@@ -41,7 +41,8 @@ plans = st.builds(
 @given(fields=plans, times=st.lists(st.integers(1, 500), min_size=1, max_size=4), slow=st.sampled_from([None, 0, 3]))
 @settings(max_examples=20, deadline=None)
 def test_every_task_of_every_rank(fields, times, slow):
-    stragglers = None if slow is None else trine.Stragglers(slow=((slow, 1.3),))
+    ranks = fields["dp"] * fields["pp"] * fields["tp"]
+    stragglers = None if slow is None else trine.Stragglers(slow=((slow % ranks, 1.3),))
     trine.simulate(chain(times, 6), Plan(**fields), cluster=CLUSTER, fold="verify", stragglers=stragglers, cpu=False)
 
 

@@ -1,0 +1,59 @@
+"""Are 1024 ranks equal, folded and unfolded, and what does that check take?
+
+Run: python benchmarks/verify_folding.py
+A small job (8 layers, 1F1B with 4 micro-batches, tp 8 x pp 4 x dp 32) on 128 DGX H100, as it is and with one slow part.
+Every row is a fresh process; the comparison is --verify-fold: both runs, and every task of every rank.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+#: What is wrong with the machine, and with the ranks.
+CASES = {
+    "alike": ((), ()),
+    "one NIC at half speed": ((("node5.nic3->leaf3.rail3", 0.5),), ()),
+    "one GPU slower by 20 %": ((), ((77, 1.2),)),
+}
+
+
+def measure(name: str) -> str:
+    """One row of the table."""
+    import trine
+    from folded_cases import chain
+
+    slow_links, slow_ranks = CASES[name]
+    cluster = trine.load_cluster("dgx-h100", nodes=128, slow_links=slow_links)
+    plan = trine.Plan(tp=8, pp=4, dp=32, batch=8, micro_batch=2, schedule="1f1b", buffers="none")
+    stragglers = trine.Stragglers(slow=slow_ranks) if slow_ranks else None
+    seconds, results = [], []
+    for fold in ("on", "off", "verify"):
+        begun = time.perf_counter()
+        results.append(trine.simulate(chain(8), plan, cluster=cluster, stragglers=stragglers, cpu=False, fold=fold))
+        seconds.append(time.perf_counter() - begun)
+    scope = results[0].scope
+    assert scope is not None
+    stages = max(scope.stages, key=lambda stage: stage.num_classes)
+    gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    tasks = results[1].graph.num_tasks
+    times = " | ".join(f"{one:.2f}" for one in seconds)
+    return f"| {name} | {stages.num_classes} | {stages.num_tasks:,} of {tasks:,} | {times} | {gib:.2f} |"
+
+
+def main() -> None:
+    print("| 1024 ranks | classes | tasks simulated | folded (s) | unfolded (s) | both, compared (s) | peak (GiB) |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for name in CASES:
+        command = [sys.executable, __file__, name]
+        print(subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ).stdout, end="")
+
+
+if __name__ == "__main__":
+    print(measure(sys.argv[1])) if len(sys.argv) > 1 else main()
