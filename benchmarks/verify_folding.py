@@ -26,8 +26,9 @@ CASES = {
 
 def measure(name: str) -> str:
     """One row of the table."""
-    import trine
     from folded_cases import chain
+
+    import trine
 
     slow_links, slow_ranks = CASES[name]
     cluster = trine.load_cluster("dgx-h100", nodes=128, slow_links=slow_links)

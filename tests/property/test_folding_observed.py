@@ -69,6 +69,7 @@ def test_all_that_is_said_of_the_whole_system(seed: int) -> None:
     folded, unfolded = both(case, seed)
     assert folded.step_ends_ps.tolist() == unfolded.step_ends_ps.tolist()
     assert set(folded.to_json()) == set(unfolded.to_json())
+    assert folded.memory_peak_bytes == unfolded.memory_peak_bytes
     alike = {(use.kind, use.size_bytes, use.group_size): use for use in folded.collectives}
     for use in unfolded.collectives:
         seen = alike.pop((use.kind, use.size_bytes, use.group_size))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from trine.engine import run
 from trine.errors import InputError, nearest
 from trine.folding.episodes import FoldedRun, Folder
+from trine.folding.hungry import hungry_ranks
 from trine.folding.observe import Observation, observe
 from trine.folding.site import Site
 from trine.folding.sketching import JobSketch, sketch_job
@@ -194,14 +195,17 @@ def _why_queues(folder: Folder) -> str:
 
 
 def telling_ranks(folded: FoldedRun, limit: int = SHOWN) -> list[int]:
-    """The ranks to show: the one that ends last, and of each sketch (at most ``limit``) the one that ends last."""
+    """The ranks to show, at most ``limit``: the one that ends last of all, and of each sketch; and of each sketch the
+    one that holds most memory.
+    """
     ends = folded.rank_ends()
     last = int(np.argmax(ends))
     found = {last}
-    for sketch in folded.job.sketches:
+    telling = [int(sketch.ranks[np.argmax(ends[sketch.ranks])]) for sketch in folded.job.sketches]
+    for rank in (*telling, *hungry_ranks(folded)):
         if len(found) >= limit:
             break
-        found.add(int(sketch.ranks[np.argmax(ends[sketch.ranks])]))
+        found.add(rank)
     return sorted(found)
 
 
