@@ -168,11 +168,12 @@ def with_memory_verdict(result: Result) -> Result:
     if not over:
         return result
     worst = max(over, key=lambda row: result.memory_peaks[row].total_bytes)
-    count, scope = len(over), result.scope
-    if scope is not None and not scope.shows_all:  # all ranks of a program hold the same
+    count, most, scope = len(over), "", result.scope
+    if scope is not None and not scope.shows_all:  # the ranks of a program hold nearly the same
+        most = "up to "
         count = sum(dict(scope.program_of(result.shown_ranks[row]) for row in over).values())
     text = (
-        f"out of memory: {count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
+        f"out of memory: {most}{count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
         f"{format_bytes(result.memory_peaks[worst].total_bytes)}, its GPU has "
         f"{format_bytes(result.memory_capacity_bytes[worst])}"
     )
