@@ -1,0 +1,1 @@
+"""Collectives as GPU programs: built, or from MSCCL++ and MSCCL plans."""

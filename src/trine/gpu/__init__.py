@@ -1,0 +1,1 @@
+"""The load-store level: loads, stores and semaphores inside GPUs and between them (docs/design/gpu-model.md)."""
