@@ -1,0 +1,125 @@
+"""The ways between GPUs: which lanes of which links of the cluster a message crosses, and through which ports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_UP
+from trine.errors import InputError
+from trine.model.gpumodel import HASHED, GpuModel
+
+
+class LaneHop(NamedTuple):
+    """One lane of one link: ``lane`` of ``num_lanes``; the message is at its next place ``after_ps`` after service."""
+
+    link: int
+    lane: int
+    num_lanes: int
+    bytes_per_s: int
+    after_ps: int
+
+
+class Way(NamedTuple):
+    """How messages go from one GPU to another: out of a port, over lanes, into a port of the other."""
+
+    port_out: int
+    port_in: int
+    hops: tuple[LaneHop, ...]
+
+
+class Fabric:
+    """Ways between the ranks of ``group`` (their devices in ``cluster``), all GPUs alike."""
+
+    def __init__(self, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:
+        self.cluster, self.group, self.model = cluster, tuple(group), model
+        self._known: dict[tuple[int, int], tuple[Way, ...]] = {}
+
+    @cached_property
+    def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+        """Of scale-up links: their number among those out of their source, and into their target; and out of each device."""
+        links = self.cluster.link_table
+        gpus = set(self.group)
+        out: dict[int, int] = {}
+        into: dict[int, int] = {}
+        count_out: dict[int, int] = {}
+        count_in: dict[int, int] = {}
+        source, target = links.source.tolist(), links.target.tolist()
+        near = np.flatnonzero(np.isin(links.source, self.group) | np.isin(links.target, self.group)).tolist()
+        for link in near:
+            if self.cluster.links[link].link_class != SCALE_UP:
+                continue
+            a, b = int(source[link]), int(target[link])
+            if a in gpus:
+                out[link] = count_out.get(a, 0)
+                count_out[a] = out[link] + 1
+            if b in gpus:
+                into[link] = count_in.get(b, 0)
+                count_in[b] = into[link] + 1
+        return out, into, count_out
+
+    def ways(self, source: int, target: int) -> tuple[Way, ...]:
+        """The ways from rank ``source`` to rank ``target``, for loads and stores.
+
+        Raises
+        ------
+        InputError: only NICs or hosts join the two: loads and stores do not go through those.
+        SpecError: nothing joins them.
+        """
+        found = self._known.get((source, target))
+        if found is None:
+            found = self._known[source, target] = self._find(source, target)
+        return found
+
+    def _find(self, source: int, target: int) -> tuple[Way, ...]:
+        here, there = self.group[source], self.group[target]
+        ways: list[Way] = []
+        for route, _ in self.cluster.paths(here, there):
+            for link in route:
+                if self.cluster.links[link].link_class != SCALE_UP:
+                    raise InputError(
+                        f"rank {source} reaches rank {target} through {self.cluster.links[link].name!r}, which loads and "
+                        "stores cannot cross; between nodes use dma operations (port channels)"
+                    )
+            ways.extend(self.lanes(route))
+        return tuple(ways)
+
+    def lanes(self, route: Sequence[int]) -> list[Way]:
+        """The lanes of one route between two GPUs; one lane where its first link is not scale-up."""
+        out, into, count_out = self._ends
+        ports, table = self.model.ports, self.cluster.link_table
+        first, last = route[0], route[-1]
+        ordinal, num_lanes = 0, 1
+        if first in out:
+            ordinal = out[first]
+            num_lanes = max(1, ports.count // count_out[int(table.source[first])])
+        ways = []
+        for lane in range(num_lanes):
+            hops = []
+            for place, link in enumerate(route):
+                after = int(table.latency_ps[link])
+                after += ports.latency_ps * ((place == 0) + (place == len(route) - 1))
+                rate = max(1, int(table.bytes_per_s[link]) // num_lanes)
+                hops.append(LaneHop(link, lane, num_lanes, rate, after))
+            port_out = (ordinal * num_lanes + lane) % ports.count
+            port_in = (into.get(last, 0) * num_lanes + lane) % ports.count
+            ways.append(Way(port_out, port_in, tuple(hops)))
+        return ways
+
+
+def way_of(address: int, interleave_bytes: int, choice: str, num_ways: int) -> int:
+    """Which of ``num_ways`` ways the line at ``address`` takes. Hashed: bits of the block's number are mixed first."""
+    block = address // interleave_bytes
+    if choice == HASHED:
+        block = hashed(block)
+    return block % num_ways
+
+
+def hashed(block: int) -> int:
+    """A number below 2**31 that depends on all bits of ``block`` (the multiplier is that of Knuth, TAOCP 3, 6.4)."""
+    mixed = (block ^ (block >> 7) ^ (block >> 15)) & 0xFFFFFFFF
+    return ((mixed * 2654435761) & 0xFFFFFFFF) >> 1

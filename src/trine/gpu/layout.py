@@ -1,0 +1,157 @@
+"""The resources of one GPU and the paths through it: what each message crosses, from where to where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import SpecError
+from trine.model.gpumodel import MESH, GpuModel
+from trine.model.gpurecords import ResourceNames
+
+#: What a path begins or ends at.
+CU, CHANNEL, PORT = "cu", "channel", "port"
+
+
+#: (down, right) of the links out of a router
+_DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0))
+
+
+class Hop(NamedTuple):
+    """A resource of the GPU that a message is served by, and the latency until it comes to its next place."""
+
+    resource: int
+    after_ps: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Layout:
+    """Resources 0..r-1 of one GPU: links of the NoC first, then memory channels, then slices of the L2 if there is one.
+
+    bytes_per_s: int64[r]. first_channel, first_slice: where those begin (first_slice -1: no L2).
+    """
+
+    model: GpuModel
+    names: ResourceNames
+    bytes_per_s: npt.NDArray[np.int64]
+    first_channel: int
+    first_slice: int
+
+    @property
+    def num_resources(self) -> int:
+        return len(self.bytes_per_s)
+
+    def path(self, source: str, i: int, target: str, j: int) -> tuple[Hop, ...]:
+        """What a message crosses inside the GPU from CU, channel or port ``i`` to ``j``; memory itself is not in it."""
+        if self.model.noc.kind == MESH:
+            return self._through_mesh(source, i, target, j)
+        return self._through_crossbar(source, i, target, j)
+
+    def _through_mesh(self, source: str, i: int, target: str, j: int) -> tuple[Hop, ...]:
+        model = self.model
+        start, end = router_of(model, source, i), router_of(model, target, j)
+        hops = [i] if source == CU else []
+        row, column = divmod(start, model.noc.cols)
+        goal_row, goal_column = divmod(end, model.noc.cols)
+        while column != goal_column:
+            step = 1 if goal_column > column else -1
+            hops.append(self._mesh_link(row, column, 0, step))
+            column += step
+        while row != goal_row:
+            step = 1 if goal_row > row else -1
+            hops.append(self._mesh_link(row, column, step, 0))
+            row += step
+        if target == CU:
+            hops.append(model.num_cus + j)
+        return tuple(Hop(hop, model.noc.hop_ps) for hop in hops)
+
+    def _mesh_link(self, row: int, column: int, down: int, right: int) -> int:
+        noc = self.model.noc
+        return 2 * self.model.num_cus + (row * noc.cols + column) * 4 + _DIRECTIONS.index((down, right))
+
+    def _through_crossbar(self, source: str, i: int, target: str, j: int) -> tuple[Hop, ...]:
+        out = 2 * self._end(source, i)
+        into = 2 * self._end(target, j) + 1
+        return (Hop(out, self.model.noc.hop_ps), Hop(into, 0))
+
+    def _end(self, kind: str, i: int) -> int:
+        model = self.model
+        return {CU: 0, CHANNEL: model.num_cus, PORT: model.num_cus + model.memory.num_channels}[kind] + i
+
+
+def layout_of(model: GpuModel) -> Layout:
+    """The resources of a GPU.
+
+    Raises
+    ------
+    SpecError: a mesh that does not exist.
+    """
+    names, kinds, source, target = _mesh_names(model) if model.noc.kind == MESH else _crossbar_names(model)
+    rates = [model.noc.bytes_per_s] * len(names)
+    first_channel, first_slice = len(names), -1
+    names += [f"channel{c}" for c in range(model.memory.num_channels)]
+    kinds += ["memory"] * model.memory.num_channels
+    rates += [model.memory.bytes_per_s] * model.memory.num_channels
+    if model.l2 is not None:
+        first_slice = len(names)
+        names += [f"l2.{c}" for c in range(model.memory.num_channels)]
+        kinds += ["l2"] * model.memory.num_channels
+        rates += [model.l2.bytes_per_s] * model.memory.num_channels
+    missing = [-1] * (len(names) - len(source))
+    described = ResourceNames(
+        names=tuple(names),
+        kinds=tuple(kinds),
+        source=tuple(source + missing),
+        target=tuple(target + missing),
+    )
+    return Layout(
+        model=model,
+        names=described,
+        bytes_per_s=np.array(rates, np.int64),
+        first_channel=first_channel,
+        first_slice=first_slice,
+    )
+
+
+def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:
+    """Links out of CUs, links into CUs, four out of each router; those over the edge exist in name only."""
+    noc = model.noc
+    if noc.rows < 1 or noc.cols < 1:
+        raise SpecError(f"GPU model {model.name!r}: a mesh has rows and columns, got {noc.rows} x {noc.cols}")
+    names = [f"cu{i}.out" for i in range(model.num_cus)] + [f"cu{i}.in" for i in range(model.num_cus)]
+    kinds = ["cu"] * len(names)
+    source, target = [-1] * len(names), [-1] * len(names)
+    for router in range(noc.rows * noc.cols):
+        row, column = divmod(router, noc.cols)
+        for down, right in _DIRECTIONS:
+            there = (row + down) * noc.cols + column + right
+            inside = 0 <= row + down < noc.rows and 0 <= column + right < noc.cols
+            names.append(f"router{router}->router{there}" if inside else f"router{router}.edge{down:+d}{right:+d}")
+            kinds.append("noc")
+            source.append(router if inside else -1)
+            target.append(there if inside else -1)
+    return names, kinds, source, target
+
+
+def _crossbar_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:
+    ends = [f"cu{i}" for i in range(model.num_cus)]
+    ends += [f"channel{i}" for i in range(model.memory.num_channels)]
+    ends += [f"port{i}" for i in range(model.ports.count)]
+    names = [f"{end}.{way}" for end in ends for way in ("out", "in")]
+    kinds = ["cu" if name.startswith("cu") else "noc" for name in names]
+    return names, kinds, [-1] * len(names), [-1] * len(names)
+
+
+def router_of(model: GpuModel, kind: str, i: int) -> int:
+    """The router of a mesh at which CU, channel or port ``i`` sits (docs/design/gpu-model.md)."""
+    rows, cols = model.noc.rows, model.noc.cols
+    if kind == CU:
+        return i % (rows * cols)
+    if kind == CHANNEL:
+        places = list(range(cols)) + ([(rows - 1) * cols + c for c in range(cols)] if rows > 1 else [])
+    else:
+        places = [r * cols for r in range(rows)] + ([r * cols + cols - 1 for r in range(rows)] if cols > 1 else [])
+    return places[i % len(places)]

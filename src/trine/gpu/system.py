@@ -1,0 +1,111 @@
+"""What a run simulates: GPUs with their programs, the ways between them, and which tasks carry which kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.gpu.fabric import Fabric
+from trine.gpu.layout import Layout, layout_of
+from trine.model.gpumodel import GpuModel
+from trine.model.gpuprogram import GpuProgram
+from trine.model.taskgraph import TaskGraph
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GpuSystem:
+    """Simulated GPUs 0..g-1, and what they stand for.
+
+    program: of the simulated GPUs: kernel_rank and operand_rank are their numbers (of a folded run: of the one that stands
+        for the rank that is meant), and semaphores has a row for each.
+    ranks: int32[g], the rank that each is. gpu_of: int32[ranks], which of them stands for each rank.
+    operand_peer: int32[operands], the rank that is meant: ways and distances are those to it.
+    link_image: int32[links of the cluster], the link that stands for each (itself, where nothing is folded).
+    link_home: int32[links], the rank at one of whose ends it is (all that crosses it comes from there, or all goes there), -1:
+        none.
+    grid: the sizes of what the ranks form, row-major; ``(ranks,)`` where they form a ring. Distances are along it.
+    graph: the tasks; task_kernel: int32[tasks], the kernel that each carries, -1: none. Ranks of the graph are ranks.
+    """
+
+    program: GpuProgram
+    model: GpuModel
+    layout: Layout
+    fabric: Fabric
+    num_ranks: int
+    ranks: Int32
+    gpu_of: Int32
+    operand_peer: Int32
+    link_image: Int32
+    link_home: Int32
+    grid: tuple[int, ...]
+    graph: TaskGraph
+    task_kernel: Int32
+
+    @property
+    def num_gpus(self) -> int:
+        return len(self.ranks)
+
+    def distance(self, source: int, here: int) -> int:
+        """How far away from rank ``here`` rank ``source`` is: 0 itself, below the number of ranks."""
+        return distance(self.grid, source, here)
+
+
+def distance(grid: Sequence[int], source: int, here: int) -> int:
+    """The difference of two places of a grid along each dimension, modulo its size, as one number (row-major)."""
+    number, scale = 0, 1
+    for size in reversed(grid):
+        number += (source % size - here % size) % size * scale
+        source, here, scale = source // size, here // size, scale * size
+    return number
+
+
+def unfolded(
+    program: GpuProgram,
+    cluster: Cluster,
+    group: Sequence[int],
+    model: GpuModel,
+    graph: TaskGraph,
+    task_kernel: Int32,
+) -> GpuSystem:
+    """All ranks simulated."""
+    num_ranks = program.num_ranks
+    fabric = Fabric(cluster, group, model)
+    ranks = np.arange(num_ranks, dtype=np.int32)
+    return GpuSystem(
+        program=program,
+        model=model,
+        layout=layout_of(model),
+        fabric=fabric,
+        num_ranks=num_ranks,
+        ranks=ranks,
+        gpu_of=ranks,
+        operand_peer=program.operand_rank,
+        link_image=np.arange(len(cluster.links), dtype=np.int32),
+        link_home=link_homes(cluster, group),
+        grid=rank_grid(cluster, group),
+        graph=graph,
+        task_kernel=task_kernel,
+    )
+
+
+def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
+    """int32[links]: the rank whose link it is: the GPU at its source, else the GPU at its target; -1: neither."""
+    table = cluster.link_table
+    rank_of = np.full(len(cluster.devices), -1, np.int32)
+    rank_of[np.asarray(group, np.int64)] = np.arange(len(group), dtype=np.int32)
+    source, target = rank_of[table.source], rank_of[table.target]
+    return np.where(source >= 0, source, target).astype(np.int32)
+
+
+def rank_grid(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of the cluster's grid, where the ranks are all its GPUs in order; else one ring of all ranks."""
+    if cluster.grid and list(group) == list(cluster.gpus):
+        return cluster.grid
+    return (len(group),)
