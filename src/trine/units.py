@@ -32,6 +32,7 @@ _BANDWIDTH = {
 _RATE = {f"{p}{name}": Fraction(f) for p, f in _DECIMAL.items() for name in ("FLOP/s", "FLOPS", "flop/s", "flops")}
 
 _POWER = {f"{p}W": Fraction(f) for p, f in _DECIMAL.items()}
+_FREQUENCY = {f"{p}Hz": Fraction(f) for p, f in _DECIMAL.items()}
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*", re.ASCII)
 
@@ -109,6 +110,14 @@ def parse_power(value: object, what: str = "a power") -> int:
     return power
 
 
+def parse_cycle(value: object, what: str = "a clock") -> int:
+    """Parse ``"1.98 GHz"`` into the picoseconds of a cycle, rounded to the nearest; at most 1 THz, at least 1 MHz."""
+    hertz = _parse(value, _FREQUENCY, what, "1.98 GHz", False)
+    if not 10**6 <= hertz <= 10**12:
+        raise UnitError(f"{what} must be between 1 MHz and 1 THz, got {value!r}")
+    return round(PS_PER_S / hertz)
+
+
 def transfer_ps(num_bytes: int, bytes_per_s: int) -> int:
     """Picoseconds that ``num_bytes`` take at ``bytes_per_s``, exactly, rounded up."""
     return -(-num_bytes * PS_PER_S // bytes_per_s)
@@ -134,6 +143,11 @@ def format_bytes(num_bytes: float) -> str:
 def format_bandwidth(bytes_per_s: float) -> str:
     """Bytes per second for people, decimal prefixes as vendors use: ``"65 GB/s"``."""
     return _scaled(bytes_per_s, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+
+
+def format_clock(cycle_ps: int) -> str:
+    """The clock of which a cycle takes so many picoseconds: ``"1.98 GHz"``."""
+    return _scaled(PS_PER_S / cycle_ps, ((1e9, "GHz"), (1e6, "MHz"), (1, "Hz")))
 
 
 def format_energy(joules: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from trine.cluster import known_links, link_named
+from trine.cluster import known_links, link_named, load_cluster
 from trine.errors import SpecError
 
 PROMISED = {
@@ -24,9 +26,11 @@ def test_numbers_are_sane_and_sourced(name: str) -> None:
     assert kind.name == name
     assert 0.2 * kind.peak_bytes_per_s < kind.bytes_per_s <= kind.peak_bytes_per_s
     assert 0 <= kind.hop_ps <= kind.latency_ps <= 10 * 10**6
+    assert 0 <= kind.request_ps <= kind.latency_ps
     assert kind.lanes >= 1
-    assert set(kind.sources) == {"bandwidth", "peak", "latency"}
-    assert set(kind.evidence) == {"bandwidth", "latency"}
+    request = {"request"} if kind.request_ps != kind.latency_ps else set()
+    assert set(kind.sources) == {"bandwidth", "peak", "latency"} | request
+    assert set(kind.evidence) == {"bandwidth", "latency"} | request
     assert all(len(text) > 4 for text in kind.sources.values())
     prefixes = {"nvlink-": "host", "nvlink": "scale-up", "xgmi": "scale-up", "pcie": "host", "qpi": "host"}
     prefixes |= {"upi": "host", "infinity": "host", "ddr": "host", "lpddr": "host"}
@@ -54,3 +58,24 @@ def test_data_sheets_of_whole_gpus() -> None:
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(SpecError, match="unknown kind of link 'nvlnk4'; did you mean 'nvlink4'"):
         link_named("nvlnk4")
+
+
+def test_messages_see_the_data_sheet_and_the_latency_of_a_request() -> None:
+    machine = load_cluster("dgx-h100")
+    kind = link_named("nvlink4")
+    assert machine.seen_by_messages(0) == (450 * 10**9, kind.request_ps)
+    slow = load_cluster("dgx-h100", slow_links=[("gpu0->nvswitch", 0.5)])
+    link = next(i for i, link in enumerate(slow.links) if link.name == "gpu0->nvswitch")
+    assert slow.seen_by_messages(link) == (225 * 10**9, kind.request_ps)
+
+
+def test_links_with_numbers_of_their_own_keep_them_for_messages(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "devices: [a, b, c]\nlinks:\n- {from: a, to: b, bandwidth: 40 GB/s, peak: 50 GB/s, latency: 1 us}\n"
+        "- {from: b, to: c, link: nvlink4, lanes: 2, latency: 1 us}\n- {from: c, to: a, link: nvlink3, lanes: 2}\n"
+    )
+    machine = load_cluster(str(file))
+    assert machine.seen_by_messages(0) == (40 * 10**9, 10**6)
+    assert machine.seen_by_messages(1) == (50 * 10**9, 10**6)
+    assert machine.seen_by_messages(2) == (50 * 10**9, link_named("nvlink3").latency_ps)

@@ -62,13 +62,14 @@ MACHINES = [
     ("gh200-node", 4, "gh200", (123.6, 1), (123.6, 1)),
     ("dgx-spark", 1, "gb10", None, None),
 ]
-#: Of a case study and of no vendor: tests/unit/test_circuit_network.py.
+#: Of case studies and of no vendor: tests/unit/test_circuit_network.py, tests/unit/test_gpu_presets.py.
 WAFERS = ("wafer-a100-mesh", "wafer-a100-photonic")
+OF_PAPERS = (*WAFERS, "astra3-generic")
 Way = tuple[float, int] | None
 
 
 def test_every_preset_is_tested() -> None:
-    assert sorted([*WAFERS, *(name for name, *_ in MACHINES)]) == sorted(known_clusters())
+    assert sorted([*OF_PAPERS, *(name for name, *_ in MACHINES)]) == sorted(known_clusters())
 
 
 @pytest.mark.parametrize(("name", "num_gpus", "gpu", "near", "far"), MACHINES)
@@ -96,7 +97,7 @@ def test_clusters_say_where_their_numbers_come_from(name: str) -> None:
     cluster = load_cluster(name)
     assert len(cluster.sources) >= 3
     assert len(cluster.notes) > 80
-    if name not in ("mi250x-node", "dgx-spark", *WAFERS):  # whose host and NIC links are said in sources
+    if name not in ("mi250x-node", "dgx-spark", *OF_PAPERS):  # whose host and NIC links are said in sources
         assert all(link.medium is not None for link in cluster.links)
     for link in cluster.links:
         assert link.peak_bytes_per_s is not None

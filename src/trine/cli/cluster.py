@@ -77,7 +77,8 @@ def list_links(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout
         {
             "name": kind.name, "class": kind.link_class, "bytes_per_s": kind.bytes_per_s,
             "peak_bytes_per_s": kind.peak_bytes_per_s, "latency_ps": kind.latency_ps, "hop_ps": kind.hop_ps,
-            "lanes": kind.lanes, "evidence": dict(kind.evidence), "sources": dict(kind.sources),
+            "request_ps": kind.request_ps, "lanes": kind.lanes, "evidence": dict(kind.evidence),
+            "sources": dict(kind.sources),
         }
         for kind in load_links().values()
     ]  # fmt: skip

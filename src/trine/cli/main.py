@@ -16,8 +16,10 @@ from trine.cli import (
     cluster,
     cluster_files,
     collective,
+    gpu,
     graph,
     hop,
+    kernel,
     trace,
     train,
     validate,
@@ -59,6 +61,8 @@ app.add_typer(trace.app, name="trace", help="Look into, convert and capture trac
 app.add_typer(chakra.app, name="chakra", help="Chakra execution traces: look into and simulate them.")
 cluster_files.register(cluster.app)
 app.add_typer(cluster.app, name="cluster", help="Look at clusters: presets and files.")
+app.add_typer(gpu.app, name="gpu", help="Look at the inside of GPUs: models and files.")
+app.add_typer(kernel.app, name="kernel", help="GPU programs, load by load and store by store: run and print them.")
 
 
 def main() -> None:

@@ -75,7 +75,8 @@ class ProgressLine:
 
     SILENT_S = 2.0
 
-    def __init__(self) -> None:
+    def __init__(self, things: str = "tasks") -> None:
+        self._things = things
         self._began = self._since = time.monotonic()
         self._stages: list[str] = []
         self._shown = False
@@ -91,7 +92,8 @@ class ProgressLine:
         interactive = sys.stderr.isatty()
         self._next_s = elapsed + (0.2 if interactive else 5.0)
         left = (now - self._since) * (total - done) / done
-        line = f"simulated {100 * done / total:5.1f} % of {total} tasks, {now_ps / 1e9:.3f} ms; about {left:.0f} s left"
+        share = f"{100 * done / total:5.1f} % of {total} {self._things}"
+        line = f"simulated {share}, {now_ps / 1e9:.3f} ms; about {left:.0f} s left"
         print(f"\r{line}" if interactive else line, end="" if interactive else "\n", file=sys.stderr, flush=True)
         self._shown = interactive
 

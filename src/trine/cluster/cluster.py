@@ -258,6 +258,16 @@ class Cluster(Columns):
         latency_ps = self.link_table.latency_ps
         return sum(int(latency_ps[link]) for link in route)
 
+    def seen_by_messages(self, link: int) -> tuple[int, int]:
+        """Bytes/s and latency (ps) of a link for messages that carry their own headers: loads, stores, packets.
+
+        See :func:`trine.cluster.links.seen_by_messages`.
+        """
+        from trine.cluster.links import seen_by_messages
+
+        one = self.links[link]
+        return seen_by_messages(one.bytes_per_s, one.latency_ps, one.medium)
+
     def host_of(self, gpu: int) -> int | None:
         """Index of the host memory nearest to a GPU (as routes are measured), None if it reaches none.
 

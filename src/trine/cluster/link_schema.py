@@ -19,6 +19,7 @@ class LinkTypeSpec(Spec):
     peak: Bandwidth
     latency: Duration
     hop: Duration | None = None
+    request: Duration | None = None
     lanes: int = Field(ge=1)
-    evidence: dict[Literal["bandwidth", "latency"], Literal["measured", "modelled", "assumed"]]
-    sources: dict[Literal["bandwidth", "peak", "latency"], str]
+    evidence: dict[Literal["bandwidth", "latency", "request"], Literal["measured", "modelled", "assumed"]]
+    sources: dict[Literal["bandwidth", "peak", "latency", "request"], str]

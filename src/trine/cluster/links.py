@@ -22,8 +22,9 @@ class LinkType:
     """What one lane of a kind of link carries in one direction.
 
     ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` the data sheet's. ``latency_ps``: hardware
-    only; ``hop_ps``: the same between two switches. ``lanes``: how many are usual for a GPU or a port. ``evidence``
-    and ``sources`` are by number (``bandwidth``, ``latency``, ``peak``).
+    only; ``hop_ps``: the same between two switches; ``request_ps``: what one load or store sees of it, where that was
+    measured (else ``latency_ps``; used by the load-store level alone). ``lanes``: how many are usual for a GPU or a
+    port. ``evidence`` and ``sources`` are by number (``bandwidth``, ``latency``, ``peak``, ``request``).
     """
 
     name: str
@@ -32,6 +33,7 @@ class LinkType:
     peak_bytes_per_s: int
     latency_ps: int
     hop_ps: int
+    request_ps: int
     lanes: int
     evidence: Mapping[str, str] = field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -62,6 +64,7 @@ def _link_type(name: str, spec: LinkTypeSpec) -> LinkType:
         peak_bytes_per_s=spec.peak,
         latency_ps=spec.latency,
         hop_ps=spec.latency if spec.hop is None else spec.hop,
+        request_ps=spec.latency if spec.request is None else spec.request,
         lanes=spec.lanes,
         evidence={str(number): str(word) for number, word in spec.evidence.items()},
         sources={str(number): text for number, text in spec.sources.items()},
@@ -79,3 +82,17 @@ def link_named(name: str) -> LinkType:
     if name not in links:
         raise SpecError(f"unknown kind of link {name!r}{nearest(name, links)}")
     return links[name]
+
+
+def seen_by_messages(bytes_per_s: int, latency_ps: int, medium: str | None) -> tuple[int, int]:
+    """What messages that carry their own headers see of a link: bytes/s and picoseconds.
+
+    Of a kind of link in the catalogue: the data sheet's bandwidth, reduced as much as the link's own is below what
+    large transfers usually reach; and the latency of a single request, unless the link has a latency of its own.
+    Other links: their numbers as they are.
+    """
+    kind = None if medium is None else load_links().get(medium)
+    if kind is None:
+        return bytes_per_s, latency_ps
+    rate = max(1, bytes_per_s * kind.peak_bytes_per_s // kind.bytes_per_s)
+    return rate, kind.request_ps if latency_ps == kind.latency_ps else latency_ps

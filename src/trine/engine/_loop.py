@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined, kernel
+from trine._jit import Int, kernel
 from trine.engine._heap import pop, push
 from trine.engine._pace import begin_paced, ends_now, press, repace
 from trine.engine._serve import serve
@@ -14,9 +14,7 @@ from trine.engine._state import (
     COMPUTE,
     END_PS,
     FINISHED,
-    FIRST_SUCCESSOR,
     FLOWS_FULL,
-    GATES,
     HALVES,
     HEAP_FULL,
     HELD,
@@ -35,7 +33,6 @@ from trine.engine._state import (
     NUM_HELD,
     NUM_QUEUED,
     NUM_READY,
-    NUM_SUCCESSORS,
     OVERFLOW,
     PAUSED,
     READY_PS,
@@ -44,7 +41,6 @@ from trine.engine._state import (
     STREAM,
     SWEEP,
     TOO_FAST,
-    WAITS,
     WORDS,
     Int64,
     Routes,
@@ -52,6 +48,7 @@ from trine.engine._state import (
     Tasks,
 )
 from trine.engine._switch import circuit_event, settle
+from trine.engine._tasks import open_gate, release
 from trine.network._circuit_state import HAS_CHANGED, NONE, Circuits
 from trine.network._dispatch import FIRST_QUEUE
 from trine.network._flows import add_flow, remove_flow
@@ -125,7 +122,7 @@ def advance(
             tasks.word[U(WORDS * task + READY_PS)] = now
             kind = tasks.half[U(HALVES * task + KIND)]
             if kind == COMPUTE:
-                if _open_gate(tasks, task):
+                if open_gate(tasks, task):
                     tasks.word[U(WORDS * task + START_PS)] = now
                     delayed = task
                     delay_ps = tasks.word[U(WORDS * task + AMOUNT)]
@@ -242,9 +239,9 @@ def advance(
             num_done += 1
             if slows:
                 num_changed = press(streams, num_changed, finished)
-            num_ready = _release(tasks, finished, num_ready)
+            num_ready = release(tasks, finished, num_ready)
             following = np.int64(tasks.half[U(HALVES * finished + NEXT_IN_STREAM)])
-            if following >= 0 and _open_gate(tasks, following):
+            if following >= 0 and open_gate(tasks, following):
                 tasks.word[U(WORDS * following + START_PS)] = now
                 delayed = following
                 delay_ps = tasks.word[U(WORDS * following + AMOUNT)]
@@ -269,26 +266,3 @@ def advance(
     scalars[NUM_HELD] = num_held
     scalars[SWEEP] = sweep
     return status
-
-
-@inlined
-def _open_gate(tasks: Tasks, task: Int) -> bool:
-    """A compute task has become ready, or has come to the head of its stream; returns whether it has both."""
-    gates = tasks.half[U(HALVES * task + GATES)] - 1
-    tasks.half[U(HALVES * task + GATES)] = gates
-    return bool(gates == 0)
-
-
-@inlined
-def _release(tasks: Tasks, finished: Int, num_ready: Int) -> Int:
-    """Tell the successors of ``finished``; returns the new number of ready tasks."""
-    first = tasks.word[U(WORDS * finished + FIRST_SUCCESSOR)]
-    last = first + tasks.half[U(HALVES * finished + NUM_SUCCESSORS)]
-    for entry in range(first, last):
-        after = np.int64(tasks.successor_idx[U(entry)])
-        waits = tasks.half[U(HALVES * after + WAITS)] - 1
-        tasks.half[U(HALVES * after + WAITS)] = waits
-        if waits == 0:  # below 0: a join that did not need this one any more
-            tasks.ready[U(num_ready)] = after
-            num_ready += 1
-    return num_ready

@@ -117,7 +117,7 @@ def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> Sta
     """The state at 0, before anything has happened; the tasks of ``hold``, bool[tasks], do not begin."""
     code = CODES[model.name]
     num_transfers = int((graph.kind == TRANSFER).sum())
-    tasks, num_ready = _new_tasks(graph, num_transfers if code >= FIRST_QUEUE else 0)
+    tasks, num_ready = new_tasks(graph, num_transfers if code >= FIRST_QUEUE else 0)
     if hold is not None:
         tasks.half[KIND::HALVES][hold] = HELD
     counts = np.zeros(0, np.int32) if graph.route_counts is None else graph.route_counts
@@ -224,7 +224,7 @@ def plain(array: npt.NDArray[np.integer], dtype: npt.DTypeLike) -> npt.NDArray[A
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 
 
-def _new_tasks(graph: TaskGraph, num_arrivals: int) -> tuple[Tasks, int]:
+def new_tasks(graph: TaskGraph, num_arrivals: int) -> tuple[Tasks, int]:
     """The records of all tasks, with room for ``num_arrivals`` messages at one instant; and how many are ready."""
     raw = np.empty((graph.num_tasks + 1) * WORDS, np.int64)
     first = -(raw.ctypes.data // 8) % WORDS  # a record is one cache line

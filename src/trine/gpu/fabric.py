@@ -88,6 +88,19 @@ class Fabric:
             ways.extend(self.lanes(route))
         return tuple(ways)
 
+    def dma_ways(self, source: int, target: int) -> tuple[Way, ...]:
+        """The ways of copy engines and NICs from rank ``source`` to rank ``target``: over any links."""
+        paths = self.cluster.paths(self.group[source], self.group[target])
+        return tuple(way for route, _ in paths for way in self.lanes(route))
+
+    def latency_ps(self, source: int, target: int) -> int:
+        """Sum of the latencies of the links of the first path from rank ``source`` to rank ``target``."""
+        return self.route_latency_ps(self.cluster.paths(self.group[source], self.group[target])[0][0])
+
+    def route_latency_ps(self, route: Sequence[int]) -> int:
+        """Sum of the latencies of a route's links, as messages see them."""
+        return sum(self.cluster.seen_by_messages(link)[1] for link in route)
+
     def lanes(self, route: Sequence[int]) -> list[Way]:
         """The lanes of one route between two GPUs; one lane where its first link is not scale-up."""
         out, into, count_out = self._ends
@@ -97,14 +110,13 @@ class Fabric:
         if first in out:
             ordinal = out[first]
             num_lanes = max(1, ports.count // count_out[int(table.source[first])])
+        numbers = [self.cluster.seen_by_messages(link) for link in route]
         ways = []
         for lane in range(num_lanes):
             hops = []
-            for place, link in enumerate(route):
-                after = int(table.latency_ps[link])
-                after += ports.latency_ps * ((place == 0) + (place == len(route) - 1))
-                rate = max(1, int(table.bytes_per_s[link]) // num_lanes)
-                hops.append(LaneHop(link, lane, num_lanes, rate, after))
+            for place, (link, (rate, latency_ps)) in enumerate(zip(route, numbers, strict=True)):
+                after = latency_ps + ports.latency_ps * ((place == 0) + (place == len(route) - 1))
+                hops.append(LaneHop(link, lane, num_lanes, max(1, rate // num_lanes), after))
             port_out = (ordinal * num_lanes + lane) % ports.count
             port_in = (into.get(last, 0) * num_lanes + lane) % ports.count
             ways.append(Way(port_out, port_in, tuple(hops)))

@@ -85,7 +85,8 @@ class GpuModel:
     barrier_ps: of the wavefronts of a workgroup; poll_ps: None: a wait for a semaphore is answered by the memory when it
     is released; else the wavefront reads it again that long after each answer that was not enough.
     packet_bytes, packet_header_bytes: of NICs and copy engines; dma_ps: from the request to the first packet.
-    evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words.
+    evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words; notes:
+    what the model leaves out.
     """
 
     name: str
@@ -113,3 +114,4 @@ class GpuModel:
     l2: L2 | None = None
     evidence: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""

@@ -5,43 +5,55 @@ ordered explicitly: by name, rank 10 would come before rank 9. Sends and receive
 because slices of one track must nest. Each transfer is two slices joined by a flow arrow. Times are picoseconds in
 trine and nanoseconds in Perfetto: both ends of a slice are rounded down, which keeps their order, and ``duration_ps``
 among a slice's arguments is exact. The same run gives the same bytes.
-
-Field numbers: protos/perfetto/trace/{trace_packet,track_event/*,interned_data/*}.proto of https://perfetto.dev.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, TaskGraph
 from trine.results.memory import MemoryTimeline
 from trine.results.records import RecordTable
-from trine.results.wire import LENGTH, PADDED, VARINT, fixed64, integer, message, padded, split, text, varint
-
-# TracePacket, TrackEvent, TrackDescriptor, DebugAnnotation, InternedData: the fields used
-_PACKET = 1
-_TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _SEQUENCE_FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
-_ANNOTATION, _TYPE, _NAME_IID, _TRACK, _COUNTER_VALUE, _FLOW, _FLOW_END = 4, 9, 10, 11, 30, 47, 48
-_UUID, _NAME, _PARENT, _COUNTER, _ORDERING, _ORDER_RANK = 1, 2, 5, 8, 11, 12
-_KEY_IID, _UINT, _STRING_IID = 1, 3, 17
-_EVENT_NAMES, _ANNOTATION_NAMES, _ANNOTATION_STRINGS = 2, 3, 29
-_BEGIN, _END, _COUNT = 1, 2, 4
-_EXPLICIT, _UNIT, _UNIT_BYTES = 3, 3, 3
-_STATE_CLEARED, _NEEDS_STATE = 1, 2
+from trine.results.track_event import (
+    ANNOTATION,
+    BEGIN,
+    COUNT,
+    COUNTER,
+    COUNTER_VALUE,
+    END,
+    FLOW,
+    FLOW_END,
+    KEY_IID,
+    NAME_IID,
+    PACKET,
+    PS_PER_NS,
+    STAMP,
+    STRING_IID,
+    SUFFIX,
+    TIMESTAMP,
+    TRACK,
+    TRACK_EVENT,
+    TYPE,
+    UINT,
+    UNIT,
+    UNIT_BYTES,
+    descriptor,
+    interned,
+    lanes,
+    packet,
+    write_packets,
+)
+from trine.results.wire import LENGTH, PADDED, VARINT, fixed64, integer, message, padded, split, varint
 
 _ROOT = 1
-_PS_PER_NS = 1000
 _TEXT_ARGUMENTS = ("layer", "phase", "wait_reason")
 _NUMBER_ARGUMENTS = ("stage", "microbatch", "step")
 _OWN_ARGUMENTS = ("bytes", "duration_ps")
 _ARGUMENTS = {name: iid for iid, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS, *_OWN_ARGUMENTS), 1)}
-_STAMP = varint(_TIMESTAMP << 3 | VARINT)
-_SUFFIX = integer(_SEQUENCE, 1) + integer(_SEQUENCE_FLAGS, _NEEDS_STATE)
 
 
 class _Track(NamedTuple):
@@ -56,38 +68,25 @@ class _Track(NamedTuple):
 
 def write(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None, path: Path) -> None:
     """Write the timeline of a run to ``path``, compressed if it ends in ``.gz``."""
-    with path.open("wb") as file:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-                _write(cast(BinaryIO, packed), packets(graph, table, memory))
-        else:
-            _write(file, packets(graph, table, memory))
+    write_packets(packets(graph, table, memory), path)
 
 
 def packets(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None) -> Iterator[bytes]:
     """Yield the trace packet by packet; the concatenation of all is a valid trace."""
     tracks = [*_stream_tracks(graph, table), *_transfer_tracks(table, "rank"), *_transfer_tracks(table, "peer")]
     strings = _strings(table)
-    yield _packet(_interned(table, strings) + integer(_SEQUENCE, 1) + integer(_SEQUENCE_FLAGS, _STATE_CLEARED))
-    yield _descriptor(_ROOT, "ranks (times rounded down to the ns)", 0, 0)
+    yield interned(_events(table), _ARGUMENTS, strings)
+    yield descriptor(_ROOT, "ranks (times rounded down to the ns)", 0, 0)
     for rank, name in enumerate(graph.rank_names):
-        yield _descriptor(_rank_track(rank), name, _ROOT, rank)
+        yield descriptor(_rank_track(rank), name, _ROOT, rank)
     first = _rank_track(len(graph.rank_names))
     for uuid, track in enumerate(tracks, first):
-        yield _descriptor(uuid, track.name, _parent(track.rank), track.order)
+        yield descriptor(uuid, track.name, _parent(track.rank), track.order)
     if memory is not None:
         yield from _memory_counters(memory, first + len(tracks))
     arguments = _argument_cache(table, strings)
     for uuid, track in enumerate(tracks, first):
         yield from _slices(table, track, uuid, arguments)
-
-
-def _write(file: BinaryIO, parts: Iterable[bytes]) -> None:
-    file.writelines(parts)
-
-
-def _packet(content: bytes) -> bytes:
-    return message(_PACKET, content)
 
 
 def _rank_track(rank: int) -> int:
@@ -97,14 +96,6 @@ def _rank_track(rank: int) -> int:
 def _parent(rank: int) -> int:
     """Return the track under which a rank's tracks lie; what belongs to no rank (the host) lies under the root."""
     return _rank_track(rank) if rank >= 0 else _ROOT
-
-
-def _descriptor(uuid: int, name: str, parent: int, order: int, extra: bytes = b"") -> bytes:
-    """Return the packet that declares a track; its children are shown in the order of their ``order``."""
-    content = integer(_UUID, uuid) + text(_NAME, name) + integer(_ORDERING, _EXPLICIT) + integer(_ORDER_RANK, order)
-    if parent:
-        content += integer(_PARENT, parent)
-    return _packet(message(_DESCRIPTOR, content + extra) + integer(_SEQUENCE, 1))
 
 
 def _stream_tracks(graph: TaskGraph, table: RecordTable) -> Iterator[_Track]:
@@ -132,23 +123,12 @@ def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
     transfers, ranks = transfers[order], ranks[order]
     for rank in np.unique(ranks).tolist():
         mine = transfers[ranks == rank]
-        lane = _lanes(table.columns["start_ps"][mine].tolist(), table.columns["end_ps"][mine].tolist())
+        lane = lanes(table.columns["start_ps"][mine].tolist(), table.columns["end_ps"][mine].tolist())
         for number in range(int(lane.max()) + 1):
             what = ("send" if sends else "receive") if rank >= 0 else ("host send" if sends else "host receive")
             name = f"{what} {number + 1}" if number else what
             order_rank = 10**6 * (1 if sends else 2) + number
-            yield _Track(rank, name, order_rank, mine[lane == number], _FLOW if sends else _FLOW_END)
-
-
-def _lanes(starts: list[int], ends: list[int]) -> Int64:
-    """Return for each interval, given in order of start, the first lane in which nothing overlaps it."""
-    lanes: list[int] = []
-    free_from: list[int] = []
-    for start, end in zip(starts, ends, strict=True):
-        lane = next((number for number, free in enumerate(free_from) if free <= start), len(free_from))
-        free_from[lane : lane + 1] = [end]
-        lanes.append(lane)
-    return np.array(lanes, np.int64)
+            yield _Track(rank, name, order_rank, mine[lane == number], FLOW if sends else FLOW_END)
 
 
 def _strings(table: RecordTable) -> dict[str, int]:
@@ -157,14 +137,10 @@ def _strings(table: RecordTable) -> dict[str, int]:
     return {word: iid for iid, word in enumerate(words, 1)}
 
 
-def _interned(table: RecordTable, strings: dict[str, int]) -> bytes:
-    """Return the tables of names that slices refer to by number."""
+def _events(table: RecordTable) -> list[tuple[int, str]]:
+    """Number the names that slices have, by their code in the table."""
     words = table.categories["name"]
-    used = np.unique(table.columns["name"]).tolist()
-    entries = [message(_EVENT_NAMES, integer(1, code + 1) + text(2, words[code])) for code in used]
-    entries += [message(_ANNOTATION_NAMES, integer(1, iid) + text(2, name)) for name, iid in _ARGUMENTS.items()]
-    entries += [message(_ANNOTATION_STRINGS, integer(1, iid) + text(2, word)) for word, iid in strings.items()]
-    return message(_INTERNED, b"".join(entries))
+    return [(code + 1, words[code]) for code in np.unique(table.columns["name"]).tolist()]
 
 
 def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
@@ -175,13 +151,13 @@ def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
     encoded = []
     for row in zip(*columns, strict=True):
         if row not in known:
-            parts = [integer(_NAME_IID, row[0] + 1)]
+            parts = [integer(NAME_IID, row[0] + 1)]
             for position, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS)):
                 value = row[position + 1]
                 if value >= 0:
                     is_text = position < len(_TEXT_ARGUMENTS)
-                    content = integer(_STRING_IID, words[position][value]) if is_text else integer(_UINT, value)
-                    parts.append(message(_ANNOTATION, integer(_KEY_IID, _ARGUMENTS[name]) + content))
+                    content = integer(STRING_IID, words[position][value]) if is_text else integer(UINT, value)
+                    parts.append(message(ANNOTATION, integer(KEY_IID, _ARGUMENTS[name]) + content))
             known[row] = b"".join(parts)
         encoded.append(known[row])
     return encoded
@@ -193,7 +169,7 @@ def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]
     All numbers that differ from slice to slice have a fixed width, so that the length of a packet depends on the length
     of its arguments alone, and the bytes around the numbers are made once for each such length.
     """
-    size_key, duration_key = (integer(_KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
+    size_key, duration_key = (integer(KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
     rows = [table.columns[name][track.tasks].astype(np.int64) for name in ("start_ps", "end_ps", "size_bytes")]
     start, end, size = rows
     duration_head = _annotation_head(duration_key)
@@ -204,35 +180,35 @@ def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]
         ids = (track.tasks + 1).astype("<u8").tobytes()
         parts += [[size_head] * len(start), padded(size), [flow_head] * len(start), split(ids, 8)]
         own += len(size_head) + PADDED + len(flow_head) + 8
-    begin = integer(_TYPE, _BEGIN) + integer(_TRACK, uuid)
-    finish = message(_TRACK_EVENT, integer(_TYPE, _END) + integer(_TRACK, uuid)) + _SUFFIX
-    finish_head = varint(_PACKET << 3 | LENGTH) + varint(len(_STAMP) + PADDED + len(finish)) + _STAMP
+    begin = integer(TYPE, BEGIN) + integer(TRACK, uuid)
+    finish = message(TRACK_EVENT, integer(TYPE, END) + integer(TRACK, uuid)) + SUFFIX
+    finish_head = varint(PACKET << 3 | LENGTH) + varint(len(STAMP) + PADDED + len(finish)) + STAMP
     known: dict[int, tuple[bytes, bytes]] = {}
-    stamps = padded(start // _PS_PER_NS), padded(end // _PS_PER_NS)
+    stamps = padded(start // PS_PER_NS), padded(end // PS_PER_NS)
     for task, from_ns, to_ns, *numbers in zip(track.tasks.tolist(), *stamps, *parts, strict=True):
         labels = arguments[task]
         if len(labels) not in known:
-            event = varint(_TRACK_EVENT << 3 | LENGTH) + varint(len(begin) + len(labels) + own) + begin
-            content = len(_STAMP) + PADDED + len(_SUFFIX) + len(event) + len(labels) + own
-            known[len(labels)] = (varint(_PACKET << 3 | LENGTH) + varint(content) + _STAMP, _SUFFIX + event)
+            event = varint(TRACK_EVENT << 3 | LENGTH) + varint(len(begin) + len(labels) + own) + begin
+            content = len(STAMP) + PADDED + len(SUFFIX) + len(event) + len(labels) + own
+            known[len(labels)] = (varint(PACKET << 3 | LENGTH) + varint(content) + STAMP, SUFFIX + event)
         head, event = known[len(labels)]
         yield b"".join((head, from_ns, event, labels, *numbers, finish_head, to_ns, finish))
 
 
 def _annotation_head(key: bytes) -> bytes:
     """Return what precedes the number in an argument of fixed width."""
-    value = varint(_UINT << 3 | VARINT)
-    return varint(_ANNOTATION << 3 | LENGTH) + varint(len(key) + len(value) + PADDED) + key + value
+    value = varint(UINT << 3 | VARINT)
+    return varint(ANNOTATION << 3 | LENGTH) + varint(len(key) + len(value) + PADDED) + key + value
 
 
 def _memory_counters(memory: MemoryTimeline, first: int) -> Iterator[bytes]:
     """Yield a counter track of the memory of each rank."""
-    counter = message(_COUNTER, integer(_UNIT, _UNIT_BYTES))
+    counter = message(COUNTER, integer(UNIT, UNIT_BYTES))
     for rank in range(memory.num_ranks):
         uuid = first + rank
-        yield _descriptor(uuid, "memory", _rank_track(rank), 3 * 10**6, counter)
-        head = integer(_TYPE, _COUNT) + integer(_TRACK, uuid)
+        yield descriptor(uuid, "memory", _rank_track(rank), 3 * 10**6, counter)
+        head = integer(TYPE, COUNT) + integer(TRACK, uuid)
         times, totals = memory.of_rank(rank)
         for time, total in zip(times.tolist(), totals.tolist(), strict=True):
-            event = message(_TRACK_EVENT, head + integer(_COUNTER_VALUE, total))
-            yield _packet(integer(_TIMESTAMP, time // _PS_PER_NS) + event + _SUFFIX)
+            event = message(TRACK_EVENT, head + integer(COUNTER_VALUE, total))
+            yield packet(integer(TIMESTAMP, time // PS_PER_NS) + event + SUFFIX)

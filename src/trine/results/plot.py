@@ -51,7 +51,7 @@ def plot_timeline(result: Result, path: str | Path, *, ranks: Sequence[int] | No
     ranks; without it the first 16. Raises InputError for a rank that does not exist, MissingExtraError without
     matplotlib.
     """
-    plt = _pyplot()
+    plt = pyplot()
     names = result.graph.rank_names
     chosen = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)
     for rank in chosen:
@@ -74,7 +74,7 @@ def plot_timeline(result: Result, path: str | Path, *, ranks: Sequence[int] | No
     used = dict.fromkeys(colour for _, spans in rows for colour in spans)
     _legend(figure, plt, [colour for colour in _COLOURS if colour in used])
     _tidy(axes, "x")
-    _save(figure, plt, path)
+    save(figure, plt, path)
 
 
 def plot_breakdown(results: Sequence[Result], labels: Sequence[str], path: str | Path) -> None:
@@ -84,7 +84,7 @@ def plot_breakdown(results: Sequence[Result], labels: Sequence[str], path: str |
     """
     if not results or len(results) != len(labels):
         raise InputError(f"needs one label a result, got {len(results)} results and {len(labels)} labels")
-    plt = _pyplot()
+    plt = pyplot()
     scale, unit = _scale(max(result.step_time_ps for result in results))
     parts = {"compute": "compute", "exposed communication": "exposed", "pipeline bubble": "bubble", "idle": "idle"}
     figure, axes = plt.subplots(figsize=(max(4.5, 1.4 + 0.95 * len(results)), 4), layout="constrained")
@@ -103,7 +103,7 @@ def plot_breakdown(results: Sequence[Result], labels: Sequence[str], path: str |
     axes.margins(y=0.12)
     _legend(figure, plt, used)
     _tidy(axes, "y")
-    _save(figure, plt, path)
+    save(figure, plt, path)
 
 
 def _rows(result: Result, rank: int) -> list[tuple[str, dict[str, Intervals]]]:
@@ -135,15 +135,16 @@ def _scale(ps: int) -> tuple[int, str]:
     return next((scale for scale in _SCALES if ps >= scale[0]), _SCALES[-1])
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Return matplotlib.pyplot without a display. Raises MissingExtraError where it is not installed."""
     try:
         import matplotlib as mpl
 
         mpl.use("Agg")
-        from matplotlib import pyplot
+        from matplotlib import pyplot as plt
     except ImportError:
         raise MissingExtraError("drawing", "plot", "matplotlib") from None
-    return pyplot
+    return plt
 
 
 def _legend(figure: Any, plt: Any, names: Sequence[str]) -> None:
@@ -158,7 +159,7 @@ def _tidy(axes: Any, grid: str) -> None:
     axes.grid(axis=grid, color="#EEEEEE")
 
 
-def _save(figure: Any, plt: Any, path: str | Path) -> None:
+def save(figure: Any, plt: Any, path: str | Path) -> None:
     """Write the picture without the date, so that the same result gives the same bytes."""
     try:
         figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)

@@ -12,6 +12,18 @@ MAX_CELLS = 2**23
 PACKETS = "packets"
 
 
+def in_place(plan: KernelPlan, layout: Layout, rank: int, buffer: str, start: int) -> tuple[str, int]:
+    """Buffer and start of the memory that a range lies in: in place, input and output share theirs."""
+    if not plan.in_place or buffer not in (INPUT, OUTPUT):
+        return buffer, start
+    gpu, part = plan.gpus[rank], plan.chunks_of_size // plan.num_ranks
+    if plan.collective == "all_gather":
+        return OUTPUT, start + (layout.at((gpu.input_chunks or part) * rank) if buffer == INPUT else 0)
+    if plan.collective == "reduce_scatter":
+        return INPUT, start + (layout.at((gpu.output_chunks or part) * rank) if buffer == OUTPUT else 0)
+    return INPUT, start
+
+
 class Memory:
     """Numbers for the cells of all buffers; in place, input and output share theirs."""
 
@@ -39,16 +51,7 @@ class Memory:
 
     def cells(self, rank: int, buffer: str, start: int, length: int) -> range:
         """The cells of a range of one rank's buffer."""
-        plan, gpu = self.plan, self.plan.gpus[rank]
-        if plan.in_place and buffer in (INPUT, OUTPUT):
-            if plan.collective == "all_gather" and buffer == INPUT:
-                own = gpu.input_chunks or plan.chunks_of_size // plan.num_ranks
-                buffer, start = OUTPUT, start + self.layout.at(own * rank)
-            elif plan.collective == "reduce_scatter" and buffer == OUTPUT:
-                own = gpu.output_chunks or plan.chunks_of_size // plan.num_ranks
-                buffer, start = INPUT, start + self.layout.at(own * rank)
-            elif plan.collective not in ("all_gather", "reduce_scatter"):
-                buffer = INPUT
+        buffer, start = in_place(self.plan, self.layout, rank, buffer, start)
         first = self.base[rank, buffer] + start
         return range(first, first + length)
 

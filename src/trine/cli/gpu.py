@@ -1,0 +1,124 @@
+"""``trine gpu``: what is known of the inside of GPUs, number by number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trine.cli.output import reports_errors, show, write_json
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.model.gpumodel import GpuModel
+
+app = typer.Typer(no_args_is_help=True)
+
+Text = str | None
+
+
+@app.command("list")
+@reports_errors
+def list_models(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
+    """List the GPUs whose inside the load-store level knows."""
+    from trine.gpu.presets import known_gpu_models, load_gpu_model
+    from trine.units import format_bandwidth, format_clock
+
+    rows = []
+    show(f"{'name':15} {'clock':>9} {'CUs':>4}  {'inside':9} {'memory':>10} {'ports':>5}  numbers are", json)
+    for name in known_gpu_models():
+        model = load_gpu_model(name)
+        rate = model.memory.bytes_per_s * model.memory.num_channels
+        counts = _counts(model)
+        show(
+            f"{name:15} {format_clock(model.cycle_ps):>9} {model.num_cus:4}  {model.noc.kind:9} "
+            f"{format_bandwidth(rate):>10} {model.ports.count:5}  {_words(counts)}",
+            json,
+        )
+        rows.append(
+            {"name": name, "cus": model.num_cus, "noc": model.noc.kind, "evidence": counts, "notes": model.notes}
+        )
+    write_json({"gpu_models": rows}, json)
+
+
+@app.command("show")
+@reports_errors
+def show_model(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="GPU model or its file.")],
+    sources: Annotated[bool, typer.Option("--sources", help="Also where each number is from.")] = False,
+    yaml: Annotated[Text, typer.Option(help="Write it as a file, to change it.")] = None,
+    json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None,
+) -> None:
+    """Show the inside of a GPU: every number, whether it was measured, and what is left out."""
+    from trine.gpu.model_fields import shown, values
+    from trine.gpu.presets import load_gpu_model
+
+    model = load_gpu_model(name)
+    show(f"{model.name}: numbers are {_words(_counts(model))}", json)
+    for field, value in values(model):
+        show(f"  {field.path:21} {shown(field, value):>13}  {model.evidence[field.path]:9} {field.meaning}", json)
+        if sources:
+            show(f"  {'':21} {model.sources[field.path]}", json)
+    for line in _totals(model):
+        show(line, json)
+    if model.notes:
+        show(f"notes: {model.notes}", json)
+    if json is not None:
+        write_json(_document(model), json)
+    if yaml is not None:
+        _write(model, yaml)
+
+
+def _counts(model: GpuModel) -> dict[str, int]:
+    """How many fields have each kind of evidence."""
+    from trine.gpu.model_fields import ASSUMED, MEASURED, MODELLED, values
+
+    words = [model.evidence[field.path] for field, _ in values(model)]
+    return {word: words.count(word) for word in (MEASURED, MODELLED, ASSUMED)}
+
+
+def _words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def _totals(model: GpuModel) -> list[str]:
+    """What follows from the numbers: bandwidths in all, and how long a load of the own memory takes."""
+    from trine.gpu.derived import local_load_ps
+    from trine.units import format_bandwidth, format_bytes, format_time
+
+    memory = model.memory
+    lines = [f"memory in all: {format_bandwidth(memory.num_channels * memory.bytes_per_s)}"]
+    if model.l2 is not None:
+        lines.append(f"L2 in all: {format_bandwidth(memory.num_channels * model.l2.bytes_per_s)}")
+        lines.append(f"load that hits the L2: {format_time(local_load_ps(model, hit=True))}")
+    lines.append(
+        f"load from memory: {format_time(local_load_ps(model, hit=False))} (of a CU with nothing else going on)"
+    )
+    lines.append(f"in flight at most: {format_bytes(model.max_outstanding * model.line_bytes)} a compute unit")
+    return lines
+
+
+def _document(model: GpuModel) -> dict[str, Any]:
+    from trine.gpu.model_fields import values
+
+    fields = {
+        field.path: {
+            "value": value,
+            "unit": {"time": "ps", "clock": "ps", "bytes": "B", "rate": "B/s"}.get(field.unit),
+            "evidence": model.evidence[field.path],
+            "source": model.sources[field.path],
+        }
+        for field, value in values(model)
+    }
+    return {"name": model.name, "notes": model.notes, "fields": fields}
+
+
+def _write(model: GpuModel, target: str) -> None:
+    from trine.gpu.model_file import to_mapping
+    from trine.spec import dump_yaml
+
+    try:
+        Path(target).write_text(dump_yaml(to_mapping(model)), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", file=target) from None

@@ -1,0 +1,245 @@
+"""``trine kernel``: GPU programs load by load and store by store, from a text, an MSCCL++ plan or MSCCL XML."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trine.cli.machine import (
+    BandwidthOption,
+    ClusterOption,
+    FabricOption,
+    GpusOption,
+    LatencyOption,
+    LinkDownOption,
+    NodesOption,
+    RoutingOption,
+    SlowLinkOption,
+    TopologyOption,
+)
+from trine.cli.output import EXIT_INTERRUPTED, ProgressLine, reports_errors, say, show, write_json
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.cli.machine import MachineOptions
+    from trine.cluster import Cluster
+    from trine.gpu.run import GpuRun
+    from trine.model.gpumodel import GpuModel
+    from trine.model.gpuprogram import GpuProgram
+    from trine.model.kernelplan import KernelPlan
+    from trine.results.gpu_result import GpuResult
+
+app = typer.Typer(no_args_is_help=True)
+
+Text = str | None
+Number = int | None
+_GPU = "GPU"
+File = Annotated[str, typer.Argument(metavar="FILE", help="Text program, MSCCL++ plan (JSON) or MSCCL XML.")]
+Size = Annotated[Text, typer.Option(help="Message of a plan, as nccl-tests counts it: 64K, 1M; powers of 1024.")]
+Wavefronts = Annotated[Number, typer.Option(help="Of a workgroup, of a plan [its threads / 32, or 8].")]
+
+
+@app.command()
+@reports_errors
+def run(
+    file: File,
+    size: Size = None,
+    wavefronts: Wavefronts = None,
+    cluster: ClusterOption = None,
+    gpus: GpusOption = None,
+    nodes: NodesOption = None,
+    fabric: FabricOption = None,
+    slow_link: SlowLinkOption = None,
+    link_down: LinkDownOption = None,
+    routing: RoutingOption = None,
+    topology: TopologyOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
+    gpu_model: Annotated[
+        Text, typer.Option(help="Inside of the GPUs: name or file [the cluster's GPU].", rich_help_panel=_GPU)
+    ] = None,
+    unroll: Annotated[
+        Number, typer.Option(help="Requests of a wavefront in flight, where FILE does not say.", rich_help_panel=_GPU)
+    ] = None,
+    max_outstanding: Annotated[Number, typer.Option(help="Requests of a CU in flight.", rich_help_panel=_GPU)] = None,
+    arbitration: Annotated[
+        Text, typer.Option(metavar="fifo|fair", help="Of control and data at ports.", rich_help_panel=_GPU)
+    ] = None,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.")] = False,
+    verify_fold: Annotated[bool, typer.Option("--verify-fold", help="Run both ways and compare everything.")] = False,
+    engine: Annotated[
+        str, typer.Option(metavar="compiled|reference", help="The engine, or its Python twin.")
+    ] = "compiled",
+    json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+    perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
+    plot_noc: Annotated[Text, typer.Option(help="Draw how busy the NoC is (PNG, SVG); needs trine[plot].")] = None,
+) -> None:
+    """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy."""
+    from trine.cli.machine import MachineOptions
+    from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
+
+    if no_fold and verify_fold:
+        raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
+    source = _Source.read(file, size, wavefronts)
+    machine, warnings = _machine(
+        source,
+        MachineOptions(
+            cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
+            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
+        ),
+    )  # fmt: skip
+    group = machine.gpus[: source.num_ranks]
+    model = with_options(
+        gpu_model_of(machine, group) if gpu_model is None else load_gpu_model(gpu_model),
+        unroll=unroll, max_outstanding=max_outstanding, arbitration=arbitration,
+    )  # fmt: skip
+    program = source.program(len(group), model.line_bytes)
+    _refuse_what_cannot_matter(program, unroll, no_fold or verify_fold)
+    result = _simulated(
+        source, program, machine, group, model, warnings,
+        fold="off" if no_fold else "auto", verify=verify_fold, engine=engine,
+    )  # fmt: skip
+    _report(result, json, perfetto, plot_noc)
+    if not result.finished:
+        say("interrupted: the answer is about what had happened until then")
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+@app.command("show")
+@reports_errors
+def show_program(
+    file: File,
+    size: Size = None,
+    wavefronts: Wavefronts = None,
+    gpus: Annotated[Number, typer.Option(help="Ranks, where FILE does not say.")] = None,
+    line: Annotated[Text, typer.Option(help="Cache line of a plan's GPUs [128 B].")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Count what is in it in place of printing it.")] = False,
+    json: Annotated[Text, typer.Option(help="Write the counts as JSON; - for stdout.")] = None,
+) -> None:
+    """Print the program of FILE as text: a plan as the loads, stores and semaphores that it becomes."""
+    from trine.gpu.text import format_program
+    from trine.gpu.text_summary import count_program, summary_text
+    from trine.units import parse_bytes
+
+    source = _Source.read(file, size, wavefronts)
+    if source.num_ranks is not None and gpus is not None:
+        raise InputError(f"--gpus: {file} says itself that it is for {source.num_ranks} ranks")
+    if source.plan is None and line is not None:
+        raise InputError("--line is about plans: a text program says the size of its lines")
+    program = source.program(gpus, 128 if line is None else parse_bytes(line, "--line"))
+    counts = count_program(program)
+    show(summary_text(counts) if summary or json is not None else format_program(program).rstrip("\n"), json)
+    write_json(counts, json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """FILE as it was read: a plan and the size of its message, or a text. num_ranks None: the file does not say."""
+
+    file: str
+    num_ranks: int | None
+    plan: KernelPlan | None = None
+    size_bytes: int = 0
+    wavefronts: int | None = None
+    text: str = ""
+
+    @staticmethod
+    def read(file: str, size: Text, wavefronts: Number) -> _Source:
+        from trine.collectives.plans import load_plan
+        from trine.collectives.sizes import parse_size
+        from trine.gpu.text import is_text_program, parse_program, says_ranks
+        from trine.spec import read_text
+
+        text = read_text(file)
+        if is_text_program(text):
+            for option, value in (("--size", size), ("--wavefronts", wavefronts)):
+                if value is not None:
+                    raise InputError(f"{option} is about plans: {file} is a text program, which says it itself")
+            ranks = parse_program(text, file).num_ranks if says_ranks(text) else None
+            return _Source(file, ranks, text=text)
+        if text.lstrip()[:1] not in ("{", "<"):
+            raise InputError("is neither a text program (its first word is 'program'), nor a plan", file=file)
+        plan = load_plan(file)
+        if size is None:
+            raise InputError(f"--size is needed: {file} is a plan, such as --size 1M")
+        return _Source(file, plan.num_ranks, plan, parse_size(size), wavefronts)
+
+    def program(self, num_ranks: int | None, line_bytes: int) -> GpuProgram:
+        """The program for so many ranks; a plan's for lines of this size."""
+        from trine.gpu.text import parse_program
+        from trine.gpu.validate import validate_program
+
+        if self.plan is None:
+            if num_ranks is None and self.num_ranks is None:
+                raise InputError("says not how many ranks it is for: --gpus N, or a line 'ranks N'", file=self.file)
+            return parse_program(self.text, self.file, num_ranks=num_ranks)
+        from trine.collectives.kernels.lower import lower_plan
+
+        program = lower_plan(self.plan, self.size_bytes, line_bytes=line_bytes, wavefronts=self.wavefronts)
+        validate_program(program)
+        return program
+
+    @property
+    def bus_factor(self) -> float | None:
+        """busbw / algbw of what a plan computes; None of a text."""
+        from trine.collectives.library.conventions import bus_factor
+
+        return None if self.plan is None else bus_factor(self.plan.collective, self.plan.num_ranks)
+
+
+def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[str]]:
+    """The machine as described, with as many GPUs as the program has ranks where that was not said."""
+    from trine.cli.machine import group_machine
+    from trine.cluster.topologies import implied_gpus
+
+    ranks = source.num_ranks
+    if options.gpus is None and (options.topology is None or implied_gpus(options.topology) is None):
+        options = replace(options, gpus=ranks)
+    machine, warnings = group_machine(options)
+    if ranks is not None and len(machine.gpus) != ranks:
+        raise InputError(f"is for {ranks} ranks, and the machine has {len(machine.gpus)} GPUs", file=source.file)
+    return machine, warnings
+
+
+def _refuse_what_cannot_matter(program: GpuProgram, unroll: Number, folding: bool) -> None:
+    import numpy as np
+
+    from trine.model.gpuprogram import DATA_OPS
+
+    if unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
+        raise InputError("--unroll cannot matter: every operation of the program says its own, or none has lines")
+    if folding and program.num_ranks == 1:
+        raise InputError("--no-fold and --verify-fold are about several ranks, and there is one")
+
+
+def _simulated(
+    source: _Source, program: GpuProgram, machine: Cluster, group: Any, model: GpuModel, warnings: list[str],
+    **how: Any,
+) -> GpuResult:  # fmt: skip
+    from trine.gpu.run import run_gpus
+    from trine.results.gpu_result import GpuResult
+
+    began = time.perf_counter()
+    with ProgressLine("requests") as progress:
+        done: GpuRun = run_gpus(
+            program, machine, group, model, progress=progress, on_compile=progress.compiling, **how
+        )  # fmt: skip
+    return GpuResult(
+        program=program, model=model, cluster=machine, group=group, records=done.gpu, bus_factor=source.bus_factor,
+        fold=done.fold, finished=done.finished, wall_s=time.perf_counter() - began, notes=tuple(warnings),
+    )  # fmt: skip
+
+
+def _report(result: GpuResult, json: Text, perfetto: Text, plot: Text) -> None:
+    show(result.summary(), json)
+    write_json(result.document(), json)
+    if perfetto is not None:
+        for note in result.to_perfetto(perfetto):
+            say(f"note: {note}")
+        say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev")
+    if plot is not None:
+        result.plot_noc(plot)
+        say(f"drawn in {plot}")

@@ -1,0 +1,154 @@
+"""Proves a GPU program: every rank ends with the collective's result, in whatever order its wavefronts run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.collectives.kernels.check_cells import Index, make_cells
+from trine.collectives.kernels.check_goal import Goal, contents, describe, make_goal
+from trine.collectives.kernels.check_overlap import refuse_overlaps
+from trine.collectives.kernels.check_parts import decode
+from trine.collectives.kernels.check_run import Run
+from trine.errors import InputError, nearest
+from trine.model.gpuprogram import GpuProgram
+
+OWN, ALL = "own", "all"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """What has been proven, and what a caller should know.
+
+    num_ops: operations run, each by each wavefront. num_cells: parts of memory that were followed. num_runs: orders.
+    open_ends: ranks that can end before something has been written into their memory, beside the result. late_reads:
+    ranks that can end while another still reads their memory. Both say by whom; one a rank.
+    """
+
+    program: str
+    op: str | None
+    num_ranks: int
+    num_ops: int
+    num_cells: int
+    num_runs: int
+    open_ends: tuple[str, ...] = ()
+    late_reads: tuple[str, ...] = ()
+
+
+def check_program(
+    program: GpuProgram,
+    op: str | None = None,
+    size_bytes: int | None = None,
+    seed: int = 0,
+    *,
+    orders: int = 3,
+    inputs: str = OWN,
+    open_ends: bool = False,
+) -> Check:
+    """Run a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
+
+    Every read must be behind the write it needs, and every write behind what still needs the old contents, by what the
+    semantics promise (docs/design/gpu-model.md) and not by luck: requests are over after ``waitcnt 0``, wavefront 0
+    alone learns from an acquire, the others at a barrier. An operation's lines have as many bytes as its smallest step.
+    The orders matter only where several wavefronts release, or acquire, one semaphore; each is checked for every timing
+    that keeps the order of the acquires.
+
+    Parameters
+    ----------
+    op: the collective, or None: races, semaphores and deadlocks only. Input and result are the buffers ``input`` and
+        ``output``; in place where one is missing or both have one base.
+    size_bytes: payload as nccl-tests counts it; checked against the buffers.
+    inputs: ``own``: a rank's input is there when the rank begins, which others have to be told; ``all``: all are from
+        the start, as they are where a collective follows a barrier.
+    open_ends: allow results that come after the rank's end.
+
+    Raises
+    ------
+    DeadlockError: wavefronts wait for ever; says which, and for what.
+    InputError: a race, a read of what nobody wrote, a semaphore that does not come back to its initial value, a wrong
+        result or one that is there too late; says where, and who. Also where the check is not possible: an unknown
+        collective, buffers that do not fit it, a program too large.
+    """
+    if inputs not in (OWN, ALL):
+        raise InputError(f"unknown {inputs!r}{nearest(inputs, (OWN, ALL))}", field="inputs")
+    goal = None if op is None else make_goal(program, op, size_bytes)
+    spans = [] if goal is None else sorted({*goal.sources, *goal.results})
+    parts = [] if goal is None else [(goal.sources[0][0], goal.chunk_bytes)]
+    cells, ops = make_cells(program, [*spans, *parts]), decode(program)
+    refuse_overlaps(program, ops)
+    ends: dict[int, str] = {}
+    late: dict[int, str] = {}
+    for number in range(orders + 1):
+        run = Run(program, cells, ops, random.Random(f"{seed} {number}") if number else None, blank=goal is not None)
+        _run(run, goal, inputs == ALL, seed, open_ends)
+        for rank in range(program.num_ranks):
+            _look_at_end(run, rank, ends, late)
+    return Check(
+        program=program.name,
+        op=op,
+        num_ranks=program.num_ranks,
+        num_ops=run.num_done,
+        num_cells=cells.count * program.num_ranks,
+        num_runs=orders + 1,
+        open_ends=tuple(ends.values()),
+        late_reads=tuple(late.values()),
+    )
+
+
+def _run(run: Run, goal: Goal | None, ready: bool, seed: int, open_ends: bool) -> None:
+    """One run, from the inputs to the results."""
+    if goal is None:
+        run.run()
+        return
+    cells = run.memory.cells
+    inputs = contents(goal, cells, seed)
+    for rank, ((address, length), values) in enumerate(zip(goal.sources, inputs, strict=True)):
+        run.enter(rank, cells.span(rank, address, length), values, ready)
+    run.run()
+    found = [run.memory.values[cells.span(rank, *place)] for rank, place in enumerate(goal.results)]
+    root = 0
+    if goal.op == "broadcast":
+        root = next((r for r, values in enumerate(inputs) if np.array_equal(found[0], values)), 0)
+    for rank, (address, length) in enumerate(goal.results):
+        wrong = np.flatnonzero(found[rank] != goal.wanted(rank, inputs, root))
+        place = cells.span(rank, address, length)
+        if len(wrong):
+            cell = int(wrong[0])
+            raise InputError(
+                f"{run.program.name}: {goal.op} ends with {describe(int(found[rank][cell]), cells.size, inputs)} at "
+                f"{run.words.place(int(place[cell]))}, not with "
+                f"{describe(int(goal.wanted(rank, inputs, root)[cell]), cells.size, inputs)}"
+            )
+        if not open_ends:
+            _check_end(run, rank, place)
+
+
+def _check_end(run: Run, rank: int, place: Index) -> None:
+    """Nothing of a rank's result may come after its end."""
+    memory, knows = run.memory, run.ends(rank)
+    late = np.flatnonzero(memory.unknown(place, knows))
+    if len(late):
+        cell = int(place[late[0]])
+        who = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
+        raise InputError(
+            f"{run.program.name}: rank {rank} can end before {who} has written {run.words.place(cell)}, "
+            "part of its result"
+        )
+
+
+def _look_at_end(run: Run, rank: int, ends: dict[int, str], late: dict[int, str]) -> None:
+    """Note the first write into, and read of, a rank's memory that may come after its end."""
+    memory, knows = run.memory, run.ends(rank)
+    own = slice(rank * memory.cells.count, (rank + 1) * memory.cells.count)
+    open_writes = np.flatnonzero(memory.unknown(own, knows))
+    if len(open_writes) and rank not in ends:
+        cell = own.start + int(open_writes[0])
+        who = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
+        ends[rank] = f"rank {rank} can end before {who} has written {run.words.place(cell)}"
+    reads = memory.read_at[own].max(0, initial=0)
+    late_reads = np.flatnonzero(reads > knows)
+    if len(late_reads) and rank not in late:
+        actor = int(late_reads[0])
+        late[rank] = f"rank {rank} can end before {run.words.actor(actor, int(reads[actor]))} has read its memory"

@@ -1,0 +1,130 @@
+"""What a collective begins and ends with, in numbers that stand for the parts of the ranks' inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from trine.collectives.kernels.check_cells import NOTHING, Cells, Values
+from trine.errors import InputError, nearest
+from trine.model.gpuprogram import Buffer, GpuProgram
+
+#: How many chunks input and output have, where a rank has one for each rank ("ranks") or one in all.
+_CHUNKS = {
+    "all_gather": ("one", "ranks"),
+    "reduce_scatter": ("ranks", "one"),
+    "all_reduce": ("one", "one"),
+    "all_to_all": ("ranks", "ranks"),
+    "broadcast": ("one", "one"),
+    "send_recv": ("one", "one"),
+}
+#: With so many ranks, and no more, a wrong sum is taken apart.
+_TAKEN_APART = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """chunk_bytes: of one chunk. sources, results: (address, bytes) of each rank's input and result."""
+
+    op: str
+    num_ranks: int
+    chunk_bytes: int
+    sources: tuple[tuple[int, int], ...]
+    results: tuple[tuple[int, int], ...]
+
+    def wanted(self, rank: int, contents: list[Values], root: int) -> Values:
+        """The result of a rank; ``contents``: uint64 of each rank's input, one a cell."""
+        if self.op == "broadcast":
+            return contents[root]
+        if self.op == "send_recv":
+            return contents[rank - 1]
+        if self.op == "all_gather":
+            return np.concatenate(contents)
+        part = len(contents[0]) // self.num_ranks
+        own = slice(rank * part, (rank + 1) * part)
+        if self.op == "all_to_all":
+            return np.concatenate([values[own] for values in contents])
+        total: Values = np.add.reduce(np.stack(contents), axis=0, dtype=np.uint64)
+        return total if self.op == "all_reduce" else total[own]
+
+
+def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> Goal:
+    """Where the data of a collective is, by the program's buffers ``input`` and ``output`` (one alone: in place).
+
+    Raises
+    ------
+    InputError: an unknown collective; no such buffers, or of sizes that do not fit it or ``size_bytes``.
+    """
+    if op not in _CHUNKS:
+        raise InputError(f"cannot say what a {op!r} must end with{nearest(op, _CHUNKS)}", field="op")
+    named = {buffer.name: buffer for buffer in program.buffers}
+    source, result = named.get("input"), named.get("output")
+    ranks = program.num_ranks
+    counts = [ranks if count == "ranks" else 1 for count in _CHUNKS[op]]
+    if source is None or result is None or source.base == result.base:
+        only = max((b for b in (source, result) if b is not None), key=lambda b: b.size_bytes, default=None)
+        if only is None:
+            raise InputError(f"{program.name}: a collective needs a buffer 'input' or 'output'", field="buffers")
+        goal = _in_place(op, ranks, only, counts)
+    else:
+        chunk = _chunk(source, counts[0])
+        if _chunk(result, counts[1]) != chunk:
+            raise InputError(
+                f"{program.name}: {op} on {ranks} ranks does not fit an input of {source.size_bytes} bytes and "
+                f"an output of {result.size_bytes}",
+                field="buffers",
+            )
+        places = [((b.base, b.size_bytes),) * ranks for b in (source, result)]
+        goal = Goal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places[0], results=places[1])
+    if size_bytes is not None and goal.chunk_bytes * max(counts) < size_bytes:
+        raise InputError(
+            f"{program.name}: buffers of {goal.chunk_bytes * max(counts)} bytes are too small for {op} of "
+            f"{size_bytes} bytes",
+            field="size_bytes",
+        )
+    return goal
+
+
+def _in_place(op: str, ranks: int, buffer: Buffer, counts: list[int]) -> Goal:
+    chunk = _chunk(buffer, max(counts))
+
+    def places(count: int) -> tuple[tuple[int, int], ...]:
+        if count == max(counts):
+            return ((buffer.base, buffer.size_bytes),) * ranks
+        return tuple((buffer.base + rank * chunk, chunk) for rank in range(ranks))
+
+    return Goal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places(counts[0]), results=places(counts[1]))
+
+
+def _chunk(buffer: Buffer, count: int) -> int:
+    if buffer.size_bytes % count:
+        raise InputError(f"{buffer.size_bytes} bytes are not {count} equal chunks", field=f"buffers.{buffer.name}")
+    return buffer.size_bytes // count
+
+
+def contents(goal: Goal, cells: Cells, seed: int) -> list[Values]:
+    """A number for each cell of each rank's input."""
+    random = np.random.default_rng(seed)
+    count = goal.sources[0][1] // cells.size
+    return [random.integers(0, 1 << 64, count, np.uint64) for _ in range(goal.num_ranks)]
+
+
+def describe(value: int, cell_bytes: int, inputs: list[Values]) -> str:
+    """What a value is made of, in words."""
+    if value == NOTHING:
+        return "nothing of any input"
+    for rank, values in enumerate(inputs):
+        found = np.flatnonzero(values == np.uint64(value))
+        if len(found):
+            return f"rank {rank}'s input from byte {int(found[0]) * cell_bytes} on"
+    if len(inputs) <= _TAKEN_APART:
+        stacked = np.stack(inputs)
+        for count in range(2, len(inputs) + 1):
+            for ranks in combinations(range(len(inputs)), count):
+                found = np.flatnonzero(stacked[list(ranks)].sum(0, dtype=np.uint64) == np.uint64(value))
+                if len(found):
+                    who = ", ".join(str(rank) for rank in ranks)
+                    return f"the sum of the inputs of ranks {who} from byte {int(found[0]) * cell_bytes} on"
+    return "a sum of other parts of the inputs, or of some of them more than once"

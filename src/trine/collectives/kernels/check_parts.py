@@ -1,0 +1,156 @@
+"""The pieces of a run of the checker: operations, wavefronts, semaphores."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trine.collectives.kernels.check_cells import Clock, Values, line_widths
+from trine.collectives.kernels.count import op_ranks
+from trine.model.gpuprogram import DMA, READ, READ_FLAGGED, WRITE, WRITE_FLAGGED, GpuProgram
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Token:
+    """What a release gives: the releaser's clock (None: it was there from the start); of a flagged line also its actor
+    and epoch, else -1."""
+
+    clock: Clock | None
+    actor: int = -1
+    epoch: int = -1
+
+
+#: units that a semaphore has from the start
+INITIAL = Token(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    role: int
+    rank: int
+    address: int
+    step: int
+    semaphore: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    kind: int
+    amount: int
+    width: int
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+
+    @property
+    def flagged_reads(self) -> tuple[Operand, ...]:
+        return tuple(operand for operand in self.reads if operand.role == READ_FLAGGED)
+
+
+@dataclass(slots=True, eq=False)
+class Wavefront:
+    """One wavefront at work. heard: clocks that it knows once its requests are over; line: of a flagged load."""
+
+    actor: int
+    rank: int
+    workgroup: int
+    number: int
+    of: int
+    ops: range
+    next: int
+    knows: Clock
+    heard: list[Clock] = field(default_factory=list)
+    line: int = 0
+    arrived: bool = False
+    registers: tuple[int, int, Values] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.next == self.ops.stop
+
+    @property
+    def epoch(self) -> int:
+        """Of the operation at work, from 1."""
+        return self.next - self.ops.start + 1
+
+
+class Semaphore:
+    """units: tokens and how many units of each, in order of release. queue: actors that wait, in order."""
+
+    def __init__(self, initial: int) -> None:
+        self.units: deque[tuple[Token, int]] = deque()
+        self.count = 0
+        self.queue: deque[int] = deque()
+        if initial:
+            self.release(INITIAL, initial)
+
+    @property
+    def first(self) -> Token:
+        return self.units[0][0]
+
+    def release(self, token: Token, amount: int) -> None:
+        self.units.append((token, amount))
+        self.count += amount
+
+    def take(self, amount: int) -> list[Token]:
+        """The tokens of so many units; there must be as many."""
+        tokens: list[Token] = []
+        self.count -= amount
+        while amount:
+            token, units = self.units.popleft()
+            used = min(units, amount)
+            amount -= used
+            tokens.append(token)
+            if used < units:
+                self.units.appendleft((token, units - used))
+        return tokens
+
+
+def wavefronts_of(program: GpuProgram) -> list[tuple[int, int, int, int]]:
+    """(rank, workgroup, wavefront, wavefronts of the workgroup) of all."""
+    return [
+        (int(rank), workgroup, number, int(of))
+        for kernel, (rank, of) in enumerate(zip(program.kernel_rank, program.kernel_wavefronts, strict=True))
+        for workgroup in range(int(program.kernel_ptr[kernel]), int(program.kernel_ptr[kernel + 1]))
+        for number in range(int(of))
+    ]
+
+
+def ports_of(program: GpuProgram) -> list[tuple[int, int]]:
+    """(rank, peer) of all copies by copy engines."""
+    ranks, found = op_ranks(program), {}
+    for op in np.flatnonzero(program.op_kind == DMA).tolist():
+        first, last = (int(i) for i in program.operand_ptr[op : op + 2])
+        found[int(ranks[op]), int(program.operand_rank[last - 1 if last > first else first])] = True
+    return list(found)
+
+
+def decode(program: GpuProgram) -> list[Op]:
+    """The operations as objects."""
+    widths = line_widths(program).tolist()
+    columns = (
+        program.operand_role,
+        program.operand_rank,
+        program.operand_address,
+        program.operand_step,
+        program.operand_semaphore,
+    )
+    operands = [Operand(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    kinds, amounts, ptr = program.op_kind.tolist(), program.op_amount.tolist(), program.operand_ptr.tolist()
+    ops = []
+    for i, (kind, amount) in enumerate(zip(kinds, amounts, strict=True)):
+        own = operands[ptr[i] : ptr[i + 1]]
+        reads = tuple(o for o in own if o.role in (READ, READ_FLAGGED))
+        writes = tuple(o for o in own if o.role in (WRITE, WRITE_FLAGGED))
+        ops.append(Op(kind, amount, widths[i], reads, writes))
+    return ops
+
+
+def releases(op: Op, rank: int, number: int) -> bool:
+    """Whether an operation releases a semaphore, or stores a line with that flag."""
+    for operand in (*op.writes, *(op.reads if op.kind == DMA else ())):
+        count = op.amount if operand.role == WRITE_FLAGGED else 1
+        if operand.rank == rank and operand.semaphore >= 0 and 0 <= number - operand.semaphore < count:
+            return True
+    return False

@@ -1,0 +1,309 @@
+"""Runs a GPU program without time: wavefronts one operation at a time, in an order that semaphores and barriers allow.
+
+A wavefront is taken to have one request in flight (what runs so runs with more), and its reads and writes to be over
+only when a ``waitcnt 0`` of it is, or the wavefront; what it knows to be over is its clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from trine.collectives.kernels.check_cells import NOTHING, Cells, Clock, Index, Memory, Race, Values, combine
+from trine.collectives.kernels.check_parts import Op, Operand, Semaphore, Token, Wavefront, ports_of, wavefronts_of
+from trine.collectives.kernels.check_stuck import deadlock
+from trine.collectives.kernels.check_words import Words
+from trine.errors import InputError
+from trine.model.gpuprogram import (
+    ACQUIRE,
+    BARRIER,
+    DATA_OPS,
+    DMA,
+    LOAD,
+    READ_FLAGGED,
+    RELEASE,
+    STORE,
+    WAITCNT,
+    WRITE_FLAGGED,
+    GpuProgram,
+)
+
+
+class Run:
+    """One run. ``order``: None: each wavefront goes as far as it gets, in turn; else at random.
+
+    blank: reading what nobody has written is wrong.
+    """
+
+    def __init__(
+        self, program: GpuProgram, cells: Cells, ops: list[Op], order: random.Random | None, blank: bool
+    ) -> None:
+        self.program, self.ops, self.order, self.blank = program, ops, order, blank
+        self.lists = wavefronts_of(program)
+        ports = ports_of(program)
+        self.ports = {pair: len(self.lists) + i for i, pair in enumerate(ports)}
+        self.first_entry = len(self.lists) + len(ports)
+        self.num_actors = self.first_entry + program.num_ranks
+        self.words = Words(program, cells, self.lists, {a: p for p, a in self.ports.items()}, self.first_entry)
+        self.memory = Memory(cells, program.num_ranks, self.num_actors, program.name)
+        self.wavefronts = self._start()
+        self.groups: dict[int, list[Wavefront]] = defaultdict(list)
+        for wave in self.wavefronts:
+            self.groups[wave.workgroup].append(wave)
+        self.port_knows = {actor: np.zeros(self.num_actors, np.int32) for actor in self.ports.values()}
+        self.semaphores: dict[tuple[int, int], Semaphore] = {}
+        self.num_done = 0
+
+    def _start(self) -> list[Wavefront]:
+        found = []
+        for actor, (rank, workgroup, number, of) in enumerate(self.lists):
+            begin, end = (int(i) for i in self.program.workgroup_ptr[workgroup : workgroup + 2])
+            knows = np.zeros(self.num_actors, np.int32)
+            knows[self.first_entry + rank] = 1
+            found.append(Wavefront(actor, rank, workgroup, number, of, range(begin, end), begin, knows))
+        return found
+
+    def enter(self, rank: int, cells: Index, values: Values | np.uint64, to_all: bool) -> None:
+        """The input of a rank: there when it begins, which its own wavefronts know, or all (``to_all``)."""
+        actor = self.first_entry + rank
+        self.memory.write(cells, values, actor, 1)
+        if to_all:
+            for wave in self.wavefronts:
+                wave.knows[actor] = 1
+
+    # -- order ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises
+        ------
+        DeadlockError: wavefronts wait for ever; says which, and for what.
+        InputError: a race, a read of what nobody wrote, or a semaphore that does not come back to its initial value.
+        """
+        waiting = list(self.wavefronts)
+        steady = self.order is not None and self.order.random() < 0.5
+        if self.order is not None:
+            self.order.shuffle(waiting)
+        while waiting:
+            if self.order is not None and not steady:
+                self.order.shuffle(waiting)
+            moved = False
+            for wave in waiting:
+                limit = self.order.randint(1, 4) if self.order is not None and not steady else len(self.ops) + 1
+                while limit and not wave.done and self._advance(wave):
+                    moved, limit = True, limit - 1
+            if not moved and not all(wave.done for wave in waiting):
+                raise deadlock(self, waiting)
+            for wave in waiting:
+                if wave.done:
+                    self._finish(wave)
+            waiting = [wave for wave in waiting if not wave.done]
+        self._check_left_over()
+
+    def ends(self, rank: int) -> Clock:
+        """What has been over when all wavefronts of a rank are."""
+        own = [wave.knows for wave in self.wavefronts if wave.rank == rank]
+        return np.max(np.stack(own), axis=0) if own else np.zeros(self.num_actors, np.int32)
+
+    def _advance(self, wave: Wavefront) -> bool:
+        """Run the next operation of a wavefront (of a flagged load: the next line), unless it must wait."""
+        op = self.ops[wave.next]
+        if op.kind == BARRIER:
+            return self._barrier(wave)
+        if op.kind == WAITCNT and op.amount == 0:
+            self._finish(wave)
+        elif op.kind in DATA_OPS:
+            if op.flagged_reads:
+                return self._flagged(wave, op)
+            self._move(wave, op, np.arange(wave.number, op.amount, wave.of), wave.knows, ())
+        elif wave.number == 0:
+            if op.kind == ACQUIRE and not self._acquire(wave, op):
+                return False
+            if op.kind == RELEASE:
+                for target in op.writes:
+                    self.semaphore(target.rank, target.semaphore).release(Token(wave.knows.copy()), op.amount)
+            if op.kind == DMA:
+                self._dma(wave, op)
+        self._step(wave)
+        return True
+
+    def _step(self, wave: Wavefront) -> None:
+        wave.next += 1
+        wave.line = 0
+        self.num_done += 1
+
+    def _finish(self, wave: Wavefront) -> None:
+        """Everything that the wavefront has begun is over."""
+        wave.knows[wave.actor] = wave.next - wave.ops.start
+        for clock in wave.heard:
+            np.maximum(wave.knows, clock, out=wave.knows)
+        wave.heard.clear()
+
+    def _barrier(self, wave: Wavefront) -> bool:
+        wave.arrived = True
+        group = self.groups[wave.workgroup]
+        if not all(other.arrived for other in group):
+            return False
+        everything = np.max(np.stack([other.knows for other in group]), axis=0)
+        for other in group:
+            other.knows[:] = everything
+            other.arrived = False
+            self._step(other)
+        return True
+
+    def semaphore(self, rank: int, number: int) -> Semaphore:
+        """A semaphore of a rank."""
+        key = rank, number
+        if key not in self.semaphores:
+            self.semaphores[key] = Semaphore(int(self.program.semaphores[key]))
+        return self.semaphores[key]
+
+    def _acquire(self, wave: Wavefront, op: Op) -> bool:
+        semaphore = self.semaphore(wave.rank, op.reads[0].semaphore)
+        if wave.actor not in semaphore.queue:
+            semaphore.queue.append(wave.actor)
+        if semaphore.queue[0] != wave.actor or semaphore.count < op.amount:
+            return False
+        semaphore.queue.popleft()
+        for token in semaphore.take(op.amount):
+            if token.clock is not None:
+                np.maximum(wave.knows, token.clock, out=wave.knows)
+        return True
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def _flagged(self, wave: Wavefront, op: Op) -> bool:
+        """The next lines of an operation that waits for flags: those that the same stores have brought."""
+        first = line = wave.number + wave.line * wave.of
+        if line >= op.amount:
+            self._step(wave)
+            return True
+        tokens = self._flags_of(op, line)
+        found = tokens
+        while tokens is not None and found == tokens:
+            for operand in op.flagged_reads:
+                self.semaphore(operand.rank, operand.semaphore + line).take(1)
+            line += wave.of
+            found = self._flags_of(op, line) if line < op.amount else None
+        if tokens is None:
+            return False
+        clocks = [token.clock for token in tokens if token.clock is not None]
+        knows = np.max(np.stack([wave.knows, *clocks]), axis=0)
+        self._move(wave, op, np.arange(first, line, wave.of), knows, tokens)
+        wave.heard.extend(clocks)
+        wave.line += (line - first) // wave.of
+        return True
+
+    def _flags_of(self, op: Op, line: int) -> list[Token] | None:
+        """What the flags of a line bring, or None if one is not there yet."""
+        found = []
+        for operand in op.flagged_reads:
+            semaphore = self.semaphore(operand.rank, operand.semaphore + line)
+            if semaphore.count < 1:
+                return None
+            found.append(semaphore.first)
+        return found
+
+    def _move(self, wave: Wavefront, op: Op, lines: Index, knows: Clock, tokens: Sequence[Token]) -> None:
+        """Lines of a data operation; ``tokens``: of the flags of its flagged reads."""
+        if not len(lines):
+            return
+        reads = [self._cells(operand, op.width, lines) for operand in op.reads]
+        writes = [self._cells(operand, op.width, lines) for operand in op.writes]
+        flags = iter(tokens)
+        clocks = [_with_flag(knows, next(flags)) if o.role == READ_FLAGGED else knows for o in op.reads]
+        self._touch(wave, list(zip(reads, clocks, strict=True)), knows, writes, wave.actor, wave.epoch, op)
+        for operand, cells in zip(op.reads, reads, strict=True):
+            if operand.role == READ_FLAGGED:
+                self.memory.take(cells, wave.actor, wave.epoch)
+        for operand in op.writes:
+            if operand.role == WRITE_FLAGGED:
+                token = Token(knows.copy(), wave.actor, wave.epoch)
+                for line in lines.tolist():
+                    self.semaphore(operand.rank, operand.semaphore + line).release(token, 1)
+
+    def _touch(
+        self,
+        wave: Wavefront,
+        reads: list[tuple[Index, Clock]],
+        knows: Clock,
+        writes: list[Index],
+        actor: int,
+        epoch: int,
+        op: Op,
+    ) -> None:
+        """Read cells, each with what is known where they are read, and write others; within a line reads come first."""
+        memory = self.memory
+        try:
+            for cells, clock in reads:
+                memory.check_read(cells, clock, self.blank)
+            values = self._values(wave, op, [memory.values[cells] for cells, _ in reads])
+            for cells in writes:
+                memory.check_write(cells, knows)
+                memory.write(cells, values, actor, epoch)
+        except Race as race:
+            raise InputError(self.words.race(wave, race)) from None
+        for cells, _ in reads:
+            memory.note_read(cells, actor, epoch)
+
+    def _values(self, wave: Wavefront, op: Op, parts: list[Values]) -> Values | np.uint64:
+        """What is written; reads without writes stay in registers, from which a store of as many lines takes them."""
+        if op.kind == DMA:
+            return parts[0] if parts else np.uint64(NOTHING)
+        if op.kind == STORE:
+            if wave.registers is None or wave.registers[1] != op.amount:
+                return np.uint64(NOTHING)
+            if wave.registers[0] > wave.knows[wave.actor]:
+                raise InputError(f"{self.words.at(wave)} stores what the load before it may not have brought yet")
+            return wave.registers[2]
+        values = combine(op.kind, parts)
+        if not op.writes:
+            values = parts[0] if op.kind == LOAD and len(parts) == 1 else values
+            wave.registers = (wave.epoch, op.amount, values)
+        return values
+
+    def _cells(self, operand: Operand, width: int, lines: Index) -> Index:
+        """The cells of some lines of an operand: [lines, cells a line]."""
+        size = self.memory.cells.size
+        first = self.memory.cells.at(operand.rank, operand.address)
+        return first + lines[:, None] * (operand.step // size) + np.arange(width // size)
+
+    def _dma(self, wave: Wavefront, op: Op) -> None:
+        """Bytes through the copy engine, which does one after the other to each peer."""
+        target = op.writes[0]
+        port = self.ports[wave.rank, target.rank]
+        clock = np.maximum(self.port_knows[port], wave.knows)
+        epoch = int(clock[port]) + 1
+        if op.amount:
+            spans = [self.memory.cells.span(o.rank, o.address, op.amount) for o in (*op.reads, target)]
+            self._touch(wave, [(cells, clock) for cells in spans[:-1]], clock, spans[-1:], port, epoch, op)
+        clock[port] = epoch
+        self.port_knows[port] = clock
+        wave.heard.append(clock)
+        for operand in (*op.reads, target):
+            if operand.semaphore >= 0:
+                self.semaphore(operand.rank, operand.semaphore).release(Token(clock), 1)
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def _check_left_over(self) -> None:
+        for (rank, number), semaphore in sorted(self.semaphores.items()):
+            initial = int(self.program.semaphores[rank, number])
+            if semaphore.count != initial:
+                raise InputError(
+                    f"{self.program.name}: semaphore {number} of rank {rank} ends with {semaphore.count}, not as it "
+                    f"began, with {initial}: {self.words.releaser(rank, number, self.ops)}"
+                )
+
+
+def _with_flag(knows: Clock, token: Token) -> Clock:
+    """The clock by which a flagged line may be read: its own store is known, others of the same operation are not."""
+    if token.actor < 0:
+        return knows
+    clock = knows.copy()
+    clock[token.actor] = max(int(clock[token.actor]), token.epoch)
+    return clock

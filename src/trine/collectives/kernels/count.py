@@ -1,0 +1,56 @@
+"""Counts what GPU programs move, without running them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.model.gpuprogram import DATA_OPS, READ, READ_FLAGGED, GpuProgram
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LineCounts:
+    """Cache lines: read[i, j] that rank i reads from rank j's memory, written[i, j] that it writes there. int64."""
+
+    read: Int64
+    written: Int64
+
+    def remote_read(self) -> Int64:
+        """Lines that each rank reads from others."""
+        return np.asarray(self.read.sum(1) - self.read.diagonal())
+
+    def remote_written(self) -> Int64:
+        """Lines that each rank writes to others."""
+        return np.asarray(self.written.sum(1) - self.written.diagonal())
+
+
+def count_lines(program: GpuProgram) -> LineCounts:
+    """Lines that the data operations of a program (not those of copy engines) read and write."""
+    ranks = program.num_ranks
+    op = operand_ops(program)
+    data = np.isin(program.op_kind[op], DATA_OPS)
+    reads = np.isin(program.operand_role, (READ, READ_FLAGGED))
+    pair = op_ranks(program)[op].astype(np.int64) * ranks + program.operand_rank
+    lines = program.op_amount[op]
+
+    def total(chosen: npt.NDArray[np.bool_]) -> Int64:
+        counts = np.zeros(ranks * ranks, np.int64)
+        np.add.at(counts, pair[chosen], lines[chosen])
+        return counts.reshape(ranks, ranks)
+
+    return LineCounts(read=total(data & reads), written=total(data & ~reads))
+
+
+def operand_ops(program: GpuProgram) -> Int64:
+    """The operation of each operand."""
+    return np.repeat(np.arange(program.num_ops, dtype=np.int64), np.diff(program.operand_ptr))
+
+
+def op_ranks(program: GpuProgram) -> npt.NDArray[np.int32]:
+    """The rank of each operation."""
+    per_kernel = np.diff(program.workgroup_ptr[program.kernel_ptr])
+    return np.repeat(program.kernel_rank, per_kernel)

@@ -1,0 +1,227 @@
+"""MSCCL++ plans and MSCCL XML as GPU programs: docs/guides/plans-on-gpus.md."""
+
+from __future__ import annotations
+
+from trine.collectives.kernels.lower_block import BlockLowering, Wiring
+from trine.collectives.kernels.lower_emit import Emitter
+from trine.collectives.kernels.lower_fifos import Cutting, Fifos
+from trine.collectives.kernels.lower_memory import (
+    Addresses,
+    Step,
+    block_steps,
+    line_layout,
+    num_rounds,
+    payload_of_line,
+)
+from trine.collectives.kernels.lower_order import Barriers, Dependencies, Semaphores, Signals
+from trine.collectives.kernels.lower_packets import Packets
+from trine.collectives.kernels.lower_steps import FifoWiring, StepDependencies, StepLowering
+from trine.collectives.kernels.lower_writer import MAX_OPERATIONS, MAX_SEMAPHORES, Writer
+from trine.collectives.plans.assemble import walk
+from trine.collectives.plans.layout import Layout, operations
+from trine.errors import InputError
+from trine.model.gpuprogram import GpuProgram
+from trine.model.kernelplan import PIPELINE, SWITCH, KernelPlan
+
+#: threads of a wavefront, as the plans' GPUs have them
+WARP_THREADS = 32
+#: of a workgroup, where the plan does not say how many threads a block has
+DEFAULT_WAVEFRONTS = 8
+
+
+def lower_plan(
+    plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128, wavefronts: int | None = None
+) -> GpuProgram:
+    """The program of all GPUs for one message.
+
+    Parameters
+    ----------
+    size_bytes: as nccl-tests counts it; chunks that are not whole lines are rounded up to them.
+    line_bytes: of a wavefront's request.
+    wavefronts: of a workgroup; None: the plan's threads a block / 32, or 8 where it does not say.
+
+    Raises
+    ------
+    InputError: the plan does not allow this size, uses multicast (NVLS), or becomes too large; or it cannot be right:
+        packets that nobody writes, a barrier whose thread blocks change, messages that do not fit what is received.
+    """
+    _check_options(line_bytes, wavefronts)
+    _refuse_multicast(plan)
+    payload = payload_of_line(plan, line_bytes)
+    layout = line_layout(plan, size_bytes, payload)
+    if wavefronts is None:
+        wavefronts = -(-plan.threads_per_block // WARP_THREADS) if plan.threads_per_block else DEFAULT_WAVEFRONTS
+    lowering = _Lowering(plan, layout, line_bytes, payload)
+    if not any(gpu.blocks for gpu in plan.gpus):
+        raise InputError("no GPU has a thread block", file=plan.file)
+    if plan.format == "msccl":
+        lowering.fifos()
+    else:
+        lowering.blocks()
+    return lowering.program(size_bytes, wavefronts)
+
+
+def padded_bytes(plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128) -> int:
+    """The message as the program moves it: every chunk rounded up to whole lines."""
+    return line_layout(plan, size_bytes, payload_of_line(plan, line_bytes)).at(plan.chunks_of_size)
+
+
+def _check_options(line_bytes: int, wavefronts: int | None) -> None:
+    if line_bytes < 16 or line_bytes & (line_bytes - 1):
+        raise InputError(f"a line must be a power of two of at least 16 bytes, got {line_bytes}")
+    if wavefronts is not None and wavefronts < 1:
+        raise InputError(f"a workgroup needs at least one wavefront, got {wavefronts}")
+
+
+def _refuse_multicast(plan: KernelPlan) -> None:
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            for place, op in walk(block):
+                if any(o.via == SWITCH or o.group is not None for o in (*op.sources, *op.targets)):
+                    raise InputError(
+                        f"{op.name!r} goes through a multicast switch (NVLS, multimem), which is not modelled load by "
+                        "load and store by store; use --fidelity operator for this plan",
+                        file=plan.file,
+                        field=f"gpus[{gpu.rank}].threadblocks[{block.id}].{place}",
+                    )
+
+
+class _Lowering:
+    """Everything that is known of one program while it is made."""
+
+    def __init__(self, plan: KernelPlan, layout: Layout, line_bytes: int, payload: int) -> None:
+        self.plan, self.layout, self.line_bytes, self.payload = plan, layout, line_bytes, payload
+        self.writer = Writer(plan.file)
+        self.semaphores = Semaphores(plan.num_ranks)
+        self.notes = list(plan.notes)
+        self.num_flags = 0
+
+    def addresses(self, fifo_bytes: int = 0) -> Addresses:
+        """Once all semaphores but those of flagged lines have their numbers."""
+        self.num_control = max(map(len, self.semaphores.initial))
+        return Addresses(self.plan, self.layout, self.line_bytes, self.payload, fifo_bytes, self.num_control)
+
+    # -- MSCCL++ -------------------------------------------------------------------------------------------------
+
+    def blocks(self) -> None:
+        """Every thread block of an MSCCL++ plan."""
+        plan, semaphores = self.plan, self.semaphores
+        steps = self._steps()
+        in_file = [[semaphores.new(gpu.rank, value) for value in gpu.semaphores] for gpu in plan.gpus]
+        signals, barriers = Signals(steps, semaphores), Barriers(plan, semaphores)
+        dependencies = Dependencies(steps, semaphores)
+        packets = Packets(plan, self.layout, steps, semaphores)
+        self.where = self.addresses()
+        if packets.flagged_reads:
+            self.num_flags = self.where.num_packet_lines
+        wiring = Wiring(
+            addresses=self.where,
+            signals=signals,
+            barriers=barriers,
+            dependencies=dependencies,
+            packets=packets,
+            plan_semaphores=in_file,
+            first_flag=self.num_control,
+        )
+        self._run_blocks(steps, wiring)
+        self._note_blocks(wiring)
+
+    def _steps(self) -> list[list[Step]]:
+        rounds = sum(
+            num_rounds(op, self.layout, self.payload) * len(op.operations)
+            for op in operations(self.plan)
+            if op.action == PIPELINE
+        )
+        if rounds > MAX_OPERATIONS:
+            raise InputError(
+                f"its pipelines are more than {MAX_OPERATIONS} operations for this message; give a smaller size, or "
+                "use --fidelity operator",
+                file=self.plan.file,
+            )
+        return [
+            list(block_steps(gpu, block, self.layout, self.payload)) for gpu in self.plan.gpus for block in gpu.blocks
+        ]
+
+    def _run_blocks(self, steps: list[list[Step]], wiring: Wiring) -> None:
+        number, early = 0, False
+        for gpu in self.plan.gpus:
+            for _ in gpu.blocks:
+                out = Emitter(self.writer, self.where, gpu.rank)
+                BlockLowering(wiring, out, number).run(steps[number])
+                self.writer.end_workgroup()
+                early |= out.waits_early
+                number += 1
+            self.writer.end_kernel(gpu.rank)
+        if early:
+            self.notes.append(
+                "thread blocks that wait for their loads and stores wait for their puts through ports too, before the "
+                "plan flushes them"
+            )
+
+    def _note_blocks(self, wiring: Wiring) -> None:
+        if wiring.packets.gated:
+            self.notes.append(
+                "packets that several thread blocks poll, or that come through ports, are waited for as a whole, not "
+                "line by line"
+            )
+        if wiring.dependencies.takes:
+            self.notes.append("dependencies of nop on other thread blocks are kept; MSCCL++ runs nop as __syncthreads")
+
+    # -- MSCCL ---------------------------------------------------------------------------------------------------
+
+    def fifos(self) -> None:
+        """Every thread block of an MSCCL plan."""
+        plan = self.plan
+        cutting = Cutting(plan, self.layout, self.payload, self.line_bytes)
+        steps = sum(len(block.operations) for gpu in plan.gpus for block in gpu.blocks)
+        if steps * len(cutting.offsets) > MAX_OPERATIONS:
+            raise InputError(
+                f"{steps} steps {len(cutting.offsets)} times are more than {MAX_OPERATIONS} operations; give a smaller "
+                "size, or use --fidelity operator",
+                file=plan.file,
+            )
+        fifos = Fifos(plan, cutting, self.semaphores)
+        dependencies = StepDependencies(plan, len(cutting.offsets), self.semaphores)
+        slots = max(fifos.into, default=0) * cutting.shape.slots
+        self.where = self.addresses(slots * cutting.shape.slot_bytes)
+        flagged = plan.protocol != "Simple"
+        slot_lines = fifos.slot_lines()
+        self.num_flags = slots * slot_lines if flagged else 0
+        wiring = FifoWiring(
+            addresses=self.where,
+            cutting=cutting,
+            fifos=fifos,
+            dependencies=dependencies,
+            flagged=flagged,
+            first_flag=self.num_control,
+            slot_lines=slot_lines,
+        )
+        for gpu in plan.gpus:
+            for block in gpu.blocks:
+                StepLowering(wiring, Emitter(self.writer, self.where, gpu.rank), gpu, block).run()
+                self.writer.end_workgroup()
+            self.writer.end_kernel(gpu.rank)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def program(self, size_bytes: int, wavefronts: int) -> GpuProgram:
+        count = self.num_control + self.num_flags
+        if count * self.plan.num_ranks > MAX_SEMAPHORES:
+            raise InputError(
+                f"this message needs {count} flags and semaphores on each of {self.plan.num_ranks} GPUs, more than "
+                f"{MAX_SEMAPHORES} in all; give a smaller size, or use --fidelity operator",
+                file=self.plan.file,
+            )
+        padded = self.layout.at(self.plan.chunks_of_size)
+        if padded != size_bytes:
+            self.notes.append(f"chunks are rounded up to whole lines: {padded} bytes are moved as {size_bytes}")
+        return self.writer.program(
+            name=self.plan.name,
+            initial=self.semaphores.initial,
+            num_semaphores=count,
+            buffers=tuple(self.where.buffers),
+            wavefronts=wavefronts,
+            line_bytes=self.line_bytes,
+            payload_bytes=size_bytes,
+            notes=tuple(self.notes),
+        )

@@ -1,0 +1,223 @@
+"""One thread block of an MSCCL++ plan as the operations of a workgroup."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from trine.collectives.kernels.lower_emit import Emitter
+from trine.collectives.kernels.lower_memory import Addresses, Span, Step
+from trine.collectives.kernels.lower_order import Barriers, Dependencies, Signals, Take, Turn
+from trine.collectives.kernels.lower_packets import Packets
+from trine.collectives.kernels.lower_writer import Place
+from trine.errors import InputError
+from trine.model.gpuprogram import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
+from trine.model.kernelplan import (
+    ACQUIRE,
+    BARRIER,
+    FLUSH,
+    PAIRS,
+    PORT,
+    REDUCE,
+    RELEASE,
+    SIGNAL,
+    SYNC,
+    WAIT,
+    Operand,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wiring:
+    """Where everything lies, and which semaphores order it. ``plan_semaphores[rank]``: those that the file has."""
+
+    addresses: Addresses
+    signals: Signals
+    barriers: Barriers
+    dependencies: Dependencies
+    packets: Packets
+    plan_semaphores: list[list[int]]
+    first_flag: int
+
+
+class BlockLowering:
+    """Goes through the steps of one thread block, number ``block`` of all."""
+
+    def __init__(self, wiring: Wiring, out: Emitter, block: int) -> None:
+        self.wiring, self.out, self.block = wiring, out, block
+        self.addresses = wiring.addresses
+        self.barriers_passed: Counter[int] = Counter()
+
+    def run(self, steps: list[Step]) -> None:
+        for number, step in enumerate(steps):
+            self.out.label = step.label
+            self._step(Turn(self.block, number), step)
+            self._tell_dependents(step)
+
+    def _step(self, turn: Turn, step: Step) -> None:
+        op, out, rank = step.op, self.out, step.gpu.rank
+        if turn in self.wiring.dependencies.takes:
+            out.acquire(self.wiring.dependencies.takes[turn])
+        if op.action == SYNC:
+            out.sync()
+        elif op.action == BARRIER:
+            self._barrier(step)
+        elif op.action == SIGNAL:
+            self._signal(turn, step)
+        elif op.action == WAIT:
+            self._acquire(self.wiring.signals.takes[turn])
+        elif op.action == FLUSH:
+            out.flush()
+        elif op.action == ACQUIRE:
+            self._acquire([Take(self.wiring.plan_semaphores[rank][number], 1) for number in op.semaphores])
+        elif op.action == RELEASE:
+            out.settle()
+            out.release((rank, self.wiring.plan_semaphores[rank][number]) for number in op.semaphores)
+        else:
+            self._move(turn, step)
+
+    def _tell_dependents(self, step: Step) -> None:
+        rank = step.gpu.rank
+        waiting = self.wiring.dependencies.gives.get((rank, step.block.id, step.number))
+        if waiting:
+            self.out.settle()
+            self.out.release((rank, semaphore) for semaphore in waiting)
+
+    def _acquire(self, takes: list[Take]) -> None:
+        for take in takes:
+            self.out.acquire(take)
+
+    def _barrier(self, step: Step) -> None:
+        """All thread blocks tell all others that they are there, each turn on the other semaphore of the two."""
+        rank, own, number = step.gpu.rank, step.block.id, step.op.barrier
+        self.out.sync()
+        members = self.wiring.barriers.semaphores.get((rank, number))
+        if members is None:
+            return
+        parity = self.barriers_passed[number] % 2
+        self.barriers_passed[number] += 1
+        self.out.release((rank, pair[parity]) for block, pair in members.items() if block != own)
+        self.out.acquire(Take(members[own][parity], len(members) - 1))
+        self.out.meet()
+
+    def _signal(self, turn: Turn, step: Step) -> None:
+        """Through memory: a release. Through a port: it follows what has been put there."""
+        if not step.op.relaxed:
+            self.out.settle()
+        gives = [
+            (step.gpu.connections[connection], self.wiring.signals.gives[turn, number])
+            for number, connection in enumerate(step.op.connections)
+        ]
+        self.out.release((end.peer, semaphore) for end, semaphore in gives if end.kind != PORT)
+        for end, semaphore in gives:
+            if end.kind == PORT:
+                self.out.dma_signal(end.peer, semaphore)
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def _move(self, turn: Turn, step: Step) -> None:
+        op, packets = step.op, self.wiring.packets
+        for number in range(len(op.sources)):
+            if (turn, number) in packets.takes:
+                self.out.acquire(packets.takes[turn, number])
+        if any(operand.via == PORT for operand in op.targets):
+            self._put_through_ports(turn, step)
+        elif op.action == PAIRS:
+            for number in range(len(op.sources)):
+                self._data(turn, step, [number], [number])
+        else:
+            self._data(turn, step, list(range(len(op.sources))), list(range(len(op.targets))))
+        waiting = [
+            (operand.rank, semaphore)
+            for number, operand in enumerate(op.targets)
+            if operand.via != PORT
+            for semaphore in packets.gives.get((turn, number), ())
+        ]
+        if waiting:
+            self.out.settle()
+            self.out.release(waiting)
+
+    def _data(self, turn: Turn, step: Step, sources: list[int], targets: list[int]) -> None:
+        op = step.op
+        operands = [op.sources[n] for n in sources] + [op.targets[n] for n in targets]
+        spans = [self.addresses.span(step, operand) for operand in operands]
+        length = self._length(step, operands, spans)
+        if length == 0:
+            return
+        payload, line = self.addresses.payload, self.addresses.line_bytes
+        small = any(operand.packet for operand in operands) or length % line
+        step_bytes = payload if small else line
+        packets = self.wiring.packets
+        reads = [
+            self._place(READ_FLAGGED if (turn, n) in packets.flagged_reads else READ, op.sources[n], span, step_bytes)
+            for n, span in zip(sources, spans, strict=False)
+        ]
+        writes = [
+            self._place(
+                WRITE_FLAGGED if (turn, n) in packets.flagged_writes else WRITE, op.targets[n], span, step_bytes
+            )
+            for n, span in zip(targets, spans[len(sources) :], strict=True)
+        ]
+        self.out.data(length // step_bytes, reads, writes)
+
+    def _length(self, step: Step, operands: list[Operand], spans: list[Span]) -> int:
+        lengths = {span.length for span in spans}
+        if len(lengths) > 1:
+            raise InputError(
+                f"ranges of {sorted(lengths)} bytes in one operation, {step.op.name!r}",
+                file=self.addresses.plan.file,
+                field=where(step),
+            )
+        return lengths.pop()
+
+    def _place(self, role: int, operand: Operand, span: Span, step_bytes: int) -> Place:
+        """``step_bytes`` of data a line; a packet takes a whole line for them."""
+        if not operand.packet:
+            return Place(role, span.rank, span.address, step_bytes)
+        line = self.addresses.line_bytes
+        semaphore = -1
+        if role in (READ_FLAGGED, WRITE_FLAGGED):
+            semaphore = self.wiring.first_flag + self.addresses.packet_line(span.address)
+        return Place(role, span.rank, span.address, line, semaphore)
+
+    def _put_through_ports(self, turn: Turn, step: Step) -> None:
+        """Packets that are polled are waited for; then the copy engine (or NIC) reads memory by itself."""
+        op, wiring = step.op, self.wiring
+        if op.action == REDUCE and len(op.sources) > 1:
+            raise InputError("a sum cannot go through a port", file=self.addresses.plan.file, field=where(step))
+        polled = [number for number in range(len(op.sources)) if (turn, number) in wiring.packets.flagged_reads]
+        if polled:
+            self._data(turn, step, polled, [])
+        if any(operand.polls for operand in op.sources):
+            self.out.settle()
+        for number, target in enumerate(op.targets):
+            source = op.sources[number if op.action == PAIRS else 0]
+            if source.packet != target.packet:
+                raise InputError(
+                    "a port moves bytes as they are: source and target must both be packets, or neither",
+                    file=self.addresses.plan.file,
+                    field=where(step),
+                )
+            self._put(turn, step, source, number)
+        if op.flushes:
+            self.out.flush()
+
+    def _put(self, turn: Turn, step: Step, source: Operand, number: int) -> None:
+        target, wiring = step.op.targets[number], self.wiring
+        given = list(wiring.packets.gives.get((turn, number), ()))
+        if step.op.signals:
+            given.append(wiring.signals.gives[turn, number])
+        here, there = self.addresses.span(step, source), self.addresses.span(step, target)
+        length = self._length(step, [source, target], [here, there])
+        if length:
+            size = length // self.addresses.payload * self.addresses.line_bytes if source.packet else length
+            write = Place(WRITE, there.rank, there.address, semaphore=given[0] if given else -1)
+            self.out.dma(size, Place(READ, here.rank, here.address), write)
+            given = given[1:]
+        for semaphore in given:
+            self.out.dma_signal(target.rank, semaphore)
+
+
+def where(step: Step) -> str:
+    """The operation in the file."""
+    return f"gpus[{step.gpu.rank}].threadblocks[{step.block.id}].{step.place.replace('op ', 'ops ')}"

@@ -1,0 +1,117 @@
+"""Operations of one workgroup, with the waiting that makes its wavefronts see each other's data.
+
+An operation does not wait for the answers of those before it, and control operations are of wavefront 0 alone. So
+
+- before data is published, before it is used again and where the plan lets threads meet, all wavefronts wait for their
+  answers and meet (*settle*);
+- after wavefront 0 has taken a semaphore, the others go on when they have met it (*meet*).
+
+Both are left out where nothing has happened that would need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trine.collectives.kernels.lower_memory import Addresses
+from trine.collectives.kernels.lower_order import Take
+from trine.collectives.kernels.lower_writer import Place, Writer
+from trine.model.gpuprogram import ACQUIRE, BARRIER, COPY, DMA, LOAD, READ, REDUCE, RELEASE, WAITCNT, WRITE
+
+#: rank, first byte, byte behind the last, whether it is written
+Access = tuple[int, int, int, bool]
+
+
+class Emitter:
+    """Writes the operations of one workgroup of ``rank``."""
+
+    def __init__(self, writer: Writer, addresses: Addresses, rank: int) -> None:
+        self.writer, self.addresses, self.rank = writer, addresses, rank
+        self.label = ""
+        self.waits_early = False
+        self._pending: list[Access] = []
+        self._taken = False
+        self._dmas = 0
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """All wavefronts have the answers to what they have asked for, and know it of each other."""
+        if self._pending:
+            self.sync()
+        self.meet()
+
+    def sync(self) -> None:
+        """What ``__syncthreads`` promises; threads meet even where nothing is to be waited for."""
+        if self._pending:
+            self.waits_early |= self._dmas > 0
+            self._add(WAITCNT)
+            self._dmas = 0
+            self._pending.clear()
+        self._add(BARRIER)
+        self._taken = False
+
+    def meet(self) -> None:
+        """The other wavefronts wait for what wavefront 0 has taken."""
+        if self._taken:
+            self._add(BARRIER)
+            self._taken = False
+
+    # -- control -------------------------------------------------------------------------------------------------
+
+    def acquire(self, take: Take) -> None:
+        place = Place(READ, self.rank, self.addresses.semaphore(take.semaphore), semaphore=take.semaphore)
+        self._add(ACQUIRE, take.amount, [place])
+        self._taken = True
+
+    def release(self, targets: Iterable[tuple[int, int]]) -> None:
+        """Give one to each of these (rank, semaphore)."""
+        places = [Place(WRITE, rank, self.addresses.semaphore(number), semaphore=number) for rank, number in targets]
+        if places:
+            self._add(RELEASE, 1, places)
+
+    def flush(self) -> None:
+        """Wait for all that went to the copy engine."""
+        if self._dmas:
+            self._add(WAITCNT)
+            self._dmas, self._taken = 0, True
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def data(self, lines: int, sources: Sequence[Place], targets: Sequence[Place]) -> None:
+        """A copy, or a sum of several sources; a load where there are no targets."""
+        self._before(lines, (*sources, *targets))
+        kind = REDUCE if len(sources) > 1 else COPY if targets else LOAD
+        self._add(kind, lines, (*sources, *targets))
+
+    def dma(self, size_bytes: int, source: Place, target: Place) -> None:
+        """Hand a transfer to the copy engine."""
+        accesses = [(source.rank, source.address, source.address + size_bytes, False)]
+        if self._conflict(accesses):
+            self.settle()
+        self._add(DMA, size_bytes, [source, target])
+        self._dmas += 1
+
+    def dma_signal(self, rank: int, semaphore: int) -> None:
+        """A semaphore behind all that the copy engine has for that rank."""
+        place = Place(WRITE, rank, self.addresses.semaphore(semaphore), semaphore=semaphore)
+        self._add(DMA, 0, [place])
+        self._dmas += 1
+
+    def _before(self, lines: int, places: Iterable[Place]) -> None:
+        """Operations before this one may still be under way, where they do not touch the same bytes."""
+        accesses = [(p.rank, p.address, p.address + lines * p.step, not p.reads) for p in places]
+        if self._conflict(accesses):
+            self.settle()
+        self.meet()
+        self._pending += accesses
+
+    def _conflict(self, accesses: Iterable[Access]) -> bool:
+        return any(
+            rank == other and low < end and start < high and (writes or wrote)
+            for rank, low, high, writes in accesses
+            for other, start, end, wrote in self._pending
+        )
+
+    def _add(self, kind: int, amount: int = 0, places: Iterable[Place] = ()) -> None:
+        self.writer.add(kind, amount, places, self.label)

@@ -1,0 +1,184 @@
+"""Where the chunks of a plan lie in the memory of a GPU program: whole lines, one buffer behind the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trine.collectives.plans.assemble import buffer_chunks
+from trine.collectives.plans.layout import Layout, message_layout, operations
+from trine.collectives.plans.memory import PACKETS, in_place
+from trine.errors import InputError
+from trine.model.gpuprogram import Buffer
+from trine.model.kernelplan import (
+    FIFO,
+    INPUT,
+    OUTPUT,
+    PIPELINE,
+    SCRATCH,
+    KernelGpu,
+    KernelOp,
+    KernelPlan,
+    Operand,
+    ThreadBlock,
+)
+
+#: buffers begin at multiples of this
+BUFFER_ALIGNMENT = 2**20
+#: buffers that no plan names: FIFOs of MSCCL, and the semaphores
+FIFOS, SEMAPHORES = "fifos", "semaphores"
+
+
+class Step(NamedTuple):
+    """An operation of a thread block, once; ``offset`` and ``unit`` (bytes): the round of its pipeline."""
+
+    op: KernelOp
+    gpu: KernelGpu
+    block: ThreadBlock
+    number: int
+    place: str
+    offset: int = 0
+    unit: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.place} {self.op.name}"
+
+
+def payload_of_line(plan: KernelPlan, line_bytes: int) -> int:
+    """Bytes of data that a line of the plan's protocol carries.
+
+    LL: each 8 bytes are 4 of data and 4 of flag; MSCCL++'s packets of 16 bytes are half flag too. LL128: 120 of 128.
+    """
+    if plan.format == "msccl":
+        return {"Simple": line_bytes, "LL": line_bytes // 2, "LL128": line_bytes * 15 // 16}[plan.protocol]
+    packets = any(operand.packet for op in operations(plan) for operand in (*op.sources, *op.targets))
+    return line_bytes // 2 if packets else line_bytes
+
+
+def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> Layout:
+    """The plan's layout for this message with every chunk rounded up to whole lines of ``payload`` bytes.
+
+    Raises
+    ------
+    InputError: the plan does not allow this size; or rounds of its pipelines run over the end of reused scratch.
+    """
+    exact = message_layout(plan, size_bytes)
+    largest = max(exact.at(chunk + 1) - exact.at(chunk) for chunk in range(exact.group_chunks))
+    window = exact.window
+    if window is not None:
+        window = _round_up(window, payload)
+        for op in operations(plan):
+            if op.action == PIPELINE and window % _round_up(op.unit_bytes, payload):
+                raise InputError(
+                    f"rounds of {op.unit_bytes} bytes run over the end of the {window} bytes of scratch that a chunk "
+                    "reuses",
+                    file=plan.file,
+                )
+    return dataclasses.replace(
+        exact,
+        group_units=exact.group_chunks * _round_up(largest, payload),
+        alignment=payload,
+        window=window,
+    )
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: Layout, payload: int) -> Iterator[Step]:
+    """What one thread block does."""
+    for number, op in enumerate(block.operations):
+        if op.action != PIPELINE:
+            yield Step(op, gpu, block, number, f"op {number}")
+            continue
+        unit = _round_up(op.unit_bytes, payload)
+        for turn in range(num_rounds(op, layout, payload)):
+            for inner, body in enumerate(op.operations):
+                yield Step(body, gpu, block, number, f"op {number}.{inner}", turn * unit, unit)
+
+
+def data_range(plan: KernelPlan, layout: Layout, step: Step, operand: Operand) -> tuple[str, int, int]:
+    """Buffer, start and length of an operand, in bytes of data; packets lie in PACKETS."""
+    start, length = layout.span(step.op, operand, step.offset, step.unit)
+    if operand.packet:
+        return PACKETS, start, length
+    return *in_place(plan, layout, operand.rank, operand.buffer, start), length
+
+
+def num_rounds(pipeline: KernelOp, layout: Layout, payload: int) -> int:
+    """How often a pipeline goes through its operations."""
+    return -(-pipeline.num_chunks * layout.at(1) // _round_up(pipeline.unit_bytes, payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of data from ``address`` on; packets of them take twice the room."""
+
+    rank: int
+    address: int
+    length: int
+
+
+class Addresses:
+    """Bases of all buffers, the same on every rank, and the addresses of operands.
+
+    ``fifo_bytes``, ``num_semaphores``: how large those two are on the rank that needs most.
+    """
+
+    def __init__(
+        self, plan: KernelPlan, layout: Layout, line_bytes: int, payload: int, fifo_bytes: int, num_semaphores: int
+    ) -> None:
+        self.plan, self.layout, self.line_bytes, self.payload = plan, layout, line_bytes, payload
+        self.num_packet_lines = 0
+        sizes = self._plan_buffers() | {FIFOS: fifo_bytes, SEMAPHORES: num_semaphores * line_bytes}
+        self.base: dict[str, int] = {}
+        self.buffers: list[Buffer] = []
+        end = 0
+        for name, size in sizes.items():
+            self.base[name] = end
+            if size:
+                self.buffers.append(Buffer(name=name, base=end, size_bytes=size))
+                end = _round_up(end + size, BUFFER_ALIGNMENT)
+
+    def _plan_buffers(self) -> dict[str, int]:
+        """Buffer -> bytes, on the rank that needs most."""
+        plan, layout = self.plan, self.layout
+        sizes = dict.fromkeys((INPUT, OUTPUT, SCRATCH, PACKETS), 0)
+        for gpu in plan.gpus:
+            for name in (INPUT, OUTPUT):
+                chunks = buffer_chunks(plan, gpu.rank, name)
+                buffer, start = in_place(plan, layout, gpu.rank, name, 0)
+                own = gpu.input_chunks if name == INPUT else gpu.output_chunks
+                length = layout.at(chunks if buffer == name else own)
+                sizes[buffer] = max(sizes[buffer], start + length)
+        used = [(o.packet, o.buffer) for op in operations(plan) for o in (*op.sources, *op.targets) if o.buffer != FIFO]
+        scratch = max(self._scratch(gpu.scratch_chunks) for gpu in plan.gpus)
+        if (False, SCRATCH) in used:
+            sizes[SCRATCH] = scratch
+        if any(packet for packet, _ in used):
+            self.num_packet_lines = -(-scratch // self.payload)
+            sizes[PACKETS] = self.num_packet_lines * self.line_bytes
+        return sizes
+
+    def _scratch(self, chunks: int) -> int:
+        window = self.layout.window
+        return chunks * window if window is not None and window < self.layout.at(1) else self.layout.at(chunks)
+
+    def span(self, step: Step, operand: Operand) -> Span:
+        """Where an operand lies."""
+        buffer, start, length = data_range(self.plan, self.layout, step, operand)
+        if operand.packet:
+            start = start // self.payload * self.line_bytes
+        return Span(operand.rank, self.base[buffer] + start, length)
+
+    def semaphore(self, number: int) -> int:
+        """The address of a semaphore: a line of its own."""
+        return self.base[SEMAPHORES] + number * self.line_bytes
+
+    def packet_line(self, address: int) -> int:
+        """The number of a line among the packets of its rank."""
+        return (address - self.base[PACKETS]) // self.line_bytes

@@ -1,0 +1,97 @@
+"""What a built GPU program is asked to be: collective, size, workgroups, protocol. Checked on construction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trine.errors import InputError, nearest
+
+#: How ranks tell each other that data is there. ``simple``: semaphores behind the data; all bytes of a line are data.
+#: ``ll``, ``ll128``: each line carries its own flags; half, or 15/16, of it is data (NCCL's LL and LL128).
+SIMPLE, LL, LL128 = "simple", "ll", "ll128"
+PROTOCOLS = (SIMPLE, LL, LL128)
+
+#: When ranks meet beside the signals that belong to an algorithm's data: before anything is read or written remotely,
+#: after everything has been, both, or neither; ``auto``: what the algorithm usually does.
+SYNCS = ("auto", "none", "start", "end", "both")
+
+#: How a workgroup waits for several peers. ``joint``: their signals add up on one semaphore, of which it takes all at once,
+#: as kernels do in which one thread polls for each peer; ``single``: one semaphore for each, one wait after the other.
+JOINT, SINGLE = "joint", "single"
+WAITS = (JOINT, SINGLE)
+
+MAX_SIZE_BYTES = 1 << 40
+MAX_OPERANDS = 100_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelOptions:
+    """What a builder is given.
+
+    num_ranks: at least 2. size_bytes: as nccl-tests counts it: all_gather the output, reduce_scatter the input,
+    all_reduce and all_to_all the buffer of a rank. workgroups: of each rank; wavefronts: of each workgroup. protocol:
+    one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: of the GPU model. unroll: requests of a wavefront in flight, 0:
+    what the GPU model says.
+
+    Raises
+    ------
+    InputError: a number out of range, an unknown protocol, sync or waits.
+    """
+
+    op: str
+    num_ranks: int
+    size_bytes: int
+    workgroups: int = 32
+    wavefronts: int = 8
+    protocol: str = SIMPLE
+    sync: str = "auto"
+    waits: str = JOINT
+    line_bytes: int = 128
+    unroll: int = 0
+
+    def __post_init__(self) -> None:
+        _in_range("num_ranks", self.num_ranks, 2, 4096)
+        _in_range("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
+        _in_range("workgroups", self.workgroups, 1, 4096)
+        _in_range("wavefronts", self.wavefronts, 1, 64)
+        _in_range("line_bytes", self.line_bytes, 16, 4096)
+        _in_range("unroll", self.unroll, 0, 4096)
+        if self.line_bytes % 16:
+            raise InputError(f"must be a multiple of 16, got {self.line_bytes}", field="line_bytes")
+        for field, value, known in (
+            ("protocol", self.protocol, PROTOCOLS),
+            ("sync", self.sync, SYNCS),
+            ("waits", self.waits, WAITS),
+        ):
+            if value not in known:
+                raise InputError(f"unknown {field} {value!r}{nearest(value, known)}", field=field)
+
+    @property
+    def flagged(self) -> bool:
+        """Whether lines carry flags, so that no semaphores are needed behind the data."""
+        return self.protocol != SIMPLE
+
+    @property
+    def step_bytes(self) -> int:
+        """Payload of a line."""
+        return {SIMPLE: self.line_bytes, LL: self.line_bytes // 2, LL128: self.line_bytes * 15 // 16}[self.protocol]
+
+    @property
+    def distances(self) -> range:
+        """Of all other ranks: rank + d modulo ranks."""
+        return range(1, self.num_ranks)
+
+    def lines(self, parts: int = 1) -> int:
+        """Lines of one part of the payload; a partial line costs a line."""
+        part_bytes = -(-self.size_bytes // parts)
+        return -(-part_bytes // self.step_bytes)
+
+    def syncs(self, usual: str) -> tuple[bool, bool]:
+        """Whether ranks meet at the start, and at the end, where ``usual`` is what the algorithm does by itself."""
+        sync = usual if self.sync == "auto" else self.sync
+        return sync in ("start", "both"), sync in ("end", "both")
+
+
+def _in_range(field: str, value: int, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(f"must be a whole number from {least} to {most}, got {value!r}", field=field)

@@ -1,0 +1,230 @@
+"""State of the load-store event loop as arrays, and the numbers that the loop and its shell exchange.
+
+Everything that can have an event of its own is an *entity* with one number: CUs, then places of wavefronts, then
+dispatchers (one a GPU), then requests (and packets, and flows of them), whose number grows with the run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+Int32: TypeAlias = npt.NDArray[np.int32]
+Int8: TypeAlias = npt.NDArray[np.int8]
+
+#: Why the loop came back: nothing more can happen; the budget of events is spent; too few free requests or lines; the
+#: instant to stop at has come; time is over; nothing happens but polls that nobody will ever answer.
+FINISHED, PAUSED, REQUESTS_FULL, LINES_FULL, STOPPED, OVERFLOW, STUCK = range(7)
+
+#: Buckets of the time wheel are 64 ps wide: events of one bucket are sorted by one int64: 6 bits of time, then the key.
+BUCKET_BITS = 6
+NUM_BUCKETS = 1 << 16
+#: Keys: what it is (3 bits), distance of the requester (13), place of the wavefront in its GPU (15), number of the
+#: request (14), rank of the requester (12).
+SHIFT_SEQ, SHIFT_WAVE, SHIFT_LABEL, SHIFT_CLASS, SHIFT_TIME = 12, 26, 41, 54, 57
+MAX_RANKS, MAX_WAVES = 1 << 12, 1 << 15
+MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS = range(1, 7)
+
+#: Free requests and lines that one turn of the loop may need.
+MARGIN = 8
+
+#: An entity: 8 int64 words, or 16 int32 halves. ``word[8 * i + field]``, ``half[16 * i + field]``.
+#: OWN_KEY: its key at places of its requester's GPU. POS, END: hops that are left of this leg. BASE: first resource of
+#: the GPU that it is in. SIZE: 0 with data, 1 without; 2 and 3 packets with and without;
+#: 4 more: it is a poll, refused before.
+ENTITY_WORDS, ENTITY_HALVES = 8, 16
+TIME_PS, KEY, OWN_KEY = 0, 1, 2
+POS, END, STAGE, NEXT, BASE, SIZE, LEG, PAIR, WAVE, LINE = 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#: The rest of a request: ``cold[8 * r + field]``, r counted from the first request. KIND: of KINDS; WAY_OUT, WAY_BACK:
+#: indices of ways. SEMAPHORE: absolute, -1 none. AMOUNT: of a semaphore; bytes of a packet. FLOW: that a packet is of.
+COLD = 8
+ADDRESS, ISSUED_PS, KIND, CHANNEL, WAY_OUT, WAY_BACK, SEMAPHORE, AMOUNT = range(8)
+#: A flow of packets has other fields in their place: its bytes; packets that have not left the first link, and that have
+#: not arrived; its task (-1: of a wavefront); its first way and how many. The next flow to the same peer is in LINE. A packet
+#: has its flow in ADDRESS, its number in CHANNEL, its way in WAY_OUT, its bytes in AMOUNT.
+TOTAL_BYTES, NOT_LEFT, TASK, NOT_ARRIVED, FIRST_WAY = 0, 1, 3, 4, 5
+NUMBER = CHANNEL
+KIND_LOAD, KIND_STORE, KIND_ACQUIRE, KIND_RELEASE, KIND_PACKET, KIND_FLOW = range(6)
+
+#: Where a request is, when its event comes.
+(S_HOP, S_EGRESS, S_LEFT, S_MEMORY, S_CHANNEL, S_DONE, S_ANSWER, S_ALU, S_RETRY, S_FLOW, S_ARRIVED, S_DELIVERED,
+ S_KNOWN) = range(13)  # fmt: skip
+
+#: A wavefront: 16 int32. GROUP: workgroup; INDEX of it among COUNT; AT_LINE, AT_OPERAND: what it issues next; PLACES that
+#: it holds; UNFINISHED lines, releases, dmas; DOING: of the states below; QUEUE: the next in its CU's queue; SIBLING: the
+#: next of its workgroup; CURRENT: line that it issues reads of.
+WAVE_HALVES = 16
+(W_OP, W_END, W_GROUP, W_INDEX, W_COUNT, W_LINE, W_OPERAND, W_PLACES, W_UNFINISHED, W_DOING, W_CU, W_SEQ, W_QUEUE,
+ W_SIBLING, W_CURRENT, W_UNROLL) = range(16)  # fmt: skip
+#: What it is doing; D_GONE: the place is free; D_OVER: the wavefront has ended, its workgroup has not.
+D_GONE, D_NEW, D_QUEUED, D_FULL, D_COUNTING, D_DRAINING, D_ACQUIRING, D_BARRIER, D_COMPUTING, D_OVER = range(10)
+
+#: A CU: 8 int32: queue of wavefronts, queue of lines and polls (2 * line, or 2 * request + 1), places taken, whether it
+#: has an event, workgroups and wavefronts that it holds.
+CU_HALVES = 8
+C_HEAD, C_TAIL, C_LINES, C_LAST_LINE, C_PLACES, C_PENDING, C_GROUPS, C_WAVES = range(8)
+#: and 4 int64: when it may issue again, when its ALU is free, how long it has had no place left, and since when (-1).
+CU_WORDS = 4
+C_READY_PS, C_ALU_PS, C_FULL_PS, C_FULL_SINCE = range(4)
+
+#: A line at work: 8 int32. READS that are out or to come; WRITES to issue; UNPOSTED, UNACKNOWLEDGED writes; SINGLE: each
+#: write has a place of its own.
+LINE_HALVES = 8
+L_WAVE, L_OP, L_NUMBER, L_READS, L_WRITES, L_UNPOSTED, L_UNACKED, L_NEXT = range(8)
+
+#: A resource: 4 int64: when it is free, messages with data and without, ps that it was busy.
+RESOURCE_WORDS = 4
+R_FREE_PS, R_DATA, R_CONTROL, R_BUSY_PS = range(4)
+
+#: A hop: 4 int64: resource, ps that data and control take, latency behind. Rows of the fabric have the label of the key
+#: and the rate in rows of their own.
+HOP_WORDS = 4
+H_RESOURCE, H_DATA_PS, H_CONTROL_PS, H_AFTER_PS = range(4)
+
+#: Scalars that survive from one call of the loop to the next.
+(NOW, OPEN, NUM_OPEN, AT_OPEN, IN_WHEEL, NUM_HEAP, NUM_TODO, NUM_READY, NUM_DONE, FREE_REQUEST, NUM_FREE_REQUESTS, FREE_LINE,
+ NUM_FREE_LINES, NUM_EVENTS, NUM_ISSUED, STOP_PS, KICK_CU, KICK_GPU, WAKE, INJECT, INJECT_NUMBER, INJECT_END, DELIVER, BEGIN, TICK, POLLERS,
+ QUEUED_POLLS, CU_EVENTS, IDLE) = range(29)  # fmt: skip
+NUM_SCALARS = 29
+POLL = 4
+
+#: Numbers of the GPU model and the system, read only: ``numbers[...]``.
+(N_GPUS, N_CUS, N_CHANNELS, N_PORTS, N_WAVES, N_RESOURCES, N_LINE_BYTES, N_ISSUE_PS, N_MAX_PLACES, N_UNROLL, N_POSTED,
+ N_MEMORY_PS, N_LAST_CHANNEL, N_FIRST_SLICE, N_MEM_DATA_PS, N_MEM_CONTROL_PS, N_L2_DATA_PS, N_L2_CONTROL_PS, N_L2_PS, N_SETS,
+ N_WAYS, N_MEM_INTERLEAVE, N_PORT_INTERLEAVE, N_HASHED, N_FAIR, N_LAUNCH_PS, N_DISPATCH_PS, N_BARRIER_PS, N_POLL_PS, N_DMA_PS,
+ N_PACKET_BYTES, N_PACKET_HEADER, N_CYCLE_PS, N_REDUCE_PER_CYCLE, N_MAX_GROUPS, N_TASKS, N_KERNELS, N_FIRST_WAVE,
+ N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_CHANNEL, N_MAX_WAVES) = range(42)  # fmt: skip
+NUM_NUMBERS = 42
+
+
+class Ways(NamedTuple):
+    """Hops, and where the paths are among them. Read only but for what numba wants writable.
+
+    hops: int64[rows * 4]. label: int32[rows], of rows of the fabric. rate: int64[rows], bytes/s; leaves:
+        int8[rows], 1: the link leads out of a GPU.
+    cu_channel, cu_port, channel_port, port_channel, channel_cu, port_cu: int32, path i, j is rows
+        table[i * columns + j] to table[i * columns + j + 1].
+    pair_gpu, pair_label: int32[pairs]; pair_out, pair_back: int32[pairs + 1]: ways there and back; pair_latency: int64[pairs], of
+        the links back. way: int32[ways * 4]: first row, end, port out, port in. route_way: int32[routes of the task graph].
+    """
+
+    hops: Int64
+    label: Int32
+    rate: Int64
+    leaves: Int8
+    cu_channel: Int32
+    cu_port: Int32
+    channel_port: Int32
+    port_channel: Int32
+    channel_cu: Int32
+    port_cu: Int32
+    pair_gpu: Int32
+    pair_label: Int32
+    pair_out: Int32
+    pair_back: Int32
+    pair_latency: Int64
+    way: Int32
+    route_way: Int32
+
+
+class Code(NamedTuple):
+    """The program (model/gpuprogram.py), read only. reads: int32[ops], operands of each that are sources. pair: int32[operands],
+    -1: the own GPU. semaphore: int32[operands], absolute. rank_bits: int64[gpus], the rank as part of keys."""
+
+    kind: Int8
+    amount: Int64
+    unroll: Int32
+    operands: Int64
+    reads: Int32
+    role: Int8
+    address: Int64
+    step: Int32
+    pair: Int32
+    semaphore: Int32
+    workgroups: Int64
+    kernels: Int64
+    kernel_gpu: Int32
+    kernel_waves: Int32
+    kernel_task: Int32
+    group_kernel: Int32
+    cu_gpu: Int32
+    task_kernel: Int32
+    task_route: Int32
+    entry_ps: Int64
+    rank_bits: Int64
+
+
+class Entities(NamedTuple):
+    """Events and requests, modified in place. ``fresh``: int32, stack of free requests."""
+
+    word: Int64
+    half: Int32
+    cold: Int64
+    fresh: Int32
+
+
+class Wheel(NamedTuple):
+    """head: int32[buckets], -1: empty. open_key, open_id: events of the open bucket, sorted from AT_OPEN to NUM_OPEN.
+    heap: what is too far away, and tasks."""
+
+    head: Int32
+    open_key: Int64
+    open_id: Int32
+    heap: Int64
+
+
+class Machine(NamedTuple):
+    """GPUs, modified in place.
+
+    wave: int32[places * 16]; wave_since: int64[places], when its state began; wave_full: int64[places], how long its CU had had no
+    place when it joined the queue. cu: int32[cus * 8]; cu_word: int64[cus * 4]. line: int32[lines * 8]; free_lines: stack.
+    resource: int64[resources * 4]. queue: int32[resources * 6] where arbitration is fair: busy, turn, heads and tails.
+    semaphore: int32; waiting: int32[semaphores * 2], heads and tails of requests that the memory has not answered.
+    group_left, group_at: int32[workgroups]: wavefronts that run, that are at the barrier; group_first: its first wavefront.
+    kernel: int32[kernels * 3]: next workgroup to start (of its own), workgroups left, next in the GPU's queue.
+    gpu: int32[gpus * 4]: queue of kernels, CU to look at next, whether its dispatcher has an event; gpu_ready: int64[gpus].
+    todo: int32[places], stack of wavefronts to go on. chain: int32[pairs * 3]: dmas to each
+    peer: the first that has not been delivered, the last, the one that enters the first link.
+    tag, stamp: int64[lines of all L2], stamp negative: dirty... see _cache.py.
+    """
+
+    wave: Int32
+    wave_since: Int64
+    wave_full: Int64
+    cu: Int32
+    cu_word: Int64
+    line: Int32
+    free_lines: Int32
+    resource: Int64
+    queue: Int32
+    semaphore: Int32
+    waiting: Int32
+    group_left: Int32
+    group_at: Int32
+    group_first: Int32
+    kernel: Int32
+    gpu: Int32
+    gpu_ready: Int64
+    todo: Int32
+    chain: Int32
+    tag: Int64
+    stamp: Int64
+
+
+class Seen(NamedTuple):
+    """What the records need, modified in place: as in model/gpurecords.py. counts: int64[gpus * 9]."""
+
+    op_start: Int64
+    op_end: Int64
+    group_start: Int64
+    group_end: Int64
+    group_cu: Int32
+    state: Int64
+    counts: Int64
+
+
+(N_LOADS, N_STORES, N_ACQUIRES, N_RELEASES, N_POLLS, N_LOAD_PS, N_PACKETS, N_HITS, N_MISSES) = range(9)
+NUM_COUNTS = 9

@@ -1,0 +1,117 @@
+"""Whether the numbers of a GPU model go together; errors name the field as files spell it."""
+
+from __future__ import annotations
+
+from trine.errors import SpecError, nearest
+from trine.gpu.model_fields import values
+from trine.model.gpumodel import CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, MESH, GpuModel
+from trine.units import PS_PER_S, format_bytes
+
+#: Of every count: more is taken for a mistake.
+MAX_COUNT = 1 << 14
+#: Times of a second and more, lines, headers and packets of more than this are taken for mistakes.
+MAX_PS = PS_PER_S
+MAX_MESSAGE_BYTES = 1 << 20
+_MAY_BE_ZERO = ("noc.rows", "noc.cols", "dma.header")
+_WORDS = {
+    "noc.kind": (MESH, CROSSBAR),
+    "ports.choice": (INTERLEAVED, HASHED),
+    "ports.arbitration": (FIFO, FAIR),
+}
+
+
+def check_model(model: GpuModel, file: object = None) -> GpuModel:
+    """The model itself, if its numbers go together.
+
+    Raises
+    ------
+    SpecError: names file (or the model) and field, and the nearest value that would do.
+    """
+    where = file or f"GPU model {model.name!r}"
+    for problem in (_ranges(model), _network(model), _lines(model), _cache(model)):
+        if problem is not None:
+            field, message = problem
+            raise SpecError(message, file=where, field=field)
+    return model
+
+
+Problem = tuple[str, str] | None
+
+
+def _ranges(model: GpuModel) -> Problem:
+    for field, value in values(model):
+        path = field.path
+        if path in _WORDS:
+            if value not in _WORDS[path]:
+                return path, f"unknown {path.split('.')[1]} {value!r}{nearest(str(value), _WORDS[path])}"
+        elif isinstance(value, int) and not isinstance(value, bool):
+            lowest = 0 if field.unit == "time" or path in _MAY_BE_ZERO else 1
+            highest = _highest(path, field.unit)
+            if not lowest <= value <= highest:
+                return path, f"must be from {lowest} to {highest}, got {value}"
+    return None
+
+
+def _highest(path: str, unit: str) -> int:
+    if unit == "time":
+        return MAX_PS
+    if path == "l2.capacity":
+        return 1 << 40
+    return MAX_MESSAGE_BYTES if unit == "bytes" else MAX_COUNT if not unit else 1 << 62
+
+
+def _network(model: GpuModel) -> Problem:
+    noc = model.noc
+    if noc.kind == CROSSBAR:
+        for name, size in (("rows", noc.rows), ("cols", noc.cols)):
+            if size:
+                return f"noc.{name}", f"a crossbar has no {name}; they go with 'kind: mesh'"
+        return None
+    for name, size in (("rows", noc.rows), ("cols", noc.cols)):
+        if size < 1:
+            return f"noc.{name}", "is missing: a mesh has 'rows' and 'cols'"
+    if noc.rows * noc.cols > MAX_COUNT:
+        return "noc.rows", f"{noc.rows} x {noc.cols} routers are more than {MAX_COUNT}"
+    channels, ports = edge_routers(noc.rows, noc.cols)
+    return _spread("memory.channels", model.memory.num_channels, channels, "top and bottom row") or _spread(
+        "ports.count", model.ports.count, ports, "left and right column"
+    )
+
+
+def edge_routers(rows: int, cols: int) -> tuple[int, int]:
+    """How many routers of a mesh have memory channels (top and bottom row), and ports (left and right column)."""
+    return cols * min(rows, 2), rows * min(cols, 2)
+
+
+def _spread(path: str, count: int, places: int, where: str) -> Problem:
+    """Evenly: so many at each router, or one at every so manieth."""
+    if count % places == 0 or places % count == 0:
+        return None
+    fits = [n for n in range(1, count + places + 1) if n % places == 0 or places % n == 0]
+    best = min(fits, key=lambda n: (abs(n - count), n))
+    return path, f"{count} do not spread evenly over the {places} routers of {where}; {best} would"
+
+
+def _lines(model: GpuModel) -> Problem:
+    line = model.line_bytes
+    for path, size in (
+        ("memory.interleave", model.memory.interleave_bytes),
+        ("ports.interleave", model.ports.interleave_bytes),
+    ):
+        if size % line:
+            near = max(1, round(size / line)) * line
+            return path, f"{size} B is no multiple of the line of {line} B; {near} B is"
+    return None
+
+
+def _cache(model: GpuModel) -> Problem:
+    if model.l2 is None:
+        return None
+    step = model.memory.num_channels * model.l2.ways * model.line_bytes
+    if model.l2.capacity_bytes % step == 0:
+        return None
+    near = max(1, round(model.l2.capacity_bytes / step)) * step
+    return "l2.capacity", (
+        f"{format_bytes(model.l2.capacity_bytes)} is no whole number of sets of {model.l2.ways} lines of "
+        f"{model.line_bytes} B in each of {model.memory.num_channels} slices; {near} B is"
+    )

@@ -1,0 +1,306 @@
+"""Shell of the compiled load-store loop: makes its state, grows it, reports progress, raises. Imports numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+import numpy.typing as npt
+
+import trine.gpu._state as S
+from trine._jit import is_cold
+from trine.engine._state import END_PS, READY_PS, START_PS, WORDS, Tasks
+from trine.engine.compiled import new_tasks
+from trine.errors import SimulationError
+from trine.gpu._acts import finish_states
+from trine.gpu._loop import advance
+from trine.gpu._state import Code, Entities, Int64, Machine, Seen, Ways, Wheel
+from trine.gpu.outcome import GpuOutcome
+from trine.gpu.system import GpuSystem
+from trine.gpu.tables import Lanes, lane_columns, make_code, make_numbers, make_ways, requests_in_all
+from trine.model.gpurecords import STATE_NAMES, GpuRecords
+from trine.model.taskgraph import Records
+from trine.network._limits import MAX_PS
+
+#: Events between two looks at the clock and at Ctrl-C: some 50 ms.
+BUDGET = 1 << 20
+PROGRESS_S = 0.25
+FIRST_REQUESTS = 1 << 14
+MAX_REQUESTS = 1 << 27
+
+#: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
+Progress = Callable[[int, int, int], None]
+
+
+@dataclass(slots=True)
+class State:
+    """All that the loop works on; ``entities``, ``wheel`` and ``machine`` are replaced by larger ones when they are full."""
+
+    tasks: Tasks
+    code: Code
+    ways: Ways
+    entities: Entities
+    wheel: Wheel
+    machine: Machine
+    seen: Seen
+    scalars: Int64
+    numbers: Int64
+    lanes: Lanes
+
+
+def simulate(
+    system: GpuSystem,
+    progress: Progress | None = None,
+    until_ps: int | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> GpuOutcome:
+    """Run ``system``; stops early at ``until_ps`` or on Ctrl-C.
+
+    Raises
+    ------
+    DeadlockError: nothing can happen any more; names the wavefronts that wait.
+    SimulationError: simulated time passes 106 days.
+    """
+    if on_compile is not None and is_cold(advance):
+        on_compile()
+    state = new_state(system)
+    if until_ps is not None:
+        state.scalars[S.STOP_PS] = until_ps
+    finished = _drive(state, system, progress)
+    if finished and state.scalars[S.NUM_DONE] < system.graph.num_tasks:
+        raise _deadlock(state, system)
+    return _outcome(state, system, finished)
+
+
+def new_state(system: GpuSystem) -> State:
+    """The state at 0, before anything has happened."""
+    ways, pair, lanes = make_ways(system)
+    code = make_code(system, pair)
+    numbers = make_numbers(system)
+    tasks, num_ready = new_tasks(system.graph, 0)
+    first = int(numbers[S.N_FIRST_REQUEST])
+    scalars = np.zeros(S.NUM_SCALARS, np.int64)
+    for which in (S.KICK_CU, S.KICK_GPU, S.WAKE, S.INJECT, S.DELIVER, S.BEGIN):
+        scalars[which] = -1
+    scalars[S.NUM_READY] = num_ready
+    scalars[S.NUM_FREE_REQUESTS] = scalars[S.NUM_FREE_LINES] = FIRST_REQUESTS
+    scalars[S.STOP_PS] = MAX_PS
+    total = first + FIRST_REQUESTS
+    heap_room = total + system.graph.num_tasks + system.program.num_kernels + 1
+    entities = Entities(
+        word=np.zeros(total * S.ENTITY_WORDS, np.int64),
+        half=np.zeros(total * S.ENTITY_HALVES, np.int32),
+        cold=np.zeros(FIRST_REQUESTS * S.COLD, np.int64),
+        fresh=np.arange(total - 1, first - 1, -1, dtype=np.int32),
+    )
+    wheel = Wheel(
+        head=np.full(S.NUM_BUCKETS, -1, np.int32),
+        open_key=np.zeros(total + 1, np.int64),
+        open_id=np.zeros(total + 1, np.int32),
+        heap=np.zeros(2 * heap_room, np.int64),
+    )
+    program = system.program
+    return State(
+        tasks=tasks,
+        code=code,
+        ways=ways,
+        entities=entities,
+        wheel=wheel,
+        machine=_new_machine(system, numbers, lanes, len(ways.pair_gpu)),
+        seen=Seen(
+            op_start=np.full(program.num_ops, -1, np.int64),
+            op_end=np.full(program.num_ops, -1, np.int64),
+            group_start=np.full(program.num_workgroups, -1, np.int64),
+            group_end=np.full(program.num_workgroups, -1, np.int64),
+            group_cu=np.full(program.num_workgroups, -1, np.int32),
+            state=np.zeros(system.num_gpus * system.model.num_cus * len(STATE_NAMES), np.int64),
+            counts=np.zeros(system.num_gpus * S.NUM_COUNTS, np.int64),
+        ),
+        scalars=scalars,
+        numbers=numbers,
+        lanes=lanes,
+    )
+
+
+def _new_machine(system: GpuSystem, numbers: Int64, lanes: Lanes, pairs: int) -> Machine:
+    program, model = system.program, system.model
+    num_cus = system.num_gpus * model.num_cus
+    places = num_cus * int(numbers[S.N_WAVES])
+    resources = system.num_gpus * system.layout.num_resources + len(lanes.number)
+    cu = np.zeros((num_cus, S.CU_HALVES), np.int32)
+    cu[:, [S.C_HEAD, S.C_TAIL, S.C_LINES, S.C_LAST_LINE]] = -1
+    cu_word = np.zeros((num_cus, S.CU_WORDS), np.int64)
+    cu_word[:, S.C_FULL_SINCE] = -1
+    queue = np.full((resources if numbers[S.N_FAIR] else 0, 6), -1, np.int32)
+    queue[:, :2] = 0
+    kernel = np.zeros((program.num_kernels, 3), np.int32)
+    kernel[:, 1] = np.diff(program.kernel_ptr)
+    kernel[:, 2] = -1
+    gpu = np.zeros((system.num_gpus, 4), np.int32)
+    gpu[:, :2] = -1
+    semaphores = program.semaphores.reshape(-1).astype(np.int64)
+    cached = int(system.num_gpus * model.memory.num_channels * numbers[S.N_SETS] * numbers[S.N_WAYS])
+    return Machine(
+        wave=np.zeros(places * S.WAVE_HALVES, np.int32),
+        wave_since=np.zeros(places, np.int64),
+        wave_full=np.zeros(places, np.int64),
+        cu=cu.reshape(-1),
+        cu_word=cu_word.reshape(-1),
+        line=np.zeros(FIRST_REQUESTS * S.LINE_HALVES, np.int32),
+        free_lines=np.arange(FIRST_REQUESTS - 1, -1, -1, dtype=np.int32),
+        resource=np.zeros(resources * S.RESOURCE_WORDS, np.int64),
+        queue=queue.reshape(-1),
+        semaphore=semaphores,
+        waiting=np.full(2 * len(semaphores), -1, np.int32),
+        group_left=np.zeros(program.num_workgroups, np.int32),
+        group_at=np.zeros(program.num_workgroups, np.int32),
+        group_first=np.full(program.num_workgroups, -1, np.int32),
+        kernel=kernel.reshape(-1),
+        gpu=gpu.reshape(-1),
+        gpu_ready=np.zeros(system.num_gpus, np.int64),
+        todo=np.zeros(places + 8, np.int32),
+        chain=np.full(3 * pairs, -1, np.int32),
+        tag=np.zeros(cached, np.int64),
+        stamp=np.zeros(cached, np.int64),
+    )
+
+
+def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
+    """Let everything happen that can happen; False: stopped before."""
+    total = requests_in_all(system)
+    scalars = state.scalars
+    reported = monotonic()
+    while True:
+        try:
+            status = int(
+                advance(
+                    state.tasks, state.code, state.ways, state.entities, state.wheel, state.machine, state.seen, scalars,
+                    state.numbers, BUDGET,
+                )
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            return False
+        if status in (S.FINISHED, S.STUCK):
+            return True
+        if status == S.STOPPED:
+            return False
+        if status == S.OVERFLOW:
+            raise SimulationError(f"simulated time passes {MAX_PS // 10**12} s")
+        if status == S.REQUESTS_FULL:
+            _more_requests(state)
+        elif status == S.LINES_FULL:
+            _more_lines(state)
+        if progress is not None and monotonic() - reported > PROGRESS_S:
+            progress(int(scalars[S.NUM_ISSUED]), total, int(scalars[S.NOW]))
+            reported = monotonic()
+
+
+def _more_requests(state: State) -> None:
+    """Twice as many; those that exist keep their numbers."""
+    first = int(state.numbers[S.N_FIRST_REQUEST])
+    before = len(state.entities.cold) // S.COLD
+    if before >= MAX_REQUESTS:
+        raise SimulationError(f"{before} requests are in flight at a time: the program issues more than memory can hold")
+    total = first + 2 * before
+    old = state.entities
+    fresh = np.empty(2 * before, np.int32)
+    free = int(state.scalars[S.NUM_FREE_REQUESTS])
+    fresh[:before] = np.arange(total - 1, total - 1 - before, -1)
+    fresh[before : before + free] = old.fresh[:free]
+    state.scalars[S.NUM_FREE_REQUESTS] = before + free
+    state.entities = Entities(
+        word=_longer(old.word, total * S.ENTITY_WORDS),
+        half=_longer(old.half, total * S.ENTITY_HALVES),
+        cold=_longer(old.cold, 2 * before * S.COLD),
+        fresh=fresh,
+    )
+    state.wheel = Wheel(
+        head=state.wheel.head,
+        open_key=_longer(state.wheel.open_key, total + 1),
+        open_id=_longer(state.wheel.open_id, total + 1),
+        heap=_longer(state.wheel.heap, len(state.wheel.heap) + 2 * before),
+    )
+
+
+def _more_lines(state: State) -> None:
+    machine, scalars = state.machine, state.scalars
+    before = len(machine.line) // S.LINE_HALVES
+    if before >= MAX_REQUESTS:
+        raise SimulationError(f"{before} lines are at work at a time: the program begins more than memory can hold")
+    free = int(scalars[S.NUM_FREE_LINES])
+    stack = np.empty(2 * before, np.int32)
+    stack[:before] = np.arange(2 * before - 1, before - 1, -1)
+    stack[before : before + free] = machine.free_lines[:free]
+    scalars[S.NUM_FREE_LINES] = before + free
+    state.machine = machine._replace(line=_longer(machine.line, 2 * before * S.LINE_HALVES), free_lines=stack)
+
+
+def _longer(array: npt.NDArray[np.generic], length: int) -> npt.NDArray[np.generic]:
+    longer = np.zeros(length, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _deadlock(state: State, system: GpuSystem) -> SimulationError:
+    from trine.gpu.stuck import stuck_error
+
+    return stuck_error(state, system)
+
+
+def _outcome(state: State, system: GpuSystem, finished: bool) -> GpuOutcome:
+    word, scalars = state.tasks.word, state.scalars
+    num_tasks = system.graph.num_tasks
+    if not finished:
+        finish_states(state.code, state.machine, state.seen, scalars)
+    records = Records(
+        ready_ps=word[READY_PS : num_tasks * WORDS : WORDS].copy(),
+        start_ps=word[START_PS : num_tasks * WORDS : WORDS].copy(),
+        end_ps=word[END_PS : num_tasks * WORDS : WORDS].copy(),
+        num_events=int(scalars[S.NUM_EVENTS]),
+        engine="compiled",
+        network="loadstore",
+    )
+    return GpuOutcome(records, gpu_records(state, system), finished)
+
+
+def gpu_records(state: State, system: GpuSystem) -> GpuRecords:
+    """What has happened so far."""
+    seen, gpus = state.seen, system.num_gpus
+    resource = state.machine.resource.reshape(-1, S.RESOURCE_WORDS)
+    inside = gpus * system.layout.num_resources
+    own, lane = resource[:inside].reshape(gpus, -1, S.RESOURCE_WORDS), resource[inside:]
+    counts = seen.counts.reshape(gpus, S.NUM_COUNTS)
+    links, numbers = lane_columns(state.lanes)
+    return GpuRecords(
+        ranks=system.ranks,
+        gpu_of=system.gpu_of,
+        workgroup_start_ps=seen.group_start,
+        workgroup_end_ps=seen.group_end,
+        workgroup_cu=seen.group_cu,
+        op_start_ps=seen.op_start,
+        op_end_ps=seen.op_end,
+        state_ps=seen.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
+        resource_data=own[:, :, S.R_DATA].copy(),
+        resource_control=own[:, :, S.R_CONTROL].copy(),
+        resource_busy_ps=own[:, :, S.R_BUSY_PS].copy(),
+        lane_link=np.array(links, np.int32),
+        lane_number=np.array(numbers, np.int32),
+        lane_data=lane[:, S.R_DATA].copy(),
+        lane_control=lane[:, S.R_CONTROL].copy(),
+        lane_busy_ps=lane[:, S.R_BUSY_PS].copy(),
+        loads=counts[:, S.N_LOADS].copy(),
+        stores=counts[:, S.N_STORES].copy(),
+        acquires=counts[:, S.N_ACQUIRES].copy(),
+        releases=counts[:, S.N_RELEASES].copy(),
+        polls=counts[:, S.N_POLLS].copy(),
+        load_latency_ps=counts[:, S.N_LOAD_PS].copy(),
+        packets=counts[:, S.N_PACKETS].copy(),
+        l2_hits=counts[:, S.N_HITS].copy(),
+        l2_misses=counts[:, S.N_MISSES].copy(),
+        resources=system.layout.names,
+        end_ps=int(state.scalars[S.NOW]),
+        num_events=int(state.scalars[S.NUM_EVENTS]),
+        engine="compiled",
+    )

@@ -1,0 +1,65 @@
+"""What follows from a GPU model on paper: how long one load takes when nothing else is going on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from trine.gpu.layout import CHANNEL, CU, PORT, Hop, Layout, layout_of
+from trine.model.gpumodel import GpuModel
+from trine.units import transfer_ps
+
+
+def local_load_ps(model: GpuModel, *, hit: bool) -> int:
+    """A load of one line of the own memory, mean over CUs and channels; ``hit``: in the L2.
+
+    From the queue of the CU's link to the answer's arrival (docs/design/gpu-model.md).
+    """
+    layout = layout_of(model)
+    cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
+    total = sum(_there_and_back(layout, CU, cu, channel) for cu in cus for channel in channels)
+    return int(Fraction(total, len(cus) * len(channels))) + _memory_ps(model, hit)
+
+
+def remote_load_ps(model: GpuModel, way_ps: int, back_ps: int, *, hit: bool) -> int:
+    """A load of one line of another GPU, mean over its CUs, ports and channels.
+
+    ``way_ps``, ``back_ps``: of the fabric, from port to port with all serialisations, for the request and the answer.
+    """
+    layout = layout_of(model)
+    cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
+    ports = range(model.ports.count)
+    here = sum(_round(layout, CU, cu, PORT, port) for cu in cus for port in ports)
+    there = sum(_there_and_back(layout, PORT, port, channel) for port in ports for channel in channels)
+    inside = Fraction(here, len(cus) * len(ports)) + Fraction(there, len(channels) * len(ports))
+    return int(inside) + _memory_ps(model, hit) + way_ps + back_ps
+
+
+def _samples(count: int) -> Sequence[int]:
+    """All of a few, else every so manieth: the places of a mesh repeat."""
+    return range(count) if count <= 128 else range(0, count, count // 64)
+
+
+def _there_and_back(layout: Layout, kind: str, i: int, channel: int) -> int:
+    return _round(layout, kind, i, CHANNEL, channel)
+
+
+def _round(layout: Layout, kind: str, i: int, other: str, j: int) -> int:
+    """The request one way, the answer with its line the other."""
+    model = layout.model
+    out = layout.path(kind, i, other, j)
+    back = layout.path(other, j, kind, i)
+    return _path_ps(layout, out, model.header_bytes) + _path_ps(layout, back, model.header_bytes + model.line_bytes)
+
+
+def _path_ps(layout: Layout, path: Sequence[Hop], num_bytes: int) -> int:
+    rates = layout.bytes_per_s
+    return sum(transfer_ps(num_bytes, int(rates[hop.resource])) + hop.after_ps for hop in path)
+
+
+def _memory_ps(model: GpuModel, hit: bool) -> int:
+    line, memory, l2 = model.line_bytes, model.memory, model.l2
+    total = 0 if l2 is None else transfer_ps(line, l2.bytes_per_s) + l2.latency_ps
+    if hit:
+        return total
+    return total + transfer_ps(line, memory.bytes_per_s) + memory.latency_ps

@@ -1,0 +1,174 @@
+"""The GPU model in plain Python: the readable definition of docs/design/gpu-model.md, the oracle of the compiled loop.
+
+Slow (about 10**5 events a second); shares no code with the kernels, only the description of the machine. The parts:
+``reference_agenda`` (events in order, servers), ``_messages``, ``_memory`` (requests, answers and what they reach),
+``_operations``, ``_wavefronts``, ``_cus`` (who issues what when), ``_packets`` (copy engines, NICs, transfers),
+``_tasks`` (task graph, workgroups to CUs), ``_stuck`` (deadlocks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.gpu.outcome import GpuOutcome
+from trine.gpu.reference_agenda import Agenda
+from trine.gpu.reference_cus import answered, posted
+from trine.gpu.reference_memory import Memory
+from trine.gpu.reference_messages import Messages, Wires
+from trine.gpu.reference_packets import CopyEngines, Packets, Transfers
+from trine.gpu.reference_stuck import explain, is_futile
+from trine.gpu.reference_tasks import Gpu, Tasks, WorkgroupColumns
+from trine.gpu.reference_wavefronts import Shop, Wavefront
+from trine.gpu.system import GpuSystem
+from trine.model.gpuprogram import DATA_OPS, DMA
+from trine.model.gpurecords import GpuRecords
+from trine.model.taskgraph import Records
+
+PROGRESS_S = 0.25
+PROGRESS_EVENTS = 1000
+
+Int64 = npt.NDArray[np.int64]
+Progress = Callable[[int, int, int], None]
+
+
+def simulate(system: GpuSystem, progress: Progress | None = None, until_ps: int | None = None) -> GpuOutcome:
+    """Run ``system`` to its end, to ``until_ps``, or until it is interrupted (Ctrl-C).
+
+    progress: called with requests that were issued, requests in all (asking again does not count), and the instant.
+
+    Raises
+    ------
+    DeadlockError: nothing can happen any more; names the wavefronts that wait.
+    SimulationError: simulated time passes its limit.
+    """
+    run = Reference(system)
+    try:
+        finished = run.run(progress, until_ps)
+    except KeyboardInterrupt:
+        finished = False
+    return run.outcome(finished)
+
+
+class Reference:
+    """One run."""
+
+    def __init__(self, system: GpuSystem) -> None:
+        self.system = system
+        self.agenda = Agenda()
+        self.wires = Wires(system, self.agenda)
+        self.shop = Shop(system, self.agenda)
+        self.messages = self.shop.messages = Messages(self.wires, answered, posted)
+        self.messages.memories = [Memory(self.messages, gpu) for gpu in range(system.num_gpus)]
+        self.packets = Packets(self.wires)
+        self.shop.engines = CopyEngines(self.packets, self._release)
+        self.workgroups = WorkgroupColumns(system.program.num_workgroups)
+        self.gpus = [Gpu(self.shop, gpu, self.workgroups) for gpu in range(system.num_gpus)]
+        self.tasks = Tasks(self.shop, self.gpus, Transfers(self.packets))
+        self.num_requests = count_requests(system)
+        self.is_stuck = False
+        self.shop.is_futile = self._is_futile
+
+    def run(self, progress: Progress | None, until_ps: int | None) -> bool:
+        """Let everything happen that can happen; whether all of it has."""
+        reported = monotonic()
+        self.tasks.begin()
+        while (next_ps := self.agenda.next_ps) is not None and not self.is_stuck:
+            if until_ps is not None and next_ps > until_ps:
+                return False
+            self.agenda.step()
+            if progress is None or self.agenda.num_events % PROGRESS_EVENTS or monotonic() - reported < PROGRESS_S:
+                continue
+            progress(self.shop.requests_done, self.num_requests, self.agenda.now)
+            reported = monotonic()
+        if not self.tasks.are_over:
+            raise explain(self.system, self.gpus, self.messages.memories, self.tasks)
+        return True
+
+    def wavefronts(self) -> list[Wavefront]:
+        """Those that have begun and not ended, by GPU and place."""
+        return [
+            wavefront
+            for gpu in self.gpus
+            for cu in gpu.cus
+            for workgroup in cu.workgroups
+            for wavefront in workgroup.wavefronts
+        ]
+
+    def outcome(self, finished: bool) -> GpuOutcome:
+        for wavefront in self.wavefronts():
+            wavefront.flush_state()
+        records = Records(
+            ready_ps=np.array(self.tasks.ready_ps, np.int64),
+            start_ps=np.array(self.tasks.start_ps, np.int64),
+            end_ps=np.array(self.tasks.end_ps, np.int64),
+            num_events=self.agenda.num_events,
+            engine="reference",
+            network="loadstore",
+        )
+        return GpuOutcome(records, self._gpu_records(), finished)
+
+    def _release(self, gpu: int, semaphore: int) -> None:
+        self.messages.memories[gpu].release(semaphore, 1)
+
+    def _is_futile(self) -> bool:
+        """Nobody does anything but ask for semaphores that nobody will release: the run is stuck."""
+        self.is_stuck = self.agenda.num_busy == 0 and is_futile(self.gpus, self.messages.memories)
+        return self.is_stuck
+
+    def _gpu_records(self) -> GpuRecords:
+        inside = np.array([[(s.count[1], s.count[0], s.busy_ps) for s in gpu] for gpu in self.wires.inside], np.int64)
+        lanes = sorted((lane, server) for lane, server in self.wires.lanes.items() if sum(server.count))
+        counters = self.shop.counters
+        tags = [memory.tags for memory in self.messages.memories]
+        return GpuRecords(
+            ranks=self.system.ranks,
+            gpu_of=self.system.gpu_of,
+            workgroup_start_ps=column(self.workgroups.start_ps),
+            workgroup_end_ps=column(self.workgroups.end_ps),
+            workgroup_cu=np.array(self.workgroups.cu, np.int32),
+            op_start_ps=column(self.shop.op_start_ps),
+            op_end_ps=column(self.shop.op_end_ps),
+            state_ps=np.array([[cu.state_ps for cu in gpu.cus] for gpu in self.gpus], np.int64),
+            resource_data=inside[:, :, 0].copy(),
+            resource_control=inside[:, :, 1].copy(),
+            resource_busy_ps=inside[:, :, 2].copy(),
+            lane_link=np.array([link for (link, _), _ in lanes], np.int32),
+            lane_number=np.array([number for (_, number), _ in lanes], np.int32),
+            lane_data=column([server.count[1] for _, server in lanes]),
+            lane_control=column([server.count[0] for _, server in lanes]),
+            lane_busy_ps=column([server.busy_ps for _, server in lanes]),
+            loads=column([counter.loads for counter in counters]),
+            stores=column([counter.stores for counter in counters]),
+            acquires=column([counter.acquires for counter in counters]),
+            releases=column([counter.releases for counter in counters]),
+            polls=column([counter.polls for counter in counters]),
+            load_latency_ps=column([counter.load_latency_ps for counter in counters]),
+            packets=column(self.packets.sent),
+            l2_hits=column([tag.hits for tag in tags]),
+            l2_misses=column([tag.misses for tag in tags]),
+            resources=self.system.layout.names,
+            end_ps=self.agenda.now,
+            num_events=self.agenda.num_events,
+            engine="reference",
+        )
+
+
+def column(values: list[int]) -> Int64:
+    return np.array(values, np.int64)
+
+
+def count_requests(system: GpuSystem) -> int:
+    """Of the kernels that tasks carry: lines times operands; one of each DMA."""
+    program = system.program
+    per_op = np.diff(program.operand_ptr)
+    per_op = np.where(np.isin(program.op_kind, DATA_OPS), per_op * program.op_amount, per_op)
+    per_op = np.where(program.op_kind == DMA, 1, per_op)
+    before = np.concatenate(([0], np.cumsum(per_op)))
+    first = program.workgroup_ptr[program.kernel_ptr[:-1]]
+    last = program.workgroup_ptr[program.kernel_ptr[1:]]
+    of_kernel = before[last] - before[first]
+    return int(of_kernel[system.task_kernel[system.task_kernel >= 0]].sum())

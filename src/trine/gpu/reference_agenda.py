@@ -1,0 +1,116 @@
+"""The plain-Python twin: what happens next, and who serves messages one after the other."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trine.errors import SimulationError
+from trine.network._limits import MAX_PS
+from trine.units import PS_PER_S
+
+#: What comes first at one instant; the first number of every key.
+TASKS, MESSAGES, PACKETS, WAVEFRONTS, CUS, DISPATCHERS = range(6)
+
+Key = tuple[int, ...]
+Action = Callable[[], None]
+
+
+class Agenda:
+    """Events by time, then key, then as they were foreseen (keys are meant to differ)."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.num_events = 0
+        #: events to come that are no part of asking for a semaphore again and again
+        self.num_busy = 0
+        self._events: list[tuple[int, Key, int, Action, bool]] = []
+        self._count = 0
+
+    def at(self, time_ps: int, key: Key, do: Action, *, is_poll: bool = False) -> None:
+        if time_ps > MAX_PS:
+            raise SimulationError(f"simulated time passes {MAX_PS // PS_PER_S} s")
+        self._count += 1
+        self.num_busy += not is_poll
+        heapq.heappush(self._events, (time_ps, key, self._count, do, is_poll))
+
+    @property
+    def next_ps(self) -> int | None:
+        return self._events[0][0] if self._events else None
+
+    def step(self) -> None:
+        self.now, _, _, do, is_poll = heapq.heappop(self._events)
+        self.num_events += 1
+        self.num_busy -= not is_poll
+        do()
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A message at a server. ``left`` is done when it has been served; ``onward`` is told that time in advance."""
+
+    key: Key
+    service_ps: int
+    has_data: bool
+    onward: Callable[[int], None]
+    left: Action | None = None
+    is_poll: bool = False
+
+
+class Server:
+    """Serves one message at a time, in order of arrival: it need not keep them, only know when it will be free."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self.agenda = agenda
+        self.free_ps = 0
+        self.busy_ps = 0
+        self.count = [0, 0]  # without data, with data
+
+    def take(self, visit: Visit) -> None:
+        self._book(visit)
+        end_ps = self.occupy(visit.service_ps)
+        if visit.left is not None:
+            self.agenda.at(end_ps, visit.key, visit.left, is_poll=visit.is_poll)
+        visit.onward(end_ps)
+
+    def occupy(self, service_ps: int) -> int:
+        """Be busy for so long, after all that came before; return until when."""
+        self.busy_ps += service_ps
+        self.free_ps = max(self.agenda.now, self.free_ps) + service_ps
+        return self.free_ps
+
+    def _book(self, visit: Visit) -> None:
+        self.count[visit.has_data] += 1
+
+
+class FairServer(Server):
+    """Two queues, of messages without data and with: served in turns while both have some."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        super().__init__(agenda)
+        self.queues: tuple[deque[Visit], deque[Visit]] = (deque(), deque())
+        self.is_busy = False
+        self.last_kind = 1
+
+    def take(self, visit: Visit) -> None:
+        self.queues[visit.has_data].append(visit)
+        if not self.is_busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        other = 1 - self.last_kind
+        self.last_kind = other if self.queues[other] else self.last_kind
+        visit = self.queues[self.last_kind].popleft()
+        self.is_busy = True
+        self._book(visit)
+        self.agenda.at(self.occupy(visit.service_ps), visit.key, lambda: self._end(visit), is_poll=visit.is_poll)
+
+    def _end(self, visit: Visit) -> None:
+        self.is_busy = False
+        if visit.left is not None:
+            visit.left()
+        visit.onward(self.agenda.now)
+        if self.queues[0] or self.queues[1]:
+            self._begin()

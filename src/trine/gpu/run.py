@@ -1,0 +1,210 @@
+"""Run GPU programs on a cluster, load by load and store by store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine._jit import without_collector
+from trine.cluster.cluster import Cluster
+from trine.engine.validate import validate
+from trine.errors import InputError, nearest
+from trine.gpu._state import MAX_RANKS
+from trine.gpu.outcome import GpuOutcome
+from trine.gpu.system import GpuSystem, unfolded
+from trine.gpu.validate import validate_program
+from trine.model.builder import no_labels
+from trine.model.gpumodel import GpuModel
+from trine.model.gpuprogram import GpuProgram
+from trine.model.gpurecords import GpuRecords
+from trine.model.taskgraph import COMPUTE, Records, TaskGraph
+
+Int32 = npt.NDArray[np.int32]
+
+#: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
+Progress = Callable[[int, int, int], None]
+
+ENGINES = ("compiled", "reference")
+FOLDS = ("auto", "off")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """classes: GPUs simulated; group_size: ranks that each stands for; why_unfolded: None where it is folded."""
+
+    classes: int
+    group_size: int
+    why_unfolded: str | None
+    verified: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GpuRun:
+    """What ran, and what happened.
+
+    program: of all ranks. simulated: of the GPUs that were simulated. group: the device of each rank. records: of the tasks
+    of ``graph``; where each kernel is a task of its own, in the order of the kernels of ``simulated``. finished: False where the run
+    was stopped: what had not happened is -1.
+    """
+
+    program: GpuProgram
+    simulated: GpuProgram
+    model: GpuModel
+    cluster: Cluster
+    group: tuple[int, ...]
+    graph: TaskGraph
+    records: Records
+    gpu: GpuRecords
+    fold: Fold
+    finished: bool
+
+    @property
+    def end_ps(self) -> int:
+        """When the last task ended, or, where the run was stopped, when that was."""
+        return int(self.records.end_ps.max(initial=0)) if self.finished else self.gpu.end_ps
+
+
+def run_gpus(
+    program: GpuProgram,
+    cluster: Cluster,
+    group: Sequence[int],
+    model: GpuModel,
+    *,
+    graph: TaskGraph | None = None,
+    task_kernel: Int32 | None = None,
+    fold: str = "auto",
+    verify: bool = False,
+    engine: str = "compiled",
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+    until_ps: int | None = None,
+) -> GpuRun:
+    """Run the kernels of ``program``, one GPU a rank, all of ``model``; semantics: docs/design/gpu-model.md.
+
+    Parameters
+    ----------
+    group: the device index in ``cluster`` of each rank.
+    graph, task_kernel: tasks, and the kernel that each carries (int32[tasks], -1: none); without them each kernel is a
+        task, and all start at 0.
+    fold: ``auto`` simulates one GPU for all that provably behave alike; ``off`` all of them.
+    verify: run both ways and compare everything; InputError where they differ or nothing folds.
+    engine: ``compiled``, or ``reference``, its plain-Python twin.
+    progress: called a few times a second with (requests issued, requests in all, now in ps). until_ps: stop then.
+
+    Raises
+    ------
+    InputError, SpecError: a program that is not well formed, does not fit the GPU or the cluster.
+    DeadlockError: wavefronts wait for ever; names them. SimulationError: more than 106 days pass.
+    """
+    _check_arguments(program, cluster, group, model, fold, engine)
+    if graph is None:
+        graph = kernel_tasks(program)
+        task_kernel = np.arange(program.num_kernels, dtype=np.int32)
+    elif task_kernel is None:
+        raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
+    validate(graph)
+    whole = unfolded(program, cluster, group, model, graph, np.asarray(task_kernel, np.int32))
+    _check_tasks(whole)
+    from trine.gpu.folding import fold_system, same_outcome
+
+    folded, why = fold_system(whole) if fold == "auto" else (None, "folding is off")
+    system = whole if folded is None else folded
+    outcome = _simulate(system, engine, progress, on_compile, until_ps)
+    if verify:
+        if folded is None:
+            raise InputError(f"nothing to verify: {why}", field="verify")
+        same_outcome(system, outcome, whole, _simulate(whole, engine, progress, on_compile, until_ps))
+    size = program.num_ranks // system.num_gpus
+    return GpuRun(
+        program=program,
+        simulated=system.program,
+        model=model,
+        cluster=cluster,
+        group=tuple(group),
+        graph=system.graph,
+        records=outcome.records,
+        gpu=outcome.gpu,
+        fold=Fold(classes=system.num_gpus, group_size=size, why_unfolded=why, verified=verify),
+        finished=outcome.finished,
+    )
+
+
+def _simulate(
+    system: GpuSystem,
+    engine: str,
+    progress: Progress | None,
+    on_compile: Callable[[], None] | None,
+    until_ps: int | None,
+) -> GpuOutcome:
+    if engine == "reference":
+        from trine.gpu.reference import simulate as twin
+
+        return twin(system, progress, until_ps)
+    with without_collector():
+        from trine.gpu.compiled import simulate
+
+        return simulate(system, progress, until_ps, on_compile)
+
+
+def kernel_tasks(program: GpuProgram) -> TaskGraph:
+    """A task for each kernel, without order among them."""
+    n = program.num_kernels
+    none32, none64 = np.full(n, -1, np.int32), np.zeros(n, np.int64)
+    return TaskGraph(
+        kind=np.full(n, COMPUTE, np.int8),
+        rank=program.kernel_rank.astype(np.int32),
+        peer=none32,
+        stream=none32,
+        duration_ps=none64,
+        size_bytes=none64,
+        route=none32,
+        need=np.zeros(n, np.int32),
+        predecessor_ptr=np.zeros(n + 1, np.int64),
+        predecessor_idx=np.zeros(0, np.int32),
+        route_ptr=np.zeros(1, np.int64),
+        route_links=np.zeros(0, np.int32),
+        route_latency_ps=np.zeros(0, np.int64),
+        link_bytes_per_s=np.zeros(0, np.int64),
+        stream_names=(),
+        stream_ranks=(),
+        rank_names=tuple(f"rank {rank}" for rank in range(program.num_ranks)),
+        link_names=(),
+        labels=no_labels(n),
+        link_latency_ps=np.zeros(0, np.int64),
+    )
+
+
+def _check_arguments(
+    program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, fold: str, engine: str
+) -> None:
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}", field="engine")
+    if fold not in FOLDS:
+        raise InputError(f"unknown fold {fold!r}{nearest(fold, FOLDS)}", field="fold")
+    if program.num_ranks != len(group):
+        raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
+    if not 1 <= len(group) <= MAX_RANKS:
+        raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
+    gpus = set(cluster.gpus)
+    for device in group:
+        if device not in gpus:
+            raise InputError(f"device {device} of cluster {cluster.name!r} is no GPU", field="group")
+    if len(set(group)) != len(group):
+        raise InputError("a device is in the group twice", field="group")
+    validate_program(program, model, len(group))
+
+
+def _check_tasks(system: GpuSystem) -> None:
+    """Each kernel is carried by one compute task; transfers need links with latencies, and links of their own."""
+    carried = system.task_kernel[system.task_kernel >= 0]
+    if len(system.task_kernel) != system.graph.num_tasks:
+        raise InputError(f"must have {system.graph.num_tasks} entries", field="task_kernel")
+    if sorted(carried.tolist()) != list(range(system.program.num_kernels)):
+        raise InputError("each kernel must be carried by exactly one task", field="task_kernel")
+    if (system.graph.kind[system.task_kernel >= 0] != COMPUTE).any():
+        raise InputError("only compute tasks carry kernels", field="task_kernel")
+    if len(system.graph.route_ptr) > 1 and system.graph.link_latency_ps is None:
+        raise InputError("transfers go link by link: the graph must have the latency of each", field="link_latency_ps")

@@ -1,0 +1,282 @@
+"""A system as the arrays that the compiled loop reads: paths, ways, the program, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import trine.gpu._state as S
+from trine.gpu._state import Code, Int32, Int64, Ways
+from trine.gpu.fabric import Way
+from trine.gpu.layout import CHANNEL, CU, PORT, Layout
+from trine.gpu.system import GpuSystem
+from trine.model.gpumodel import FAIR, HASHED, GpuModel
+from trine.model.gpuprogram import ACQUIRE, DMA, READ, READ_FLAGGED
+from trine.units import transfer_ps
+
+
+class Lanes:
+    """Numbers for lanes of links (and whole links, which transfers use), behind the resources of all GPUs."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.number: dict[tuple[int, int], int] = {}
+
+    def resource(self, link: int, lane: int) -> int:
+        return self.first + self.number.setdefault((link, lane), len(self.number))
+
+
+class _Rows:
+    """Hops as they are collected."""
+
+    def __init__(self) -> None:
+        self.hops: list[int] = []
+        self.label: list[int] = []
+        self.rate: list[int] = []
+        self.leaves: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def add(self, resource: int, rate: int, after_ps: int, sizes: tuple[int, int], label: int = 0, leaves: int = 0) -> None:
+        self.hops += (resource, transfer_ps(sizes[0], rate), transfer_ps(sizes[1], rate), after_ps)
+        self.label.append(label)
+        self.rate.append(rate)
+        self.leaves.append(leaves)
+
+
+def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
+    """Paths and ways; the pair of each operand, int32[operands], -1: the own GPU; and the lanes that there are."""
+    model, layout = system.model, system.layout
+    sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
+    rows = _Rows()
+    ends = {CU: model.num_cus, CHANNEL: model.memory.num_channels, PORT: model.ports.count}
+    table = {
+        pair: _paths(rows, layout, pair, ends, sizes)
+        for pair in ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
+    }
+    lanes = Lanes(system.num_gpus * layout.num_resources)
+    ways = _Fabric(system, rows, lanes, sizes)
+    pair_of, pairs = operand_pairs(system)
+    for gpu, peer, is_dma in pairs:
+        ways.add_pair(gpu, peer, is_dma)
+    route_way = [ways.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
+    made = Ways(
+        hops=np.array(rows.hops, np.int64),
+        label=np.array(rows.label, np.int32),
+        rate=np.array(rows.rate, np.int64),
+        leaves=np.array(rows.leaves, np.int8),
+        cu_channel=table[CU, CHANNEL],
+        cu_port=table[CU, PORT],
+        channel_port=table[CHANNEL, PORT],
+        port_channel=table[PORT, CHANNEL],
+        channel_cu=table[CHANNEL, CU],
+        port_cu=table[PORT, CU],
+        pair_gpu=np.array(ways.pair_gpu, np.int32),
+        pair_label=np.array(ways.pair_label, np.int32),
+        pair_out=np.array(ways.out_ptr, np.int32),
+        pair_back=np.array(ways.back_ptr, np.int32),
+        pair_latency=np.array(ways.pair_latency, np.int64),
+        way=np.array(ways.ways(), np.int32).reshape(-1),
+        route_way=np.array(route_way, np.int32),
+    )
+    return made, pair_of, lanes
+
+
+def _paths(rows: _Rows, layout: Layout, pair: tuple[str, str], ends: dict[str, int], sizes: tuple[int, int]) -> Int32:
+    """Rows of all paths from one kind of place to another; int32[n * m + 1], where each begins."""
+    rates = layout.bytes_per_s.tolist()
+    first = []
+    for i in range(ends[pair[0]]):
+        for j in range(ends[pair[1]]):
+            first.append(len(rows))
+            for hop in layout.path(pair[0], i, pair[1], j):
+                rows.add(hop.resource, rates[hop.resource], hop.after_ps, sizes)
+    return np.array([*first, len(rows)], np.int32)
+
+
+class _Fabric:
+    """Ways of pairs (simulated GPU, rank) there and back, and of the routes of transfers."""
+
+    def __init__(self, system: GpuSystem, rows: _Rows, lanes: Lanes, sizes: tuple[int, int]) -> None:
+        self.system, self.rows, self.lanes, self.sizes = system, rows, lanes, sizes
+        self.pair_gpu: list[int] = []
+        self.pair_label: list[int] = []
+        self.pair_latency: list[int] = []
+        self.out: list[tuple[int, int, int, int]] = []
+        self.back: list[tuple[int, int, int, int]] = []
+        self.routes: list[tuple[int, int, int, int]] = []
+        self.out_ptr, self._back_ptr = [0], [0]
+        table = system.fabric.cluster.link_table
+        is_gpu = np.zeros(len(system.fabric.cluster.devices), np.bool_)
+        is_gpu[list(system.fabric.group)] = True
+        self.leaves = is_gpu[table.source].tolist()
+        self.home, self.image = system.link_home.tolist(), system.link_image.tolist()
+
+    def add_pair(self, gpu: int, peer: int, is_dma: bool) -> None:
+        system = self.system
+        rank = int(system.ranks[gpu])
+        find = system.fabric.dma_ways if is_dma else system.fabric.ways
+        self.pair_gpu.append(int(system.gpu_of[peer]))
+        self.pair_label.append(1 + system.distance(rank, peer))
+        self.out += [self._way(way, rank, peer) for way in find(rank, peer)]
+        self.out_ptr.append(len(self.out))
+        if not is_dma:
+            self.back += [self._way(way, rank, peer) for way in find(peer, rank)]
+        self._back_ptr.append(len(self.back))
+        self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
+
+    @property
+    def back_ptr(self) -> list[int]:
+        return [len(self.out) + at for at in self._back_ptr]
+
+    def _way(self, way: Way, requester: int, peer: int) -> tuple[int, int, int, int]:
+        first = len(self.rows)
+        for hop in way.hops:
+            home = self.home[hop.link]
+            label = 1 + self.system.distance(requester, peer if home < 0 else home)
+            resource = self.lanes.resource(self.image[hop.link], hop.lane)
+            own = 0 if home == requester else label
+            self.rows.add(resource, hop.bytes_per_s, hop.after_ps, self.sizes, own, int(self.leaves[hop.link]))
+        return first, len(self.rows), way.port_out, way.port_in
+
+    def add_route(self, route: int) -> int:
+        """The way of a route of the task graph, as a number behind all ways of pairs."""
+        graph, first = self.system.graph, len(self.rows)
+        assert graph.link_latency_ps is not None
+        for link in graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist():
+            rate = int(graph.link_bytes_per_s[link])
+            resource = self.lanes.resource(self.image[link], 0)
+            self.rows.add(resource, rate, int(graph.link_latency_ps[link]), self.sizes, 0, int(self.leaves[link]))
+        self.routes.append((first, len(self.rows), 0, 0))
+        return len(self.out) + len(self.back) + len(self.routes) - 1
+
+    def ways(self) -> list[tuple[int, int, int, int]]:
+        return [*self.out, *self.back, *self.routes]
+
+
+def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
+    """The simulated GPU and the operation of each operand: int32[operands], int64[operands]."""
+    program = system.program
+    workgroup_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
+    op_kernel = np.repeat(workgroup_kernel, np.diff(program.workgroup_ptr))
+    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    return program.kernel_rank[op_kernel[operand_op]], operand_op
+
+
+def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]]:
+    """The pair of each operand (-1: the own GPU), and what the pairs are: (simulated GPU, rank, whether for dma)."""
+    program = system.program
+    gpu, op = operand_gpus(system)
+    peer = system.operand_peer.astype(np.int64)
+    is_dma = (program.op_kind[op] == DMA).astype(np.int64)
+    key = (gpu * np.int64(system.num_ranks) + peer) * 2 + is_dma
+    foreign = peer != system.ranks[gpu]
+    found, inverse = np.unique(key[foreign], return_inverse=True)
+    pair = np.full(len(gpu), -1, np.int32)
+    pair[foreign] = inverse
+    rest = found // 2
+    return pair, list(zip((rest // system.num_ranks).tolist(), (rest % system.num_ranks).tolist(), (found % 2 == 1).tolist()))
+
+
+def make_code(system: GpuSystem, pair: Int32) -> Code:
+    """The program as the loop reads it."""
+    program, graph = system.program, system.graph
+    num_semaphores = program.semaphores.shape[1]
+    is_read = np.isin(program.operand_role, (READ, READ_FLAGGED))
+    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    semaphore = program.operand_semaphore.astype(np.int64)
+    semaphore = np.where(semaphore >= 0, semaphore + program.operand_rank * np.int64(num_semaphores), -1)
+    kernel_task = np.full(program.num_kernels, -1, np.int32)
+    carried = system.task_kernel >= 0
+    kernel_task[system.task_kernel[carried]] = np.flatnonzero(carried)
+    return Code(
+        kind=_plain(program.op_kind, np.int8),
+        amount=_plain(program.op_amount, np.int64),
+        unroll=_plain(program.op_unroll, np.int32),
+        operands=_plain(program.operand_ptr, np.int64),
+        reads=np.bincount(operand_op[is_read], minlength=program.num_ops).astype(np.int32),
+        role=_plain(program.operand_role, np.int8),
+        address=_plain(program.operand_address, np.int64),
+        step=_plain(program.operand_step, np.int32),
+        pair=pair,
+        semaphore=semaphore.astype(np.int32),
+        workgroups=_plain(program.workgroup_ptr, np.int64),
+        kernels=_plain(program.kernel_ptr, np.int64),
+        kernel_gpu=_plain(program.kernel_rank, np.int32),
+        kernel_waves=_plain(program.kernel_wavefronts, np.int32),
+        kernel_task=kernel_task,
+        group_kernel=np.repeat(np.arange(program.num_kernels, dtype=np.int32), np.diff(program.kernel_ptr)),
+        cu_gpu=np.repeat(np.arange(system.num_gpus, dtype=np.int32), system.model.num_cus),
+        task_kernel=_plain(system.task_kernel, np.int32),
+        task_route=_plain(graph.route, np.int32),
+        entry_ps=_entry_ps(system),
+        rank_bits=system.ranks.astype(np.int64),
+    )
+
+
+def _entry_ps(system: GpuSystem) -> Int64:
+    """What passes of each route's latency before its first link; all of it where it has none."""
+    from trine.engine.latency import entry_ps
+
+    return _plain(entry_ps(system.graph), np.int64)
+
+
+def _plain(array: np.ndarray, dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+    return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
+
+
+def make_numbers(system: GpuSystem) -> Int64:
+    """What the loop needs to know of the GPU model and of the numbering of entities."""
+    model, layout, graph = system.model, system.layout, system.graph
+    line, header = model.line_bytes, model.header_bytes
+    num_cus = system.num_gpus * model.num_cus
+    waves = places_of(system)
+    l2 = model.l2
+    sets = 0 if l2 is None else max(1, l2.capacity_bytes // (line * l2.ways * model.memory.num_channels))
+    values: dict[int, int] = {
+        S.N_GPUS: system.num_gpus, S.N_CUS: model.num_cus, S.N_CHANNELS: model.memory.num_channels,
+        S.N_PORTS: model.ports.count, S.N_WAVES: waves, S.N_RESOURCES: layout.num_resources, S.N_LINE_BYTES: line,
+        S.N_ISSUE_PS: model.issue_cycles * model.cycle_ps, S.N_MAX_PLACES: model.max_outstanding, S.N_UNROLL: model.unroll,
+        S.N_POSTED: int(model.posted_stores), S.N_MEMORY_PS: model.memory.latency_ps, S.N_FIRST_CHANNEL: layout.first_channel,
+        S.N_FIRST_SLICE: layout.first_slice, S.N_MEM_DATA_PS: transfer_ps(line, model.memory.bytes_per_s),
+        S.N_MEM_CONTROL_PS: transfer_ps(header, model.memory.bytes_per_s),
+        S.N_L2_DATA_PS: 0 if l2 is None else transfer_ps(line, l2.bytes_per_s),
+        S.N_L2_CONTROL_PS: 0 if l2 is None else transfer_ps(header, l2.bytes_per_s),
+        S.N_L2_PS: 0 if l2 is None else l2.latency_ps, S.N_SETS: sets, S.N_WAYS: 0 if l2 is None else l2.ways,
+        S.N_MEM_INTERLEAVE: model.memory.interleave_bytes, S.N_PORT_INTERLEAVE: model.ports.interleave_bytes,
+        S.N_HASHED: int(model.ports.choice == HASHED), S.N_FAIR: int(model.ports.arbitration == FAIR),
+        S.N_LAUNCH_PS: model.launch_ps, S.N_DISPATCH_PS: model.dispatch_ps, S.N_BARRIER_PS: model.barrier_ps,
+        S.N_POLL_PS: -1 if model.poll_ps is None else model.poll_ps, S.N_DMA_PS: model.dma_ps,
+        S.N_PACKET_BYTES: model.packet_bytes, S.N_PACKET_HEADER: model.packet_header_bytes, S.N_CYCLE_PS: model.cycle_ps,
+        S.N_REDUCE_PER_CYCLE: model.reduce_bytes_per_cycle, S.N_MAX_GROUPS: model.workgroups_per_cu,
+        S.N_MAX_WAVES: min(waves, model.wavefronts_per_cu), S.N_TASKS: graph.num_tasks, S.N_KERNELS: system.program.num_kernels,
+        S.N_FIRST_WAVE: num_cus, S.N_FIRST_DISPATCHER: num_cus * (1 + waves),
+        S.N_FIRST_REQUEST: num_cus * (1 + waves) + system.num_gpus,
+    }  # fmt: skip
+    numbers = np.zeros(S.NUM_NUMBERS, np.int64)
+    for where, value in values.items():
+        numbers[where] = value
+    return numbers
+
+
+def places_of(system: GpuSystem) -> int:
+    """Wavefronts that a CU needs room for: those of the model, or fewer, where the program has not as many."""
+    program, model = system.program, system.model
+    total = np.zeros(system.num_gpus, np.int64)
+    np.add.at(total, program.kernel_rank, np.diff(program.kernel_ptr) * program.kernel_wavefronts)
+    return int(min(model.wavefronts_per_cu, max(1, total.max(initial=1))))
+
+
+def requests_in_all(system: GpuSystem) -> int:
+    """Requests that the program issues: an estimate of the work, for progress."""
+    program = system.program
+    operands = np.diff(program.operand_ptr)
+    lines = np.where(program.op_kind < DMA, program.op_amount, 1)
+    return int((lines * operands)[program.op_kind <= ACQUIRE + 1].sum())
+
+
+def lane_columns(lanes: Lanes) -> tuple[Sequence[int], Sequence[int]]:
+    """The link and the number of each lane, in the order of their resources."""
+    return [link for link, _ in lanes.number], [lane for _, lane in lanes.number]

@@ -1,0 +1,60 @@
+"""The text form of GPU programs (docs/formats/gpu-program.md): parse and print."""
+
+from __future__ import annotations
+
+import os
+
+from trine.errors import SpecError
+from trine.gpu.text_build import Builder
+from trine.gpu.text_read import read_parts
+from trine.gpu.text_same import same_program
+from trine.gpu.text_write import format_program
+from trine.gpu.validate import find_fault
+from trine.model.gpuprogram import GpuProgram
+from trine.spec import read_text
+
+__all__ = ["format_program", "is_text_program", "parse_program", "read_program", "same_program"]
+
+
+def read_program(path: str | os.PathLike[str], num_ranks: int | None = None) -> GpuProgram:
+    """Read a text program; see :func:`parse_program`."""
+    return parse_program(read_text(path), os.fspath(path), num_ranks=num_ranks)
+
+
+def parse_program(text: str, file: str = "", *, num_ranks: int | None = None) -> GpuProgram:
+    """The program that ``text`` describes.
+
+    Parameters
+    ----------
+    file: what errors call the text.
+    num_ranks: of a program without a line ``ranks``; None where it has one.
+
+    Raises
+    ------
+    SpecError: anything unknown, out of range or too large; names file and line, the token and the nearest valid word.
+    """
+    head, kernels = read_parts(text, file, num_ranks)
+    builder = Builder(head)
+    for kernel in kernels:
+        builder.kernel(kernel)
+    program = builder.program()
+    fault = find_fault(program)
+    if fault is not None:
+        if fault.op >= 0:
+            raise builder.lines[int(builder.op_line[fault.op])].fail(fault.message)
+        raise SpecError(fault.message, file=file or "program")
+    return program
+
+
+def is_text_program(text: str) -> bool:
+    """Whether ``text`` begins as a text program does, and not as any other file that trine reads."""
+    for line in text.split("\n"):
+        words = line.split("#")[0].split()
+        if words:
+            return words[0] == "program"
+    return False
+
+
+def says_ranks(text: str) -> bool:
+    """Whether a text program says itself how many ranks it is for."""
+    return any(line.split("#")[0].split()[:1] == ["ranks"] for line in text.split("\n"))

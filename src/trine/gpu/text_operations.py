@@ -1,0 +1,202 @@
+"""The lines of a text program that say what a workgroup does: each word and what may follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from trine.errors import nearest
+from trine.gpu.text_line import NAME, NUMBER, WORD, Line
+from trine.gpu.text_parts import Operand, Operation
+from trine.gpu.text_values import Expression, Number, has_unit, read_factor, read_value
+from trine.model.gpuprogram import (
+    ACQUIRE,
+    BARRIER,
+    COMPUTE,
+    COPY,
+    DMA,
+    LOAD,
+    NOP,
+    READ,
+    READ_FLAGGED,
+    REDUCE,
+    RELEASE,
+    STORE,
+    WAITCNT,
+    WRITE,
+    WRITE_FLAGGED,
+)
+from trine.spec import show
+
+
+class _Form(NamedTuple):
+    """What a word means. ``sources``, ``targets``: least and most operands left and right of the arrow."""
+
+    kind: int
+    sources: tuple[int, int] = (0, 0)
+    targets: tuple[int, int] = (0, 0)
+    must_leave: int = -1
+
+
+_MANY = 4096
+_DATA: Mapping[str, _Form] = {
+    "load": _Form(LOAD, (1, _MANY)),
+    "store": _Form(STORE, (0, 0), (1, _MANY)),
+    "copy": _Form(COPY, (1, 1), (1, _MANY)),
+    "put": _Form(COPY, (1, 1), (1, _MANY), WRITE),
+    "get": _Form(COPY, (1, 1), (1, _MANY), READ),
+    "reduce": _Form(REDUCE, (1, _MANY), (0, _MANY)),
+}
+_CONTROL = ("dma", "acquire", "release", "waitcnt", "fence", "barrier", "compute", "nop")
+#: Other words for the same: of CUDA, of AMD's instruction set, of MSCCL++.
+ALIASES = {
+    "memcpy": "copy", "signal": "release", "wait": "acquire", "__syncthreads": "barrier", "syncthreads": "barrier",
+    "s_barrier": "barrier", "s_waitcnt": "waitcnt", "flush": "fence", "__threadfence": "fence",
+    "__threadfence_system": "fence", "threadfence": "fence", "s_nop": "nop", "s_sleep": "nop",
+}  # fmt: skip
+OPERATION_WORDS = (*_DATA, *_CONTROL, *ALIASES)
+_OPTIONS = ("unroll", "label")
+
+
+def read_operation(line: Line) -> Operation:
+    """One operation.
+
+    Raises
+    ------
+    SpecError: names file, line, token and the nearest valid word.
+    """
+    word = line.name("an operation")
+    plain = ALIASES.get(word, word)
+    if plain in _DATA:
+        return _data(line, _DATA[plain])
+    if plain not in _CONTROL:
+        raise line.fail(f"unknown operation {show(word)}{nearest(word[:80], OPERATION_WORDS)}")
+    known: dict[str, Any] = _dma(line) if plain == "dma" else _control(line, plain)
+    return Operation(line=line, **known, **_options(line, ("label",)))
+
+
+def _data(line: Line, form: _Form) -> Operation:
+    amount = read_value(line, "how much, such as '32 lines'")
+    in_lines = line.accept("lines", "line")
+    if not in_lines and not has_unit(amount):
+        raise line.unexpected("'lines', or a size with a unit,")
+    sources = [] if line.peek().text == "->" else _operands(line, READ)
+    targets = _operands(line, WRITE) if line.accept("->") else []
+    for found, (least, most), side in ((sources, form.sources, "before"), (targets, form.targets, "after")):
+        if not least <= len(found) <= most:
+            needed = f"{least}" if least == most else f"at least {least}"
+            raise line.fail(f"has {len(found)} operands {side} '->', and needs {needed}")
+    return Operation(
+        line=line,
+        kind=form.kind,
+        amount=amount,
+        amount_is_bytes=not in_lines,
+        operands=(*sources, *targets),
+        must_leave=form.must_leave,
+        **_options(line, _OPTIONS),
+    )
+
+
+def _operands(line: Line, role: int) -> list[Operand]:
+    found = [_operand(line, role)]
+    while line.accept(","):
+        found.append(_operand(line, role))
+    return found
+
+
+def _operand(line: Line, role: int) -> Operand:
+    rank, relative = _rank(line)
+    line.expect(":", "':' and an address")
+    address = read_value(line, "an address")
+    step = read_value(line, "a step in bytes") if line.accept("step") else None
+    semaphore = None
+    if line.accept("flagged"):
+        semaphore = _semaphore(line)
+        role = READ_FLAGGED if role == READ else WRITE_FLAGGED
+    return Operand(role=role, rank=rank, relative=relative, address=address, step=step, semaphore=semaphore)
+
+
+def _rank(line: Line) -> tuple[Expression | None, bool]:
+    """``own``, ``rank 2`` or ``rank + 1``; the last is relative."""
+    if line.accept("own"):
+        return None, False
+    token, behind = line.peek(), line.peek(1)
+    if token.text != "rank" or token.kind != WORD:
+        raise line.unexpected("'own', 'rank+1' or 'rank 2'", ("own", "rank"))
+    if behind.kind in (NUMBER, WORD, NAME) or behind.text == "(":
+        if behind.text == "sem":
+            raise line.fail("'rank' alone is nobody: 'own', 'rank+1' or 'rank 2'")
+        line.take()
+        return read_factor(line, "a rank"), False
+    return read_value(line, "a rank"), True
+
+
+def _semaphore(line: Line) -> Expression:
+    line.expect("sem", "'sem' and a number")
+    return read_value(line, "the number of a semaphore")
+
+
+def _dma(line: Line) -> dict[str, Any]:
+    """``dma 4 KiB own:a -> rank+1:b sem 3``, or ``dma -> rank+1 sem 3``."""
+    if line.accept("->"):
+        return {"kind": DMA, "amount": Number(0), "operands": (_target(line),)}
+    amount = read_value(line, "a size")
+    if not has_unit(amount) and amount != Number(0):
+        raise line.fail("the size of a dma needs a unit, such as 4 KiB")
+    source = _dma_operand(line, READ)
+    line.expect("->", "'->' and a target")
+    return {"kind": DMA, "amount": amount, "operands": (source, _dma_operand(line, WRITE))}
+
+
+def _dma_operand(line: Line, role: int) -> Operand:
+    rank, relative = _rank(line)
+    line.expect(":", "':' and an address")
+    address = read_value(line, "an address")
+    semaphore = _semaphore(line) if line.peek().text == "sem" else None
+    return Operand(role=role, rank=rank, relative=relative, address=address, semaphore=semaphore)
+
+
+def _target(line: Line) -> Operand:
+    """``rank+1 sem 3 at 0x1000``: a semaphore of a rank, in the memory at an address."""
+    rank, relative = _rank(line)
+    semaphore = _semaphore(line)
+    return Operand(role=WRITE, rank=rank, relative=relative, semaphore=semaphore, address=_at(line))
+
+
+def _at(line: Line) -> Expression | None:
+    return read_value(line, "an address") if line.accept("at") else None
+
+
+def _control(line: Line, word: str) -> dict[str, Any]:
+    if word == "acquire":
+        operand = Operand(role=READ, rank=None, semaphore=_semaphore(line), address=_at(line))
+        return {"kind": ACQUIRE, "amount": _by(line), "operands": (operand,)}
+    if word == "release":
+        targets = [_target(line)]
+        while line.accept(","):
+            targets.append(_target(line))
+        return {"kind": RELEASE, "amount": _by(line), "operands": tuple(targets)}
+    if word == "waitcnt":
+        return {"kind": WAITCNT, "amount": read_value(line, "how many may be unfinished, such as 0,")}
+    if word == "compute":
+        amount = read_value(line, "a number of cycles")
+        if not line.accept("cycles", "cycle"):
+            raise line.unexpected("'cycles'", ("cycles",))
+        return {"kind": COMPUTE, "amount": amount}
+    return {"kind": {"fence": WAITCNT, "barrier": BARRIER, "nop": NOP}[word], "amount": Number(0)}
+
+
+def _by(line: Line) -> Expression:
+    return read_value(line, "how much") if line.accept("by") else Number(1)
+
+
+def _options(line: Line, known: tuple[str, ...]) -> dict[str, Any]:
+    """``unroll 8``, ``label 'x'``, each once, to the end of the line."""
+    found: dict[str, Any] = {}
+    while line.peek().text in known and line.peek().kind == WORD:
+        option = line.take().text
+        if option in found:
+            raise line.fail(f"{option!r} is given twice")
+        found[option] = line.name("a label") if option == "label" else read_value(line, "how many requests")
+    line.done((*known, "step", "flagged", "sem", "by", "at", "lines"))
+    return found

@@ -1,0 +1,95 @@
+"""What a GPU program consists of, counted: kernels, operations, bytes that stay and bytes that leave."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from trine.model.gpuprogram import COMPUTE, DATA_OPS, DMA, OP_NAMES, READ, READ_FLAGGED, GpuProgram
+from trine.units import format_bytes
+
+
+class Counts(TypedDict):
+    """JSON of ``trine kernel show``. Bytes are of all ranks, whole lines, of the own memory and of other ranks'."""
+
+    name: str
+    ranks: int
+    line_bytes: int
+    payload_bytes: int
+    kernels: int
+    workgroups: int
+    wavefronts: int
+    operations: dict[str, int]
+    own_load_bytes: int
+    own_store_bytes: int
+    remote_load_bytes: int
+    remote_store_bytes: int
+    dma_bytes: int
+    compute_cycles: int
+    semaphores: int
+    flagged_lines: int
+    buffers: dict[str, int]
+    notes: list[str]
+
+
+def count_program(program: GpuProgram) -> Counts:
+    """Count what a well-formed program does."""
+    groups = np.diff(program.kernel_ptr)
+    own = np.repeat(np.repeat(program.kernel_rank, groups), np.diff(program.workgroup_ptr))
+    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    lines = np.where(np.isin(program.op_kind, DATA_OPS), program.op_amount, 0)[op_of]
+    loads = np.isin(program.operand_role, (READ, READ_FLAGGED))
+    stays = program.operand_rank == own[op_of]
+    size = program.line_bytes
+    return {
+        "name": program.name,
+        "ranks": program.num_ranks,
+        "line_bytes": size,
+        "payload_bytes": program.payload_bytes,
+        "kernels": program.num_kernels,
+        "workgroups": program.num_workgroups,
+        "wavefronts": int((groups * program.kernel_wavefronts).sum()),
+        "operations": {
+            name: int(count)
+            for name, count in zip(OP_NAMES, np.bincount(program.op_kind, minlength=len(OP_NAMES)), strict=True)
+            if count
+        },
+        "own_load_bytes": int(lines[loads & stays].sum()) * size,
+        "own_store_bytes": int(lines[~loads & stays].sum()) * size,
+        "remote_load_bytes": int(lines[loads & ~stays].sum()) * size,
+        "remote_store_bytes": int(lines[~loads & ~stays].sum()) * size,
+        "dma_bytes": int(program.op_amount[program.op_kind == DMA].sum()),
+        "compute_cycles": int(program.op_amount[program.op_kind == COMPUTE].sum()),
+        "semaphores": program.semaphores.shape[1],
+        "flagged_lines": int(lines[program.operand_role >= READ_FLAGGED].sum()),
+        "buffers": {buffer.name: buffer.size_bytes for buffer in program.buffers},
+        "notes": list(program.notes),
+    }
+
+
+def summary_text(counts: Counts) -> str:
+    """The counts for people."""
+    done = ", ".join(f"{count:,} {name}" for name, count in counts["operations"].items()) or "nothing"
+    traffic = ", ".join(
+        f"{format_bytes(size)} {words}"
+        for size, words in (
+            (counts["own_load_bytes"], "loaded from the own memory"),
+            (counts["own_store_bytes"], "stored there"),
+            (counts["remote_load_bytes"], "loaded from other ranks"),
+            (counts["remote_store_bytes"], "stored at other ranks"),
+            (counts["dma_bytes"], "by copy engines"),
+        )
+        if size
+    )
+    lines = [
+        f"{counts['name']}: {counts['ranks']} ranks, lines of {counts['line_bytes']} B",
+        f"  {counts['kernels']:,} kernels, {counts['workgroups']:,} workgroups, {counts['wavefronts']:,} wavefronts",
+        f"  operations: {done}",
+        f"  of all ranks: {traffic or 'no bytes'}",
+        f"  semaphores of a rank: {counts['semaphores']:,}; lines that carry a flag: {counts['flagged_lines']:,}",
+    ]
+    if counts["buffers"]:
+        sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in counts["buffers"].items())
+        lines.append(f"  buffers: {sizes}")
+    return "\n".join([*lines, *(f"  note: {note}" for note in counts["notes"])])

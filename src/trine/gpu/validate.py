@@ -1,0 +1,353 @@
+"""Is a GPU program well formed (model/gpuprogram.py), and can a GPU model run it? All checks are over whole arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError
+from trine.model.gpumodel import GpuModel
+from trine.model.gpuprogram import (
+    ACQUIRE,
+    BARRIER,
+    COMPUTE,
+    COPY,
+    DATA_OPS,
+    DMA,
+    LOAD,
+    NOP,
+    OP_NAMES,
+    READ,
+    READ_FLAGGED,
+    REDUCE,
+    RELEASE,
+    ROLE_NAMES,
+    STORE,
+    WAITCNT,
+    WRITE,
+    WRITE_FLAGGED,
+    GpuProgram,
+)
+
+Bools = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+Bounds: TypeAlias = Mapping[int, tuple[int, int]]
+
+MAX_RANKS = 4096
+#: So that an address, and lines times a step, stay within int64.
+MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
+_MANY = 2**31
+
+#: kind -> least and most operands that are read, and that are written.
+_READS: Bounds = {LOAD: (1, _MANY), STORE: (0, 0), COPY: (1, 1), REDUCE: (1, _MANY), DMA: (0, 1), ACQUIRE: (1, 1)}
+_WRITES: Bounds = {STORE: (1, _MANY), COPY: (1, _MANY), REDUCE: (0, _MANY), DMA: (1, 1), RELEASE: (1, _MANY)}
+#: kind -> least and most of op_amount
+_AMOUNTS: Bounds = {
+    **dict.fromkeys((*DATA_OPS, WAITCNT), (0, MAX_AMOUNT)), ACQUIRE: (1, MAX_AMOUNT), RELEASE: (1, MAX_AMOUNT),
+    DMA: (0, MAX_ADDRESS), COMPUTE: (0, 2**40), BARRIER: (0, 0), NOP: (0, 0),
+}  # fmt: skip
+_DTYPES = {
+    "kernel_rank": np.int32, "kernel_wavefronts": np.int32, "kernel_ptr": np.int64, "workgroup_ptr": np.int64,
+    "op_kind": np.int8, "op_amount": np.int64, "op_unroll": np.int32, "op_label": np.int32, "operand_ptr": np.int64,
+    "operand_role": np.int8, "operand_rank": np.int32, "operand_address": np.int64, "operand_step": np.int32,
+    "operand_semaphore": np.int32, "semaphores": np.int32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong; ``op``: at which operation, -1: at none."""
+
+    message: str
+    op: int = -1
+
+
+def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ranks: int | None = None) -> None:
+    """Check that ``program`` is what model/gpuprogram.py says.
+
+    Parameters
+    ----------
+    model: the GPU that shall run it: line sizes agree, and a CU has room for a workgroup of each kernel.
+    num_ranks: that it shall be run by.
+
+    Raises
+    ------
+    InputError: names the program, kernel, rank, workgroup (of the kernel) and operation (of the workgroup).
+    """
+    fault = find_fault(program)
+    if fault is None and model is not None:
+        fault = _model_fault(program, model)
+    if fault is None and num_ranks not in (None, program.num_ranks):
+        fault = Fault(f"is for {program.num_ranks} ranks, not for {num_ranks}")
+    if fault is not None:
+        where = f", {place_of(program, fault.op)}" if fault.op >= 0 else ""
+        raise InputError(f"GPU program {program.name!r}{where}: {fault.message}")
+
+
+def place_of(program: GpuProgram, op: int) -> str:
+    """Where operation ``op`` stands, in words."""
+    group = int(np.searchsorted(program.workgroup_ptr, op, side="right")) - 1
+    kernel = int(np.searchsorted(program.kernel_ptr, group, side="right")) - 1
+    name = f" {program.kernel_names[kernel]!r}" if program.kernel_names else ""
+    return (
+        f"kernel {kernel}{name} of rank {int(program.kernel_rank[kernel])}, workgroup "
+        f"{group - int(program.kernel_ptr[kernel])}, operation {op - int(program.workgroup_ptr[group])} "
+        f"({_kind_name(int(program.op_kind[op]))})"
+    )
+
+
+def find_fault(program: GpuProgram) -> Fault | None:
+    """The first fault of a program, whatever GPU runs it."""
+    for check in (_shapes, _kernels, _semaphores, _operations):
+        fault = check(program)
+        if fault is not None:
+            return fault
+    return next(_operand_faults(program), None)
+
+
+def _kind_name(kind: int) -> str:
+    return OP_NAMES[kind] if 0 <= kind < len(OP_NAMES) else f"kind {kind}"
+
+
+def _shapes(program: GpuProgram) -> Fault | None:
+    for name, dtype in _DTYPES.items():
+        array = getattr(program, name)
+        dimensions = 2 if name == "semaphores" else 1
+        if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != dimensions:
+            return Fault(f"{name} must be an array of {np.dtype(dtype)} with {dimensions} dimension(s)")
+    for names, length in (
+        (("kernel_wavefronts",), program.num_kernels),
+        (("op_amount", "op_unroll", "op_label"), program.num_ops),
+        (("operand_rank", "operand_address", "operand_step", "operand_semaphore"), len(program.operand_role)),
+    ):
+        for name in names:
+            if len(getattr(program, name)) != length:
+                return Fault(f"{name} has {len(getattr(program, name))} entries instead of {length}")
+    if len(program.kernel_names) not in (0, program.num_kernels):
+        return Fault(f"has {len(program.kernel_names)} names of {program.num_kernels} kernels")
+    for name, count, end in (
+        ("kernel_ptr", program.num_kernels, program.num_workgroups),
+        ("workgroup_ptr", program.num_workgroups, program.num_ops),
+        ("operand_ptr", program.num_ops, len(program.operand_role)),
+    ):
+        fault = _offsets(name, getattr(program, name), count, end)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _offsets(name: str, offsets: Int64, count: int, end: int) -> Fault | None:
+    if len(offsets) != count + 1:
+        return Fault(f"{name} has {len(offsets)} entries instead of {count + 1}")
+    if offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
+        return Fault(f"{name} must rise from 0 to {end}")
+    return None
+
+
+def _kernels(program: GpuProgram) -> Fault | None:
+    if not 1 <= program.num_ranks <= MAX_RANKS:
+        return Fault(f"must be for 1 to {MAX_RANKS} ranks, got {program.num_ranks}")
+    if program.line_bytes < 1 or program.payload_bytes < 0:
+        return Fault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
+    if program.num_kernels == 0:
+        return Fault("has no kernel")
+    for values, low, high, what in (
+        (program.kernel_rank, 0, program.num_ranks - 1, "the rank"),
+        (program.kernel_wavefronts, 1, 2**15, "the number of wavefronts of a workgroup"),
+        (np.diff(program.kernel_ptr), 1, 2**31, "the number of workgroups"),
+    ):
+        wrong = np.flatnonzero((values < low) | (values > high))
+        if len(wrong):
+            return Fault(f"kernel {wrong[0]}: {what} must be from {low} to {high}, got {int(values[wrong[0]])}")
+    return _buffers(program)
+
+
+def _buffers(program: GpuProgram) -> Fault | None:
+    names = [buffer.name for buffer in program.buffers]
+    for buffer in program.buffers:
+        if buffer.base < 0 or buffer.size_bytes < 0 or buffer.base + buffer.size_bytes > MAX_ADDRESS:
+            return Fault(f"buffer {buffer.name!r}: {buffer.size_bytes} B at {buffer.base} are no addresses")
+        if names.count(buffer.name) > 1:
+            return Fault(f"there are two buffers {buffer.name!r}")
+    return None
+
+
+def _semaphores(program: GpuProgram) -> Fault | None:
+    if len(program.semaphores) != program.num_ranks:
+        return Fault(f"has semaphores of {len(program.semaphores)} ranks instead of {program.num_ranks}")
+    wrong = np.argwhere(program.semaphores < 0)
+    if len(wrong):
+        rank, number = wrong[0].tolist()
+        return Fault(f"semaphore {number} of rank {rank} must not begin with {program.semaphores[rank, number]}")
+    return None
+
+
+def _operations(program: GpuProgram) -> Fault | None:
+    kind = program.op_kind
+    fault = _first((kind < 0) | (kind >= len(OP_NAMES)), lambda op: f"there is no kind of operation {kind[op]}")
+    if fault is not None:
+        return fault
+    roles = program.operand_role
+    fault = _first_operand(
+        program, (roles < 0) | (roles >= len(ROLE_NAMES)), lambda at: f"there is no role of an operand {roles[at]}"
+    )
+    if fault is not None:
+        return fault
+    reads = (roles == READ) | (roles == READ_FLAGGED)
+    return (
+        _within(program.op_amount, _AMOUNTS, kind, "the amount")
+        or _within(_count(program, reads), _READS, kind, "operands read")
+        or _within(_count(program, ~reads), _WRITES, kind, "operands written")
+        or _first(
+            (program.op_unroll < 0) | ((program.op_unroll > 0) & ~_has_lines(program)),
+            lambda op: f"unroll is of operations with lines, and not negative; got {program.op_unroll[op]}",
+        )
+        or _first(
+            (program.op_label < -1) | (program.op_label >= len(program.labels)),
+            lambda op: f"there is no label {program.op_label[op]}",
+        )
+        or _first(
+            (kind == DMA) & (_count(program, reads) == 0) & (program.op_amount != 0),
+            lambda op: "a dma without a source is of 0 bytes",
+        )
+    )
+
+
+def _has_lines(program: GpuProgram) -> Bools:
+    has_lines = np.zeros(len(OP_NAMES), bool)
+    has_lines[list(DATA_OPS)] = True
+    return has_lines[program.op_kind]
+
+
+def _count(program: GpuProgram, which: Bools) -> Int64:
+    """int64[operations]: how many of the operands of each are among ``which``."""
+    before = np.zeros(len(which) + 1, np.int64)
+    np.cumsum(which, out=before[1:])
+    counts: Int64 = np.diff(before[program.operand_ptr])
+    return counts
+
+
+def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str) -> Fault | None:
+    """The first of ``values`` int64[operations] that is not within the bounds of its kind; without any: 0."""
+    table = np.array([bounds.get(each, (0, 0)) for each in range(len(OP_NAMES))], np.int64)
+    low, high = table[kind, 0], table[kind, 1]
+
+    def say(op: int) -> str:
+        most = "" if high[op] >= _MANY else f" and at most {high[op]}"
+        return f"{what}: {values[op]}, must be at least {low[op]}{most}"
+
+    return _first((values < low) | (values > high), say)
+
+
+def _first(wrong: Bools, say: Callable[[int], str]) -> Fault | None:
+    if not wrong.any():
+        return None
+    op = int(wrong.argmax())
+    return Fault(say(op), op)
+
+
+def _first_operand(program: GpuProgram, wrong: Bools, say: Callable[[int], str]) -> Fault | None:
+    if not wrong.any():
+        return None
+    at = int(wrong.argmax())
+    op = int(np.searchsorted(program.operand_ptr, at, side="right")) - 1
+    return Fault(say(at), op)
+
+
+def _operand_faults(program: GpuProgram) -> Iterator[Fault]:
+    """Faults of operands, of operations that are well formed by themselves."""
+    role, rank, address = program.operand_role, program.operand_rank, program.operand_address
+    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    kind = program.op_kind[op_of]
+    flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
+    reads = (role == READ) | (role == READ_FLAGGED)
+    late = np.zeros(len(role), bool)
+    late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
+    own = _rank_of_operations(program)[op_of]
+    stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
+    checks: list[tuple[Bools, Callable[[int], str]]] = [
+        (late, lambda at: "operands that are read come before those that are written"),
+        (flagged & ~_has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
+        ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
+        (stays & (rank != own), lambda at: f"must be of the own rank {own[at]}, not of rank {rank[at]}"),
+        ((address < 0) | (address > MAX_ADDRESS), lambda at: f"{address[at]} is no address"),
+    ]
+    for wrong, say in checks:
+        fault = _first_operand(program, wrong, say)
+        if fault is not None:
+            yield fault
+    yield from _semaphore_faults(program, op_of, kind, flagged)
+    yield from _address_faults(program, op_of, kind)
+
+
+def _rank_of_operations(program: GpuProgram) -> npt.NDArray[np.int32]:
+    groups = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
+    return np.repeat(groups, np.diff(program.workgroup_ptr))
+
+
+def _semaphore_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bools) -> Iterator[Fault]:
+    first, count = program.operand_semaphore, program.semaphores.shape[1]
+    needs = flagged | (kind == ACQUIRE) | (kind == RELEASE)
+    may = needs | ((kind == DMA) & (program.operand_role == WRITE))
+    amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
+    last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
+    checks: list[tuple[Bools, Callable[[int], str]]] = [
+        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
+        (needs & (first == -1), lambda at: "has no semaphore"),
+        ((kind == DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
+        ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
+    ]
+    for wrong, say in checks:
+        fault = _first_operand(program, wrong, say)
+        if fault is not None:
+            yield fault
+
+
+def _no_semaphore(first: int, last: int, count: int) -> str:
+    which = f"is no semaphore {first}" if first == last else f"are no semaphores {first} to {last}"
+    return f"there {which}: each rank has {count}, from 0"
+
+
+def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8]) -> Iterator[Fault]:
+    """Lines that do not begin inside one buffer, where the program names buffers; bytes of a dma outside of one.
+
+    The last line of a buffer may reach beyond it: whole lines move, and with a step below a line they overlap.
+    """
+    has_lines = _has_lines(program)[op_of]
+    amount = program.op_amount[op_of]
+    first = program.operand_address
+    moves = (has_lines | (kind == DMA)) & (amount > 0)
+    span = np.where(has_lines, (amount - 1) * np.where(has_lines, program.operand_step, 0), amount - 1)
+    last = first + span
+    fault = _first_operand(program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda at: f"{last[at]} is no address")
+    if fault is not None:
+        yield fault
+    if not program.buffers:
+        return
+    inside = ~moves
+    for buffer in program.buffers:
+        low, high = np.minimum(first, last), np.maximum(first, last)
+        inside |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
+    known = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
+    fault = _first_operand(
+        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} are not inside one buffer of {known}"
+    )
+    if fault is not None:
+        yield fault
+
+
+def _model_fault(program: GpuProgram, model: GpuModel) -> Fault | None:
+    if program.line_bytes != model.line_bytes:
+        return Fault(f"has lines of {program.line_bytes} B, and those of GPU {model.name!r} have {model.line_bytes}")
+    wide = np.flatnonzero(program.kernel_wavefronts > model.wavefronts_per_cu)
+    if len(wide):
+        count = int(program.kernel_wavefronts[wide[0]])
+        return Fault(
+            f"kernel {wide[0]}: its workgroups have {count} wavefronts, and a CU of GPU {model.name!r} holds no more "
+            f"than {model.wavefronts_per_cu}"
+        )
+    return None

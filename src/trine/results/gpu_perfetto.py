@@ -1,0 +1,215 @@
+"""A timeline of the inside of GPUs for https://ui.perfetto.dev: what each workgroup of each CU does.
+
+One track a simulated GPU, below it one a place for a workgroup on a CU (``cu3``; a second workgroup at the same time is
+on ``cu3 place 2``). A workgroup is a slice; the operations that it goes through are slices inside. Wavefronts of one
+workgroup may be at several operations at once: those that overlap lie on further tracks below. Times are rounded down
+to the nanosecond, as in :mod:`trine.results.perfetto`; ``duration_ps`` is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trine.errors import InputError
+from trine.model.gpuprogram import ACQUIRE, COMPUTE, COPY, DMA, LOAD, OP_NAMES, REDUCE, RELEASE, STORE
+from trine.model.taskgraph import Int64
+from trine.results.gpu_metrics import ends
+from trine.results.gpu_shown import peers
+from trine.results.track_event import (
+    ANNOTATION,
+    BEGIN,
+    END,
+    KEY_IID,
+    NAME_IID,
+    PS_PER_NS,
+    SUFFIX,
+    TIMESTAMP,
+    TRACK,
+    TRACK_EVENT,
+    TYPE,
+    UINT,
+    descriptor,
+    interned,
+    lanes,
+    packet,
+    write_packets,
+)
+from trine.results.wire import integer, message
+
+if TYPE_CHECKING:
+    from trine.results.gpu_result import GpuResult
+
+#: Slices of one timeline: beyond a few hundred thousand Perfetto becomes slow, and files large.
+MAX_SLICES = 200_000
+
+_ROOT = 1
+#: Places of one CU and tracks below one of them that are told apart in the order of tracks.
+_PLACES = 4096
+_ARGUMENTS = {
+    name: iid
+    for iid, name in enumerate(
+        ("duration_ps", "workgroup", "operation", "peer_rank", "lines", "bytes", "cycles", "count"), 1
+    )
+}
+_AMOUNTS = {COMPUTE: "cycles", DMA: "bytes", ACQUIRE: "count", RELEASE: "count"}
+_LINES = (LOAD, STORE, COPY, REDUCE)
+
+
+class _Slice(NamedTuple):
+    name: int
+    start_ps: int
+    end_ps: int
+    arguments: dict[str, int]
+
+
+class _Rows(NamedTuple):
+    """Workgroups by row: where each is drawn, when it ran, and its operations [first, last) of those that are drawn."""
+
+    track: dict[tuple[int, int, int], list[int]]
+    start_ps: Int64
+    end_ps: Int64
+    has_ops: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def write(result: GpuResult, path: Path) -> tuple[str, ...]:
+    """Write the timeline to ``path``, compressed if it ends in ``.gz``; return what was left out, in words.
+
+    Raises
+    ------
+    InputError: more than MAX_SLICES workgroups.
+    """
+    rows, notes = _rows(result)
+    write_packets(_packets(result, rows, notes), path)
+    return notes
+
+
+def _rows(result: GpuResult) -> tuple[_Rows, tuple[str, ...]]:
+    records, shown = result.records, result.shown
+    began = np.flatnonzero(records.workgroup_start_ps >= 0)
+    if len(began) > MAX_SLICES:
+        raise InputError(
+            f"a timeline holds {MAX_SLICES:,} workgroups, these are {len(began):,}: run fewer ranks, or fold them"
+        )
+    counts = np.bincount(shown.op_row, minlength=len(shown.workgroup))
+    fits = np.cumsum(np.where(records.workgroup_start_ps >= 0, counts, 0)) <= MAX_SLICES - len(began)
+    end = ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)
+    left_out = len(began) - int(np.count_nonzero(fits[began]))
+    notes = []
+    if left_out:
+        notes.append(f"operations of {left_out:,} of {len(began):,} workgroups are left out of the timeline")
+    if not result.finished:
+        notes.append("the run was stopped: what had not ended is drawn up to then")
+    return _Rows(_places(result, began, end), records.workgroup_start_ps, end, fits), tuple(notes)
+
+
+def _places(result: GpuResult, began: Int64, end: Int64) -> dict[tuple[int, int, int], list[int]]:
+    """Return the workgroups of each track, in order of start: (gpu, cu, place) -> rows."""
+    start, cu = result.records.workgroup_start_ps, result.records.workgroup_cu
+    gpu = result.shown.workgroup_gpu
+    order = began[np.lexsort((began, start[began], cu[began], gpu[began]))]
+    owner = gpu[order] * result.model.num_cus + cu[order]
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for rows in np.split(order, np.flatnonzero(np.diff(owner)) + 1):
+        for row, place in zip(rows.tolist(), lanes(start[rows].tolist(), end[rows].tolist()).tolist(), strict=True):
+            found.setdefault((int(gpu[row]), int(cu[row]), place), []).append(row)
+    return found
+
+
+def _packets(result: GpuResult, rows: _Rows, notes: tuple[str, ...]) -> Iterator[bytes]:
+    """Yield the trace packet by packet."""
+    program, shown = result.program, result.shown
+    operations = _Operations(result)
+    first = operations.num_names + 1
+    kernels = np.unique(shown.workgroup_kernel).tolist()
+    names = [*operations.names(), *((first + kernel, _kernel_name(result, kernel)) for kernel in kernels)]
+    yield interned(names, _ARGUMENTS, {})
+    yield descriptor(_ROOT, "; ".join((f"{program.name} (times rounded down to the ns)", *notes)), 0, 0)
+    for gpu, use in enumerate(result.gpus):
+        alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
+        yield descriptor(_ROOT + 1 + gpu, f"rank {use.rank}{alike}", _ROOT, gpu)
+    uuid = _ROOT + 1 + len(result.gpus)
+    for (gpu, cu, place), members in sorted(rows.track.items()):
+        name = f"cu{cu} place {place + 1}" if place else f"cu{cu}"
+        yield descriptor(uuid, name, _ROOT + 1 + gpu, cu * _PLACES + place)
+        tracks = {0: uuid}
+        for row in members:
+            kernel = int(shown.workgroup_kernel[row])
+            number = int(shown.workgroup[row] - program.kernel_ptr[kernel])
+            start, end = int(rows.start_ps[row]), int(rows.end_ps[row])
+            yield _begin(uuid, _Slice(first + kernel, start, end, {"workgroup": number}))
+            for lane, operation in operations.of_row(row) if rows.has_ops[row] else ():
+                if lane not in tracks:
+                    tracks[lane] = uuid + len(tracks)
+                    yield descriptor(tracks[lane], f"at the same time {lane}", uuid, lane)
+                yield _begin(tracks[lane], operation) + _end(tracks[lane], operation.end_ps)
+            yield _end(uuid, end)
+        uuid += len(tracks)
+
+
+class _Operations:
+    """The operations of workgroups as slices."""
+
+    def __init__(self, result: GpuResult) -> None:
+        self._result, self._labels = result, len(result.program.labels) + 1
+        self.num_names = len(OP_NAMES) * self._labels
+        self._first = np.searchsorted(result.shown.op_row, np.arange(len(result.shown.workgroup) + 1))
+
+    def _name(self, ops: Int64) -> Int64:
+        """Return the number of the name of each operation, which is its kind and label."""
+        program = self._result.program
+        return program.op_kind[ops].astype(np.int64) * self._labels + program.op_label[ops] + 2
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Yield number and words of the names that operations have."""
+        for number in np.unique(self._name(self._result.shown.op)).tolist():
+            kind, label = divmod(number - 1, self._labels)
+            yield number, f"{OP_NAMES[kind]} {self._result.program.labels[label - 1]}" if label else OP_NAMES[kind]
+
+    def of_row(self, row: int) -> Iterator[tuple[int, _Slice]]:
+        """Yield those of one workgroup that began, in order of start, each with the lane that it is drawn on."""
+        result = self._result
+        records, program, model = result.records, result.program, result.model
+        here = np.arange(self._first[row], self._first[row + 1])
+        here = here[records.op_start_ps[here] >= 0]
+        here = here[np.lexsort((here, records.op_start_ps[here]))]
+        start = records.op_start_ps[here].tolist()
+        end = ends(records.op_start_ps[here], records.op_end_ps[here], records.end_ps).tolist()
+        ops = result.shown.op[here]
+        own = int(program.kernel_rank[result.shown.workgroup_kernel[row]])
+        peer = peers(program, ops, np.full(len(ops), own)).tolist()
+        columns = (
+            ops.tolist(), self._name(ops).tolist(), program.op_kind[ops].tolist(), program.op_amount[ops].tolist(),
+            peer, start, end, lanes(start, end).tolist(),
+        )  # fmt: skip
+        first = int(program.workgroup_ptr[result.shown.workgroup[row]])
+        for op, name, kind, amount, other, begin, finish, lane in zip(*columns, strict=True):
+            arguments = {"operation": op - first}
+            if other != own:
+                arguments["peer_rank"] = other
+            if kind in _LINES:
+                arguments |= {"lines": amount, "bytes": amount * model.line_bytes}
+            elif kind in _AMOUNTS:
+                arguments[_AMOUNTS[kind]] = amount
+            yield lane, _Slice(name, begin, finish, arguments)
+
+
+def _kernel_name(result: GpuResult, kernel: int) -> str:
+    names = result.program.kernel_names
+    return names[kernel] if kernel < len(names) and names[kernel] else f"kernel {kernel}"
+
+
+def _begin(track: int, piece: _Slice) -> bytes:
+    content = [integer(TYPE, BEGIN), integer(TRACK, track), integer(NAME_IID, piece.name)]
+    for name, value in {**piece.arguments, "duration_ps": piece.end_ps - piece.start_ps}.items():
+        content.append(message(ANNOTATION, integer(KEY_IID, _ARGUMENTS[name]) + integer(UINT, value)))
+    event = message(TRACK_EVENT, b"".join(content))
+    return packet(integer(TIMESTAMP, piece.start_ps // PS_PER_NS) + event + SUFFIX)
+
+
+def _end(track: int, end_ps: int) -> bytes:
+    event = message(TRACK_EVENT, integer(TYPE, END) + integer(TRACK, track))
+    return packet(integer(TIMESTAMP, end_ps // PS_PER_NS) + event + SUFFIX)

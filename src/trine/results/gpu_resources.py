@@ -1,0 +1,265 @@
+"""How busy the resources of a load-store run are: inside the GPUs, and the lanes of the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.model.gpumodel import MESH
+from trine.model.gpuprogram import DMA
+from trine.model.taskgraph import Int64
+from trine.results.intervals import sum_by_group
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.results.gpu_result import GpuResult
+
+_SCALE_UP = "scale-up"
+#: Kinds of resources in the order in which a request meets them, and what people call them.
+KIND_NAMES = {
+    "cu": "CU links of the NoC",
+    "noc": "NoC links",
+    "lane": "lanes of fabric links",
+    "l2": "L2 slices",
+    "memory": "memory channels",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KindUse:
+    """How busy resources of one kind are.
+
+    count: of them in the simulated GPUs (lanes: of the links that were used); used: that served anything. busy_ps:
+    summed over all; busiest_ps, busiest, busiest_rank: the busiest one, the rank whose GPU has it (-1: a lane). data,
+    control: messages with and without data that they served; of memory and L2 lines, and semaphore operations.
+    """
+
+    kind: str
+    count: int
+    used: int
+    busy_ps: int
+    busiest_ps: int
+    busiest: str
+    busiest_rank: int
+    data: int
+    control: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkUse:
+    """How busy one link of the cluster is. busy_ps: summed over its lanes; ``used`` of ``lanes`` served anything.
+
+    from_gpu: whether it leads out of one of the ranks' GPUs. data_bytes, control_bytes: with headers.
+    """
+
+    link: int
+    name: str
+    bytes_per_s: int
+    lanes: int
+    used: int
+    busy_ps: int
+    busiest_ps: int
+    data: int
+    control: int
+    data_bytes: int
+    control_bytes: int
+    from_gpu: bool
+
+    def utilisation(self, time_ps: int) -> float:
+        """Return busy time of its lanes / (lanes x time)."""
+        return self.busy_ps / (self.lanes * time_ps) if time_ps else 0.0
+
+
+class Traffic(NamedTuple):
+    """Messages with data and without, and their bytes with headers."""
+
+    data: int
+    control: int
+    data_bytes: int
+    control_bytes: int
+
+
+def used_lanes(result: GpuResult) -> Int64:
+    """Return the rows of the lanes that a message crossed; records have others too."""
+    return np.flatnonzero(result.records.lane_data + result.records.lane_control)
+
+
+def exists(result: GpuResult) -> npt.NDArray[np.bool_]:
+    """Return which resources there are: of a mesh the links over its edge have a name only."""
+    resources = result.records.resources
+    is_noc = np.array([kind == "noc" for kind in resources.kinds])
+    edge = is_noc & (np.array(resources.source) < 0) & (result.model.noc.kind == MESH)
+    return ~edge
+
+
+def kind_uses(result: GpuResult) -> tuple[KindUse, ...]:
+    """Return how busy each kind of resource is, in the order of KIND_NAMES, without kinds that there are none of."""
+    order = list(KIND_NAMES)
+    return tuple(sorted((*_inside(result), *_lanes(result)), key=lambda use: order.index(use.kind)))
+
+
+def _inside(result: GpuResult) -> Iterator[KindUse]:
+    records, there = result.records, exists(result)
+    kinds = np.array(result.records.resources.kinds)
+    for kind in KIND_NAMES:
+        chosen = np.flatnonzero(there & (kinds == kind))
+        if not len(chosen):
+            continue
+        busy = records.resource_busy_ps[:, chosen]
+        data, control = records.resource_data[:, chosen], records.resource_control[:, chosen]
+        gpu, place = divmod(int(np.argmax(busy)), len(chosen))
+        yield KindUse(
+            kind=kind,
+            count=busy.size,
+            used=int(np.count_nonzero(data + control)),
+            busy_ps=int(busy.sum()),
+            busiest_ps=int(busy[gpu, place]),
+            busiest=records.resources.names[chosen[place]],
+            busiest_rank=int(records.ranks[gpu]),
+            data=int(data.sum()),
+            control=int(control.sum()),
+        )
+
+
+def _lanes(result: GpuResult) -> Iterator[KindUse]:
+    records = result.records
+    used = used_lanes(result)
+    if not len(used):
+        return
+    busiest = int(np.argmax(records.lane_busy_ps))
+    yield KindUse(
+        kind="lane",
+        count=sum(link.lanes for link in result.links),
+        used=len(used),
+        busy_ps=int(records.lane_busy_ps.sum()),
+        busiest_ps=int(records.lane_busy_ps[busiest]),
+        busiest=lane_name(result, busiest),
+        busiest_rank=-1,
+        data=int(records.lane_data.sum()),
+        control=int(records.lane_control.sum()),
+    )
+
+
+def lane_name(result: GpuResult, lane: int) -> str:
+    """Return the name of a lane: that of its link, and which of its lanes it is where it has several."""
+    link = int(result.records.lane_link[lane])
+    count = lanes_of_links(result, np.array([link], np.int64))[0]
+    name = result.cluster.links[link].name
+    return f"{name} lane {int(result.records.lane_number[lane])}" if count > 1 else name
+
+
+def scale_up_out(result: GpuResult) -> dict[int, list[int]]:
+    """Return the scale-up links out of the device of each rank, in order: device -> links."""
+    cluster = result.cluster
+    sources = cluster.link_table.source
+    found: dict[int, list[int]] = {int(device): [] for device in result.group}
+    for link in np.flatnonzero(np.isin(sources, list(found))).tolist():
+        if cluster.links[link].link_class == _SCALE_UP:
+            found[int(sources[link])].append(link)
+    return found
+
+
+def lanes_of_links(result: GpuResult, links: Int64) -> Int64:
+    """Return into how many lanes each link is cut (docs/design/gpu-model.md, *Ports and lanes*): int64[links].
+
+    A link out of a GPU by the GPU's ports and links; one further on as the first links of the routes over it.
+    """
+    ports, records = result.model.ports.count, result.records
+    out = {device: max(1, ports // len(found)) for device, found in scale_up_out(result).items() if found}
+    most = max(out.values(), default=1)
+    cluster = result.cluster
+    counts = []
+    for link in links.tolist():
+        here = cluster.links[link]
+        seen = int(records.lane_number[records.lane_link == link].max(initial=0)) + 1
+        said = out.get(here.source, most) if here.link_class == _SCALE_UP else 1
+        counts.append(max(said, seen))
+    return np.array(counts, np.int64)
+
+
+def link_uses(result: GpuResult) -> tuple[LinkUse, ...]:
+    """Return the links that were used, in the cluster's order; of a folded run those of the simulated ranks."""
+    records, cluster = result.records, result.cluster
+    chosen = used_lanes(result)
+    links, row = np.unique(records.lane_link[chosen].astype(np.int64), return_inverse=True)
+    num, lanes = len(links), lanes_of_links(result, links)
+    data, control, busy = (
+        sum_by_group(row, values[chosen], num)
+        for values in (records.lane_data, records.lane_control, records.lane_busy_ps)
+    )
+    busiest = np.zeros(num, np.int64)
+    np.maximum.at(busiest, row, records.lane_busy_ps[chosen])
+    used = np.bincount(row, minlength=num)
+    gpus = {int(device) for device in result.group}
+    uses = []
+    for i, number in enumerate(links.tolist()):
+        link = cluster.links[number]
+        bytes_per_s = cluster.seen_by_messages(number)[0]
+        traffic = _bytes(result, int(data[i]), int(control[i]), int(busy[i]), bytes_per_s // int(lanes[i]))
+        uses.append(
+            LinkUse(
+                link=number,
+                name=link.name,
+                bytes_per_s=bytes_per_s,
+                lanes=int(lanes[i]),
+                used=int(used[i]),
+                busy_ps=int(busy[i]),
+                busiest_ps=int(busiest[i]),
+                **traffic._asdict(),
+                from_gpu=link.source in gpus,
+            )
+        )
+    return tuple(uses)
+
+
+def _bytes(result: GpuResult, data: int, control: int, busy_ps: int, bytes_per_s: int) -> Traffic:
+    """Return the bytes of messages; packets differ in size, so that of those the busy time says how many bytes."""
+    model = result.model
+    control_bytes = control * model.header_bytes
+    if np.any(result.program.op_kind == DMA) or result.records.packets.any():
+        return Traffic(data, control, max(0, busy_ps * bytes_per_s // PS_PER_S - control_bytes), control_bytes)
+    return Traffic(data, control, data * (model.header_bytes + model.line_bytes), control_bytes)
+
+
+def fabric_traffic(result: GpuResult) -> Traffic:
+    """Return what the simulated GPUs put on links: messages on links out of GPUs, at each GPU that they leave."""
+    out = [link for link in result.links if link.from_gpu]
+    return Traffic(*(sum(getattr(link, name) for link in out) for name in Traffic._fields))
+
+
+def noc_traffic(result: GpuResult) -> Traffic:
+    """Return what CUs of the simulated GPUs put into the NoC and take out of it."""
+    use = next(kind for kind in result.kinds if kind.kind == "cu")
+    model = result.model
+    return Traffic(
+        use.data, use.control, use.data * (model.header_bytes + model.line_bytes), use.control * model.header_bytes
+    )
+
+
+def port_busy(result: GpuResult, gpu: int) -> list[tuple[float | None, float | None]]:
+    """Return how busy the lanes at each I/O port of a simulated GPU are, out and in; None: nothing crossed it.
+
+    Of several lanes at one port the busiest. Of a folded run traffic into a GPU is that of a link which stands for it.
+    """
+    count, device = result.model.ports.count, int(result.group[int(result.records.ranks[gpu])])
+    table, cluster = result.cluster.link_table, result.cluster
+    sides = []
+    for ends in (table.source, table.target):
+        near = [link for link in np.flatnonzero(ends == device).tolist() if cluster.links[link].link_class == _SCALE_UP]
+        sides.append(_lanes_at_ports(result, near, count))
+    return list(zip(*sides, strict=True))
+
+
+def _lanes_at_ports(result: GpuResult, links: list[int], count: int) -> list[float | None]:
+    records, time, used = result.records, max(1, result.time_ps), used_lanes(result)
+    found: list[float | None] = [None] * count
+    lanes = lanes_of_links(result, np.array(links, np.int64))
+    for ordinal, (link, width) in enumerate(zip(links, lanes.tolist(), strict=True)):
+        for row in used[records.lane_link[used] == link].tolist():
+            port = (ordinal * width + int(records.lane_number[row])) % count
+            found[port] = max(found[port] or 0.0, int(records.lane_busy_ps[row]) / time)
+    return found

@@ -1,0 +1,218 @@
+"""A load-store result for people: what decides first, then the numbers behind it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from trine.results import gpu_metrics
+from trine.results.gpu_resources import KIND_NAMES, Traffic, fabric_traffic, noc_traffic
+from trine.results.result import EVIDENCE_KINDS
+from trine.units import format_bandwidth, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from trine.results.gpu_result import GpuResult
+
+_WIDTH = 100
+_LINKS, _OPERATIONS = 4, 6
+
+
+def summary(result: GpuResult) -> str:
+    """Return a text of at most about 45 lines of 100 columns."""
+    blocks = (
+        _head(result),
+        _wrapped("bottleneck", result.bottleneck.sentence),
+        _wavefronts(result),
+        _requests(result),
+        _resources(result),
+        _links(result),
+        _traffic(result),
+        _operations(result),
+        _notes(result),
+    )
+    return "\n".join(line.rstrip() for block in blocks for line in block)
+
+
+def _head(result: GpuResult) -> list[str]:
+    program = result.program
+    start, end = result.window_ps
+    rates = [
+        f"{name} {format_bandwidth(rate)}"
+        for name, rate in (("algbw", result.algbw_bytes_per_s), ("busbw", result.busbw_bytes_per_s))
+        if rate is not None
+    ]
+    size = [f"of {format_bytes(program.payload_bytes)}"] if program.payload_bytes else []
+    lines = [
+        f"{program.name}: {_count(program.num_ranks, 'rank')} of {result.model.name} on {result.cluster.name}",
+        "  ".join([f"time  {format_time(result.time_ps)}", *size, *rates]),
+    ]
+    if not result.finished:
+        done = result.records.workgroup_end_ps >= 0
+        lines.append(f"PARTIAL: stopped then; {int(done.sum()):,} of {len(done):,} workgroups had ended")
+    if end:
+        lines.append(f"kernels run from {format_time(start)} to {format_time(end)}")
+    return lines
+
+
+def _wavefronts(result: GpuResult) -> list[str]:
+    times = gpu_metrics.state_times(result)
+    if not any(times.values()):
+        return []
+    parts = zip(times, gpu_metrics.percentages(list(times.values())), strict=True)
+    occupied, used = sum(gpu.occupied_ps for gpu in result.gpus), sum(gpu.occupied_cus for gpu in result.gpus)
+    cus = f"{used} of {len(result.gpus) * result.model.num_cus} CUs have workgroups"
+    return [
+        "wavefronts  " + ", ".join(f"{name} {share}" for name, share in parts),
+        f"CUs  {cus}, for {_percent(occupied, used * result.time_ps)} of the time",
+    ]
+
+
+def _requests(result: GpuResult) -> list[str]:
+    gpus = result.gpus
+    names = ("loads", "stores", "acquires", "releases", "polls", "packets")
+    counts = [(name, sum(getattr(gpu, name) for gpu in gpus)) for name in names]
+    of = f"of {_count(len(gpus), 'GPU')}"
+    lines = [f"requests {of}  " + ", ".join(f"{name} {count:,}" for name, count in counts if count)]
+    loads = sum(gpu.loads for gpu in gpus)
+    if loads:
+        latency = sum(gpu.load_latency_ps for gpu in gpus) / loads
+        occupied = sum(gpu.occupied_ps for gpu in gpus)
+        under_way = sum(gpu.load_latency_ps for gpu in gpus) / occupied if occupied else 0.0
+        rate = loads / occupied * 1e6 if occupied else 0.0
+        lines.append(
+            f"a load takes {format_time(latency)} on average; {under_way:.1f} under way an occupied CU "
+            f"({rate:.4g} a us x latency), room for {gpu_metrics.places(result):.0f}"
+        )
+    hits, accesses = sum(gpu.l2_hits for gpu in gpus), sum(gpu.l2_hits + gpu.l2_misses for gpu in gpus)
+    if accesses:
+        lines.append(f"L2  {accesses:,} accesses, {_percent(hits, accesses)} hit")
+    return lines
+
+
+def _resources(result: GpuResult) -> list[str]:
+    time = result.time_ps
+    rows = [("busy of the time", "used", "mean", "busiest", "which")]
+    for use in result.kinds:
+        owner = f" of rank {use.busiest_rank}" if use.busiest_rank >= 0 and len(result.gpus) > 1 else ""
+        rows.append(
+            (
+                KIND_NAMES[use.kind],
+                f"{use.used:,} of {use.count:,}",
+                _percent(use.busy_ps, use.count * time),
+                _percent(use.busiest_ps, time),
+                f"{use.busiest}{owner}" if use.used else "",
+            )
+        )
+    return _table(rows)
+
+
+def _links(result: GpuResult) -> list[str]:
+    used = sorted(result.links, key=lambda use: (-use.utilisation(result.time_ps), use.link))
+    rows = [(f"links ({min(_LINKS, len(used))} of {len(used)})", "busy", "lanes used", "bytes", "rate")]
+    for use in used[:_LINKS]:
+        rows.append(
+            (
+                use.name,
+                _percent(use.busy_ps, use.lanes * result.time_ps),
+                f"{use.used} of {use.lanes}",
+                format_bytes(use.data_bytes + use.control_bytes),
+                format_bandwidth(use.bytes_per_s),
+            )
+        )
+    return _table(rows) if used else []
+
+
+def _traffic(result: GpuResult) -> list[str]:
+    places = (("links out of GPUs", fabric_traffic(result)), ("CUs and NoC", noc_traffic(result)))
+    rows: list[tuple[str, ...]] = [("messages", "with data", "bytes", "control", "bytes", "control share")]
+    rows += [_traffic_row(name, traffic) for name, traffic in places if traffic.data + traffic.control]
+    return _table(rows) if len(rows) > 1 else []
+
+
+def _traffic_row(name: str, traffic: Traffic) -> tuple[str, ...]:
+    return (
+        name,
+        f"{traffic.data:,}",
+        format_bytes(traffic.data_bytes),
+        f"{traffic.control:,}",
+        format_bytes(traffic.control_bytes),
+        _percent(traffic.control_bytes, traffic.data_bytes + traffic.control_bytes),
+    )
+
+
+def _operations(result: GpuResult) -> list[str]:
+    uses = result.operations
+    rows = [(f"operations ({min(len(uses), _OPERATIONS)} of {len(uses)})", "count", "mean", "longest")]
+    for use in uses[:_OPERATIONS]:
+        name = use.kind if use.label in ("", use.kind) else f"{use.kind} {use.label}"
+        rows.append((name, f"{use.count:,}", format_time(use.time_ps / use.count), format_time(use.longest_ps)))
+    return _table(rows) if uses else []
+
+
+def _notes(result: GpuResult) -> list[str]:
+    lines = _evidence(result)
+    lines += _wrapped("not modelled", "; ".join(result.not_modelled), 2)
+    for note in (*result.program.notes, *result.notes):
+        lines += _wrapped("note", note)
+    return [*lines, *_folding(result), _simulated(result)]
+
+
+def _evidence(result: GpuResult) -> list[str]:
+    """Return how many numbers of the GPU model are known how, and the names of those that are assumed."""
+    *of_model, of_cluster = result.evidence
+    kinds = [item.kind for item in of_model]
+    counts = [f"{kinds.count(kind)} {kind}" for kind in EVIDENCE_KINDS if kind in kinds]
+    assumed = [item.what.rpartition(" ")[2] for item in of_model if item.kind == "assumed"]
+    numbers = f"numbers of GPU {result.model.name} {', '.join(counts)}; " if counts else ""
+    return [
+        *_wrapped("evidence", f"{numbers}{of_cluster.what} {of_cluster.kind}", 2),
+        *_wrapped("assumed", ", ".join(assumed), 2),
+    ]
+
+
+def _folding(result: GpuResult) -> list[str]:
+    fold = result.fold
+    if fold is None or result.program.num_ranks == 1:
+        return []
+    if fold.why_unfolded is not None:
+        return _wrapped("not folded", fold.why_unfolded)
+    return [f"folded: {result.program.num_ranks} ranks behave in {_count(fold.classes, 'way')}"]
+
+
+def _simulated(result: GpuResult) -> str:
+    from trine import __version__
+
+    gpus = f"{len(result.gpus)} of {_count(result.program.num_ranks, 'GPU')}"
+    wall = "" if result.wall_s is None else f" in {format_time(result.wall_s * 1e12)}"
+    return f"simulated {gpus}, {result.records.num_events:,} events{wall} by trine {__version__}"
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Align columns: the first to the left, the others to the right; the first row is the head of those below."""
+    head, *below = rows
+    cells = [head, *((f"  {row[0]}", *row[1:]) for row in below)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    widths[0] = max(widths[0], 26)
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in cells
+    ]
+
+
+def _wrapped(label: str, text: str, most: int = 4) -> list[str]:
+    """Return "label  text" in lines of _WIDTH columns, continued with an indent, cut after ``most`` lines."""
+    if not text:
+        return []
+    lines = textwrap.wrap(f"{label}: {text}", _WIDTH, subsequent_indent="    ")
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"{lines[most - 1][: _WIDTH - 4]} ..."]
+    return lines
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

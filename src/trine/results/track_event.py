@@ -1,0 +1,77 @@
+"""The parts of Perfetto's trace format that timelines are made of: packets, tracks, tables of names.
+
+Field numbers: protos/perfetto/trace/{trace_packet,track_event/*,interned_data/*}.proto of https://perfetto.dev.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from trine.model.taskgraph import Int64
+from trine.results.wire import VARINT, integer, message, text, varint
+
+# TracePacket, TrackEvent, TrackDescriptor, DebugAnnotation, InternedData: the fields used
+PACKET = 1
+TIMESTAMP, SEQUENCE, TRACK_EVENT, INTERNED, SEQUENCE_FLAGS, DESCRIPTOR = 8, 10, 11, 12, 13, 60
+ANNOTATION, TYPE, NAME_IID, TRACK, COUNTER_VALUE, FLOW, FLOW_END = 4, 9, 10, 11, 30, 47, 48
+UUID, NAME, PARENT, COUNTER, ORDERING, ORDER_RANK = 1, 2, 5, 8, 11, 12
+KEY_IID, UINT, STRING_IID = 1, 3, 17
+EVENT_NAMES, ANNOTATION_NAMES, ANNOTATION_STRINGS = 2, 3, 29
+BEGIN, END, COUNT = 1, 2, 4
+EXPLICIT, UNIT, UNIT_BYTES = 3, 3, 3
+STATE_CLEARED, NEEDS_STATE = 1, 2
+
+PS_PER_NS = 1000
+STAMP = varint(TIMESTAMP << 3 | VARINT)
+SUFFIX = integer(SEQUENCE, 1) + integer(SEQUENCE_FLAGS, NEEDS_STATE)
+
+
+def write_packets(parts: Iterable[bytes], path: Path) -> None:
+    """Write packets to ``path``, compressed if it ends in ``.gz``; the same packets give the same bytes."""
+    with path.open("wb") as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+                cast(BinaryIO, packed).writelines(parts)
+        else:
+            file.writelines(parts)
+
+
+def packet(content: bytes) -> bytes:
+    """Encode one packet of a trace."""
+    return message(PACKET, content)
+
+
+def descriptor(uuid: int, name: str, parent: int, order: int, extra: bytes = b"") -> bytes:
+    """Return the packet that declares a track; its children are shown in the order of their ``order``."""
+    content = integer(UUID, uuid) + text(NAME, name) + integer(ORDERING, EXPLICIT) + integer(ORDER_RANK, order)
+    if parent:
+        content += integer(PARENT, parent)
+    return packet(message(DESCRIPTOR, content + extra) + integer(SEQUENCE, 1))
+
+
+def interned(events: Iterable[tuple[int, str]], arguments: Mapping[str, int], strings: Mapping[str, int]) -> bytes:
+    """Return the first packet of a trace: the names of events, arguments and values that slices refer to by number.
+
+    events: number and name of each; two may have one name.
+    """
+    entries = [message(EVENT_NAMES, integer(1, iid) + text(2, name)) for iid, name in events]
+    for kind, table in ((ANNOTATION_NAMES, arguments), (ANNOTATION_STRINGS, strings)):
+        entries += [message(kind, integer(1, iid) + text(2, name)) for name, iid in table.items()]
+    content = message(INTERNED, b"".join(entries))
+    return packet(content + integer(SEQUENCE, 1) + integer(SEQUENCE_FLAGS, STATE_CLEARED))
+
+
+def lanes(starts: list[int], ends: list[int]) -> Int64:
+    """Return for each interval, given in order of start, the first lane in which nothing overlaps it."""
+    found: list[int] = []
+    free_from: list[int] = []
+    for start, end in zip(starts, ends, strict=True):
+        lane = next((number for number, free in enumerate(free_from) if free <= start), len(free_from))
+        free_from[lane : lane + 1] = [end]
+        found.append(lane)
+    return np.array(found, np.int64)

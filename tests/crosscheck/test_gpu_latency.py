@@ -1,0 +1,69 @@
+"""Do the presets give the latencies and bandwidths that others measured? Worked out on paper, without the engine.
+
+Sources are in src/trine/presets/gpu_models. No collective is used.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from trine.cluster import load_cluster
+from trine.gpu.derived import local_load_ps, remote_load_ps
+from trine.gpu.fabric import Fabric, Way
+from trine.gpu.presets import load_gpu_model
+from trine.units import transfer_ps
+
+#: model, hits the cache, cycles, relative tolerance: small for the presets' own sources, wider for others
+LOADS = [
+    ("h100-sxm", True, 263.0, 0.01),  # arXiv 2402.13499, H800
+    ("h100-sxm", True, 260.0, 0.02),  # CUDA Performance Study, H100 SXM5
+    ("h100-sxm", True, (258 + 414) / 2, 0.25),  # arXiv 2501.12084: mean of near and far half
+    ("h100-sxm", False, 571.0, 0.12),  # CUDA Performance Study, H100 SXM5
+    ("h100-sxm", False, 219.345 + 399.945, 0.02),  # mt4g, H100 80GB HBM3
+    ("h100-sxm", False, 690.0, 0.10),  # AI_kernels, GH200
+    ("a100-80gb", True, 261.5, 0.01),
+    ("a100-80gb", False, 466.3, 0.025),
+    ("mi300x", True, 287.545 + 208.878, 0.01),
+    ("mi300x", False, 899.658, 0.01),
+]
+
+
+@pytest.mark.parametrize(("name", "hit", "cycles", "tolerance"), LOADS)
+def test_loads_of_the_own_memory_take_what_was_measured(name: str, hit: bool, cycles: float, tolerance: float) -> None:
+    model = load_gpu_model(name)
+    assert local_load_ps(model, hit=hit) / model.cycle_ps == pytest.approx(cycles, rel=tolerance)
+
+
+def test_a_remote_load_of_an_h100_takes_what_was_measured() -> None:
+    """nvbandwidth 0.10, device_to_device_latency_sm, 8 x H100 80GB HBM3: 826.6 ns, mean of 56 pairs; the buffer of
+    2 MiB is in the other GPU's L2."""
+    model = load_gpu_model("h100-sxm")
+    fabric = Fabric(load_cluster("dgx-h100"), (0, 7), model)
+
+    def fabric_ps(way: Way, num_bytes: int) -> int:
+        return sum(transfer_ps(num_bytes, hop.bytes_per_s) + hop.after_ps for hop in way.hops)
+
+    request, answer = model.header_bytes, model.header_bytes + model.line_bytes
+    there, back = fabric.ways(0, 1)[0], fabric.ways(1, 0)[0]
+    assert [hop.bytes_per_s for hop in there.hops] == [25 * 10**9] * 2
+    took = remote_load_ps(model, fabric_ps(there, request), fabric_ps(back, answer), hit=True)
+    assert took == pytest.approx(826_600, rel=0.005)
+
+
+def test_headers_leave_of_the_links_what_copies_reach() -> None:
+    """Of the data sheet's rate: one way, nvbandwidth 395 to 397 GB/s on H100; both ways, with acknowledgements in the
+    way of the data, p2pBandwidthLatencyTest 370 to 387, NCCL's rings 367. MI300X: 48.5 a link (TransferBench)."""
+    h100, mi300x = load_gpu_model("h100-sxm"), load_gpu_model("mi300x")
+    one_way = 450 * h100.line_bytes / (h100.line_bytes + h100.header_bytes)
+    both_ways = 450 * h100.line_bytes / (h100.line_bytes + 2 * h100.header_bytes)
+    assert one_way == pytest.approx(396, rel=0.02)
+    assert 0.95 * 367 < both_ways < 387
+    assert 64 * mi300x.line_bytes / (mi300x.line_bytes + mi300x.header_bytes) == pytest.approx(48.5, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "a100-80gb", "h200", "mi300x"])
+def test_what_is_in_flight_can_saturate_the_memory(name: str) -> None:
+    """Little's law: outstanding = rate x latency."""
+    model = load_gpu_model(name)
+    needed = model.memory.num_channels * model.memory.bytes_per_s * local_load_ps(model, hit=False) // 10**12
+    assert model.num_cus * model.max_outstanding * model.line_bytes > 2 * needed

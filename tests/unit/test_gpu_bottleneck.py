@@ -1,0 +1,107 @@
+"""What decides the time of a run, rule by rule, on records made by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu_results import US, model, program, records, result
+
+from trine.results import gpu_bottleneck
+
+
+def busy(name, times):
+    """Records whose resource ``name`` was busy for so long, on GPU 0."""
+    found = records(model())
+    table = found.resource_busy_ps.copy()
+    table[0, found.resources.names.index(name)] = times
+    return {"resource_busy_ps": table}
+
+
+def states(*times):
+    table = np.zeros((2, 8, 5), np.int64)
+    table[:, :2] = times
+    return {"state_ps": table}
+
+
+def test_a_busy_resource_is_named_with_its_share_of_the_time_of_kernels():
+    found = result(records_changes=busy("channel2", 6 * US)).bottleneck
+    assert (found.what, found.name, found.share, found.hot_spot) == ("resource", "channel2", 0.75, True)
+    assert found.sentence == (
+        "memory channels: channel2 of rank 0 is busy for 75.0 % of the 8 us in which kernels run, the 12 of its kind "
+        "10.4 % on average; it is a hot spot."
+    )
+
+
+def test_a_busy_lane():
+    found = result(records_changes={"lane_busy_ps": np.full(5, 7 * US)}).bottleneck
+    assert (found.what, found.name, found.hot_spot) == ("resource", "gpu0->gpu1 lane 0", False)
+
+
+def test_a_launch_longer_than_the_kernels():
+    changes = {"workgroup_start_ps": np.full(4, 6 * US), "end_ps": 12 * US}
+    found = result(records_changes=changes).bottleneck
+    assert found.what == "outside of kernels"
+    assert found.sentence == (
+        "66.7 % of the 12 us lie outside of kernels: 6 us before the first workgroup begins (a launch takes 2 us), "
+        "2 us after the last ends."
+    )
+
+
+def test_issue():
+    found = result(model(cycle_ps=500_000)).bottleneck
+    assert found.what == "issue"
+    assert found.share == pytest.approx((32 + 32 + 2) * 500_000 / (2 * 8 * US))
+    assert "one every 1 cycle" in found.sentence
+
+
+def test_latency_with_the_part_of_the_links():
+    found = result().bottleneck
+    assert (found.what, found.share) == ("latency", 0.625)
+    assert "a load takes 2 us on average, 1 us of that the latency of links there and back" in found.sentence
+
+
+def test_the_limit_of_a_cu_and_that_of_wavefronts():
+    # 2 us x 32 loads of two CUs that are occupied for 8 us: 4 under way; 11 of 16 wavefront-us of each wait or issue
+    free = result().bottleneck
+    assert free.sentence.endswith("4.0 loads under way on average, where its waiting wavefronts may have 5.5.")
+    limit = result(model(max_outstanding=4)).bottleneck
+    assert limit.what == "limit"
+    assert limit.sentence.endswith("may have 4.0: the limit of a CU (max-outstanding 4) decides.")
+    unroll = result(model(unroll=3)).bottleneck
+    assert unroll.what == "limit"
+    assert unroll.sentence.endswith("may have 4.1: the limit of each (unroll 3) decides, a CU has room for 64.")
+
+
+def test_stores_alone():
+    nothing = {"loads": np.zeros(2, np.int64), "load_latency_ps": np.zeros(2, np.int64)}
+    found = result(records_changes=nothing).bottleneck
+    assert found.what == "latency"
+    assert found.sentence.endswith("for the way of their stores.")
+
+
+@pytest.mark.parametrize(
+    ("place", "what", "words"),
+    [
+        (0, "compute", "compute or wait for the ALU for 60.0 % of their time."),
+        (1, "issue", "wait for their turn to issue a request for 60.0 % of their time."),
+        (3, "semaphore", "60.0 % of their time; 4 operations acquire 'peer done' take 2 us on average."),
+        (4, "barrier", "60.0 % of their time; 4 operations barrier take 2 us on average."),
+    ],
+)
+def test_waits(place, what, words):
+    times = [2 * US] * 5
+    times[place] = 12 * US
+    found = result(records_changes=states(*times)).bottleneck
+    assert found.what == what
+    assert found.share == 0.6
+    assert found.sentence.startswith("No resource is busy for more than 62.5 % (gpu1->gpu0 lane 0); wavefronts ")
+    assert found.sentence.endswith(words)
+
+
+def test_wires_are_weighted_by_lines():
+    plain = program()
+    own = plain.operand_rank.copy()
+    own[0] = 0  # of the four copies one reads its own memory
+    mixed = result(program=replace(plain, operand_rank=own))
+    assert gpu_bottleneck.load_wires_ps(result()) == 1 * US
+    assert gpu_bottleneck.load_wires_ps(mixed) == 0.75 * US
