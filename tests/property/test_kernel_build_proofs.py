@@ -29,7 +29,14 @@ def test_every_rank_ends_with_the_result(op, algorithm, protocol):
         for j, workgroups in enumerate(WORKGROUPS):
             size = SIZES[(start + i + j) % len(SIZES)] // (1 if protocol == "simple" else 4)
             program = build_kernel(
-                op, ranks, size, algorithm=algorithm, protocol=protocol, workgroups=workgroups, wavefronts=2
+                op,
+                ranks,
+                size,
+                algorithm=algorithm,
+                protocol=protocol,
+                workgroups=workgroups,
+                wavefronts=2,
+                waits=("joint", "single")[(i + j) % 2],
             )
             check = check_program(program, op, size, seed=start, orders=int(ranks < 5))
             assert check.open_ends == ()

@@ -30,6 +30,7 @@ def test_every_collective_has_both_directions():
         ({"algorithm": "oneshot"}, "all_gather has no GPU program 'oneshot'"),
         ({"protocol": "ll12"}, "protocol: unknown protocol 'll12'; did you mean 'll128'"),
         ({"sync": "begin"}, "sync: unknown sync"),
+        ({"waits": "all"}, "waits: unknown waits 'all'; known: joint, single"),
         ({"num_ranks": 1}, "num_ranks: must be a whole number from 2"),
         ({"size_bytes": 0}, "size_bytes"),
         ({"workgroups": 0}, "workgroups"),
@@ -89,6 +90,14 @@ def test_arrays_have_the_types_of_the_contract():
     assert all(buffer.base % (1 << 20) == 0 for buffer in program.buffers)
 
 
+def test_waits():
+    joint = build_kernel("all_gather", 4, 4096, workgroups=2)
+    single = build_kernel("all_gather", 4, 4096, workgroups=2, waits="single")
+    assert joint.op_amount[joint.op_kind == ACQUIRE].tolist() == [3] * 8
+    assert single.op_amount[single.op_kind == ACQUIRE].tolist() == [1] * 24
+    assert (joint.semaphores.shape[1], single.semaphores.shape[1]) == (2, 6)
+
+
 def test_flags_need_no_semaphores_behind_the_data():
     program = build_kernel("all_reduce", 4, 4000, algorithm="oneshot", protocol="ll")
     assert not np.isin(program.op_kind, (ACQUIRE, RELEASE)).any()
@@ -112,7 +121,7 @@ def test_128_ranks_are_built_at_once():
     times = []
     for _ in range(3):
         start = time.process_time()
-        program = build_kernel("all_gather", 128, 256 << 20, algorithm="put")
+        program = build_kernel("all_gather", 128, 256 << 20, algorithm="put", waits="single")
         times.append(time.process_time() - start)
     assert program.num_ops > 1_000_000
     assert min(times) < 0.5

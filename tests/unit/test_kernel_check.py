@@ -115,8 +115,9 @@ BUILT = [(op, algorithm) for op in known_ops() for algorithm in known_kernels(op
 
 @pytest.mark.parametrize(("op", "algorithm"), BUILT)
 @pytest.mark.parametrize("kind", [WAITCNT, BARRIER, ACQUIRE, RELEASE, COPY, REDUCE])
-def test_an_operation_that_is_missing(op, algorithm, kind):
-    built = build_kernel(op, 3, 3 * 128 * 5, algorithm=algorithm, workgroups=1, wavefronts=2)
+@pytest.mark.parametrize("waits", ["joint", "single"])
+def test_an_operation_that_is_missing(op, algorithm, kind, waits):
+    built = build_kernel(op, 3, 3 * 128 * 5, algorithm=algorithm, workgroups=1, wavefronts=2, waits=waits)
     assert not is_found(built, op)
     own = np.flatnonzero(built.op_kind[: built.num_ops // 3] == kind)
     missed = [int(i) for i in own if not is_found(keep(built, np.delete(np.arange(built.num_ops), i)), op)]

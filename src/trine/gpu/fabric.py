@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
@@ -61,6 +62,24 @@ class Fabric:
                 into[link] = count_in.get(b, 0)
                 count_in[b] = into[link] + 1
         return out, into, count_out
+
+    def link_columns(self) -> list[tuple[str, npt.NDArray[np.generic]]]:
+        """What ways depend on, one value a link, with names for people."""
+        table = self.cluster.link_table
+        out, into, count_out = self._ends
+        place_out, place_in, share = (np.full(len(table.source), -1, np.int64) for _ in range(3))
+        for link, place in out.items():
+            place_out[link], share[link] = place, count_out[int(table.source[link])]
+        for link, place in into.items():
+            place_in[link] = place
+        seen = [self.cluster.seen_by_messages(link) for link in range(len(table.source))]
+        return [
+            ("bandwidth", np.array([rate for rate, _ in seen], np.int64)),
+            ("latency", np.array([latency for _, latency in seen], np.int64)),
+            ("their place among the links out of their GPU", place_out),
+            ("their place among the links into their GPU", place_in),
+            ("the number of links out of their GPU", share),
+        ]
 
     def ways(self, source: int, target: int) -> tuple[Way, ...]:
         """The ways from rank ``source`` to rank ``target``, for loads and stores.

@@ -108,7 +108,8 @@ def run_gpus(
     validate(graph)
     whole = unfolded(program, cluster, group, model, graph, np.asarray(task_kernel, np.int32))
     _check_tasks(whole)
-    from trine.gpu.folding import fold_system, same_outcome
+    from trine.gpu.fold_verify import same_outcome
+    from trine.gpu.folding import fold_system
 
     folded, why = fold_system(whole) if fold == "auto" else (None, "folding is off")
     system = whole if folded is None else folded

@@ -2,8 +2,8 @@
 
 The rules, first that holds: most of the run lies before the first workgroup or after the last; a resource is busy for
 at least BUSY of the time between these; else what wavefronts spend most of their time in, and where that is memory,
-whether a limit on requests in flight is reached (FULL of the places of wavefronts that wait) or the latency of a request
-decides.
+whether a limit on requests in flight is reached (FULL of the places of wavefronts that wait) or the latency of a
+request decides.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _mesh(result: GpuResult, gpu: int, busy: Floats, plt: Any) -> Any:
     axes.axis("off")
     axes.set_xlim(-1.0, noc.cols)
     axes.set_ylim(-noc.rows, 1.0)
-    bar = figure.colorbar(scale, ax=axes, shrink=0.7, format=lambda x, _: f"{100 * x:.0f} %")
+    bar = figure.colorbar(scale, ax=axes, shrink=0.7, format=lambda x, _: f"{100 * x:g} %")
     bar.set_label("busy of the time")
     _key(axes, result)
     return figure

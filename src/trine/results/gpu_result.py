@@ -30,7 +30,7 @@ _DMA = "what copy engines and NICs take of memory channels and of the NoC"
 
 
 class Folding(Protocol):
-    """How ranks were folded: into so many classes, under a group of so many relabellings; or why they were not."""
+    """How ranks were folded: so many GPUs were simulated, each for so many ranks; or why that was not done."""
 
     @property
     def classes(self) -> int: ...
@@ -45,9 +45,9 @@ class GpuResult:
     """What a load-store run gave.
 
     program: of all ranks, whichever were simulated. group: the device of each rank in the cluster. bus_factor: busbw /
-    algbw of the collective as nccl-tests counts it, None where the program is none. fold: None where folding was not
-    asked for. finished: False of a run that was stopped. wall_s: of the simulation, None: not taken. notes: what the
-    user should know, beside those of the program.
+    algbw of the collective as nccl-tests counts it, None where the program is none. fold: None where that is not known.
+    finished: False of a run that was stopped. wall_s: of the simulation, None: not taken. notes: what the user should
+    know, beside those of the program.
 
     Raises
     ------

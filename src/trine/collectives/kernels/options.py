@@ -15,8 +15,8 @@ PROTOCOLS = (SIMPLE, LL, LL128)
 #: after everything has been, both, or neither; ``auto``: what the algorithm usually does.
 SYNCS = ("auto", "none", "start", "end", "both")
 
-#: How a workgroup waits for several peers. ``joint``: their signals add up on one semaphore, of which it takes all at once,
-#: as kernels do in which one thread polls for each peer; ``single``: one semaphore for each, one wait after the other.
+#: How a workgroup waits for several peers. ``joint``: their signals add up on one semaphore, of which it takes all at
+#: once, as kernels do in which one thread polls for each peer; ``single``: one semaphore for each, one wait after another.
 JOINT, SINGLE = "joint", "single"
 WAITS = (JOINT, SINGLE)
 
@@ -30,8 +30,8 @@ class KernelOptions:
 
     num_ranks: at least 2. size_bytes: as nccl-tests counts it: all_gather the output, reduce_scatter the input,
     all_reduce and all_to_all the buffer of a rank. workgroups: of each rank; wavefronts: of each workgroup. protocol:
-    one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: of the GPU model. unroll: requests of a wavefront in flight, 0:
-    what the GPU model says.
+    one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: of the GPU model. unroll: requests of a
+    wavefront in flight, 0: what the GPU model says.
 
     Raises
     ------

@@ -1,0 +1,87 @@
+"""Folded and unfolded: is everything that happened the same, to the picosecond?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import SimulationError
+from trine.gpu.outcome import GpuOutcome
+from trine.gpu.system import GpuSystem
+
+Int64 = npt.NDArray[np.int64]
+
+
+def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome) -> None:
+    """Compare every rank with the GPU that stands for it.
+
+    Raises
+    ------
+    SimulationError: the first difference.
+    """
+    for what, a, b in (*_by_rank(folded, small, whole, large), *_by_lane(folded, small, large)):
+        if a.shape != b.shape:
+            raise SimulationError(f"folded and unfolded differ in {what}: {a.shape} and {b.shape}")
+        bad = np.argwhere(a != b)
+        if len(bad):
+            at = tuple(bad[0].tolist())
+            raise SimulationError(
+                f"folded and unfolded differ in {what}, first at {at}: {a[at]} and {b[at]} ({len(bad)} of {a.size} differ); "
+                "please report this"
+            )
+
+
+def _by_rank(
+    folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome
+) -> Iterator[tuple[str, Int64, Int64]]:
+    """Columns with a row a rank, of both."""
+    gpu = folded.gpu_of.astype(np.int64)
+    program = whole.program
+    group_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
+    op_group = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
+    kernel_rank = program.kernel_rank.astype(np.int64)
+    owners = {"task": kernel_rank, "workgroup": kernel_rank[group_kernel]}
+    owners["operation"] = owners["workgroup"][op_group]
+    columns = (
+        ("task", "ready", small.records.ready_ps, large.records.ready_ps),
+        ("task", "start", small.records.start_ps, large.records.start_ps),
+        ("task", "end", small.records.end_ps, large.records.end_ps),
+        ("workgroup", "start", small.gpu.workgroup_start_ps, large.gpu.workgroup_start_ps),
+        ("workgroup", "end", small.gpu.workgroup_end_ps, large.gpu.workgroup_end_ps),
+        ("workgroup", "CU", small.gpu.workgroup_cu, large.gpu.workgroup_cu),
+        ("operation", "start", small.gpu.op_start_ps, large.gpu.op_start_ps),
+        ("operation", "end", small.gpu.op_end_ps, large.gpu.op_end_ps),
+    )
+    for kind, what, a, b in columns:
+        rows = b[np.argsort(owners[kind], kind="stable")].reshape(whole.num_ranks, -1)
+        few = a[np.argsort(_owner(folded, kind), kind="stable")].reshape(folded.num_gpus, -1)
+        yield f"the {what} of {kind}s (rank, number)", few[gpu], rows
+    for name in ("state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires",
+                 "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses"):  # fmt: skip
+        yield name, getattr(small.gpu, name)[gpu], getattr(large.gpu, name)
+
+
+def _owner(system: GpuSystem, kind: str) -> Int64:
+    program = system.program
+    owner = program.kernel_rank.astype(np.int64)
+    if kind != "task":
+        owner = np.repeat(owner, np.diff(program.kernel_ptr))
+    if kind == "operation":
+        owner = np.repeat(owner, np.diff(program.workgroup_ptr))
+    return owner
+
+
+def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterator[tuple[str, Int64, Int64]]:
+    """Of every lane of the unfolded run that carried anything, and of the one that stands for it."""
+    number = {pair: i for i, pair in enumerate(zip(small.gpu.lane_link.tolist(), small.gpu.lane_number.tolist(), strict=True))}
+    image = folded.link_image[large.gpu.lane_link].tolist()
+    used = np.flatnonzero(large.gpu.lane_data + large.gpu.lane_control)
+    lanes = large.gpu.lane_number.tolist()
+    missing = [i for i in used.tolist() if (image[i], lanes[i]) not in number]
+    if missing:
+        raise SimulationError(f"the folded run lacks a lane of link {int(large.gpu.lane_link[missing[0]])}")
+    stands = np.array([number[image[i], lanes[i]] for i in used.tolist()], np.int64)
+    for name in ("lane_data", "lane_control", "lane_busy_ps"):
+        yield name, getattr(small.gpu, name)[stands], getattr(large.gpu, name)[used]

@@ -1,0 +1,104 @@
+"""What views say of runs of the engine, where it can be counted by hand: messages, bytes, time of wavefronts."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+
+from trine.cluster import load_cluster
+from trine.collectives.kernels.build import build_kernel
+from trine.collectives.library.conventions import bus_factor
+from trine.gpu.presets import load_gpu_model
+from trine.gpu.reference import simulate
+from trine.gpu.run import kernel_tasks
+from trine.gpu.system import unfolded
+from trine.results.gpu_result import GpuResult
+
+RANKS, LINES = 4, 12
+SIZE = RANKS * LINES * 128
+
+
+@cache
+def ran(op, algorithm, until_ps=None, gpu="h100-sxm"):
+    program = build_kernel(op, RANKS, SIZE, algorithm=algorithm, workgroups=3)
+    cluster = load_cluster("dgx-h100", gpus=RANKS)
+    group = list(cluster.gpus)
+    model = load_gpu_model(gpu)
+    tasks = kernel_tasks(program)
+    system = unfolded(program, cluster, group, model, tasks, np.arange(program.num_kernels, dtype=np.int32))
+    outcome = simulate(system, None, until_ps)
+    return GpuResult(
+        program=program,
+        model=model,
+        cluster=cluster,
+        group=group,
+        records=outcome.gpu,
+        bus_factor=bus_factor(op, RANKS),
+        finished=outcome.finished,
+    )
+
+
+@pytest.mark.parametrize(("op", "algorithm"), [("all_gather", "get"), ("all_gather", "put"), ("reduce_scatter", "get")])
+def test_data_on_links_is_each_line_once(op, algorithm):
+    found = ran(op, algorithm)
+    traffic = found.document()["traffic"]["fabric"]
+    lines = RANKS * (RANKS - 1) * LINES
+    assert traffic["data_messages"] == lines
+    assert traffic["data_bytes"] == lines * (128 + found.model.header_bytes)
+    releases = sum(gpu.releases for gpu in found.gpus)
+    # each line has a message without data the other way, each release a request and an acknowledgement
+    assert traffic["control_messages"] == lines + 2 * releases
+
+
+def test_busy_time_of_links_is_their_bytes_at_their_rate():
+    for link in ran("all_gather", "get").links:
+        rate = link.bytes_per_s // link.lanes
+        wanted = (link.data_bytes + link.control_bytes) * 10**12 / rate
+        messages = link.data + link.control
+        assert wanted <= link.busy_ps <= wanted + messages  # each rounded up to a picosecond
+
+
+def test_memory_serves_each_line_once_where_there_is_no_l2():
+    found = ran("all_gather", "get", gpu="astra3-generic")
+    memory = next(use for use in found.kinds if use.kind == "memory")
+    assert memory.data == sum(gpu.loads + gpu.stores for gpu in found.gpus)
+    assert memory.control == sum(gpu.acquires + gpu.releases for gpu in found.gpus)
+
+
+@pytest.mark.parametrize("until_ps", [None, 2_000_000])
+def test_wavefront_time_adds_up(until_ps):
+    found = ran("all_gather", "get", until_ps)
+    records, wavefronts = found.records, found.program.kernel_wavefronts[found.shown.workgroup_kernel]
+    end = np.where(records.workgroup_end_ps < 0, records.end_ps, records.workgroup_end_ps)
+    began = records.workgroup_start_ps >= 0
+    there = int(((end - records.workgroup_start_ps) * wavefronts)[began].sum())
+    assert found.finished == (until_ps is None)
+    assert 0 < sum(map(sum, (gpu.state_ps for gpu in found.gpus))) <= there
+    content = found.document()
+    for states in (content["wavefronts"], *(gpu["wavefronts"] for gpu in content["gpus"])):
+        assert sum(state["share_ppm"] for state in states.values()) == 10**6
+
+
+def test_bandwidths_follow_from_time():
+    found = ran("reduce_scatter", "get")
+    assert found.algbw_bytes_per_s == pytest.approx(SIZE / found.time_s)
+    assert found.busbw_bytes_per_s == pytest.approx(0.75 * SIZE / found.time_s)
+    assert found.window_ps == (found.model.launch_ps, found.time_ps)
+
+
+def test_latency_decides_small_messages_and_is_longer_than_the_wires():
+    found = ran("all_gather", "get", gpu="astra3-generic")
+    assert found.bottleneck.what in ("latency", "semaphore", "barrier")
+    latency = sum(gpu.load_latency_ps for gpu in found.gpus) / sum(gpu.loads for gpu in found.gpus)
+    assert latency > found.model.memory.latency_ps
+
+
+@pytest.mark.parametrize("until_ps", [None, 2_000_000])
+def test_all_views_work(until_ps, tmp_path):
+    found = ran("all_gather", "put", until_ps)
+    json.dumps(found.document())
+    assert ("PARTIAL" in found.summary()) == (until_ps is not None)
+    assert found.to_perfetto(tmp_path / "out.pftrace") == (
+        () if until_ps is None else ("the run was stopped: what had not ended is drawn up to then",)
+    )
