@@ -1,6 +1,7 @@
 """What views say of runs of the engine, where it can be counted by hand: messages, bytes, time of wavefronts."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,8 +12,9 @@ from trine.collectives.kernels.build import build_kernel
 from trine.collectives.library.conventions import bus_factor
 from trine.gpu.presets import load_gpu_model
 from trine.gpu.reference import simulate
-from trine.gpu.run import kernel_tasks
+from trine.gpu.run import kernel_tasks, run_gpus
 from trine.gpu.system import unfolded
+from trine.results.gpu_resources import port_busy
 from trine.results.gpu_result import GpuResult
 
 RANKS, LINES = 4, 12
@@ -20,8 +22,8 @@ SIZE = RANKS * LINES * 128
 
 
 @cache
-def ran(op, algorithm, until_ps=None, gpu="h100-sxm"):
-    program = build_kernel(op, RANKS, SIZE, algorithm=algorithm, workgroups=3)
+def ran(op, algorithm, until_ps=None, gpu="h100-sxm", lines=LINES):
+    program = build_kernel(op, RANKS, RANKS * lines * 128, algorithm=algorithm, workgroups=3)
     cluster = load_cluster("dgx-h100", gpus=RANKS)
     group = list(cluster.gpus)
     model = load_gpu_model(gpu)
@@ -102,3 +104,21 @@ def test_all_views_work(until_ps, tmp_path):
     assert found.to_perfetto(tmp_path / "out.pftrace") == (
         () if until_ps is None else ("the run was stopped: what had not ended is drawn up to then",)
     )
+
+
+def test_a_folded_run_shows_every_rank_what_it_shows_unfolded():
+    # 32 lines a rank: as many as channels, and a multiple of the lanes, so that each rank's lie alike
+    whole = ran("reduce_scatter", "get", gpu="astra3-generic", lines=32)
+    run = run_gpus(whole.program, whole.cluster, whole.group, whole.model, engine="reference")
+    assert run.fold.why_unfolded is None
+    folded = GpuResult(
+        program=run.program, model=run.model, cluster=run.cluster, group=run.group, records=run.gpu, fold=run.fold
+    )
+    assert len(folded.gpus) == 1
+    for rank in range(RANKS):
+        assert replace(folded.rank(rank), rank=rank, stands_for=1) == whole.rank(rank)
+        assert port_busy(folded, folded.gpu_of(rank)) == port_busy(whole, rank)
+    assert folded.document()["wavefronts"]["memory"]["share_ppm"] == pytest.approx(
+        whole.document()["wavefronts"]["memory"]["share_ppm"], abs=1
+    )
+    assert "folded: 4 ranks behave in 1 way" in folded.summary()

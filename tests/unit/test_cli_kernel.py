@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trine.cli.kernel import app
+from trine.collectives.kernels.check import check_program
 from trine.gpu.text import parse_program, read_program, same_program
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,10 @@ def any_ranks(tmp_path):
 def test_show_prints_what_parses_to_the_same(file, any_ranks):
     assert same_program(parse_program(answer("show", file)), read_program(file))
     assert same_program(parse_program(answer("show", any_ranks, "--gpus", 4)), read_program(file))
+
+
+def test_the_documented_program_has_no_race_and_no_deadlock(file):
+    check_program(read_program(file))
 
 
 def test_show_prints_plans_as_operations(tmp_path):
@@ -109,11 +114,12 @@ def test_a_plan_has_its_bandwidths():
 def test_a_deadlock_names_the_wavefronts(tmp_path):
     path = tmp_path / "stuck.gpu"
     path.write_text("program stuck\nranks 2\nsemaphores 1\nkernel 'waits' ranks all\nacquire sem 0\n")
-    done = invoke("run", path, "--cluster", "astra3-generic")
-    assert done.exit_code == 1
-    for rank in range(2):
-        assert f"rank {rank}, kernel 'waits', workgroup 0, wavefront 0: operation 0, acquire" in done.stderr
-    assert "Traceback" not in done.output
+    for options, ranks in (([], (0,)), (["--no-fold"], (0, 1))):  # folded, rank 0 stands for both
+        done = invoke("run", path, "--cluster", "astra3-generic", *options)
+        assert done.exit_code == 1
+        for rank in ranks:
+            assert f"rank {rank}, kernel 'waits', workgroup 0, wavefront 0: operation 0, acquire" in done.stderr
+        assert "Traceback" not in done.output
 
 
 @pytest.mark.parametrize(

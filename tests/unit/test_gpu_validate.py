@@ -142,7 +142,7 @@ def test_the_gpu_must_have_room_and_the_same_lines():
 
 
 def test_half_a_million_operations_take_a_moment():
-    program = build_kernel("all_to_all", 128, 2**24, algorithm="put", workgroups=16)
+    program = build_kernel("all_to_all", 128, 2**26, algorithm="put", workgroups=32)
     assert program.num_ops > 500_000
     validate_program(program)
     began = time.perf_counter()

@@ -227,6 +227,8 @@ def _simulated(
         done: GpuRun = run_gpus(
             program, machine, group, model, progress=progress, on_compile=progress.compiling, **how
         )  # fmt: skip
+    if done.fold.verified:
+        warnings = [*warnings, "folded and unfolded runs gave the same times, waits and counts"]
     return GpuResult(
         program=program, model=model, cluster=machine, group=group, records=done.gpu, bus_factor=source.bus_factor,
         fold=done.fold, finished=done.finished, wall_s=time.perf_counter() - began, notes=tuple(warnings),

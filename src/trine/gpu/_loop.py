@@ -6,7 +6,6 @@ import numpy as np
 
 import trine.gpu._state as S
 from trine._jit import Int, inlined, kernel
-from trine.engine._heap import pop, push
 from trine.engine._state import AMOUNT, END_PS, HALVES, NEXT_IN_STREAM, READY_PS, START_PS, WORDS, Tasks
 from trine.engine._state import COMPUTE as COMPUTE_TASK
 from trine.engine._state import JOIN as JOIN_TASK
@@ -17,6 +16,7 @@ from trine.gpu._acts import (
     do, give_request, has_work, labelled, make_flow, make_line, make_request, next_in_turn, posted_line, queue_line,
     occupy, packets_of, queue_wave, repeat, start_group, take_request, wait_key, wave_key,
 )  # fmt: skip
+from trine.gpu._later import pop, push
 from trine.gpu._legs import L_FABRIC, hop_ps, next_leg, serve
 from trine.gpu._state import Code, Entities, Int64, Machine, Seen, Ways, Wheel
 from trine.gpu._wheel import next_bucket, open_bucket, schedule
@@ -50,7 +50,7 @@ def advance(
     deliver, begin = n[S.DELIVER], n[S.BEGIN]
     limit = n[S.NUM_EVENTS] + budget
     first_request = k[S.N_FIRST_REQUEST]
-    first_far = k[S.N_TASKS] + k[S.N_KERNELS]
+    first_far = 2 * k[S.N_TASKS]  # in the heap: ends of tasks (2 * task), launches (+ 1), then entities
     posted = k[S.N_POSTED] == 1
     fair = k[S.N_FAIR] == 1
     status = S.FINISHED
@@ -121,7 +121,7 @@ def advance(
                     at_ps = done_ps
                     key = wave_key(c, k, cu, place)
                 if wants:
-                    full = kind != DMA and m.wave[U(at + S.W_PLACES)] >= unroll
+                    full = m.wave[U(at + S.W_PLACES)] >= unroll
                     doing = np.int64(S.D_FULL) if full else np.int64(S.D_QUEUED)
                 if doing < 0:  # through with it
                     if mine:
@@ -242,7 +242,7 @@ def advance(
                 finished = begin
             elif kind == COMPUTE_TASK:
                 number = np.int64(c.task_kernel[U(begin)])
-                payload = begin if number < 0 else k[S.N_TASKS] + number
+                payload = 2 * begin if number < 0 else 2 * begin + 1
                 delay_ps = tasks.word[U(WORDS * begin + AMOUNT)] if number < 0 else k[S.N_LAUNCH_PS]
                 if delay_ps > MAX_PS - now:
                     status = S.OVERFLOW
@@ -267,7 +267,7 @@ def advance(
                 own_key = (np.int64(S.TRANSFER_CLASS) << S.SHIFT_CLASS) | (begin << S.SHIFT_SEQ)
                 e.word[U(S.ENTITY_WORDS * flow + S.OWN_KEY)] = own_key
                 scheduled = flow
-                at_ps = now + c.entry_ps[U(route)]
+                at_ps = now + (c.entry_ps[U(route)] if size_bytes > 0 else c.route_ps[U(route)])
                 key = own_key
             begin = np.int64(-1)
         elif n[S.NUM_READY] > 0:
@@ -326,10 +326,10 @@ def advance(
                     n[S.OPEN] = now >> S.BUCKET_BITS
                     n[S.AT_OPEN] = 0
                     n[S.NUM_OPEN] = 0
-                if payload < k[S.N_TASKS]:
-                    finished = payload
+                if payload < first_far and payload & 1 == 0:
+                    finished = payload >> 1
                 elif payload < first_far:
-                    number = payload - k[S.N_TASKS]
+                    number = np.int64(c.task_kernel[U(payload >> 1)])
                     if c.kernels[U(number + 1)] == c.kernels[U(number)]:
                         finished = np.int64(c.kernel_task[U(number)])
                     else:
@@ -473,6 +473,7 @@ def advance(
                     if fair or is_first and (kind == S.KIND_PACKET or (posted and is_store)):
                         if fair:
                             m.queue[U(6 * resource)] = 1
+                            m.queue[U(6 * resource + 1)] = 1 - (size & 1)
                         e.half[U(h + S.STAGE)] = S.S_LEFT
                         scheduled = r
                         at_ps = left_ps

@@ -154,6 +154,7 @@ class Code(NamedTuple):
     task_kernel: Int32
     task_route: Int32
     entry_ps: Int64
+    route_ps: Int64
     rank_bits: Int64
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.engine._heap import push
+from trine.gpu._later import push
 from trine.gpu._state import (
     AT_OPEN,
     BUCKET_BITS,

@@ -56,6 +56,7 @@ class Packets:
         self.wires, self.agenda = wires, wires.agenda
         self.packet_bytes = wires.model.packet_bytes
         self.header_bytes = wires.model.packet_header_bytes
+        #: by the copy engines and NICs of each GPU; transfers of the graph do not count
         self.sent = [0] * len(wires.ranks)
 
     def sizes(self, num_bytes: int) -> list[int]:
@@ -63,10 +64,8 @@ class Packets:
         whole, rest = divmod(num_bytes, self.packet_bytes)
         return [self.packet_bytes] * whole + ([rest] if rest or not whole else [])
 
-    def send(self, gpu: int, stream: Stream, time_ps: int) -> None:
-        """From ``time_ps`` on; counted as sent by ``gpu`` (-1: by nobody)."""
-        if gpu >= 0:
-            self.sent[gpu] += len(stream.sizes)
+    def send(self, stream: Stream, time_ps: int) -> None:
+        """From ``time_ps`` on."""
         _Sending(self, stream).begin(time_ps)
 
 
@@ -148,7 +147,8 @@ class CopyEngines:
             partial(self._next, pair),
             partial(self._arrived, pair, handed),
         )
-        self.packets.send(handed.wavefront.cu.gpu, stream, time_ps)
+        self.packets.sent[handed.wavefront.cu.gpu] += len(stream.sizes)
+        self.packets.send(stream, time_ps)
 
     def _is_own(self, pair: Pair) -> None:
         """To the GPU's own memory: nothing to cross."""
@@ -204,14 +204,10 @@ class Transfers:
             return
         sizes = self.packets.sizes(int(graph.size_bytes[task]))
         stream = Stream([places], sizes, partial(self._key, task), lambda: None, ended)
-        self.packets.send(self._gpu(task), stream, self.agenda.now + self.entry_ps[route])
+        self.packets.send(stream, self.agenda.now + self.entry_ps[route])
 
     def _key(self, task: int, home: int, packet: int) -> Key:
         return (PACKETS, 0, task, packet)
-
-    def _gpu(self, task: int) -> int:
-        rank = int(self.graph.rank[task])
-        return int(self.wires.system.gpu_of[rank]) if 0 <= rank < len(self.wires.system.gpu_of) else -1
 
     def _places(self, route: int) -> tuple[Place, ...]:
         graph = self.graph

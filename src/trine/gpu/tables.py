@@ -212,6 +212,7 @@ def make_code(system: GpuSystem, pair: Int32) -> Code:
         task_kernel=_plain(system.task_kernel, np.int32),
         task_route=_plain(graph.route, np.int32),
         entry_ps=_entry_ps(system),
+        route_ps=_plain(graph.route_latency_ps, np.int64),
         rank_bits=system.ranks.astype(np.int64),
     )
 

@@ -16,7 +16,7 @@ PROTOCOLS = (SIMPLE, LL, LL128)
 SYNCS = ("auto", "none", "start", "end", "both")
 
 #: How a workgroup waits for several peers. ``joint``: their signals add up on one semaphore, of which it takes all at
-#: once, as kernels do in which one thread polls for each peer; ``single``: one semaphore for each, one wait after another.
+#: once, as kernels do in which one thread polls for each peer; ``single``: a semaphore each, one wait after another.
 JOINT, SINGLE = "joint", "single"
 WAITS = (JOINT, SINGLE)
 
