@@ -7,8 +7,7 @@ import numpy as np
 import trine.gpu._state as S
 from trine._jit import Int, inlined, kernel
 from trine.gpu._legs import L_OUT, hop_ps, serve
-from trine.gpu._state import Code, Entities, Int64, Machine, Seen, Ways, Wheel
-from trine.gpu._wheel import schedule
+from trine.gpu._state import Code, Entities, Int64, Machine, Seen, Ways
 from trine.model.gpuprogram import READ_FLAGGED, RELEASE, STORE
 from trine.model.gpurecords import BARRIER, COMPUTING, ISSUE, MEMORY, SEMAPHORE, STATE_NAMES
 
@@ -334,10 +333,11 @@ def start_group(c: Code, m: Machine, seen: Seen, n: Int64, k: Int64, gpu: Int, n
 
 
 @inlined
-def next_in_turn(
-    e: Entities, w: Ways, wheel: Wheel, m: Machine, n: Int64, k: Int64, resource: Int, first_far: Int, now: Int
-) -> None:
-    """The lane out of a GPU serves the next message that waits for it: data and control in turns."""
+def next_in_turn(e: Entities, w: Ways, m: Machine, k: Int64, resource: Int, now: Int) -> tuple[Int, Int]:
+    """The lane out of a GPU serves the next message that waits for it, data and control in turns.
+
+    Returns that message (-1: none), and when it will have left.
+    """
     at = 6 * resource
     which = np.int64(m.queue[U(at + 1)])
     if m.queue[U(at + 2 + 2 * which)] < 0:
@@ -345,15 +345,14 @@ def next_in_turn(
     r = np.int64(m.queue[U(at + 2 + 2 * which)])
     if r < 0:
         m.queue[U(at)] = 0
-    else:
-        m.queue[U(at + 1)] = 1 - which
-        m.queue[U(at + 2 + 2 * which)] = e.half[U(S.ENTITY_HALVES * r + S.NEXT)]
-        row = np.int64(e.half[U(S.ENTITY_HALVES * r + S.POS)])
-        size = np.int64(e.half[U(S.ENTITY_HALVES * r + S.SIZE)])
-        size_bytes = e.cold[U(S.COLD * (r - k[S.N_FIRST_REQUEST]) + S.AMOUNT)]
-        left_ps = serve(m, resource, now, hop_ps(w, row, size, size_bytes), size)
-        e.half[U(S.ENTITY_HALVES * r + S.STAGE)] = S.S_LEFT
-        schedule(e, wheel, n, first_far, r, left_ps, e.word[U(S.ENTITY_WORDS * r + S.KEY)])
+        return r, np.int64(0)
+    m.queue[U(at + 1)] = 1 - which
+    m.queue[U(at + 2 + 2 * which)] = e.half[U(S.ENTITY_HALVES * r + S.NEXT)]
+    row = np.int64(e.half[U(S.ENTITY_HALVES * r + S.POS)])
+    size = np.int64(e.half[U(S.ENTITY_HALVES * r + S.SIZE)])
+    size_bytes = e.cold[U(S.COLD * (r - k[S.N_FIRST_REQUEST]) + S.AMOUNT)]
+    e.half[U(S.ENTITY_HALVES * r + S.STAGE)] = S.S_LEFT
+    return r, serve(m, resource, now, hop_ps(w, row, size, size_bytes), size)
 
 
 @kernel

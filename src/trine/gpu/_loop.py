@@ -11,11 +11,27 @@ from trine.engine._state import COMPUTE as COMPUTE_TASK
 from trine.engine._state import JOIN as JOIN_TASK
 from trine.engine._state import KIND as TASK_KIND
 from trine.engine._tasks import open_gate, release
-from trine.gpu._cache import DIRTY, HIT, look_up
 from trine.gpu._acts import (
-    do, give_request, has_work, labelled, make_flow, make_line, make_request, next_in_turn, posted_line, queue_line,
-    occupy, packets_of, queue_wave, repeat, start_group, take_request, wait_key, wave_key,
+    do,
+    give_request,
+    has_work,
+    labelled,
+    make_flow,
+    make_line,
+    make_request,
+    next_in_turn,
+    occupy,
+    packets_of,
+    posted_line,
+    queue_line,
+    queue_wave,
+    repeat,
+    start_group,
+    take_request,
+    wait_key,
+    wave_key,
 )  # fmt: skip
+from trine.gpu._cache import DIRTY, HIT, look_up
 from trine.gpu._later import pop, push
 from trine.gpu._legs import L_FABRIC, hop_ps, next_leg, serve
 from trine.gpu._state import Code, Entities, Int64, Machine, Seen, Ways, Wheel
@@ -64,6 +80,9 @@ def advance(
         scheduled = np.int64(-1)  # an entity that gets an event
         at_ps = np.int64(0)
         key = np.int64(0)
+        onward = False  # a request, at the beginning of its next leg
+        other = np.int64(-1)  # one more: a message that the lane out of a GPU serves next
+        other_ps = np.int64(0)
         r = np.int64(-1)  # the request whose event it is
         new_kind = np.int64(-1)  # a request to be made: of this kind, wavefront, operand, line
         new_place = np.int64(0)
@@ -154,10 +173,10 @@ def advance(
                     seen.group_end[U(group)] = now
                     m.cu[U(S.CU_HALVES * cu + S.C_GROUPS)] -= 1
                     m.cu[U(S.CU_HALVES * cu + S.C_WAVES)] -= m.wave[U(at + S.W_COUNT)]
-                    other = np.int64(m.group_first[U(group)])
-                    while other >= 0:
-                        m.wave[U(S.WAVE_HALVES * other + S.W_DOING)] = S.D_GONE
-                        other = np.int64(m.wave[U(S.WAVE_HALVES * other + S.W_SIBLING)])
+                    sibling = np.int64(m.group_first[U(group)])
+                    while sibling >= 0:
+                        m.wave[U(S.WAVE_HALVES * sibling + S.W_DOING)] = S.D_GONE
+                        sibling = np.int64(m.wave[U(S.WAVE_HALVES * sibling + S.W_SIBLING)])
                     kick_gpu = np.int64(c.cu_gpu[U(cu)])
                     number = np.int64(c.group_kernel[U(group)])
                     m.kernel[U(3 * number + 1)] -= 1
@@ -181,7 +200,7 @@ def advance(
                 e.cold[U(S.COLD * (r - first_request) + S.AMOUNT)] = 0
                 scheduled = r
                 at_ps = now
-                key = labelled(e, r, next_leg(e, w, c, m, k, r))
+                onward = True
             else:
                 wake = np.int64(-1)
             r = np.int64(-1)
@@ -470,7 +489,7 @@ def advance(
                     left_ps = serve(m, resource, now, service_ps, size)
                     is_store = kind == S.KIND_STORE or kind == S.KIND_RELEASE
                     is_first = e.half[U(h + S.LEG)] == L_FABRIC and row == w.way[U(4 * e.cold[U(at + S.WAY_OUT)])]
-                    if fair or is_first and (kind == S.KIND_PACKET or (posted and is_store)):
+                    if fair or (is_first and (kind == S.KIND_PACKET or (posted and is_store))):
                         if fair:
                             m.queue[U(6 * resource)] = 1
                             m.queue[U(6 * resource + 1)] = 1 - (size & 1)
@@ -484,7 +503,7 @@ def advance(
                 row = np.int64(e.half[U(h + S.POS)])
                 next_ps = now + w.hops[U(S.HOP_WORDS * row + S.H_AFTER_PS)]
                 if fair:
-                    next_in_turn(e, w, wheel, m, n, k, w.hops[U(S.HOP_WORDS * row)], first_far, now)
+                    other, other_ps = next_in_turn(e, w, m, k, w.hops[U(S.HOP_WORDS * row)], now)
                 is_first = e.half[U(h + S.LEG)] == L_FABRIC and row == w.way[U(4 * e.cold[U(at + S.WAY_OUT)])]
                 if is_first and kind == S.KIND_PACKET:
                     flow_id = e.cold[U(at + S.ADDRESS)]
@@ -566,7 +585,7 @@ def advance(
                 if answered:
                     scheduled = r
                     at_ps = now
-                    key = labelled(e, r, next_leg(e, w, c, m, k, r))
+                    onward = True
             elif stage == S.S_ANSWER:
                 place = np.int64(e.half[U(h + S.WAVE)])
                 if kind == S.KIND_LOAD:
@@ -691,7 +710,7 @@ def advance(
                     e.half[U(h + S.STAGE)] = S.S_ARRIVED
                     key = e.word[U(S.ENTITY_WORDS * r + S.KEY)]
                 else:
-                    key = labelled(e, r, next_leg(e, w, c, m, k, r))
+                    onward = True
             if done_ps >= 0:
                 scheduled = r
                 at_ps = done_ps
@@ -700,7 +719,7 @@ def advance(
                     e.half[U(h + S.STAGE)] = S.S_DONE
                     key = e.word[U(S.ENTITY_WORDS * r + S.KEY)]
                 else:
-                    key = labelled(e, r, next_leg(e, w, c, m, k, r))
+                    onward = True
         if ready_line >= 0:
             line = S.LINE_HALVES * ready_line
             if m.line[U(line + S.L_WRITES)] == 0:
@@ -747,11 +766,18 @@ def advance(
             following = np.int64(tasks.half[U(HALVES * finished + NEXT_IN_STREAM)])
             if following >= 0 and open_gate(tasks, following):
                 begin = following
-        if scheduled >= 0:
-            if at_ps > MAX_PS:
-                status = S.OVERFLOW
-                break
+        if onward:
+            key = labelled(e, scheduled, next_leg(e, w, c, m, k, scheduled))
+        if max(at_ps, other_ps) > MAX_PS:
+            status = S.OVERFLOW
+            break
+        while scheduled >= 0:
             schedule(e, wheel, n, first_far, scheduled, at_ps, key)
+            scheduled = other
+            if other >= 0:
+                at_ps = other_ps
+                key = e.word[U(S.ENTITY_WORDS * other + S.KEY)]
+                other = np.int64(-1)
     n[S.NOW] = now
     n[S.KICK_CU], n[S.KICK_GPU], n[S.WAKE] = kick_cu, kick_gpu, wake
     n[S.INJECT], n[S.INJECT_NUMBER], n[S.INJECT_END] = inject, inject_number, inject_end

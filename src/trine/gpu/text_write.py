@@ -12,8 +12,16 @@ import numpy.typing as npt
 
 from trine.errors import InputError
 from trine.gpu.text_fit import Peers, Rules, fit, fit_peers
-from trine.gpu.text_line import in_quotes, quoted
-from trine.gpu.text_read import RESERVED, aligned
+from trine.gpu.text_line import in_quotes
+from trine.gpu.text_pieces import (
+    buffer_name,
+    head_lines,
+    peer_text,
+    places_of_semaphores,
+    size_text,
+    terms,
+    value_text,
+)
 from trine.model.gpuprogram import (
     ACQUIRE,
     BARRIER,
@@ -27,7 +35,6 @@ from trine.model.gpuprogram import (
     RELEASE,
     WAITCNT,
     WRITE_FLAGGED,
-    Buffer,
     GpuProgram,
 )
 
@@ -56,14 +63,6 @@ def format_program(program: GpuProgram, *, max_lines: int = MAX_PRINTED) -> str:
     return "\n".join(lines) + "\n"
 
 
-def size_text(size: int) -> str:
-    """A number of bytes with the largest unit that keeps it whole: ``64 KiB``, ``100 B``."""
-    for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size and size % factor == 0:
-            return f"{size // factor} {unit}"
-    return f"{size} B"
-
-
 class _Kernels(NamedTuple):
     """Kernels ``first`` to ``end``, of consecutive ranks."""
 
@@ -84,12 +83,12 @@ class _Writer:
     def __init__(self, program: GpuProgram) -> None:
         self._program = program
         self._buffers = sorted(program.buffers, key=lambda buffer: (buffer.base, buffer.size_bytes))
-        self._base, self._step = _places_of_semaphores(program)
+        self._base, self._step = places_of_semaphores(program)
         self._counts = np.diff(program.operand_ptr)
         self._has_semaphore = program.operand_semaphore >= 0
 
     def lines(self) -> Iterator[str]:
-        yield from _head(self._program, self._base, self._step)
+        yield from head_lines(self._program, self._base, self._step)
         at = 0
         while at < self._program.num_kernels:
             end = self._alike(at)
@@ -252,20 +251,20 @@ class _Writer:
     def _line_operand(self, i: int, rule: _Rule, first: int) -> str:
         program = self._program
         step, role = int(program.operand_step[first + i]), int(program.operand_role[first + i])
-        text = f"{_peer(rule.peers, i)}:{self._address(rule.address, i)}"
+        text = f"{peer_text(rule.peers, i)}:{self._address(rule.address, i)}"
         if step != program.line_bytes:
             text += f" step {step}"
-        return f"{text} flagged sem {_value(rule.semaphore, i)}" if role in (READ_FLAGGED, WRITE_FLAGGED) else text
+        return f"{text} flagged sem {value_text(rule.semaphore, i)}" if role in (READ_FLAGGED, WRITE_FLAGGED) else text
 
     def _dma_operand(self, i: int, rule: _Rule, moves: bool) -> str:
         if not moves:
             return self._semaphore_operand(i, rule, True)
-        text = f"{_peer(rule.peers, i)}:{self._address(rule.address, i)}"
-        return f"{text} sem {_value(rule.semaphore, i)}" if rule.semaphore.first[i] >= 0 else text
+        text = f"{peer_text(rule.peers, i)}:{self._address(rule.address, i)}"
+        return f"{text} sem {value_text(rule.semaphore, i)}" if rule.semaphore.first[i] >= 0 else text
 
     def _semaphore_operand(self, i: int, rule: _Rule, peer: bool) -> str:
-        text = f"{_peer(rule.peers, i)} " if peer else ""
-        text += f"sem {_value(rule.semaphore, i)}"
+        text = f"{peer_text(rule.peers, i)} " if peer else ""
+        text += f"sem {value_text(rule.semaphore, i)}"
         where, number = rule.address, rule.semaphore
         implied = (
             where.base[i] == self._base + self._step * number.base[i]
@@ -279,8 +278,8 @@ class _Writer:
         base, first = int(rules.base[i]), int(rules.first[i])
         for buffer in self._buffers:
             if buffer.base <= first < buffer.base + buffer.size_bytes:
-                return _terms(_buffer_name(buffer), base - buffer.base, rules, i)
-        return _terms("", base, rules, i)
+                return terms(buffer_name(buffer), base - buffer.base, rules, i)
+        return terms("", base, rules, i)
 
 
 def _operations_of(program: GpuProgram, kernel: int) -> slice:
@@ -290,94 +289,3 @@ def _operations_of(program: GpuProgram, kernel: int) -> slice:
 
 def _operands_of(program: GpuProgram, ops: slice) -> slice:
     return slice(int(program.operand_ptr[ops.start]), int(program.operand_ptr[ops.stop]))
-
-
-def _buffer_name(buffer: Buffer) -> str:
-    return in_quotes(buffer.name) if buffer.name in RESERVED else quoted(buffer.name)
-
-
-def _peer(peers: Peers, i: int) -> str:
-    if peers.rank[i] >= 0:
-        return f"rank {peers.rank[i]}"
-    distance, rise = int(peers.distance[i]), int(peers.rise[i])
-    if not distance and not rise:
-        return "own"
-    text = f"rank+{distance}" if distance or not rise else "rank"
-    return text + ("" if not rise else "+wg" if rise == 1 else "-wg")
-
-
-def _value(rules: Rules, i: int) -> str:
-    return _terms("", int(rules.base[i]), rules, i, plain=True)
-
-
-def _terms(name: str, offset: int, rules: Rules, i: int, plain: bool = False) -> str:
-    """``name + offset + slope * rank + rise * wg`` without what is 0; sizes have units unless ``plain``."""
-    slope, shift, rise = int(rules.slope[i]), int(rules.shift[i]), int(rules.rise[i])
-    rank = "rank" if shift < 0 else f"((rank + {shift}) % ranks)"
-    parts = [(1, name)] if name else []
-    for factor, variable in ((slope, rank), (rise, "wg")):
-        if factor:
-            scale = "" if abs(factor) == 1 else f"{_size(abs(factor), plain)} * "
-            parts.append((-1 if factor < 0 else 1, scale + variable))
-    if offset or not parts:
-        parts.insert(1 if name or offset < 0 else 0, (-1 if offset < 0 else 1, _size(abs(offset), plain)))
-    text = " ".join(("+ " if sign > 0 else "- ") + part for sign, part in parts)
-    return text.removeprefix("+ ") if parts[0][0] > 0 else f"0 {text}"
-
-
-def _size(size: int, plain: bool) -> str:
-    return str(size) if plain or size % 1024 or not size else size_text(size)
-
-
-def _head(program: GpuProgram, base: int, step: int) -> Iterator[str]:
-    yield f"program {quoted(program.name)}"
-    yield from (f"note {in_quotes(note)}" for note in program.notes)
-    yield f"ranks {program.num_ranks}"
-    yield f"line {program.line_bytes} B"
-    if program.payload_bytes:
-        yield f"payload {size_text(program.payload_bytes)}"
-    end = 0
-    for buffer in program.buffers:
-        where = "" if buffer.base == aligned(end) else f" at {size_text(buffer.base) if buffer.base else 0}"
-        yield f"buffer {_buffer_name(buffer)} {size_text(buffer.size_bytes)}{where}"
-        end = max(end, buffer.base + buffer.size_bytes)
-    if program.semaphores.shape[1]:
-        where = "" if (base, step) == (aligned(end), program.line_bytes) else f" at {base}"
-        where += "" if step == program.line_bytes else f" step {step}"
-        yield f"semaphores {program.semaphores.shape[1]}{where}"
-        yield from _initial_values(program.semaphores)
-
-
-def _initial_values(semaphores: npt.NDArray[np.int32]) -> Iterator[str]:
-    if (semaphores == semaphores[:1]).all():
-        yield from (f"initially sem {text}" for text in _runs(semaphores[0]))
-        return
-    for rank, values in enumerate(semaphores):
-        yield from (f"initially rank {rank} sem {text}" for text in _runs(values))
-
-
-def _runs(values: npt.NDArray[np.int32]) -> Iterator[str]:
-    """Runs of equal numbers other than 0, as ``0..7 = 1``."""
-    ends = np.flatnonzero(np.diff(values)) + 1
-    for first, end in zip([0, *ends.tolist()], [*ends.tolist(), len(values)], strict=True):
-        if values[first]:
-            yield f"{first} = {values[first]}" if end == first + 1 else f"{first}..{end - 1} = {values[first]}"
-
-
-def _places_of_semaphores(program: GpuProgram) -> tuple[int, int]:
-    """Base and step of the addresses that most semaphores without lines or data have: what needs no ``at``."""
-    end = max((buffer.base + buffer.size_bytes for buffer in program.buffers), default=0)
-    default = aligned(end), program.line_bytes
-    kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
-    alone = np.repeat(np.diff(program.operand_ptr), np.diff(program.operand_ptr)) == 1
-    which = ((kind == ACQUIRE) | (kind == RELEASE) | ((kind == DMA) & alone)) & (program.operand_semaphore >= 0)
-    numbers = program.operand_semaphore[which].astype(np.int64)
-    addresses = program.operand_address[which]
-    if not len(numbers) or (addresses == default[0] + default[1] * numbers).all():
-        return default
-    other = np.flatnonzero(numbers != numbers[0])
-    if not len(other):
-        return int(addresses[0]) - default[1] * int(numbers[0]), default[1]
-    step, rest = divmod(int(addresses[other[0]] - addresses[0]), int(numbers[other[0]] - numbers[0]))
-    fits = not rest and abs(step) < 2**31
-    return (int(addresses[0]) - step * int(numbers[0]), step) if fits else default

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.errors import InputError
+from trine.gpu.validate_operands import (
+    MAX_ADDRESS,
+    MAX_AMOUNT,
+    Fault,
+    first_fault,
+    first_operand_fault,
+    has_lines,
+    operand_faults,
+)
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import (
     ACQUIRE,
@@ -28,8 +36,6 @@ from trine.model.gpuprogram import (
     ROLE_NAMES,
     STORE,
     WAITCNT,
-    WRITE,
-    WRITE_FLAGGED,
     GpuProgram,
 )
 
@@ -38,8 +44,6 @@ Int64 = npt.NDArray[np.int64]
 Bounds: TypeAlias = Mapping[int, tuple[int, int]]
 
 MAX_RANKS = 4096
-#: So that an address, and lines times a step, stay within int64.
-MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
 _MANY = 2**31
 
 #: kind -> least and most operands that are read, and that are written.
@@ -56,14 +60,6 @@ _DTYPES = {
     "operand_role": np.int8, "operand_rank": np.int32, "operand_address": np.int64, "operand_step": np.int32,
     "operand_semaphore": np.int32, "semaphores": np.int32,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong; ``op``: at which operation, -1: at none."""
-
-    message: str
-    op: int = -1
 
 
 def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ranks: int | None = None) -> None:
@@ -106,7 +102,7 @@ def find_fault(program: GpuProgram) -> Fault | None:
         fault = check(program)
         if fault is not None:
             return fault
-    return next(_operand_faults(program), None)
+    return next(operand_faults(program), None)
 
 
 def _kind_name(kind: int) -> str:
@@ -188,11 +184,11 @@ def _semaphores(program: GpuProgram) -> Fault | None:
 
 def _operations(program: GpuProgram) -> Fault | None:
     kind = program.op_kind
-    fault = _first((kind < 0) | (kind >= len(OP_NAMES)), lambda op: f"there is no kind of operation {kind[op]}")
+    fault = first_fault((kind < 0) | (kind >= len(OP_NAMES)), lambda op: f"there is no kind of operation {kind[op]}")
     if fault is not None:
         return fault
     roles = program.operand_role
-    fault = _first_operand(
+    fault = first_operand_fault(
         program, (roles < 0) | (roles >= len(ROLE_NAMES)), lambda at: f"there is no role of an operand {roles[at]}"
     )
     if fault is not None:
@@ -202,25 +198,19 @@ def _operations(program: GpuProgram) -> Fault | None:
         _within(program.op_amount, _AMOUNTS, kind, "the amount")
         or _within(_count(program, reads), _READS, kind, "operands read")
         or _within(_count(program, ~reads), _WRITES, kind, "operands written")
-        or _first(
-            (program.op_unroll < 0) | ((program.op_unroll > 0) & ~_has_lines(program)),
+        or first_fault(
+            (program.op_unroll < 0) | ((program.op_unroll > 0) & ~has_lines(program)),
             lambda op: f"unroll is of operations with lines, and not negative; got {program.op_unroll[op]}",
         )
-        or _first(
+        or first_fault(
             (program.op_label < -1) | (program.op_label >= len(program.labels)),
             lambda op: f"there is no label {program.op_label[op]}",
         )
-        or _first(
+        or first_fault(
             (kind == DMA) & (_count(program, reads) == 0) & (program.op_amount != 0),
             lambda op: "a dma without a source is of 0 bytes",
         )
     )
-
-
-def _has_lines(program: GpuProgram) -> Bools:
-    has_lines = np.zeros(len(OP_NAMES), bool)
-    has_lines[list(DATA_OPS)] = True
-    return has_lines[program.op_kind]
 
 
 def _count(program: GpuProgram, which: Bools) -> Int64:
@@ -240,104 +230,7 @@ def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str
         most = "" if high[op] >= _MANY else f" and at most {high[op]}"
         return f"{what}: {values[op]}, must be at least {low[op]}{most}"
 
-    return _first((values < low) | (values > high), say)
-
-
-def _first(wrong: Bools, say: Callable[[int], str]) -> Fault | None:
-    if not wrong.any():
-        return None
-    op = int(wrong.argmax())
-    return Fault(say(op), op)
-
-
-def _first_operand(program: GpuProgram, wrong: Bools, say: Callable[[int], str]) -> Fault | None:
-    if not wrong.any():
-        return None
-    at = int(wrong.argmax())
-    op = int(np.searchsorted(program.operand_ptr, at, side="right")) - 1
-    return Fault(say(at), op)
-
-
-def _operand_faults(program: GpuProgram) -> Iterator[Fault]:
-    """Faults of operands, of operations that are well formed by themselves."""
-    role, rank, address = program.operand_role, program.operand_rank, program.operand_address
-    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
-    kind = program.op_kind[op_of]
-    flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
-    reads = (role == READ) | (role == READ_FLAGGED)
-    late = np.zeros(len(role), bool)
-    late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
-    own = _rank_of_operations(program)[op_of]
-    stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
-    checks: list[tuple[Bools, Callable[[int], str]]] = [
-        (late, lambda at: "operands that are read come before those that are written"),
-        (flagged & ~_has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
-        ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
-        (stays & (rank != own), lambda at: f"must be of the own rank {own[at]}, not of rank {rank[at]}"),
-        ((address < 0) | (address > MAX_ADDRESS), lambda at: f"{address[at]} is no address"),
-    ]
-    for wrong, say in checks:
-        fault = _first_operand(program, wrong, say)
-        if fault is not None:
-            yield fault
-    yield from _semaphore_faults(program, op_of, kind, flagged)
-    yield from _address_faults(program, op_of, kind)
-
-
-def _rank_of_operations(program: GpuProgram) -> npt.NDArray[np.int32]:
-    groups = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
-    return np.repeat(groups, np.diff(program.workgroup_ptr))
-
-
-def _semaphore_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bools) -> Iterator[Fault]:
-    first, count = program.operand_semaphore, program.semaphores.shape[1]
-    needs = flagged | (kind == ACQUIRE) | (kind == RELEASE)
-    may = needs | ((kind == DMA) & (program.operand_role == WRITE))
-    amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
-    last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
-    checks: list[tuple[Bools, Callable[[int], str]]] = [
-        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
-        (needs & (first == -1), lambda at: "has no semaphore"),
-        ((kind == DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
-        ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
-    ]
-    for wrong, say in checks:
-        fault = _first_operand(program, wrong, say)
-        if fault is not None:
-            yield fault
-
-
-def _no_semaphore(first: int, last: int, count: int) -> str:
-    which = f"is no semaphore {first}" if first == last else f"are no semaphores {first} to {last}"
-    return f"there {which}: each rank has {count}, from 0"
-
-
-def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8]) -> Iterator[Fault]:
-    """Lines that do not begin inside one buffer, where the program names buffers; bytes of a dma outside of one.
-
-    The last line of a buffer may reach beyond it: whole lines move, and with a step below a line they overlap.
-    """
-    has_lines = _has_lines(program)[op_of]
-    amount = program.op_amount[op_of]
-    first = program.operand_address
-    moves = (has_lines | (kind == DMA)) & (amount > 0)
-    span = np.where(has_lines, (amount - 1) * np.where(has_lines, program.operand_step, 0), amount - 1)
-    last = first + span
-    fault = _first_operand(program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda at: f"{last[at]} is no address")
-    if fault is not None:
-        yield fault
-    if not program.buffers:
-        return
-    inside = ~moves
-    for buffer in program.buffers:
-        low, high = np.minimum(first, last), np.maximum(first, last)
-        inside |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
-    known = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
-    fault = _first_operand(
-        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} are not inside one buffer of {known}"
-    )
-    if fault is not None:
-        yield fault
+    return first_fault((values < low) | (values > high), say)
 
 
 def _model_fault(program: GpuProgram, model: GpuModel) -> Fault | None:
