@@ -175,7 +175,9 @@ def test_l2_hits_and_misses(engine):
     program = programmer.load(1, read(0, 128)).wait().acquire(0, 0).build()
     outcome = case(program, model, num_gpus=2).simulate(engine)
     acquire = 2 * mesh(1, HEADER) + 160 + 90 * NS
-    assert outcome.records.end_ps[0] - LAUNCH == 3 * load + CHANNEL + mesh(1, LINE) + slice_ps + mesh(1, HEADER) + acquire
+    assert (
+        outcome.records.end_ps[0] - LAUNCH == 3 * load + CHANNEL + mesh(1, LINE) + slice_ps + mesh(1, HEADER) + acquire
+    )
     assert (outcome.gpu.l2_hits.tolist(), outcome.gpu.l2_misses.tolist()) == ([2], [2])
 
 

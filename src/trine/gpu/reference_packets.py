@@ -39,12 +39,14 @@ class Pair:
 class Stream:
     """Packets over ``ways`` in turns; of each way one is at the first link, and the next comes when that has left it.
 
-    key: of a packet by home and number. all_left: when the last has left its first link; all_arrived.
+    key: of a packet by home and number. enters: as each enters its first link. all_left: when the last has left that;
+    all_arrived.
     """
 
     ways: Sequence[tuple[Place, ...]]
     sizes: Sequence[int]
     key: Callable[[int, int], Key]
+    enters: Action
     all_left: Action
     all_arrived: Action
 
@@ -63,6 +65,9 @@ class Packets:
         """What each packet carries; one without bytes if there are none."""
         whole, rest = divmod(num_bytes, self.packet_bytes)
         return [self.packet_bytes] * whole + ([rest] if rest or not whole else [])
+
+    def count(self, gpu: int) -> None:
+        self.sent[gpu] += 1
 
     def send(self, stream: Stream, time_ps: int) -> None:
         """From ``time_ps`` on."""
@@ -92,6 +97,8 @@ class _Sending:
 
     def _visit(self, packet: int, hop: int) -> None:
         place, size = self._way(packet)[hop], self.stream.sizes[packet]
+        if hop == 0:
+            self.stream.enters()
         place.server.take(
             Visit(
                 self.stream.key(place.home, packet),
@@ -144,10 +151,10 @@ class CopyEngines:
             self._ways(rank, peer),
             self.packets.sizes(handed.operation.amount),
             partial(self._key, handed),
+            partial(self.packets.count, handed.wavefront.cu.gpu),
             partial(self._next, pair),
             partial(self._arrived, pair, handed),
         )
-        self.packets.sent[handed.wavefront.cu.gpu] += len(stream.sizes)
         self.packets.send(stream, time_ps)
 
     def _is_own(self, pair: Pair) -> None:
@@ -203,7 +210,7 @@ class Transfers:
             self.agenda.at(self.agenda.now + int(graph.route_latency_ps[route]), self._key(task, -1, 0), ended)
             return
         sizes = self.packets.sizes(int(graph.size_bytes[task]))
-        stream = Stream([places], sizes, partial(self._key, task), lambda: None, ended)
+        stream = Stream([places], sizes, partial(self._key, task), _nothing, _nothing, ended)
         self.packets.send(stream, self.agenda.now + self.entry_ps[route])
 
     def _key(self, task: int, home: int, packet: int) -> Key:
@@ -222,3 +229,7 @@ class Transfers:
             )
             for link in links
         )
+
+
+def _nothing() -> None:
+    """What a transfer does beside ending."""

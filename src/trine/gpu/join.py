@@ -1,0 +1,202 @@
+"""Several GPU programs as one: each on its own ranks, in its own place of memory, with its own semaphores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError
+from trine.gpu.validate import MAX_RANKS
+from trine.gpu.validate_operands import MAX_ADDRESS
+from trine.model.gpuprogram import Buffer, GpuProgram
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+#: Most initial values of semaphores, over all ranks: 1 GiB of them.
+MAX_SEMAPHORES = 2**28
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Placed:
+    """A program and where it is put.
+
+    ranks: the rank of the whole that each of its ranks is. address_shift: added to all addresses, bytes.
+    semaphore_shift: added to the numbers of its semaphores. name: put before the names of its buffers and labels;
+    empty: they stay as they are.
+
+    Raises
+    ------
+    InputError: ranks that are not as many as the program has, or one twice; a shift below 0.
+    """
+
+    program: GpuProgram
+    ranks: tuple[int, ...]
+    address_shift: int = 0
+    semaphore_shift: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.ranks) != self.program.num_ranks:
+            raise InputError(
+                f"program {self.program.name!r} is for {self.program.num_ranks} ranks, got {len(self.ranks)}",
+                field="ranks",
+            )
+        if len(set(self.ranks)) != len(self.ranks):
+            raise InputError(f"program {self.program.name!r} is given a rank twice: {self.ranks}", field="ranks")
+        for field in ("address_shift", "semaphore_shift"):
+            if getattr(self, field) < 0:
+                raise InputError(f"must not be negative, got {getattr(self, field)}", field=field)
+
+    @property
+    def semaphores_end(self) -> int:
+        """One more than the last of its semaphores."""
+        return self.semaphore_shift + int(self.program.semaphores.shape[1])
+
+
+def join_programs(parts: Sequence[Placed], num_ranks: int, name: str = "joined") -> GpuProgram:
+    """One program with the kernels of all parts, those of the first part first, each part's in its order.
+
+    Parts may share memory (one's output is another's input), never semaphores of a rank. Buffers are named where all
+    parts name theirs; a payload has only what is one part.
+
+    Raises
+    ------
+    InputError: no parts, a rank that is not there, lines of different sizes, semaphores that two parts have, or more
+        of them than MAX_SEMAPHORES.
+    """
+    if not parts:
+        raise InputError("there is nothing to join", field="parts")
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise InputError(f"must be from 1 to {MAX_RANKS}, got {num_ranks}", field="num_ranks")
+    _check(parts, num_ranks)
+    labels, renamed = _labels(parts)
+    programs = [part.program for part in parts]
+    return GpuProgram(
+        name=name,
+        num_ranks=num_ranks,
+        kernel_rank=np.concatenate([np.array(part.ranks, np.int32)[part.program.kernel_rank] for part in parts]),
+        kernel_wavefronts=np.concatenate([program.kernel_wavefronts for program in programs]),
+        kernel_ptr=_offsets([program.kernel_ptr for program in programs]),
+        workgroup_ptr=_offsets([program.workgroup_ptr for program in programs]),
+        op_kind=np.concatenate([program.op_kind for program in programs]),
+        op_amount=np.concatenate([program.op_amount for program in programs]),
+        op_unroll=np.concatenate([program.op_unroll for program in programs]),
+        op_label=np.concatenate([new[program.op_label] for program, new in zip(programs, renamed, strict=True)]),
+        operand_ptr=_offsets([program.operand_ptr for program in programs]),
+        operand_role=np.concatenate([program.operand_role for program in programs]),
+        operand_rank=np.concatenate([np.array(part.ranks, np.int32)[part.program.operand_rank] for part in parts]),
+        operand_address=np.concatenate([part.program.operand_address + part.address_shift for part in parts]),
+        operand_step=np.concatenate([program.operand_step for program in programs]),
+        operand_semaphore=np.concatenate([_semaphore_numbers(part) for part in parts]),
+        semaphores=_semaphores(parts, num_ranks),
+        buffers=_buffers(parts),
+        kernel_names=_kernel_names(programs),
+        labels=labels,
+        line_bytes=programs[0].line_bytes,
+        payload_bytes=programs[0].payload_bytes if len(parts) == 1 else 0,
+        notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
+    )
+
+
+def _check(parts: Sequence[Placed], num_ranks: int) -> None:
+    line_bytes = parts[0].program.line_bytes
+    for part in parts:
+        program = part.program
+        if program.line_bytes != line_bytes:
+            raise InputError(
+                f"program {program.name!r} has lines of {program.line_bytes} B, "
+                f"{parts[0].program.name!r} of {line_bytes}"
+            )
+        wrong = [rank for rank in part.ranks if not 0 <= rank < num_ranks]
+        if wrong:
+            raise InputError(
+                f"program {program.name!r} is put on rank {wrong[0]}, there are ranks 0 to {num_ranks - 1}",
+                field="ranks",
+            )
+        if int(program.operand_address.max(initial=0)) + part.address_shift > MAX_ADDRESS:
+            raise InputError(f"program {program.name!r} is put beyond the last address", field="address_shift")
+    most = max(part.semaphores_end for part in parts) * num_ranks
+    if most > MAX_SEMAPHORES:
+        raise InputError(f"{most:,} semaphores of all ranks are more than {MAX_SEMAPHORES:,}", field="semaphore_shift")
+    _check_semaphores(parts)
+
+
+def _check_semaphores(parts: Sequence[Placed]) -> None:
+    """No semaphore of a rank belongs to two parts."""
+    owner: dict[int, tuple[int, Placed]] = {}
+    for part in sorted(parts, key=lambda part: part.semaphore_shift):
+        if part.semaphores_end == part.semaphore_shift:
+            continue
+        for rank in part.ranks:
+            end, other = owner.get(rank, (0, part))
+            if part.semaphore_shift < end:
+                raise InputError(
+                    f"programs {other.program.name!r} and {part.program.name!r} both have semaphore "
+                    f"{part.semaphore_shift} of rank {rank}",
+                    field="semaphore_shift",
+                )
+            owner[rank] = part.semaphores_end, part
+
+
+def _offsets(pointers: Sequence[Int64]) -> Int64:
+    """CSR offsets of all members, one part's behind the other's."""
+    starts = np.cumsum([0, *(pointer[-1] for pointer in pointers)])
+    inner = [pointer[:-1] + start for pointer, start in zip(pointers, starts[:-1], strict=True)]
+    return np.append(np.concatenate(inner), starts[-1]).astype(np.int64)
+
+
+def _labels(parts: Sequence[Placed]) -> tuple[tuple[str, ...], list[Int32]]:
+    """All labels, and of each part the new number of each old one; the last entry is that of -1: none."""
+    numbers: dict[str, int] = {}
+    renamed = [
+        np.array(
+            [numbers.setdefault(_named(part, label), len(numbers)) for label in part.program.labels] + [-1], np.int32
+        )
+        for part in parts
+    ]
+    return tuple(numbers), renamed
+
+
+def _named(part: Placed, name: str) -> str:
+    return f"{part.name} {name}" if part.name else name
+
+
+def _semaphore_numbers(part: Placed) -> Int32:
+    own = part.program.operand_semaphore
+    return np.where(own >= 0, own + np.int32(part.semaphore_shift), own).astype(np.int32)
+
+
+def _semaphores(parts: Sequence[Placed], num_ranks: int) -> Int32:
+    values = np.zeros((num_ranks, max(part.semaphores_end for part in parts)), np.int32)
+    for part in parts:
+        values[list(part.ranks), part.semaphore_shift : part.semaphores_end] = part.program.semaphores
+    return values
+
+
+def _buffers(parts: Sequence[Placed]) -> tuple[Buffer, ...]:
+    """Those of all parts, equal ones once; of a name that several have all but the first get a number."""
+    if not all(part.program.buffers for part in parts):
+        return ()
+    found: dict[str, Buffer] = {}
+    uses: dict[str, int] = {}
+    seen: set[Buffer] = set()
+    for part in parts:
+        for buffer in part.program.buffers:
+            moved = replace(buffer, name=_named(part, buffer.name), base=buffer.base + part.address_shift)
+            if moved in seen:
+                continue
+            seen.add(moved)
+            name = moved.name
+            while name in found:
+                uses[moved.name] = uses.get(moved.name, 1) + 1
+                name = f"{moved.name} {uses[moved.name]}"
+            found[name] = replace(moved, name=name)
+    return tuple(found.values())
+
+
+def _kernel_names(programs: Sequence[GpuProgram]) -> tuple[str, ...]:
+    return tuple(name for program in programs for name in program.kernel_names or (program.name,) * program.num_kernels)
