@@ -166,7 +166,7 @@ def test_a_switch_costs_a_second_link(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_l2_hits_and_misses(engine):
-    """A miss takes the slice and then the channel, a hit the slice; a store never the channel; flags and semaphores too."""
+    """A miss takes the slice and then the channel, a hit the slice; stores and semaphores never the channel."""
     model = small_model(l2=L2(capacity_bytes=2 * 128 * 4, ways=2, bytes_per_s=100 * GB, latency_ps=90 * NS))
     slice_ps = 1280 + 90 * NS
     load = mesh(1, HEADER) + slice_ps + mesh(1, LINE)
@@ -183,7 +183,7 @@ def test_l2_hits_and_misses(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_dirty_line_that_leaves_the_l2_keeps_its_channel_busy(engine):
-    """One set of one line at the one slice: the second store drives the first out, and a load of the third the second."""
+    """One set of one line: the second store drives the first line out, and the load of a third the second."""
     memory = replace(MODEL.memory, num_channels=1)
     model = small_model(memory=memory, l2=L2(capacity_bytes=128, ways=1, bytes_per_s=100 * GB, latency_ps=0))
     program = one(1).store(1, write(0)).wait().store(1, write(0, 128)).wait().load(1, read(0, 256)).build()

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_cases import GB, NS, Programmer, case, line_totals, random_case, read, small_model, write
+from gpu_cases import GB, NS, Programmer, case, line_totals, read, small_model, write
+from gpu_random import random_case
 
 from trine.model.gpumodel import CROSSBAR, MemorySystem, Noc
 from trine.model.gpuprogram import DMA

@@ -30,6 +30,10 @@ CHUNKS = {
     ("all_reduce", "ring-get"): (2, 0),
     ("all_to_all", "put"): (0, 1),
     ("all_to_all", "get"): (1, 0),
+    ("all_gather", "peer-put"): (0, 1),
+    ("all_gather", "peer-get"): (1, 0),
+    ("all_to_all", "peer-put"): (0, 1),
+    ("all_to_all", "peer-get"): (1, 0),
 }
 BUFFERS = {("all_reduce", "oneshot"): (0, 1), ("all_reduce", "oneshot-get"): (1, 0)}
 BUILT = [(op, algorithm) for op in known_ops() for algorithm in known_kernels(op)]

@@ -1,24 +1,33 @@
 """Is the compiled GPU model equal to its plain-Python twin, in everything that is recorded?"""
 
 import pytest
-from gpu_cases import Programmer, RandomCase, assert_same, case, random_case, read, small_model, write
+from gpu_cases import Programmer, assert_same, case, read, small_model, write
+from gpu_random import REMOTE, RandomCase, random_case
+
 from trine.errors import DeadlockError
 from trine.gpu import compiled
 
 
-@pytest.mark.parametrize("first", range(0, 120, 10))
+@pytest.mark.parametrize("first", range(0, 60, 10))
 def test_random_programs(first):
     for seed in range(first, first + 10):
         random = random_case(seed)
         assert_same(random.simulate("compiled"), random.simulate())
 
 
-@pytest.mark.parametrize("seed", range(1000, 1300, 30))
+@pytest.mark.parametrize("seed", range(1000, 1150, 30))
 def test_short_programs(seed):
     """Where few things happen, those of one instant are seen best."""
     for s in range(seed, seed + 30):
         random = random_case(s, size=2)
         assert_same(random.simulate("compiled"), random.simulate())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_copy_engines_between_nodes(seed):
+    """Over switches of a fat tree and several routes, which loads and stores do not cross."""
+    random = random_case(seed, without=REMOTE)
+    assert_same(random.simulate("compiled"), random.simulate())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -27,7 +36,7 @@ def test_long_programs(seed):
     assert_same(random.simulate("compiled"), random.simulate())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_looking_at_the_clock_and_growing_change_nothing(seed, monkeypatch):
     monkeypatch.setattr(compiled, "BUDGET", 7)
     monkeypatch.setattr(compiled, "FIRST_REQUESTS", 4)
@@ -35,15 +44,15 @@ def test_looking_at_the_clock_and_growing_change_nothing(seed, monkeypatch):
     assert_same(random.simulate("compiled"), random.simulate())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_stopped_runs(seed):
     """In the middle of it, at an instant at which something happens or not."""
     random = random_case(seed)
     whole = random.simulate()
     for until_ps in (0, whole.gpu.end_ps // 3, int(whole.gpu.workgroup_end_ps.min()), whole.gpu.end_ps - 1):
         slow = random.simulate(until_ps=until_ps)
-        assert_same(random.simulate("compiled", until_ps=until_ps), slow, but=("end_ps", "state_ps"))
-        assert slow.gpu.end_ps <= until_ps
+        assert_same(random.simulate("compiled", until_ps=until_ps), slow)
+        assert slow.gpu.end_ps == until_ps
     assert random.simulate(until_ps=whole.gpu.end_ps).finished
 
 

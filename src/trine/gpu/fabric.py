@@ -12,7 +12,11 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.errors import InputError
+from trine.gpu.distances import distance, rank_grid
 from trine.model.gpumodel import HASHED, GpuModel
+
+
+Int64 = npt.NDArray[np.int64]
 
 
 class LaneHop(NamedTuple):
@@ -42,26 +46,33 @@ class Fabric:
 
     @cached_property
     def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """Of scale-up links: their number among those out of their source, and into their target; and out of each device."""
-        links = self.cluster.link_table
-        gpus = set(self.group)
-        out: dict[int, int] = {}
-        into: dict[int, int] = {}
-        count_out: dict[int, int] = {}
-        count_in: dict[int, int] = {}
-        source, target = links.source.tolist(), links.target.tolist()
-        near = np.flatnonzero(np.isin(links.source, self.group) | np.isin(links.target, self.group)).tolist()
-        for link in near:
-            if self.cluster.links[link].link_class != SCALE_UP:
-                continue
-            a, b = int(source[link]), int(target[link])
-            if a in gpus:
-                out[link] = count_out.get(a, 0)
-                count_out[a] = out[link] + 1
-            if b in gpus:
-                into[link] = count_in.get(b, 0)
-                count_in[b] = into[link] + 1
-        return out, into, count_out
+        """Of scale-up links: their number among those out of their source, and into their target; and out of each device.
+
+        A GPU numbers its links by how far away the rank at the other end is, then those to anything else, as the cluster
+        lists them; so what port leads to the next rank does not depend on which rank a GPU is.
+        """
+        table, ranks = self.cluster.link_table, len(self.group)
+        rank_of = np.full(len(self.cluster.devices), -1, np.int64)
+        rank_of[list(self.group)] = np.arange(ranks)
+        source, target = rank_of[table.source], rank_of[table.target]
+        near = np.flatnonzero((source >= 0) | (target >= 0)).tolist()
+        links = np.array([i for i in near if self.cluster.links[i].link_class == SCALE_UP], np.int64)
+        out, count_out = self._numbered(links, source[links], target[links])
+        into, _ = self._numbered(links, target[links], source[links])
+        return out, into, {self.group[rank]: count for rank, count in count_out.items()}
+
+    def _numbered(self, links: Int64, own: Int64, other: Int64) -> tuple[dict[int, int], dict[int, int]]:
+        """The number of each link among those of its own rank, and how many each rank has."""
+        grid = rank_grid(self.cluster, self.group)
+        away = np.where(other >= 0, distance(grid, np.maximum(other, 0), np.maximum(own, 0)), len(self.group))
+        number: dict[int, int] = {}
+        count: dict[int, int] = {}
+        for i in np.lexsort((links, away, own)).tolist():
+            rank = int(own[i])
+            if rank >= 0:
+                number[int(links[i])] = count.get(rank, 0)
+                count[rank] = number[int(links[i])] + 1
+        return number, count
 
     def link_columns(self) -> list[tuple[str, npt.NDArray[np.generic]]]:
         """What ways depend on, one value a link, with names for people."""

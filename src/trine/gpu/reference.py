@@ -38,6 +38,8 @@ Progress = Callable[[int, int, int], None]
 def simulate(system: GpuSystem, progress: Progress | None = None, until_ps: int | None = None) -> GpuOutcome:
     """Run ``system`` to its end, to ``until_ps``, or until it is interrupted (Ctrl-C).
 
+    A run that stops at ``until_ps`` has this as its ``end_ps``; wavefronts were in their states up to then.
+
     progress: called with requests that were issued, requests in all (asking again does not count), and the instant.
 
     Raises
@@ -78,6 +80,7 @@ class Reference:
         self.tasks.begin()
         while (next_ps := self.agenda.next_ps) is not None and not self.is_stuck:
             if until_ps is not None and next_ps > until_ps:
+                self.agenda.now = until_ps
                 return False
             self.agenda.step()
             if progress is None or self.agenda.num_events % PROGRESS_EVENTS or monotonic() - reported < PROGRESS_S:

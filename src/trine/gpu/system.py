@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
+from trine.gpu.distances import distance, rank_grid
 from trine.gpu.fabric import Fabric
 from trine.gpu.layout import Layout, layout_of
 from trine.model.gpumodel import GpuModel
@@ -57,15 +58,6 @@ class GpuSystem:
         return distance(self.grid, source, here)
 
 
-def distance(grid: Sequence[int], source: int, here: int) -> int:
-    """The difference of two places of a grid along each dimension, modulo its size, as one number (row-major)."""
-    number, scale = 0, 1
-    for size in reversed(grid):
-        number += (source % size - here % size) % size * scale
-        source, here, scale = source // size, here // size, scale * size
-    return number
-
-
 def unfolded(
     program: GpuProgram,
     cluster: Cluster,
@@ -102,10 +94,3 @@ def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
     rank_of[np.asarray(group, np.int64)] = np.arange(len(group), dtype=np.int32)
     source, target = rank_of[table.source], rank_of[table.target]
     return np.where(source >= 0, source, target).astype(np.int32)
-
-
-def rank_grid(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
-    """The sizes of the cluster's grid, where the ranks are all its GPUs in order; else one ring of all ranks."""
-    if cluster.grid and list(group) == list(cluster.gpus):
-        return cluster.grid
-    return (len(group),)

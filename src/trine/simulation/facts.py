@@ -85,7 +85,7 @@ def evidence(
                 sharing = f"{setup.machine.circuits.describe()}, between GPUs that no links join"
             software = "no protocol overhead"
             if costs is not None:
-                software = f"software costs of {setup.machine.library or 'nccl'} (docs/background/collectives.md)"
+                software = costs.software
             detail = f"{sharing}; schedules on one channel; {software}"
             rows.append(Evidence("communication time", "modelled", detail))
     if kernels is not None:

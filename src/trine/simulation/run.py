@@ -28,6 +28,7 @@ from trine.simulation.setup import (
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+    from trine.collectives.library.steps import StepCosts
     from trine.compute import Calibration
     from trine.engine import Progress
     from trine.folding.execute import JobRun
@@ -48,7 +49,7 @@ def simulate(
     gpu: str | None = None,
     trace_gpu: str | None = None,
     network: str | Network | None = None,
-    collective_costs: str = "auto",
+    collective_costs: str | StepCosts = "auto",
     cpu: bool | None = None,
     launch_cost_ps: int | None = None,
     calibration: Calibration | None = None,
@@ -77,6 +78,8 @@ def simulate(
         ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
     collective_costs: ``library`` adds what NCCL or RCCL costs in launches, protocols and synchronisation to the
         messages of collectives, ``links`` nothing; ``auto``: the library where the links are of a known kind.
+        ``loadstore``: so much that a collective alone takes what its GPU program takes at the load-store level, durations
+        kept in the user's cache (:class:`trine.collectives.loadstore.LoadStoreCosts`, which may be given too).
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
     launch_cost_ps: CPU time of every launch, in place of what the trace says.
     calibration: fits over several traces, from :func:`trine.calibrate`.
@@ -124,7 +127,7 @@ def simulate(
         on_job(job)
     if stragglers is not None:
         stragglers.check(setup.plan.num_ranks)
-    costs = costs_on(collective_costs, setup.machine)
+    costs = costs_on(collective_costs, setup.machine, on_stage)
     kernels = setup.kernels(costs)
     if kernels is not None:
         job = under_pressure(job, kernels)
@@ -140,6 +143,9 @@ def simulate(
         on_compile=on_compile,
         on_stage=on_stage,
     ).run()
+    if costs is not None:
+        costs.check_used()
+        warnings = (*warnings, *(f"collectives: {note}" for note in costs.notes))
     if costs is not None and costs.worst > SLOWER_SCHEDULE:
         warnings = (
             *warnings,

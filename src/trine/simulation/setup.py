@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ NOT_MODELLED = (
 #: A simulated schedule that takes so much longer than the library is warned of.
 SLOWER_SCHEDULE = 1.2
 #: Where the cost of a collective's messages comes from.
-COLLECTIVE_COSTS = ("auto", "links", "library")
+COLLECTIVE_COSTS = ("auto", "links", "library", "loadstore")
 NO_HOST = "copying the inputs from host memory (no host is described)"
 
 
@@ -245,15 +245,23 @@ def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Lau
     return launch_costs(workload) if cpu or has_side else None
 
 
-def costs_on(asked: str, machine: Cluster | None) -> StepCosts | None:
-    """What a library adds to messages: by default where the links say what they are.
+def costs_on(
+    asked: str | StepCosts, machine: Cluster | None, on_stage: Callable[[str], None] | None = None
+) -> StepCosts | None:
+    """What a library adds to messages: by default where the links say what they are. on_stage: as of a load-store run.
 
-    Raises InputError for another word, or for a library's costs on links of an unknown kind.
+    Raises InputError for another word, for a library's costs on links of an unknown kind, or for costs of another cluster.
     """
+    if not isinstance(asked, str):
+        if asked.cluster is not machine:
+            raise InputError("these costs are of another cluster object", field="collective_costs")
+        return asked
     if asked not in COLLECTIVE_COSTS:
         raise InputError(
             f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
         )
+    if asked == "loadstore":
+        return _loadstore_costs(machine, on_stage)
     known = machine is not None and machine.circuits is None and any(link.medium for link in machine.links)
     if asked == "library" and not known:
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
@@ -262,6 +270,15 @@ def costs_on(asked: str, machine: Cluster | None) -> StepCosts | None:
     from trine.collectives.library.steps import StepCosts
 
     return StepCosts(machine)
+
+
+def _loadstore_costs(machine: Cluster | None, on_stage: Callable[[str], None] | None) -> StepCosts:
+    if machine is None:
+        raise InputError("'loadstore' is about collectives of several GPUs of a cluster", field="collective_costs")
+    from trine.collectives.loadstore.costs import kept_costs
+    from trine.collectives.loadstore.runs import Callbacks
+
+    return kept_costs(machine, callbacks=Callbacks(on_stage=on_stage))
 
 
 def placement_of(

@@ -123,12 +123,16 @@ class Draft:
             if count:
                 yield Workgroup(self, number, first, count)
             first += count
-            self.workgroup_ptr.append(len(self.kinds))
-            if len(self.operands) * self.options.num_ranks > MAX_OPERANDS:
-                raise InputError(
-                    f"{self.name} on {self.options.num_ranks} ranks with {self.options.workgroups} workgroups has more "
-                    f"than {MAX_OPERANDS} operands: take fewer workgroups"
-                )
+            self.end_workgroup()
+
+    def end_workgroup(self) -> None:
+        """What has been added since the last one is one workgroup. Raises InputError for a program that is too large."""
+        self.workgroup_ptr.append(len(self.kinds))
+        if len(self.operands) * self.options.num_ranks > MAX_OPERANDS:
+            raise InputError(
+                f"{self.name} on {self.options.num_ranks} ranks with {self.options.workgroups} workgroups has more "
+                f"than {MAX_OPERANDS} operands: take fewer workgroups"
+            )
 
     def add(self, kind: int, amount: int, operands: Iterable[Operand], label: str) -> None:
         """One operation of the workgroup at work."""

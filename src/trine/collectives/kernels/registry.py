@@ -20,6 +20,8 @@ KERNELS: Registry[KernelBuilder] = Registry(
     {
         "all_gather/put": f"{_HERE}.direct:all_gather_put",
         "all_gather/get": f"{_HERE}.direct:all_gather_get",
+        "all_gather/peer-put": f"{_HERE}.peers:all_gather_put",
+        "all_gather/peer-get": f"{_HERE}.peers:all_gather_get",
         "all_gather/ring": f"{_HERE}.ring:all_gather",
         "all_gather/ring-get": f"{_HERE}.ring_get:all_gather",
         "reduce_scatter/get": f"{_HERE}.direct:reduce_scatter_get",
@@ -35,6 +37,8 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_reduce/ring-get": f"{_HERE}.ring_get:all_reduce",
         "all_to_all/put": f"{_HERE}.direct:all_to_all_put",
         "all_to_all/get": f"{_HERE}.direct:all_to_all_get",
+        "all_to_all/peer-put": f"{_HERE}.peers:all_to_all_put",
+        "all_to_all/peer-get": f"{_HERE}.peers:all_to_all_get",
     },
 )
 

@@ -55,6 +55,19 @@ class StepCosts:
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
         self._of_make: dict[tuple[object, ...], tuple[str | None, int]] = {}
 
+    @property
+    def software(self) -> str:
+        """What messages cost besides the links, in words."""
+        return f"software costs of {self.library} (docs/background/collectives.md)"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user of the answers should know, in sentences."""
+        return ()
+
+    def check_used(self) -> None:
+        """Raise InputError where the costs turned out not to matter."""
+
     def __call__(
         self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
     ) -> tuple[str | None, int]:
@@ -122,14 +135,18 @@ class StepCosts:
                 found = self._times(kind, size, group, other)
                 if found is not None and found[0] < times[0]:
                     name, times = other, found
+        return name, self._software_ps(times, wanted_ps)
+
+    def _software_ps(self, times: tuple[int, int] | None, wanted_ps: int) -> int:
+        """What each message costs besides the links, so that a schedule of these :meth:`_times` takes ``wanted_ps``."""
         if times is None:
-            return name, 0
+            return 0
         bare_ps, slower_ps = times
         rounds = (slower_ps - bare_ps) // PS_PER_US
         self.worst = max(self.worst, bare_ps / wanted_ps)
         if wanted_ps <= bare_ps or rounds < 1:
-            return name, 0
-        return name, (wanted_ps - bare_ps) // rounds
+            return 0
+        return (wanted_ps - bare_ps) // rounds
 
     def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
         """:meth:`_alone` of an algorithm; None where nothing is known about it."""

@@ -1,0 +1,208 @@
+"""The same collective at two levels, and where the difference comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.ask import CollectiveAnswer, collective
+from trine.collectives.kernels.registry import known_kernels
+from trine.collectives.loadstore.idealised import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS, split
+from trine.collectives.loadstore.options import LoadStoreOptions
+from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
+from trine.collectives.registry import known_algorithms
+from trine.errors import InputError, TrineError
+from trine.gpu.run import Progress
+from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime, Part
+from trine.model.gpumodel import GpuModel
+
+#: What only the operator level's formula knows: steps and bytes that delay each other, and times that never fall.
+OVERLAP = "overlap"
+#: All parts, in the order in which they are shown.
+PARTS = (LAUNCH, LATENCY, LINKS, OVERLAP, REQUESTS, CUS, INSIDE)
+#: Parts of the library's formula as parts of both levels.
+_OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwidth": LINKS}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LevelPart:
+    """One part of the time at both levels, ps; None: that level does not know it. why: of each, in words."""
+
+    name: str
+    operator_ps: int | None
+    loadstore_ps: int | None
+    operator_why: str = ""
+    loadstore_why: str = ""
+
+    @property
+    def difference_ps(self) -> int:
+        """Load-store less operator."""
+        return (self.loadstore_ps or 0) - (self.operator_ps or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRow:
+    """One size. The parts of each level sum to its time; none where the load-store run was stopped (``finished`` False)."""
+
+    operator: CollectiveTime
+    loadstore: CollectiveTime
+    parts: tuple[LevelPart, ...]
+    finished: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return self.operator.size_bytes
+
+    @property
+    def ratio(self) -> float | None:
+        """Load-store / operator."""
+        return self.loadstore.time_ps / self.operator.time_ps if self.finished and self.operator.time_ps else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FidelityAnswer:
+    """The answers of both levels, one row a size. ``answer``: the operator level's whole answer."""
+
+    op: str
+    cluster: Cluster
+    group: tuple[int, ...]
+    model: GpuModel
+    rows: tuple[ComparedRow, ...]
+    answer: CollectiveAnswer
+    notes: tuple[str, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return all(row.finished for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as documented in docs/reference/loadstore-json.md."""
+        from trine.collectives.loadstore.compare_text import answer_json
+
+        return answer_json(self)
+
+    def table(self) -> str:
+        """Both times of each size, and their parts."""
+        from trine.collectives.loadstore.compare_text import answer_table
+
+        return answer_table(self)
+
+
+def compare_fidelity(
+    op: str,
+    sizes: Sequence[int],
+    cluster: Cluster,
+    group: Sequence[int] | None = None,
+    *,
+    options: LoadStoreOptions | None = None,
+    operator: CollectiveOptions | None = None,
+    network: str | None = None,
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
+) -> FidelityAnswer:
+    """Ask both levels, and split the times of both into the same parts.
+
+    Parameters
+    ----------
+    op, sizes, cluster, group, options, progress, on_compile, on_stage: as of
+        :func:`trine.collectives.loadstore.loadstore_collective`.
+    operator, network: how the operator level is asked (:func:`trine.collectives.ask.collective`).
+
+    The parts of the load-store time are differences of runs (:mod:`trine.collectives.loadstore.idealised`). Those of the
+    operator level are the formula's own; where messages are simulated, latency is what the smallest message takes.
+
+    Raises
+    ------
+    InputError, SpecError, PlanError: as of both.
+    """
+    if not sizes:
+        raise InputError("no sizes were given", field="size")
+    usual = CollectiveOptions() if operator is None else operator
+    callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
+    asked = LoadStoreRuns(op, cluster, group, options, callbacks)
+
+    def ask(size: int, how: CollectiveOptions) -> CollectiveAnswer:
+        return collective(op, [size], cluster, group, options=how, network=network, on_compile=on_compile)
+
+    answer = collective(op, sizes, cluster, group, options=usual, network=network, on_compile=on_compile)
+    rows: list[ComparedRow] = []
+    for size, known in zip(sizes, answer.rows, strict=True):
+        rows.append(_row(asked, size, known, _operator_parts(known, answer, usual, ask)))
+        if not rows[-1].finished:
+            break
+    return FidelityAnswer(
+        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer, notes=answer.notes
+    )  # fmt: skip
+
+
+def shared_algorithm(op: str, algorithm: str) -> str:
+    """What the operator level is asked for where the load-store level is asked for ``algorithm``: the same, if it has it."""
+    named = algorithm in known_algorithms(op) or algorithm not in known_kernels(op)
+    return algorithm if named else AUTO
+
+
+def _row(asked: LoadStoreRuns, size: int, known: CollectiveTime, operator: dict[str, tuple[int, str]]) -> ComparedRow:
+    row = asked.row(size)
+    found = split(asked, row) if row.finished else None
+    if found is None or not found.finished:
+        return ComparedRow(operator=known, loadstore=row.time, parts=(), finished=False)
+    inside = {name: (ps, why) for name, ps, why in found.parts}
+    parts = tuple(_part(name, operator.get(name), inside.get(name)) for name in PARTS)
+    return ComparedRow(operator=known, loadstore=row.time, parts=parts, finished=True)
+
+
+def _part(name: str, operator: tuple[int, str] | None, loadstore: tuple[int, str] | None) -> LevelPart:
+    return LevelPart(
+        name=name,
+        operator_ps=None if operator is None else operator[0],
+        loadstore_ps=None if loadstore is None else loadstore[0],
+        operator_why="" if operator is None else operator[1],
+        loadstore_why="" if loadstore is None else loadstore[1],
+    )
+
+
+def _operator_parts(
+    row: CollectiveTime,
+    answer: CollectiveAnswer,
+    options: CollectiveOptions,
+    ask: Callable[[int, CollectiveOptions], CollectiveAnswer],
+) -> dict[str, tuple[int, str]]:
+    """The parts of an answer of the operator level; they sum to its time."""
+    if answer.network is None:
+        return _summed(row.parts)
+    (messages,) = (part for part in row.parts if part.name == "messages")
+    found = {LAUNCH: (part.time_ps, part.why) for part in row.parts if part.name == "launch"}
+    latency_ps = _smallest_ps(row, answer, options, ask)
+    least = f"{len(answer.group)} x 16 B, by the same schedule"
+    found[LATENCY] = latency_ps, f"the messages of {least}"
+    found[LINKS] = messages.time_ps - latency_ps, f"the rest of {messages.why}"
+    return found
+
+
+def _summed(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for part in parts:
+        name = _OF_FORMULA.get(part.name, OVERLAP)
+        time_ps, why = found.get(name, (0, ""))
+        if part.time_ps:
+            found[name] = time_ps + part.time_ps, f"{why}; {part.why}" if why else part.why
+    return found
+
+
+def _smallest_ps(
+    row: CollectiveTime,
+    answer: CollectiveAnswer,
+    options: CollectiveOptions,
+    ask: Callable[[int, CollectiveOptions], CollectiveAnswer],
+) -> int:
+    """What the messages of the smallest size take, by the same schedule; 0 for a plan that has no such size."""
+    is_plan = options.algorithm.lower().endswith((".json", ".xml"))
+    how = options if is_plan else replace(options, algorithm=row.algorithm, protocol=row.protocol)
+    try:
+        small = ask(min(row.size_bytes, 16 * len(answer.group)), how).rows[0]
+    except TrineError:
+        return 0
+    return min(row.time_ps, sum(part.time_ps for part in small.parts if part.name == "messages"))

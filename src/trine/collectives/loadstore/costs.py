@@ -1,0 +1,154 @@
+"""The load-store level as the operator level's collective costs: what messages cost so that alone they take its durations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.kernels.registry import known_kernels
+from trine.collectives.library.conventions import bus_factor
+from trine.collectives.library.steps import StepCosts
+from trine.collectives.loadstore.cache import DurationCache, user_folder
+from trine.collectives.loadstore.durations import GroupDurations
+from trine.collectives.loadstore.options import WORKGROUPS, LoadStoreOptions
+from trine.collectives.loadstore.runs import EVIDENCE, Callbacks
+from trine.errors import InputError
+from trine.model.collective import CollectiveTime
+
+#: The schedule at the operator level that sends what a program sends; ``direct`` for all others.
+_SCHEDULE = {"oneshot": "one-shot", "oneshot-get": "one-shot", "ring": "ring", "ring-get": "ring"}
+#: The program that sends what a schedule sends, where one was asked for by name; None: as the options say.
+_PROGRAM = {None: None, "direct": None, "one-shot": "oneshot", "ring": "ring"}
+
+
+class LoadStoreCosts(StepCosts):
+    """Answers for one cluster, as :class:`StepCosts`, from runs in place of the library's formula.
+
+    A schedule that sends what the program sends is simulated on the links, and each of its messages is preceded by so much
+    time that alone it takes the duration of the load-store run (to a picosecond a step; nothing is taken off where the
+    links alone take longer: ``worst``). So traffic still meets on the links. Sizes between those of a grid are
+    interpolated, beyond 16 MiB continued (:mod:`trine.collectives.loadstore.grid`); durations are kept in ``folder``.
+
+    What has no program (groups that no scale-up links join, kinds without a builder, other algorithms) costs what the library
+    costs, or nothing on links of no known kind; ``notes`` names it.
+
+    Parameters
+    ----------
+    options: how programs are run; an algorithm other than ``auto`` is for those kinds that have it.
+    folder: where durations are kept, :func:`user_folder` for the user's cache; None keeps nothing.
+
+    Raises
+    ------
+    InputError: a plan as the algorithm, or circuits in place of links.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: LoadStoreOptions | None = None,
+        *,
+        folder: Path | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> None:
+        super().__init__(cluster)
+        self.library = "the load-store level"
+        self.options = LoadStoreOptions() if options is None else options
+        if self.options.is_plan:
+            raise InputError("a plan is for one kind and number of ranks; costs need a program", field="algorithm")
+        if cluster.circuits is not None:
+            raise InputError("loads and stores cross links, and this cluster has circuits", field="collective_costs")
+        self.durations = GroupDurations(cluster, self.options, DurationCache(folder), callbacks or Callbacks())
+        self._has_library = any(numbers.medium for numbers in cluster.link_table.numbers)
+        self._answered: dict[str, None] = {}
+        self._left: dict[str, None] = {}
+
+    @property
+    def software(self) -> str:
+        """What messages cost, in words."""
+        kinds = ", ".join(sorted(self._answered))
+        return (
+            f"durations of {kinds} by GPU programs, run load by load and store by store (algorithm "
+            f"{self.options.algorithm}, protocol {self.options.wire_protocol}; docs/guides/levels.md)"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not answered by load-store runs, and what went wrong with the files."""
+        return (*self._left, *self.durations.kept.notes)
+
+    def check_used(self) -> None:
+        """Raise InputError where not one collective was answered by load-store runs."""
+        if not self._answered:
+            why = "; ".join(self._left) or "the job has no collectives of several ranks"
+            raise InputError(f"'loadstore' changes nothing: {why}", field="collective_costs")
+
+    def duration(
+        self, kind: str, size_bytes: int, ranks: tuple[int, ...], algorithm: str | None = None
+    ) -> tuple[int, str] | None:
+        """(ps, program) of one collective alone; None where there is no program, which :attr:`notes` then say.
+
+        ranks: the group, as positions in ``cluster.gpus``. algorithm: of the schedule, None: left open.
+        """
+        if size_bytes < 1:
+            return None
+        why = self._why_not(kind, ranks, algorithm)
+        if why is not None:
+            instead = "costs what the library costs" if self._has_library else "costs nothing besides the links"
+            self._left[f"{kind}: {why}, so it {instead}"] = None
+            return None
+        make = self._makes_of(np.array([ranks], np.int64))[2][0]
+        self._answered[kind] = None
+        return self.durations.of(kind, size_bytes, ranks, make, _PROGRAM[algorithm])
+
+    def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
+        """As of :class:`StepCosts`; channels are workgroups."""
+        if groups.shape[1] < 2:
+            return []
+        _, examples, _ = self._makes_of(groups)
+        found = [self._time(kind, size_bytes, tuple(groups[group].tolist())) for group in examples]
+        known = [time for time in found if time is not None]
+        if len(known) == len(found):
+            return known
+        return super().predicted(kind, size_bytes, groups) if self._has_library else []
+
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
+        found = self.duration(kind, size, group, algorithm)
+        if found is None:
+            return super()._find(kind, size, group, algorithm) if self._has_library else (algorithm, 0)
+        wanted_ps, program = found
+        name = algorithm if algorithm is not None else _SCHEDULE.get(program, "direct")
+        return name, self._software_ps(self._times(kind, size, group, name), wanted_ps)
+
+    def _time(self, kind: str, size: int, ranks: tuple[int, ...]) -> CollectiveTime | None:
+        found = self.duration(kind, size, ranks)
+        if found is None:
+            return None
+        time_ps, program = found
+        return CollectiveTime(
+            op=kind, size_bytes=size, sent_bytes=size, num_ranks=len(ranks), time_ps=time_ps, low_ps=time_ps,
+            high_ps=time_ps, algorithm=program, protocol=self.options.wire_protocol,
+            channels=self.options.workgroups or WORKGROUPS, bus_factor=bus_factor(kind, len(ranks)), evidence=EVIDENCE,
+            limit="",
+        )  # fmt: skip
+
+    def _why_not(self, kind: str, ranks: tuple[int, ...], algorithm: str | None) -> str | None:
+        known = known_kernels(kind)
+        if not known:
+            return "there is no GPU program for it"
+        if algorithm not in _PROGRAM or _PROGRAM[algorithm] not in (None, *known):
+            return f"there is no GPU program for the algorithm {algorithm!r}"
+        if algorithm is None and self.options.algorithm not in ("auto", *known):
+            return f"there is no GPU program {self.options.algorithm!r} for it"
+        if not self.durations.are_joined(ranks):
+            return f"no scale-up links join all of a group of {len(ranks)}, and loads and stores cross no others"
+        return None
+
+
+def kept_costs(
+    cluster: Cluster, options: LoadStoreOptions | None = None, callbacks: Callbacks | None = None
+) -> LoadStoreCosts:
+    """With durations kept in the user's cache."""
+    return LoadStoreCosts(cluster, options, folder=user_folder(), callbacks=callbacks)

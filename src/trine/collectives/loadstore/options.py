@@ -1,0 +1,98 @@
+"""How a collective is run at the load-store level: program, workgroups, GPU model. Checked on construction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.collectives.kernels.options import PROTOCOLS, SIMPLE
+from trine.errors import InputError, nearest
+from trine.model.collective import AUTO
+from trine.model.gpumodel import GpuModel
+
+if TYPE_CHECKING:
+    from trine.cluster.cluster import Cluster
+
+#: What a kernel has where nobody says: as the paper's case studies (arXiv 2606.10440).
+WORKGROUPS, WAVEFRONTS = 32, 8
+_PLAN_ENDINGS = (".json", ".xml")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadStoreOptions:
+    """None leaves a number as the GPU model, the plan or trine has it.
+
+    algorithm: one of :func:`trine.collectives.kernels.build.known_kernels`, the path of an MSCCL++ plan or MSCCL XML, or
+        ``auto``: of all_reduce the faster of one-shot and two-shot at each size, of others what is usual
+        (:func:`trine.collectives.kernels.build.automatic`).
+    protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
+    workgroups, wavefronts: of a kernel [32], of a workgroup [8, of a plan as it says].
+    unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.presets.with_options`).
+    gpu_model: the inside of the GPUs, a model or the name or file of one; None: that of the cluster's GPUs.
+    fold: ``auto`` or ``off``. verify: run both ways and compare everything.
+
+    Raises
+    ------
+    InputError: a protocol or number that cannot be, or one that a plan says itself.
+    """
+
+    algorithm: str = AUTO
+    protocol: str = AUTO
+    workgroups: int | None = None
+    wavefronts: int | None = None
+    unroll: int | None = None
+    max_outstanding: int | None = None
+    arbitration: str | None = None
+    gpu_model: str | GpuModel | None = None
+    fold: str = "auto"
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        if self.protocol not in (AUTO, *PROTOCOLS):
+            raise InputError(
+                f"the load-store level has no protocol {self.protocol!r}{nearest(self.protocol, PROTOCOLS)}",
+                field="protocol",
+            )
+        for field, value, most in (("workgroups", self.workgroups, 4096), ("wavefronts", self.wavefronts, 64)):
+            if value is not None and not 1 <= value <= most:
+                raise InputError(f"must be from 1 to {most}, got {value}", field=field)
+        if self.is_plan and self.protocol != AUTO:
+            raise InputError(f"{self.algorithm} says its protocol itself", field="protocol")
+        if self.is_plan and self.workgroups is not None:
+            raise InputError(f"{self.algorithm} says its thread blocks itself", field="workgroups")
+        if self.verify and self.fold == "off":
+            raise InputError("runs folded and unfolded, and folding is off", field="verify")
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether the algorithm is the path of a plan."""
+        return self.algorithm.lower().endswith(_PLAN_ENDINGS) or os.sep in self.algorithm
+
+    @property
+    def wire_protocol(self) -> str:
+        """The protocol of a built program."""
+        return SIMPLE if self.protocol == AUTO else self.protocol
+
+
+def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int]) -> GpuModel:
+    """The inside of the GPUs of ``group`` (device indices), with what the options change.
+
+    Raises
+    ------
+    PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: a number that cannot be.
+    """
+    from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
+
+    model = options.gpu_model
+    if model is None:
+        model = gpu_model_of(cluster, group)
+    elif not isinstance(model, GpuModel):
+        model = load_gpu_model(model)
+    return with_options(
+        model,
+        unroll=options.unroll,
+        max_outstanding=options.max_outstanding,
+        arbitration=options.arbitration,
+    )

@@ -1,0 +1,128 @@
+"""Which GPU programs a collective may run as, and the program of each size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trine.cluster.parts import SCALE_UP
+from trine.collectives.kernels.build import automatic, build_kernel
+from trine.collectives.kernels.options import KernelOptions
+from trine.collectives.kernels.registry import kernel_name
+from trine.collectives.loadstore.options import WAVEFRONTS, WORKGROUPS, LoadStoreOptions
+from trine.errors import InputError
+from trine.model.collective import AUTO
+from trine.model.gpuprogram import DATA_OPS, GpuProgram
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.cluster.cluster import Cluster
+    from trine.model.kernelplan import KernelPlan
+
+ONESHOT = "oneshot"
+
+
+class Programs:
+    """The programs of one collective of ``num_ranks``. ``line_bytes``: of the GPU model."""
+
+    def __init__(self, op: str, num_ranks: int, options: LoadStoreOptions, line_bytes: int) -> None:
+        self.op, self.num_ranks, self.options, self.line_bytes = op, num_ranks, options, line_bytes
+        self.plan: KernelPlan | None = None
+        if options.is_plan:
+            self.plan = self._load_plan()
+        else:
+            kernel_name(op, self.names(1)[0])
+
+    def names(self, size_bytes: int) -> tuple[str, ...]:
+        """What may run at this size: several of which the fastest is taken, the one that is never hopeless first."""
+        if self.plan is not None:
+            return (Path(self.options.algorithm).name,)
+        if self.options.algorithm != AUTO:
+            return (self.options.algorithm,)
+        if self.op == "all_reduce":
+            return ("twoshot" if self.options.wire_protocol == "simple" else "twoshot-put", ONESHOT)
+        return (automatic(self._kernel_options(size_bytes)),)
+
+    @property
+    def protocol(self) -> str:
+        """As answers show it; of a plan as its file says it."""
+        return self.options.wire_protocol if self.plan is None else self.plan.protocol.lower()
+
+    @property
+    def workgroups(self) -> int:
+        """Of each rank; of a plan the most that one has."""
+        if self.plan is not None:
+            return max(len(gpu.blocks) for gpu in self.plan.gpus)
+        return WORKGROUPS if self.options.workgroups is None else self.options.workgroups
+
+    def program(self, name: str, size_bytes: int) -> GpuProgram:
+        """One of :meth:`names` for this size.
+
+        Raises
+        ------
+        InputError: what builders and plans refuse, and ``unroll`` where every operation says its own.
+        """
+        program = self._made(name, size_bytes)
+        if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
+            raise InputError(f"every operation of {name} says its own", field="unroll")
+        return program
+
+    def smallest_bytes(self, name: str, size_bytes: int) -> int:
+        """A size, at most the given one, of which every workgroup has one cache line for each peer and chunk."""
+        if self.plan is not None:
+            return min(size_bytes, max(self.plan.min_bytes, self.plan.chunks_of_size))
+        parts = 1 if name.startswith(ONESHOT) else self.num_ranks
+        return min(size_bytes, parts * self.workgroups * self._kernel_options(size_bytes).step_bytes)
+
+    def oneshot_lower_bound_ps(self, size_bytes: int, cluster: Cluster, group: Sequence[int]) -> int:
+        """One-shot sends the whole payload to every other rank: what these bytes alone take on the way out of a GPU."""
+        out = [i for i, link in enumerate(cluster.links) if link.source == group[0] and link.link_class == SCALE_UP]
+        rate = sum(cluster.seen_by_messages(link)[0] for link in out)
+        options = self._kernel_options(size_bytes)
+        sent = options.lines() * options.line_bytes * (self.num_ranks - 1)
+        return sent * PS_PER_S // rate if rate else 0
+
+    def _made(self, name: str, size_bytes: int) -> GpuProgram:
+        if self.plan is not None:
+            from trine.collectives.kernels.lower import lower_plan
+
+            wavefronts = self.options.wavefronts
+            return lower_plan(self.plan, size_bytes, line_bytes=self.line_bytes, wavefronts=wavefronts)
+        options = self._kernel_options(size_bytes)
+        return build_kernel(
+            self.op,
+            self.num_ranks,
+            size_bytes,
+            algorithm=name,
+            workgroups=options.workgroups,
+            wavefronts=options.wavefronts,
+            protocol=options.protocol,
+            line_bytes=options.line_bytes,
+        )
+
+    def _kernel_options(self, size_bytes: int) -> KernelOptions:
+        options = self.options
+        return KernelOptions(
+            op=self.op,
+            num_ranks=self.num_ranks,
+            size_bytes=size_bytes,
+            workgroups=self.workgroups,
+            wavefronts=WAVEFRONTS if options.wavefronts is None else options.wavefronts,
+            protocol=options.wire_protocol,
+            line_bytes=self.line_bytes,
+        )
+
+    def _load_plan(self) -> KernelPlan:
+        from trine.collectives.plans import check_plan, load_plan
+
+        path = self.options.algorithm
+        plan = load_plan(path)
+        if plan.collective != self.op:
+            raise InputError(f"is a plan for {plan.collective}, not for {self.op}", file=path)
+        if plan.num_ranks != self.num_ranks:
+            raise InputError(f"is a plan for {plan.num_ranks} ranks, the group has {self.num_ranks}", file=path)
+        check_plan(plan)
+        return plan

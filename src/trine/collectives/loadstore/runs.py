@@ -1,0 +1,159 @@
+"""One collective on one group, run load by load and store by store at each size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.library.conventions import bus_factor
+from trine.collectives.loadstore.options import LoadStoreOptions, model_for
+from trine.collectives.loadstore.programs import ONESHOT, Programs
+from trine.collectives.sizes import format_size
+from trine.errors import InputError
+from trine.gpu.run import GpuRun, Progress, run_gpus
+from trine.model.collective import CollectiveTime
+from trine.model.gpumodel import GpuModel
+from trine.model.gpuprogram import GpuProgram
+from trine.results.gpu_bottleneck import Bottleneck
+from trine.results.gpu_result import GpuResult
+
+#: Without a band: nobody has compared programs of this level with enough machines to know one.
+EVIDENCE = "modelled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Callbacks:
+    """progress: as of :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run."""
+
+    progress: Progress | None = None
+    on_compile: Callable[[], None] | None = None
+    on_stage: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadStoreRow:
+    """The answer for one size. ``time``: low and high are the time itself; channels are workgroups.
+
+    finished: False where the run was stopped: ``time`` is when. tried: (algorithm, ps) of all that were run, or None for the
+    time of one that was left out because its bytes alone take longer. simulated: GPUs. notes: of the program.
+    result: everything; None where only the last size's was kept.
+    """
+
+    time: CollectiveTime
+    bottleneck: Bottleneck
+    finished: bool
+    simulated: int
+    notes: tuple[str, ...]
+    result: GpuResult | None
+    tried: tuple[tuple[str, int | None], ...] = ()
+
+
+class LoadStoreRuns:
+    """The collectives ``op`` of one group; ``group``: ranks are positions in ``cluster.gpus``, None: all.
+
+    Raises
+    ------
+    InputError, SpecError, PlanError: an op, algorithm, plan or option that does not exist, does not fit or cannot matter.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        cluster: Cluster,
+        group: Sequence[int] | None = None,
+        options: LoadStoreOptions | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> None:
+        self.op, self.cluster = op, cluster
+        self.options, self.callbacks = options or LoadStoreOptions(), callbacks or Callbacks()
+        self.ranks = tuple(range(len(cluster.gpus)) if group is None else group)
+        if len(self.ranks) < 2:
+            raise InputError(f"a collective needs at least 2 ranks, got {len(self.ranks)}")
+        self.group = tuple(cluster.gpus[rank] for rank in self.ranks)
+        self.model = model_for(self.options, cluster, self.group)
+        self.programs = Programs(op, len(self.ranks), self.options, self.model.line_bytes)
+
+    def row(self, size_bytes: int) -> LoadStoreRow:
+        """The fastest of what may run at this size."""
+        if size_bytes < 1:
+            raise InputError(f"the load-store level moves at least 1 byte, got {size_bytes}", field="size")
+        best: LoadStoreRow | None = None
+        tried: list[tuple[str, int | None]] = []
+        for name in self.programs.names(size_bytes):
+            if best is not None and name == ONESHOT and self._is_hopeless(size_bytes, best.time.time_ps):
+                tried.append((name, None))
+                continue
+            row = self._row(name, size_bytes)
+            tried.append((name, row.time.time_ps))
+            if best is None or not row.finished or row.time.time_ps < best.time.time_ps:
+                best = row
+            if not row.finished:
+                break
+        assert best is not None
+        return replace(best, tried=tuple(tried))
+
+    def run(
+        self, program: GpuProgram, model: GpuModel | None = None, cluster: Cluster | None = None, what: str = ""
+    ) -> GpuRun:
+        """Run a program on the group; other than :meth:`row` says where it is not the whole model."""
+        if self.callbacks.on_stage is not None:
+            self.callbacks.on_stage(f"{program.name} of {format_size(program.payload_bytes)}{what}")
+        return run_gpus(
+            program,
+            self.cluster if cluster is None else cluster,
+            self.group,
+            self.model if model is None else model,
+            fold=self.options.fold,
+            verify=self.options.verify and not what,
+            progress=self.callbacks.progress,
+            on_compile=self.callbacks.on_compile,
+        )
+
+    def _is_hopeless(self, size_bytes: int, best_ps: int) -> bool:
+        return self.programs.oneshot_lower_bound_ps(size_bytes, self.cluster, self.group) >= best_ps
+
+    def _row(self, name: str, size_bytes: int) -> LoadStoreRow:
+        began = time.perf_counter()
+        done = self.run(self.programs.program(name, size_bytes))
+        factor = bus_factor(self.op, len(self.ranks))
+        notes = ("folded and unfolded runs gave the same times, waits and counts",) if done.fold.verified else ()
+        result = GpuResult(
+            program=done.program,
+            model=self.model,
+            cluster=self.cluster,
+            group=self.group,
+            records=done.gpu,
+            bus_factor=factor,
+            fold=done.fold,
+            finished=done.finished,
+            wall_s=time.perf_counter() - began,
+            notes=notes,
+        )
+        answer = self._time(name, size_bytes, done, factor, result.bottleneck)
+        return LoadStoreRow(
+            time=answer,
+            bottleneck=result.bottleneck,
+            finished=done.finished,
+            simulated=done.fold.classes,
+            notes=done.program.notes,
+            result=result,
+        )
+
+    def _time(self, name: str, size: int, done: GpuRun, factor: float, bottleneck: Bottleneck) -> CollectiveTime:
+        return CollectiveTime(
+            op=self.op,
+            size_bytes=size,
+            sent_bytes=size,
+            num_ranks=len(self.ranks),
+            time_ps=done.end_ps,
+            low_ps=done.end_ps,
+            high_ps=done.end_ps,
+            algorithm=name,
+            protocol=self.programs.protocol,
+            channels=self.programs.workgroups,
+            bus_factor=factor,
+            evidence=EVIDENCE,
+            limit=bottleneck.name or bottleneck.what,
+        )

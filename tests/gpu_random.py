@@ -1,0 +1,268 @@
+"""Random GPUs with random programs that end whatever the timing is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from gpu_cases import GB, Case, Programmer, graph_builder, read, read_flagged, write, write_flagged
+
+from trine.cluster.topologies import build_topology
+from trine.model.gpumodel import CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, L2, MESH, GpuModel, MemorySystem, Noc, Ports
+from trine.model.gpuprogram import (
+    ACQUIRE,
+    BARRIER,
+    COMPUTE,
+    COPY,
+    DMA,
+    LOAD,
+    NOP,
+    READ,
+    REDUCE,
+    RELEASE,
+    STORE,
+    WAITCNT,
+    WRITE,
+)  # fmt: skip
+
+#: What may go to other GPUs as requests.
+REMOTE = (LOAD, STORE, COPY, REDUCE, RELEASE)
+
+
+class RandomCase:
+    """A program that ends whatever the timing is.
+
+    It is written in the order of one run of it that certainly ends: an acquire or a flagged load stands only where what
+    it takes has been released before, by what stands before it. Each semaphore is taken from by one workgroup alone, so
+    that nobody takes what another was meant to have. All workgroups that wait have room at the same time, and a CU has
+    more places than requests on it can wait for semaphores. So all other orders of the same program end too.
+    """
+
+    def __init__(self, seed, size=6, without=()):
+        rng = self.rng = np.random.default_rng(seed)
+        self.size, self.without = size, without
+        self.num_ranks = int(rng.choice([1, 2, 2, 3, 4]))
+        self.waits = bool(rng.random() < 0.75)
+        self.is_flagged = self.waits and bool(rng.random() < 0.5)
+        self.model = self._model()
+        self.next_semaphore = [0] * self.num_ranks
+        #: tokens that wait for their workgroup: (rank, semaphore) -> [workgroup, count]; flagged lines not yet read
+        self.tokens, self.flagged = {}, []
+        self.initial = []
+        self.programmer = Programmer(self.num_ranks, 1, self.model.line_bytes)
+
+    def case(self):
+        kernels = self._kernels()
+        for phase in range(max(kernel[1] for kernel in kernels) + 1):
+            groups = [(k[0], w) for k in kernels if k[1] == phase for w in k[2]]
+            for _ in range(len(groups) * self.size):
+                rank, group = groups[self.rng.integers(len(groups))]
+                self._operation(rank, group, [w for _, w in groups])
+        programmer = self.programmer
+        programmer.semaphores = np.zeros((self.num_ranks, max(1, *self.next_semaphore)), np.int32)
+        for rank, semaphore, count in self.initial:
+            programmer.semaphores[rank, semaphore] = count
+        program = programmer.build()
+        cluster = self._cluster()
+        graph, task_kernel = self._graph(kernels, cluster)
+        return Case(program, self.model, cluster, self._group(cluster), graph, task_kernel)
+
+    def _choose(self, *values):
+        return values[self.rng.integers(len(values))]
+
+    def _model(self):
+        choose = self._choose
+        crossbar = choose(True, False)
+        rows, cols = (0, 0) if crossbar else (choose(1, 2, 3), choose(1, 2, 3))
+        line, unroll = choose(64, 128), choose(1, 2, 3)
+        per_cu, wide = choose(1, 2, 3), choose(1, 2, 3)
+        self.wide, self.most_unroll = wide, unroll + 2
+        waiting = per_cu * wide * self.most_unroll if self.is_flagged else per_cu if self.waits else 0
+        return GpuModel(
+            name="random",
+            cycle_ps=choose(500, 1000, 555),
+            num_cus=choose(1, 2, 3, 5),
+            workgroups_per_cu=per_cu,
+            wavefronts_per_cu=per_cu * wide,
+            line_bytes=line,
+            header_bytes=choose(8, 16, 32),
+            unroll=unroll,
+            max_outstanding=waiting + choose(1, 2, 3, 8, 32),
+            issue_cycles=choose(1, 1, 4),
+            reduce_bytes_per_cycle=choose(24, 64, 128),
+            posted_stores=choose(True, False),
+            noc=Noc(
+                kind=CROSSBAR if crossbar else MESH,
+                bytes_per_s=choose(64, 128, 100) * GB,
+                hop_ps=choose(0, 1000, 3001),
+                rows=rows,
+                cols=cols,
+            ),
+            memory=MemorySystem(
+                num_channels=choose(1, 2, 4),
+                bytes_per_s=choose(32, 64, 37) * GB,
+                latency_ps=choose(0, 1000, 200_000),
+                interleave_bytes=line * choose(1, 2, 4),
+            ),
+            ports=Ports(
+                count=choose(1, 2, 4),
+                latency_ps=choose(0, 1000, 50_000),
+                interleave_bytes=line * choose(1, 2),
+                choice=choose(INTERLEAVED, HASHED),
+                arbitration=choose(FIFO, FAIR),
+            ),
+            launch_ps=choose(0, 1000, 2_000_000),
+            dispatch_ps=choose(0, 1000, 10_000),
+            barrier_ps=choose(0, 1000, 20_000),
+            dma_ps=choose(0, 1000, 500_000),
+            packet_bytes=choose(256, 1000, 4096),
+            packet_header_bytes=choose(0, 64),
+            poll_ps=choose(None, None, 100_000, 37_000) if self.waits else None,
+            l2=self._l2(line, choose) if choose(True, False) else None,
+        )
+
+    def _l2(self, line, choose):
+        ways = choose(1, 2)
+        return L2(capacity_bytes=line * 4 * ways * choose(1, 4), ways=ways, bytes_per_s=100 * GB, latency_ps=90_000)
+
+    def _cluster(self):
+        """With GPUs that forward, several routes; scale-out links where only copy engines reach other GPUs."""
+        texts = ["full", "switch", *{3: ["ring", "mesh:1x3"], 4: ["ring", "torus:2x2"]}.get(self.num_ranks, [])]
+        if set(REMOTE) <= set(self.without):
+            texts = ["fat-tree:2"]
+        bandwidth, latency = self._choose(50, 100, 111) * GB, self._choose(0, 1000, 500_000)
+        cluster = build_topology(self._choose(*texts), bandwidth, latency, max(2, self.num_ranks))
+        return replace(cluster, routing="ecmp-split") if self._choose(True, False) else cluster
+
+    def _group(self, cluster):
+        """Which device each rank is: in order, or not."""
+        devices = cluster.gpus if self._choose(True, False) else self.rng.permutation(cluster.gpus)
+        return [int(device) for device in devices][: self.num_ranks]
+
+    def _kernels(self):
+        """(rank, phase, workgroups): a phase of a rank begins when the one before it has ended there."""
+        room = self.model.num_cus * self.model.workgroups_per_cu
+        kernels = []
+        for rank in range(self.num_ranks):
+            for phase in range(self._few()):
+                left = room if self.waits else room + 4
+                for _ in range(self._few()):
+                    if left == 0:
+                        break
+                    count = int(self.rng.integers(1, min(left, 4) + 1))
+                    left -= count
+                    wavefronts = int(self.rng.integers(1, self.wide + 1))
+                    kernels.append((rank, phase, self.programmer.kernel(rank, wavefronts, count)))
+        return kernels
+
+    def _few(self):
+        return 1 if "kernels" in self.without else self._choose(1, 1, 2)
+
+    def _graph(self, kernels, cluster):
+        """Streams and dependencies within a rank, some idle tasks, and transfers beside the kernels."""
+        builder, task_kernel, before = graph_builder(cluster), [], {}
+        for rank, phase, _ in kernels:
+            after = [task for (r, p), tasks in before.items() if r == rank and p < phase for task in tasks]
+            if after and self._choose(True, False):
+                after = [builder.compute(rank, f"side {builder.num_tasks}", self._choose(0, 1000, 12_345), after)]
+                task_kernel.append(-1)
+            task = builder.compute(rank, f"kernel {len(task_kernel)}", 0, after)
+            before.setdefault((rank, phase), []).append(task)
+            task_kernel.append(sum(k >= 0 for k in task_kernel))
+        for _ in range(0 if "transfers" in self.without else self._choose(0, 0, 2, 4)):
+            a, b = (int(x) for x in self.rng.choice(len(cluster.gpus), 2, replace=False))
+            route = cluster.paths(cluster.gpus[a], cluster.gpus[b])[0][0]
+            builder.transfer(a, b, route, self._choose(0, 100, 20_000, 20_001))
+            task_kernel.append(-1)
+        builder.join(range(builder.num_tasks), need=builder.num_tasks // 2)
+        return builder.build(), [*task_kernel, -1]
+
+    def _operation(self, rank, group, groups):
+        kinds = [LOAD, STORE, COPY, REDUCE, REDUCE, COPY, WAITCNT, BARRIER, COMPUTE, NOP, RELEASE, DMA]
+        kinds = [kind for kind in kinds if kind not in self.without]
+        kind = self._choose(*kinds, *([ACQUIRE] * 4 if self.waits else []))
+        add = lambda amount=0, *operands, **how: self.programmer.add(kind, amount, *operands, group=group, **how)  # noqa: E731
+        if kind in (LOAD, STORE, COPY, REDUCE):
+            self._data(kind, rank, add)
+        elif kind == ACQUIRE:
+            self._acquire(rank, group, add)
+        elif kind == RELEASE:
+            amount = self._choose(1, 1, 2)
+            add(amount, *(self._give(groups, amount) for _ in range(self._choose(1, 1, 2, 3))))
+        elif kind == DMA:
+            operand = self._give(groups, 1)
+            num_bytes = self._choose(0, 0, 1, 3000, 9001)
+            add(num_bytes, *([(READ, rank, 0, 0, -1)] if num_bytes else []), operand)
+        else:
+            add({WAITCNT: self._choose(0, 0, 1, 5), COMPUTE: self._choose(1, 7, 100)}.get(kind, 0))
+
+    def _address(self):
+        return int(self.rng.integers(0, 64)) * self.model.line_bytes
+
+    def _peer(self):
+        return int(self.rng.integers(self.num_ranks))
+
+    def _data(self, kind, rank, add):
+        line = self.model.line_bytes
+        lines = int(self._choose(0, 1, 2, 5, 9, 24))
+        reads = {LOAD: self._choose(1, 1, 2), STORE: 0, COPY: 1, REDUCE: self._choose(1, 2, 3)}[kind]
+        writes = {LOAD: 0, STORE: self._choose(1, 1, 2), COPY: self._choose(1, 1, 2), REDUCE: self._choose(0, 1, 2)}[
+            kind
+        ]
+        operands = []
+        for _ in range(reads):
+            if self.flagged and self._choose(True, False):
+                peer, semaphore, count = self.flagged.pop(0)
+                lines = min(lines, count)
+                operands.append(read_flagged(peer, semaphore, self._address(), line))
+            else:
+                operands.append(read(self._peer(), self._address(), self._choose(line, line, 2 * line)))
+        targets = []
+        for _ in range(writes):
+            peer = self._peer()
+            if self.is_flagged and lines and self._choose(True, False):
+                operands.append(write_flagged(peer, self.next_semaphore[peer], self._address(), line))
+                targets.append((peer, self.next_semaphore[peer], lines))
+                self.next_semaphore[peer] += lines
+            else:
+                operands.append(write(peer, self._address(), line))
+        add(lines, *operands, unroll=int(self._choose(0, 0, 1, self.most_unroll)))
+        self.flagged += targets
+
+    def _give(self, groups, amount):
+        """A release of a semaphore that some workgroup of this phase or nobody takes from."""
+        taker = groups[self.rng.integers(len(groups))]
+        rank = self.programmer_rank(taker)
+        known = [key for key, (owner, _) in self.tokens.items() if owner == taker]
+        if known and self._choose(True, False):
+            key = known[self.rng.integers(len(known))]
+        else:
+            key = self._new_semaphore(rank, taker)
+        self.tokens[key][1] += amount
+        return (WRITE, key[0], self._address(), 0, key[1])
+
+    def _new_semaphore(self, rank, taker):
+        key = (rank, self.next_semaphore[rank])
+        self.next_semaphore[rank] += 1
+        count = int(self._choose(0, 0, 1))
+        if count:
+            self.initial.append((*key, count))
+        self.tokens[key] = [taker, count]
+        return key
+
+    def programmer_rank(self, group):
+        """Whose workgroup it is."""
+        return [kernel for kernel in self.programmer.kernels if kernel[2] <= group][-1][0]
+
+    def _acquire(self, rank, group, add):
+        ready = [key for key, (owner, count) in self.tokens.items() if owner == group and count > 0]
+        if ready:
+            key = ready[self.rng.integers(len(ready))]
+            amount = int(self.rng.integers(1, self.tokens[key][1] + 1))
+            self.tokens[key][1] -= amount
+            add(amount, (READ, rank, self._address(), 0, key[1]))
+
+
+def random_case(seed, size=6, without=()):
+    """``size``: operations a workgroup, about. ``without``: kinds, "transfers", "kernels" (more than one a rank)."""
+    return RandomCase(seed, size, without).case()
