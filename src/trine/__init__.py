@@ -19,6 +19,8 @@ _PUBLIC = {
     "DeadlockError": "trine.errors",
     "HopProtocol": "trine.parallel.hop",
     "InputError": "trine.errors",
+    "LoadStoreCosts": "trine.collectives.loadstore",
+    "LoadStoreOptions": "trine.collectives.loadstore",
     "Operator": "trine.model.workload",
     "Plan": "trine.parallel.plan",
     "PlanError": "trine.errors",
@@ -39,10 +41,12 @@ _PUBLIC = {
     "capture": "trine.traces",
     "collective": "trine.collectives.ask",
     "collective_time": "trine.collectives.library",
+    "compare_fidelity": "trine.collectives.loadstore",
     "hop": "trine.studies.hop",
     "load": "trine.traces",
     "load_cluster": "trine.cluster",
     "load_gpu": "trine.cluster",
+    "loadstore_collective": "trine.collectives.loadstore",
     "overlap_range": "trine.studies.overlap",
     "run": "trine.engine",
     "save": "trine.traces",
@@ -54,6 +58,12 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
     from trine.collectives.ask import collective
     from trine.collectives.library import Collectives, collective_time
+    from trine.collectives.loadstore import (
+        LoadStoreCosts,
+        LoadStoreOptions,
+        compare_fidelity,
+        loadstore_collective,
+    )
     from trine.compute import Calibration, calibrate
     from trine.engine import run
     from trine.errors import (
@@ -90,6 +100,8 @@ __all__ = [
     "DeadlockError",
     "HopProtocol",
     "InputError",
+    "LoadStoreCosts",
+    "LoadStoreOptions",
     "Operator",
     "Plan",
     "PlanError",
@@ -110,10 +122,12 @@ __all__ = [
     "capture",
     "collective",
     "collective_time",
+    "compare_fidelity",
     "hop",
     "load",
     "load_cluster",
     "load_gpu",
+    "loadstore_collective",
     "overlap_range",
     "run",
     "save",

@@ -1,7 +1,7 @@
 """Compute nodes as kernels: workgroups that take turns at the ALU of their compute units and move the node's tensors.
 
-A node has a duration, and maybe bytes that it moves. Its kernel shall take the duration when it has the GPU to itself; so it is
-run alone, and its cycles are changed until it does. With others on the GPU it then takes as long as they let it.
+A node has a duration, and maybe bytes that it moves. Its kernel shall take the duration when it has the GPU to itself;
+so it is run alone, and its cycles are changed until it does. With others it then takes as long as they let it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_TURNS = 2048
 #: Operations of all compute kernels of a job at most, for the same reason.
 MAX_OPS = 4_000_000
 #: Below so many turns of one cycle a wavefront, cycles are too coarse for 1 %.
-_FINE = 400
+_FINE = 200
 #: A kernel adds two tensors up into a third.
 _TENSORS = 3
 _MAX_TRIES = 16
@@ -82,22 +82,50 @@ def fit_kernels(
             f"{shape.wavefronts}",
             field="compute_wavefronts",
         )
+    found = _fit(wanted, model, shape, max_turns, alone)
+    unfit = [key for key, made in found.items() if made is None and key[1]]
+    without = _fit([(duration_ps, 0) for duration_ps, _ in unfit], model, shape, max_turns, alone)
+    return found | {key: without[key[0], 0] for key in unfit}
+
+
+def _fit(
+    wanted: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
+) -> dict[tuple[int, int], ComputeKernel | None]:
     searches = {key: _Search(key, model, shape, max_turns) for key in dict.fromkeys(wanted)}
     for _ in range(_MAX_TRIES):
-        open_ones = [search for search in searches.values() if not search.is_over]
-        if not open_ones:
+        going_on = [search for search in searches.values() if not search.is_over]
+        if not going_on:
             break
-        programs = [search.program() for search in open_ones]
-        for search, program, took_ps in zip(open_ones, programs, alone(programs), strict=True):
+        programs = [search.program() for search in going_on]
+        for search, program, took_ps in zip(going_on, programs, alone(programs), strict=True):
             search.note(program, took_ps)
     return {key: search.found for key, search in searches.items()}
+
+
+class _Dial:
+    """A whole number that makes a kernel longer as it grows: between ``low``, too small, and ``high``, too large."""
+
+    def __init__(self, value: int, low: int, high: int) -> None:
+        self.value, self.low, self.high = value, low, high
+
+    def turn(self, guess: int, *, down: bool) -> None:
+        """To the guess; where that cannot be right, to the middle."""
+        if down:
+            self.high = self.value
+        else:
+            self.low = self.value
+        self.value = guess if self.low < guess < self.high else (self.low + self.high) // 2
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.high - self.low <= 1
 
 
 class _Search:
     """Looks for the work that takes a duration."""
 
     def __init__(self, key: tuple[int, int], model: GpuModel, shape: ComputeShape, max_turns: int) -> None:
-        self.duration_ps, self._wanted_bytes = key
+        self.duration_ps, wanted_bytes = key
         self._model, self._max_turns = model, max_turns
         self._line_bytes = model.line_bytes
         fitted = _fitted(self.duration_ps, model, shape)
@@ -105,8 +133,9 @@ class _Search:
         self._shape = shape if fitted is None else fitted
         #: what a cycle of each workgroup is worth
         self._cycle_ps = model.cycle_ps * -(-self._shape.workgroups // model.num_cus)
-        self._work = _Work(self.duration_ps // self._cycle_ps, key[1] // (_TENSORS * model.line_bytes))
-        self._before: tuple[_Work, int] | None = None
+        cycles, lines = self.duration_ps // self._cycle_ps, wanted_bytes // (_TENSORS * model.line_bytes)
+        self._cycles, self._lines = _Dial(cycles, -1, 4 * cycles + 4), _Dial(lines, 0, lines + 1)
+        self._before: tuple[int, int] | None = None
         self._best: ComputeKernel | None = None
 
     @property
@@ -116,35 +145,44 @@ class _Search:
 
     def program(self) -> GpuProgram:
         """What is to be run next."""
-        return compute_program(self._work, self._shape, self._line_bytes, self._max_turns)
+        work = _Work(self._cycles.value, self._lines.value)
+        return compute_program(work, self._shape, self._line_bytes, self._max_turns)
 
     def note(self, program: GpuProgram, took_ps: int) -> None:
         """It took so long."""
-        moved_bytes = self._work.lines * _TENSORS * self._line_bytes
+        moved_bytes = self._lines.value * _TENSORS * self._line_bytes
         made = ComputeKernel(program=program, alone_ps=took_ps, moved_bytes=moved_bytes)
         if self._best is None or self._error_ps(made) < self._error_ps(self._best):
             self._best = made
         self.is_over = self._error_ps(made) * 500 <= self.duration_ps
-        before, self._before = self._before, (self._work, took_ps)
-        self._work = self._next(before, took_ps)
+        if not self.is_over:
+            self._turn(took_ps)
 
     def _error_ps(self, made: ComputeKernel) -> int:
         return abs(made.alone_ps - self.duration_ps)
 
-    def _next(self, before: tuple[_Work, int] | None, took_ps: int) -> _Work:
-        """Other cycles; where they do not matter (memory bounds it), none, and as many lines as fit."""
-        work, missing_ps = self._work, self.duration_ps - took_ps
-        if work.cycles == 0 and work.lines:
-            latency_ps = self._model.memory.latency_ps
-            if took_ps <= latency_ps or self.duration_ps <= 2 * latency_ps:
-                return _Work(self.duration_ps // self._cycle_ps, 0)
-            return _Work(0, max(1, round(work.lines * (1 + missing_ps / took_ps))))
-        if before is not None and missing_ps < 0 and before[1] > self.duration_ps and before[0].lines == work.lines:
-            expected_ps = (before[0].cycles - work.cycles) * self._cycle_ps
-            if 2 * (before[1] - took_ps) < expected_ps:
-                return _Work(0, work.lines)
+    def _turn(self, took_ps: int) -> None:
+        """Other cycles; where even none are too many, because memory takes longer, fewer lines."""
+        missing_ps, down = self.duration_ps - took_ps, took_ps > self.duration_ps
+        if self._cycles.high > 0 and not (self._cycles.value == 0 and down):
+            self._cycles.turn(self._guess(took_ps), down=down)
+            dial = self._cycles
+        else:
+            self._cycles.high = self._cycles.value = 0
+            self._lines.turn(self._lines.value + round(self._lines.value * missing_ps / took_ps), down=down)
+            dial = self._lines
+        self.is_over = dial.is_stuck
+
+    def _guess(self, took_ps: int) -> int:
+        """Cycles that should do; none, where fewer of them have hardly made it shorter."""
+        cycles, missing_ps = self._cycles.value, self.duration_ps - took_ps
+        before, self._before = self._before, (cycles, took_ps)
+        if before is not None and missing_ps < 0 and before[0] > cycles:
+            hoped_ps = (before[0] - cycles) * self._cycle_ps
+            if 2 * (before[1] - took_ps) < hoped_ps:
+                return 0
         change = max(1, round(abs(missing_ps) / self._cycle_ps))
-        return _Work(max(0, work.cycles + (change if missing_ps > 0 else -change)), work.lines)
+        return max(0, cycles + (change if missing_ps > 0 else -change))
 
 
 def _fitted(duration_ps: int, model: GpuModel, shape: ComputeShape) -> ComputeShape | None:
@@ -168,7 +206,8 @@ def turns_for(num_kernels: int, shape: ComputeShape) -> int:
 def compute_program(work: _Work, shape: ComputeShape, line_bytes: int, max_turns: int) -> GpuProgram:
     """One kernel of one rank: workgroups that in each turn reduce some of their lines, and compute for some cycles.
 
-    Lines of the first tensor and the second are read, those of the third written; they lie behind each other from address 0.
+    Lines of the first tensor and the second are read, those of the third written; they lie behind each other from
+    address 0.
     """
     groups = shape.workgroups
     per_wave = work.cycles // shape.wavefronts

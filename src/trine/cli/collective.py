@@ -9,6 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli.circuits import BufferOption, CircuitOptions, DelayOption, PortsOption, RateOption, SetupOption
+from trine.cli.loadstore import (
+    ArbitrationOption,
+    CompareOption,
+    FidelityOption,
+    GpuModelOption,
+    LoadStoreGiven,
+    NoFoldOption,
+    OutstandingOption,
+    PerfettoOption,
+    PlotNocOption,
+    UnrollOption,
+    VerifyFoldOption,
+    WavefrontsOption,
+    WorkgroupsOption,
+)
 from trine.cli.machine import (
     BandwidthOption,
     ClusterOption,
@@ -57,7 +72,10 @@ def collective(
     circuit_latency: DelayOption = None,
     circuit_buffer: BufferOption = None,
     algorithm: Annotated[
-        str, typer.Option(help="auto, ring, tree, nvls, ..., or a plan (JSON, XML).", rich_help_panel=_HOW)
+        str,
+        typer.Option(
+            help="auto, ring, tree, ... (inside: get, put, ...), or a plan (JSON, XML).", rich_help_panel=_HOW
+        ),
     ] = "auto",
     protocol: Annotated[
         str, typer.Option(metavar="auto|ll|ll128|simple|none", help="none: the bare links.", rich_help_panel=_HOW)
@@ -80,15 +98,34 @@ def collective(
         Text,
         typer.Option(metavar="FILE.csv", help="all_to_all_v: bytes from rank (row) to rank.", rich_help_panel=_HOW),
     ] = None,
+    fidelity: FidelityOption = None,
+    compare_fidelity: CompareOption = False,
+    workgroups: WorkgroupsOption = None,
+    wavefronts: WavefrontsOption = None,
+    unroll: UnrollOption = None,
+    max_outstanding: OutstandingOption = None,
+    arbitration: ArbitrationOption = None,
+    gpu_model: GpuModelOption = None,
+    no_fold: NoFoldOption = False,
+    verify_fold: VerifyFoldOption = False,
+    plot_noc: PlotNocOption = None,
+    perfetto: PerfettoOption = None,
     explain: Annotated[bool, typer.Option("--explain", help="Where each microsecond goes; alternatives.")] = False,
     plot: Annotated[Text, typer.Option(help="Draw the table (PNG, SVG); needs trine[plot].")] = None,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
 ) -> None:
     """Say how long the collective OP takes for each size, what the library would choose, and why."""
+    from trine.cli.loadstore import answer_loadstore
     from trine.cli.machine import MachineOptions
     from trine.collectives.plot import check_plot
     from trine.model.collective import CollectiveOptions
 
+    inside = LoadStoreGiven(
+        fidelity=fidelity, compare_fidelity=compare_fidelity, workgroups=workgroups, wavefronts=wavefronts,
+        unroll=unroll, max_outstanding=max_outstanding, arbitration=arbitration, gpu_model=gpu_model,
+        no_fold=no_fold, verify_fold=verify_fold, plot_noc=plot_noc, perfetto=perfetto,
+    )  # fmt: skip
+    wanted = inside.is_wanted()
     kind = alias(op)
     sizes, table = _sizes(kind, size, matrix)
     if plot is not None:
@@ -106,6 +143,13 @@ def collective(
         min_channels=min_channels, max_channels=max_channels,
         nvls=nvls, **({} if launch is None else {"launch": launch}),
     )  # fmt: skip
+    if wanted:
+        others = {
+            "library": library.lower(), "launch": launch, "nvls": nvls, "min_channels": min_channels,
+            "max_channels": max_channels, "network": network, "matrix": matrix, "explain": explain,
+        }  # fmt: skip
+        answer_loadstore(kind, sizes, machine, options, inside, others, json, plot)
+        return
     answer, warnings = _answer(kind, sizes, machine, options, launch, network, table, explain)
     show(answer.table(), json)
     for warning in warnings:
@@ -172,12 +216,12 @@ def _refuse_links_that_do_not_matter(
         first, second = ask(one), ask(other)
         return first.load == second.load and first.times_ps == second.times_ps
 
-    for option, without, alone in _options_of_links(machine, none):
+    for option, without, alone in options_of_links(machine, none):
         if same(machine, without) and same(alone, none):
             raise InputError(f"{option} changes nothing: it is not what bounds this group, or carries none of it")
 
 
-def _options_of_links(
+def options_of_links(
     machine: MachineOptions, none: MachineOptions
 ) -> Iterator[tuple[str, MachineOptions, MachineOptions]]:
     """Each of these options, the machine without it, and the one that has it alone."""

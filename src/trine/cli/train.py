@@ -144,7 +144,10 @@ def train(
         Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links [fair; circuit if any].")
     ] = None,
     collective_costs: Annotated[
-        Text, typer.Option(metavar="links|library|loadstore", help="What messages cost besides the links [library if known].")
+        Text,
+        typer.Option(
+            metavar="links|library|loadstore", help="What messages cost besides the links [library if known]."
+        ),
     ] = None,
     algorithm: Annotated[Text, typer.Option(help="Algorithms of collectives, e.g. all_reduce=ring.")] = None,
     cpu: Annotated[bool | None, typer.Option("--cpu/--no-cpu", help="Wait for the launching CPU thread.")] = None,

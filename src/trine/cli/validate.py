@@ -54,6 +54,28 @@ def collectives(
             say(f"wrote {path}")
 
 
+@app.command()
+@reports_errors
+def loadstore(
+    series: Annotated[
+        list[str] | None, typer.Option(help="Only this series of measurements; may be repeated.")
+    ] = None,
+    largest: Annotated[str, typer.Option(help="Leave out larger sizes, which take long to simulate.")] = "1M",
+    json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+) -> None:
+    """Published times of communication kernels against the load-store level: small all-reduces, puts, gets, packets."""
+    from trine.collectives.sizes import parse_size
+    from trine.errors import InputError
+    from trine.studies.gpu_measured import as_json, chosen, compare, table
+
+    points = chosen(series, parse_size(largest))
+    if not points:
+        raise InputError(f"no measurement is as small as {largest}", field="--largest")
+    compared = compare(points)
+    show(table(compared), json)
+    write_json(as_json(compared), json)
+
+
 @app.callback()
 def root() -> None:
     """How far predictions are from measurements."""

@@ -140,7 +140,7 @@ def advance(
                     at_ps = done_ps
                     key = wave_key(c, k, cu, place)
                 if wants:
-                    full = m.wave[U(at + S.W_PLACES)] >= unroll
+                    full = kind <= REDUCE and m.wave[U(at + S.W_PLACES)] >= unroll
                     doing = np.int64(S.D_FULL) if full else np.int64(S.D_QUEUED)
                 if doing < 0:  # through with it
                     if mine:

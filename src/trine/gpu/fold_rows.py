@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import DMA, GpuProgram
+from trine.model.gpuprogram import DATA_OPS, DMA, GpuProgram
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -20,8 +20,8 @@ class Rows:
     """Everything that rank r runs in row r, in the order of its kernels.
 
     kernels, workgroups, operations, operands: int64[ranks, m], their numbers in the program. op_kind: int8[ranks, ops].
-    operand_op: int64[operands], the operation (of its rank) that each belongs to. peer, address, semaphore:
-    int64[ranks, operands]. is_dma: bool[ranks, operands]. lines, step: int64[operands], of the first rank.
+    operand_op: int64[ranks, operands], the operation (of its rank) that each belongs to. peer, address, semaphore, step:
+    int64[ranks, operands]. is_dma, has_lines: bool[ranks, operands]; lines: int64[ranks, operands], where it has.
     """
 
     program: GpuProgram
@@ -34,9 +34,10 @@ class Rows:
     peer: Int64
     address: Int64
     semaphore: Int64
-    is_dma: Bool
-    lines: Int64
     step: Int64
+    is_dma: Bool
+    has_lines: Bool
+    lines: Int64
 
     def shape_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
         """What must be equal of ranks that behave alike, with names for people."""
@@ -51,10 +52,13 @@ class Rows:
         yield "what operands are for", program.operand_role[self.operands]
         yield "the steps of operands", program.operand_step[self.operands]
 
-    def some_pairs(self) -> list[tuple[int, int]]:
-        """Rank 0 and the peers that it loads from or stores to."""
-        peers = np.unique(self.peer[0][~self.is_dma[0]])
-        return [(0, peer) for peer in peers.tolist() if peer != 0]
+    def pairs(self, ranks: Int64) -> Iterator[tuple[int, int]]:
+        """``ranks``, each with the peers that it loads from or stores to, and these with it."""
+        for rank in ranks.tolist():
+            for peer in np.unique(self.peer[rank][~self.is_dma[rank]]).tolist():
+                if peer != rank:
+                    yield rank, peer
+                    yield peer, rank
 
 
 def rows_of(system: GpuSystem) -> tuple[Rows | None, str | None]:
@@ -77,7 +81,8 @@ def rows_of(system: GpuSystem) -> tuple[Rows | None, str | None]:
     kernels, workgroups, operations, operands = found
     number = np.empty(program.num_ops, np.int64)
     number[operations] = np.arange(operations.shape[1])[None, :]
-    first = operands[0]
+    op = operand_op[operands]
+    kind = program.op_kind[op]
     return (
         Rows(
             program=program,
@@ -86,13 +91,14 @@ def rows_of(system: GpuSystem) -> tuple[Rows | None, str | None]:
             operations=operations,
             operands=operands,
             op_kind=program.op_kind[operations],
-            operand_op=number[operand_op[first]],
+            operand_op=number[op],
             peer=program.operand_rank[operands].astype(np.int64),
             address=program.operand_address[operands],
             semaphore=program.operand_semaphore[operands].astype(np.int64),
-            is_dma=program.op_kind[operand_op[operands]] == DMA,
-            lines=program.op_amount[operand_op[first]],
-            step=program.operand_step[first].astype(np.int64),
+            step=program.operand_step[operands].astype(np.int64),
+            is_dma=kind == DMA,
+            has_lines=np.isin(kind, DATA_OPS) & (program.op_amount[op] > 0),
+            lines=program.op_amount[op],
         ),
         None,
     )
@@ -105,10 +111,10 @@ def simulated_program(
     gpu_of: npt.NDArray[np.int32],
     peer: Int64,
     address: Int64,
-) -> GpuProgram:
-    """The program of the GPUs that are simulated for ``ranks``; ``peer``, ``address``: int64[ranks, operands].
+) -> tuple[GpuProgram, npt.NDArray[np.int32]]:
+    """The program of the GPUs that are simulated for ``ranks``, and the rank that each of its operands means.
 
-    Kernels keep the order that they have in ``program``.
+    peer, address: int64[ranks, operands]. Kernels keep the order that they have in ``program``.
     """
     row = np.full(program.num_ranks, -1, np.int64)
     row[ranks] = np.arange(len(ranks))
@@ -121,7 +127,7 @@ def simulated_program(
     owner = np.empty(len(program.operand_role), np.int64)
     owner[rows.operands] = row[:, None]
     at = owner[operands], place[operands]
-    return replace(
+    simulated = replace(
         program,
         num_ranks=len(ranks),
         kernel_rank=row[program.kernel_rank[kernels]].astype(np.int32),
@@ -141,6 +147,7 @@ def simulated_program(
         semaphores=program.semaphores[ranks],
         kernel_names=tuple(program.kernel_names[i] for i in kernels.tolist()) if program.kernel_names else (),
     )
+    return simulated, peer[at].astype(np.int32)
 
 
 def _spread(ptr: Int64, chosen: Int64) -> Int64:

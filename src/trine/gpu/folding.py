@@ -104,9 +104,11 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
     graph = system.graph
     if system.num_ranks == 1:
         return "there is one rank"
-    is_plain = graph.num_tasks == system.program.num_kernels and len(graph.predecessor_idx) == 0
-    if not is_plain or (graph.stream >= 0).any():
-        return "tasks that wait for each other are not folded at the load-store level"
+    num_kernels = system.program.num_kernels
+    if graph.num_tasks != num_kernels or len(graph.predecessor_idx) or (graph.stream >= 0).any():
+        return "tasks beside those of kernels, or that wait for each other, are not folded at the load-store level"
+    if (system.task_kernel != np.arange(num_kernels)).any():
+        return "tasks carry the kernels in another order than that of the program"
     if len(system.fabric.cluster.links) == 0:
         return "no links join the ranks"
     return None
@@ -158,16 +160,15 @@ def _first_difference(values: npt.NDArray[np.generic], near: Int64) -> int | Non
 
 
 def _where(system: GpuSystem, rows: Rows, rank: int, operand: int) -> str:
-    op = int(rows.operand_op[operand])
+    op = int(rows.operand_op[rank, operand])
     return f"operation {op} of rank {rank} ({OP_NAMES[int(rows.op_kind[rank, op])]})"
 
 
 def _memory(system: GpuSystem, rows: Rows, group: Translations, there: Int64, near: Int64) -> str | None:
     """Whether the same lines lie in the same channels, ports and sets, and with an L2, are the same lines."""
-    period = _period(system, rows)
-    shift = rows.address - rows.address[near]
+    shift = np.where(rows.is_dma, 0, rows.address - rows.address[near])
+    period = _period(system, rows, np.unique(near)) if shift.any() else 1
     wrong = shift != 0 if period is None else shift % period != 0
-    wrong &= ~rows.is_dma
     bad = np.flatnonzero(wrong.any(axis=1))
     if len(bad):
         rank = int(bad[0])
@@ -183,13 +184,13 @@ def _memory(system: GpuSystem, rows: Rows, group: Translations, there: Int64, ne
     return None
 
 
-def _period(system: GpuSystem, rows: Rows) -> int | None:
-    """Bytes after which channel, way and set repeat; None: never."""
+def _period(system: GpuSystem, rows: Rows, kept: Int64) -> int | None:
+    """Bytes after which channels, ways and sets of what the ranks ``kept`` ask for repeat; None: never."""
     model = system.model
     if model.ports.choice == HASHED:
         return None
     period = math.lcm(model.memory.interleave_bytes * model.memory.num_channels, model.line_bytes)
-    for ways in {len(system.fabric.ways(rank, peer)) for rank, peer in rows.some_pairs()}:
+    for ways in {len(system.fabric.ways(source, target)) for source, target in rows.pairs(kept)}:
         period = math.lcm(period, model.ports.interleave_bytes * ways)
     if model.l2 is not None:
         sets = model.l2.capacity_bytes // (model.line_bytes * model.l2.ways * model.memory.num_channels)
@@ -203,23 +204,19 @@ def _same_lines(system: GpuSystem, rows: Rows, group: Translations, there: Int64
     An operand of rank r in the memory of t lies, seen from the first of t's orbit, where the same operand of r, moved
     back as far as t is, lies.
     """
-    data = np.flatnonzero(~rows.is_dma[0] & (rows.lines > 0))
-    if not len(data):
+    rank, operand = np.nonzero(rows.has_lines)
+    if not len(rank):
         return True
-    target = rows.peer[:, data]
-    back = there[target]
-    ranks = np.arange(len(target), dtype=np.int64)[:, None]
-    image = rows.address[group.moved(ranks, back, -1), data[None, :]]
-    own = rows.address[:, data]
-    span = (rows.lines[data] - 1) * rows.step[data] + system.model.line_bytes
-    length = np.broadcast_to(span, own.shape)
+    target = rows.peer[rank, operand]
+    own = rows.address[rank, operand]
+    image = rows.address[group.moved(rank, there[target], -1), operand]
+    length = (rows.lines[rank, operand] - 1) * rows.step[rank, operand] + system.model.line_bytes
     offset = image - own
     return _uniform(target, own, length, offset) and _uniform(target, image, length, offset)
 
 
 def _uniform(target: Int64, start: Int64, length: Int64, offset: Int64) -> bool:
     """Whether ranges of the same memory that touch each other have the same offset."""
-    target, start, length, offset = (np.ascontiguousarray(a).ravel() for a in (target, start, length, offset))
     order = np.lexsort((start, target))
     target, start, length, offset = target[order], start[order], length[order], offset[order]
     room = int((start + length).max()) + 1
@@ -239,7 +236,7 @@ def _folded(system: GpuSystem, rows: Rows, group: Translations, orbits: LinkOrbi
     peer = rows.peer[kept]
     mirror = group.moved(kept[:, None], there[peer], -1)  # whose operand, in the memory of the orbit's first rank, this is
     address = rows.address[mirror, np.arange(peer.shape[1])[None, :]]
-    program = simulated_program(system.program, rows, kept, gpu_of, peer, address)
+    program, operand_peer = simulated_program(system.program, rows, kept, gpu_of, peer, address)
     graph = kernel_tasks(program)
     graph = replace(graph, rank=kept[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
     return replace(
@@ -247,7 +244,7 @@ def _folded(system: GpuSystem, rows: Rows, group: Translations, orbits: LinkOrbi
         program=program,
         ranks=kept.astype(np.int32),
         gpu_of=gpu_of,
-        operand_peer=peer.reshape(-1).astype(np.int32),
+        operand_peer=operand_peer,
         link_image=orbits.image,
         graph=graph,
         task_kernel=np.arange(program.num_kernels, dtype=np.int32),

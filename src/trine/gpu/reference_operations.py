@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import ACQUIRE, DMA, READ_FLAGGED, RELEASE, WRITE, WRITE_FLAGGED
+from trine.model.gpuprogram import ACQUIRE, DATA_OPS, DMA, READ_FLAGGED, RELEASE, WRITE, WRITE_FLAGGED
 
 CONTROL_OPS = (ACQUIRE, RELEASE, DMA)
+#: More places than a CU can have.
+NO_LIMIT = 1 << 30
 
 
 class Operand(NamedTuple):
@@ -57,9 +59,16 @@ def operations(system: GpuSystem) -> list[Operation]:
                 number=i,
                 kind=int(program.op_kind[i]),
                 amount=int(program.op_amount[i]),
-                unroll=int(program.op_unroll[i]) or system.model.unroll,
+                unroll=_places(system, i),
                 reads=tuple(operand for is_write, operand in own if not is_write),
                 writes=tuple(operand for is_write, operand in own if is_write),
             )
         )
     return found
+
+
+def _places(system: GpuSystem, op: int) -> int:
+    """Places of the wavefront at which it waits for one: control operations wait for those of the CU only."""
+    if int(system.program.op_kind[op]) not in DATA_OPS:
+        return NO_LIMIT
+    return int(system.program.op_unroll[op]) or system.model.unroll

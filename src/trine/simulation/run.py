@@ -78,8 +78,8 @@ def simulate(
         ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
     collective_costs: ``library`` adds what NCCL or RCCL costs in launches, protocols and synchronisation to the
         messages of collectives, ``links`` nothing; ``auto``: the library where the links are of a known kind.
-        ``loadstore``: so much that a collective alone takes what its GPU program takes at the load-store level, durations
-        kept in the user's cache (:class:`trine.collectives.loadstore.LoadStoreCosts`, which may be given too).
+        ``loadstore``: so much that a collective alone takes what its GPU program takes at the load-store level, with
+        durations kept in the user's cache (:class:`trine.collectives.loadstore.LoadStoreCosts`, which is taken too).
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
     launch_cost_ps: CPU time of every launch, in place of what the trace says.
     calibration: fits over several traces, from :func:`trine.calibrate`.

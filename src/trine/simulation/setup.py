@@ -248,9 +248,10 @@ def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Lau
 def costs_on(
     asked: str | StepCosts, machine: Cluster | None, on_stage: Callable[[str], None] | None = None
 ) -> StepCosts | None:
-    """What a library adds to messages: by default where the links say what they are. on_stage: as of a load-store run.
+    """What a library adds to messages: by default where the links say what they are.
 
-    Raises InputError for another word, for a library's costs on links of an unknown kind, or for costs of another cluster.
+    on_stage: called with a sentence before each load-store run. Raises InputError for another word, for a library's
+    costs on links of an unknown kind, or for costs of another cluster.
     """
     if not isinstance(asked, str):
         if asked.cluster is not machine:

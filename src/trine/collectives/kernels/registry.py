@@ -20,10 +20,10 @@ KERNELS: Registry[KernelBuilder] = Registry(
     {
         "all_gather/put": f"{_HERE}.direct:all_gather_put",
         "all_gather/get": f"{_HERE}.direct:all_gather_get",
-        "all_gather/peer-put": f"{_HERE}.peers:all_gather_put",
-        "all_gather/peer-get": f"{_HERE}.peers:all_gather_get",
         "all_gather/ring": f"{_HERE}.ring:all_gather",
         "all_gather/ring-get": f"{_HERE}.ring_get:all_gather",
+        "all_gather/peer-put": f"{_HERE}.peers:all_gather_put",
+        "all_gather/peer-get": f"{_HERE}.peers:all_gather_get",
         "reduce_scatter/get": f"{_HERE}.direct:reduce_scatter_get",
         "reduce_scatter/put": f"{_HERE}.direct:reduce_scatter_put",
         "reduce_scatter/ring": f"{_HERE}.ring:reduce_scatter",

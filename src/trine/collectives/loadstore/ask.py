@@ -17,7 +17,7 @@ from trine.results.gpu_result import GpuResult
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadStoreAnswer:
-    """Times of one collective on one group, one row a size. ``finished``: False: stopped in the last row."""
+    """Times of one collective on one group, one row a size. ``stopped``: by Ctrl-C, in the last row or after it."""
 
     op: str
     cluster: Cluster
@@ -25,10 +25,12 @@ class LoadStoreAnswer:
     model: GpuModel
     rows: tuple[LoadStoreRow, ...]
     notes: tuple[str, ...] = ()
+    stopped: bool = False
 
     @property
     def finished(self) -> bool:
-        return all(row.finished for row in self.rows)
+        """Whether all sizes were run to their end."""
+        return not self.stopped
 
     @property
     def result(self) -> GpuResult:
@@ -86,8 +88,8 @@ def loadstore_collective(
 
     Parameters
     ----------
-    op, sizes: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, or what a plan is for; bytes as nccl-tests
-        counts them, at least 1. Each rank's part is rounded up to whole cache lines.
+    op, sizes: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, or what a plan is for; bytes as
+        nccl-tests counts them, at least 1. Each rank's part is rounded up to whole cache lines.
     cluster, group: ranks are positions in ``cluster.gpus``; None: all.
     options: how it is run.
     progress, on_compile: as of :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run.
@@ -96,20 +98,34 @@ def loadstore_collective(
 
     Raises
     ------
-    InputError, SpecError, PlanError: what does not exist, does not fit or cannot matter; GPUs of which nothing is known.
+    InputError, SpecError, PlanError: what does not exist, does not fit or cannot matter; unknown GPUs.
     """
     if not sizes:
         raise InputError("no sizes were given", field="size")
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)
     rows: list[LoadStoreRow] = []
+    stopped = False
     for size in sizes:
-        rows = [replace(row, result=None) for row in rows]
-        rows.append(asked.row(size))
-        if not rows[-1].finished:
+        try:
+            row = asked.row(size)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            stopped = True
+            break
+        rows = [*(replace(before, result=None) for before in rows), row]
+        stopped = not row.finished
+        if stopped:
             break
     return LoadStoreAnswer(
-        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), notes=_notes(rows)
+        op=op,
+        cluster=cluster,
+        group=asked.ranks,
+        model=asked.model,
+        rows=tuple(rows),
+        notes=_notes(rows),
+        stopped=stopped,
     )
 
 

@@ -13,10 +13,11 @@ from trine.collectives.loadstore.idealised import CUS, INSIDE, LATENCY, LAUNCH, 
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.collectives.registry import known_algorithms
-from trine.errors import InputError, TrineError
+from trine.errors import InputError
 from trine.gpu.run import Progress
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime, Part
 from trine.model.gpumodel import GpuModel
+from trine.units import format_bytes
 
 #: What only the operator level's formula knows: steps and bytes that delay each other, and times that never fall.
 OVERLAP = "overlap"
@@ -44,7 +45,7 @@ class LevelPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRow:
-    """One size. The parts of each level sum to its time; none where the load-store run was stopped (``finished`` False)."""
+    """One size. The parts of each level sum to its time; none where the load-store run was stopped (not finished)."""
 
     operator: CollectiveTime
     loadstore: CollectiveTime
@@ -72,10 +73,12 @@ class FidelityAnswer:
     rows: tuple[ComparedRow, ...]
     answer: CollectiveAnswer
     notes: tuple[str, ...] = ()
+    stopped: bool = False
 
     @property
     def finished(self) -> bool:
-        return all(row.finished for row in self.rows)
+        """Whether all sizes were run to their end."""
+        return not self.stopped
 
     def to_json(self) -> dict[str, Any]:
         """The answer as documented in docs/reference/loadstore-json.md."""
@@ -111,8 +114,8 @@ def compare_fidelity(
         :func:`trine.collectives.loadstore.loadstore_collective`.
     operator, network: how the operator level is asked (:func:`trine.collectives.ask.collective`).
 
-    The parts of the load-store time are differences of runs (:mod:`trine.collectives.loadstore.idealised`). Those of the
-    operator level are the formula's own; where messages are simulated, latency is what the smallest message takes.
+    The parts of the load-store time are differences of runs (:mod:`trine.collectives.loadstore.idealised`). Those of
+    the operator level are the formula's own; where messages are simulated, latency is what the smallest one takes.
 
     Raises
     ------
@@ -129,17 +132,34 @@ def compare_fidelity(
 
     answer = collective(op, sizes, cluster, group, options=usual, network=network, on_compile=on_compile)
     rows: list[ComparedRow] = []
+    stopped = False
     for size, known in zip(sizes, answer.rows, strict=True):
-        rows.append(_row(asked, size, known, _operator_parts(known, answer, usual, ask)))
-        if not rows[-1].finished:
+        least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
+        parts = _operator_parts(known, least, answer.network is not None, usual, ask)
+        try:
+            rows.append(_row(asked, size, known, parts))
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            stopped = True
+            break
+        stopped = not rows[-1].finished
+        if stopped:
             break
     return FidelityAnswer(
-        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer, notes=answer.notes
-    )  # fmt: skip
+        op=op,
+        cluster=cluster,
+        group=asked.ranks,
+        model=asked.model,
+        rows=tuple(rows),
+        answer=answer,
+        notes=answer.notes,
+        stopped=stopped,
+    )
 
 
 def shared_algorithm(op: str, algorithm: str) -> str:
-    """What the operator level is asked for where the load-store level is asked for ``algorithm``: the same, if it has it."""
+    """What the operator level is asked for beside the load-store level's ``algorithm``: the same, if it has it."""
     named = algorithm in known_algorithms(op) or algorithm not in known_kernels(op)
     return algorithm if named else AUTO
 
@@ -166,20 +186,21 @@ def _part(name: str, operator: tuple[int, str] | None, loadstore: tuple[int, str
 
 def _operator_parts(
     row: CollectiveTime,
-    answer: CollectiveAnswer,
+    least: int,
+    is_simulated: bool,
     options: CollectiveOptions,
     ask: Callable[[int, CollectiveOptions], CollectiveAnswer],
 ) -> dict[str, tuple[int, str]]:
-    """The parts of an answer of the operator level; they sum to its time."""
-    if answer.network is None:
+    """The parts of an answer of the operator level; they sum to its time. least: the smallest size, bytes."""
+    if not is_simulated:
         return _summed(row.parts)
     (messages,) = (part for part in row.parts if part.name == "messages")
-    found = {LAUNCH: (part.time_ps, part.why) for part in row.parts if part.name == "launch"}
-    latency_ps = _smallest_ps(row, answer, options, ask)
-    least = f"{len(answer.group)} x 16 B, by the same schedule"
-    found[LATENCY] = latency_ps, f"the messages of {least}"
-    found[LINKS] = messages.time_ps - latency_ps, f"the rest of {messages.why}"
-    return found
+    latency_ps = _smallest_ps(row, least, options, ask)
+    return {
+        LAUNCH: (row.time_ps - messages.time_ps, "as the library's formula has it"),
+        LATENCY: (latency_ps, f"the messages of {format_bytes(least)} by the same schedule"),
+        LINKS: (messages.time_ps - latency_ps, f"the rest of {messages.why}"),
+    }
 
 
 def _summed(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
@@ -194,15 +215,12 @@ def _summed(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
 
 def _smallest_ps(
     row: CollectiveTime,
-    answer: CollectiveAnswer,
+    least: int,
     options: CollectiveOptions,
     ask: Callable[[int, CollectiveOptions], CollectiveAnswer],
 ) -> int:
-    """What the messages of the smallest size take, by the same schedule; 0 for a plan that has no such size."""
+    """What the messages of the smallest size take, by the same schedule."""
     is_plan = options.algorithm.lower().endswith((".json", ".xml"))
     how = options if is_plan else replace(options, algorithm=row.algorithm, protocol=row.protocol)
-    try:
-        small = ask(min(row.size_bytes, 16 * len(answer.group)), how).rows[0]
-    except TrineError:
-        return 0
-    return min(row.time_ps, sum(part.time_ps for part in small.parts if part.name == "messages"))
+    small = ask(least, how).rows[0]
+    return sum(part.time_ps for part in small.parts if part.name == "messages")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trine.collectives.loadstore.compare import ComparedRow, FidelityAnswer, LevelPart
     from trine.model.collective import CollectiveTime
 
-_WIDTH = 100
+_WIDTH, _NAME = 100, 15
 WORDS = {
     LAUNCH: "launch",
     LATENCY: "latency and synchronisation",
@@ -52,7 +52,8 @@ def _line(row: ComparedRow) -> str:
 
 
 def _what(time: CollectiveTime) -> str:
-    return f"{time.algorithm}/{time.protocol}"
+    name = time.algorithm if len(time.algorithm) <= _NAME else f"{time.algorithm[: _NAME - 3]}..."
+    return f"{name}/{time.protocol}"
 
 
 def _parts(row: ComparedRow) -> list[str]:
@@ -65,9 +66,8 @@ def _parts(row: ComparedRow) -> list[str]:
         if part.operator_ps or part.loadstore_ps:
             lines.append(_part(part))
     total = row.loadstore.time_ps - row.operator.time_ps
-    lines.append(
-        f"  {'all':30} {format_time(row.operator.time_ps):>11} {format_time(row.loadstore.time_ps):>11} {_signed(total):>11}"
-    )
+    both = f"{format_time(row.operator.time_ps):>11} {format_time(row.loadstore.time_ps):>11}"
+    lines.append(f"  {'all':30} {both} {_signed(total):>11}")
     largest = max(row.parts, key=lambda part: abs(part.difference_ps))
     words = WORDS[largest.name]
     lines += textwrap.wrap(

@@ -1,4 +1,4 @@
-"""The load-store level as the operator level's collective costs: what messages cost so that alone they take its durations."""
+"""The load-store level as the operator level's collective costs: alone, messages take its durations."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _PROGRAM = {None: None, "direct": None, "one-shot": "oneshot", "ring": "ring"}
 class LoadStoreCosts(StepCosts):
     """Answers for one cluster, as :class:`StepCosts`, from runs in place of the library's formula.
 
-    A schedule that sends what the program sends is simulated on the links, and each of its messages is preceded by so much
-    time that alone it takes the duration of the load-store run (to a picosecond a step; nothing is taken off where the
-    links alone take longer: ``worst``). So traffic still meets on the links. Sizes between those of a grid are
+    A schedule that sends what the program sends is simulated on the links, and each of its messages is preceded by so
+    much time that alone it takes the duration of the load-store run (to a picosecond a step; nothing is taken off where
+    the links alone take longer: ``worst``). So traffic still meets on the links. Sizes between those of a grid are
     interpolated, beyond 16 MiB continued (:mod:`trine.collectives.loadstore.grid`); durations are kept in ``folder``.
 
-    What has no program (groups that no scale-up links join, kinds without a builder, other algorithms) costs what the library
-    costs, or nothing on links of no known kind; ``notes`` names it.
+    What has no program (groups that no scale-up links join, kinds without a builder, other algorithms) costs what the
+    library costs, or nothing on links of no known kind; ``notes`` names it.
 
     Parameters
     ----------

@@ -13,10 +13,10 @@ import trine
 from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.cache import DurationCache, Known
 from trine.collectives.loadstore.grid import around, duration_ps
-from trine.collectives.loadstore.options import LoadStoreOptions
+from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
-from trine.gpu.fabric import Fabric
 from trine.errors import InputError
+from trine.gpu.fabric import Fabric
 
 #: What decides durations besides the input: a file that changes makes new keys.
 _SOURCES = ("gpu", "collectives/kernels", "collectives/loadstore", "cluster", "presets/links.yaml")
@@ -57,8 +57,18 @@ class GroupDurations:
         if ranks not in self._joined:
             gpus = [self.cluster.gpus[rank] for rank in ranks]
             alone = len(set(self.cluster.islands[gpus].tolist())) == 1
-            self._joined[ranks] = alone and _reaches_all(self.cluster, gpus)
+            self._joined[ranks] = alone and self._reach_each_other(gpus)
         return self._joined[ranks]
+
+    def _reach_each_other(self, gpus: Sequence[int]) -> bool:
+        fabric = Fabric(self.cluster, gpus, model_for(self.options, self.cluster, gpus))
+        try:
+            for other in range(1, len(gpus)):
+                fabric.ways(0, other)
+                fabric.ways(other, 0)
+        except InputError:
+            return False
+        return True
 
     def _key(self, asked: LoadStoreRuns, make: bytes) -> dict[str, Any]:
         """Everything that a duration depends on."""
@@ -102,19 +112,6 @@ class _Group:
             self.known[size_bytes] = row.time.time_ps, row.time.algorithm
             self.kept.add(self.key, size_bytes, *self.known[size_bytes])
         return self.known[size_bytes]
-
-
-def _reaches_all(cluster: Cluster, gpus: Sequence[int]) -> bool:
-    from trine.gpu.presets import gpu_model_of
-
-    fabric = Fabric(cluster, gpus, gpu_model_of(cluster, gpus))
-    try:
-        for other in range(1, len(gpus)):
-            fabric.ways(0, other)
-            fabric.ways(other, 0)
-    except InputError:
-        return False
-    return True
 
 
 @cache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: The smallest and the largest size that is run; beyond, bytes are taken to cost what they cost between half of the largest
-#: and the largest.
+#: The smallest and the largest size that is run; beyond, bytes are taken to cost what they cost between half of the
+#: largest and the largest.
 LEAST, MOST = 16, 16 << 20
 #: Sizes of the grid in each doubling.
 STEPS = 4
@@ -26,7 +26,7 @@ def around(size_bytes: int) -> tuple[int, int]:
 
 
 def duration_ps(size_bytes: int, at: Callable[[int], int]) -> int:
-    """Interpolate linearly; ``at`` gives the duration of a size of the grid. Never shorter than that of the lower one."""
+    """Interpolate linearly; ``at`` gives the duration of a size of the grid. Never shorter than the lower one's."""
     low, high = around(size_bytes)
     first = at(low)
     if low == high:

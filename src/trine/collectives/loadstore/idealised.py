@@ -1,14 +1,15 @@
-"""Where the time of a load-store run goes, by running the same program on GPUs that lack one kind of limit after the other.
+"""Where the time of a load-store run goes: the same program on GPUs that lack one kind of limit after the other.
 
-From the real GPU back: without what limits bandwidth inside it (NoC, L2, memory), then without what its CUs take to issue
-and add, then without limits on requests in flight, and last with one cache line for each workgroup and peer. What each
-step saves is that part; so the parts sum to the time. A part may come out a little below 0: in a queue, something that
-takes longer elsewhere can make room here.
+From the real GPU back: without what limits bandwidth inside it (NoC, L2, memory), then without what its CUs take to
+issue and add, then without limits on requests in flight, and last with one cache line for each workgroup and peer. What
+each step saves is that part; so the parts sum to the time. A part may come out a little below 0: in a queue, something
+that takes longer elsewhere can make room here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trine.collectives.loadstore.runs import LoadStoreRow, LoadStoreRuns
@@ -25,7 +26,7 @@ _RATE, _REDUCE, _UNROLL, _OUTSTANDING = 10**15, 1 << 20, 1 << 12, 1 << 22
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """Parts (name, ps, why) that sum to the time of a row; ``finished`` False: a run was stopped, and they mean nothing."""
+    """Parts (name, ps, why) that sum to the time of a row; none where a run was stopped (not finished)."""
 
     parts: tuple[tuple[str, int, str], ...]
     finished: bool
@@ -56,7 +57,7 @@ def split(asked: LoadStoreRuns, row: LoadStoreRow) -> Split:
             return Split(parts=(), finished=False)
     times.append(row.time.time_ps)
     ends = [0, *times]
-    steps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(ends)]
     whys = _whys(row, least, model)
     return Split(
         parts=tuple(zip((LAUNCH, LATENCY, LINKS, REQUESTS, CUS, INSIDE), steps, whys, strict=True)), finished=True

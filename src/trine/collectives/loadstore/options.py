@@ -24,8 +24,8 @@ _PLAN_ENDINGS = (".json", ".xml")
 class LoadStoreOptions:
     """None leaves a number as the GPU model, the plan or trine has it.
 
-    algorithm: one of :func:`trine.collectives.kernels.build.known_kernels`, the path of an MSCCL++ plan or MSCCL XML, or
-        ``auto``: of all_reduce the faster of one-shot and two-shot at each size, of others what is usual
+    algorithm: one of :func:`trine.collectives.kernels.build.known_kernels`, the path of an MSCCL++ plan or MSCCL XML,
+        or ``auto``: of all_reduce the faster of one-shot and two-shot at each size, of others what is usual
         (:func:`trine.collectives.kernels.build.automatic`).
     protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
     workgroups, wavefronts: of a kernel [32], of a workgroup [8, of a plan as it says].

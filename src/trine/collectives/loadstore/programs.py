@@ -73,9 +73,16 @@ class Programs:
     def smallest_bytes(self, name: str, size_bytes: int) -> int:
         """A size, at most the given one, of which every workgroup has one cache line for each peer and chunk."""
         if self.plan is not None:
-            return min(size_bytes, max(self.plan.min_bytes, self.plan.chunks_of_size))
+            return min(size_bytes, self.plan_bytes())
         parts = 1 if name.startswith(ONESHOT) else self.num_ranks
         return min(size_bytes, parts * self.workgroups * self._kernel_options(size_bytes).step_bytes)
+
+    def plan_bytes(self) -> int:
+        """The smallest size that the plan takes; 0 without a plan."""
+        if self.plan is None:
+            return 0
+        unit = max(1, self.plan.chunks_of_size * self.plan.alignment)
+        return max(1, -(-self.plan.min_bytes // unit)) * unit
 
     def oneshot_lower_bound_ps(self, size_bytes: int, cluster: Cluster, group: Sequence[int]) -> int:
         """One-shot sends the whole payload to every other rank: what these bytes alone take on the way out of a GPU."""

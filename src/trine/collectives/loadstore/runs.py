@@ -36,8 +36,8 @@ class Callbacks:
 class LoadStoreRow:
     """The answer for one size. ``time``: low and high are the time itself; channels are workgroups.
 
-    finished: False where the run was stopped: ``time`` is when. tried: (algorithm, ps) of all that were run, or None for the
-    time of one that was left out because its bytes alone take longer. simulated: GPUs. notes: of the program.
+    finished: False where the run was stopped: ``time`` is when. tried: (algorithm, ps) of all that were run, None for
+    the time of one that was left out because its bytes alone take longer. simulated: GPUs. notes: of the program.
     result: everything; None where only the last size's was kept.
     """
 
@@ -55,7 +55,7 @@ class LoadStoreRuns:
 
     Raises
     ------
-    InputError, SpecError, PlanError: an op, algorithm, plan or option that does not exist, does not fit or cannot matter.
+    InputError, SpecError, PlanError: an op, algorithm, plan or option that does not exist or does not fit.
     """
 
     def __init__(

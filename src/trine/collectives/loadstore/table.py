@@ -21,11 +21,11 @@ def answer_table(answer: LoadStoreAnswer) -> str:
     lines = [
         f"# {answer.op} of {len(answer.group)} ranks on {answer.cluster.name}; load by load, store by store",
         f"# GPU {model.name}: unroll {unroll}, {model.max_outstanding} requests a CU, ports {model.ports.arbitration}",
-        f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'program':18} {'protocol':8} {'groups':>6}  bottleneck",
+        f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'program':18} {'protocol':8} {'groups':>6}  decides",
         f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}",
     ]
     lines += [_row(row) for row in answer.rows]
-    for note in (*_choices(answer), *answer.notes):
+    for note in (*_choices(answer), *(answer.notes if len(answer.rows) > 1 else ())):
         lines += textwrap.wrap(note, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
     return "\n".join(lines)
 
@@ -36,8 +36,8 @@ def _row(row: LoadStoreRow) -> str:
     rates = [f"{rate / 1e9:8.2f}" if row.finished else f"{'-':>8}" for rate in bandwidths]
     what = _decides(row) if row.finished else "PARTIAL: stopped then"
     return (
-        f"  {time.size_bytes:>12} {time.time_ps / 1e6:>11.2f} {rates[0]} {rates[1]}  {time.algorithm:18} {time.protocol:8} "
-        f"{time.channels:>6}  {what}"
+        f"  {time.size_bytes:>12} {time.time_ps / 1e6:>11.2f} {rates[0]} {rates[1]}  {time.algorithm:18} "
+        f"{time.protocol:8} {time.channels:>6}  {what}"
     )
 
 

@@ -1,0 +1,259 @@
+"""Published times of communication kernels against the load-store level: what ran, what is predicted, how far off.
+
+The measured times are those of presets/measured/fine_grained.csv. Nothing of the GPU models or the kernels is fitted to
+them: models have the sources that ``trine gpu show NAME --sources`` prints, kernels what their source code does
+(:mod:`trine.studies.gpu_kernels`). The error of a point is predicted / measured time - 1.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from trine.cluster import load_cluster
+from trine.collectives.kernels.build import build_kernel
+from trine.collectives.sizes import format_size
+from trine.errors import InputError, SpecError, nearest
+from trine.gpu.presets import gpu_model_of
+from trine.model.gpuprogram import GpuProgram
+from trine.studies.gpu_kernels import copy_kernel, oneshot_packets, twoshot_between_meetings, twoshot_packets
+from trine.studies.gpu_repeat import round_times_ps
+
+FILE = Path(__file__).parent.parent / "presets" / "measured" / "fine_grained.csv"
+#: Issue 5 of trine: the median of |error| of the judged series.
+TARGET = 0.25
+#: Larger kernels run once: what the L2 still holds from the last round does not matter to them.
+WARM_BYTES = 8 << 20
+
+Build = Callable[[int, int], GpuProgram]
+
+
+def _vllm(algorithm: str) -> Build:
+    """vLLM's custom_all_reduce.cuh: 36 blocks of 512 threads, 16 bytes a lane, the reads of all ranks unrolled."""
+
+    def build(size_bytes: int, ranks: int) -> GpuProgram:
+        return build_kernel(
+            "all_reduce", ranks, size_bytes, algorithm=algorithm, workgroups=36, wavefronts=16, sync="both", unroll=32
+        )
+
+    return build
+
+
+#: What the rows of a series ran, by name: (payload, ranks) -> program. Of several, the library takes the fastest.
+PROGRAMS: Mapping[str, Build] = {
+    "put": lambda size, ranks: copy_kernel("put", size),
+    "get": lambda size, ranks: copy_kernel("get", size),
+    "packets": lambda size, ranks: copy_kernel("packets", size),
+    "one-shot packets": lambda size, ranks: oneshot_packets(size, ranks),
+    "two-shot packets, 21 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=21),
+    "two-shot packets, 28 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=28),
+    "two-shot packets, 56 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=56),
+    "two-shot between meetings": lambda size, ranks: twoshot_between_meetings(size, ranks),
+    "one-stage reads": _vllm("oneshot-get"),
+    "two-stage reads": _vllm("twoshot-get"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stand:
+    """What stands for a series: cluster preset, programs, whether it is judged, and what the reader should know."""
+
+    cluster: str
+    programs: tuple[str, ...]
+    remark: str
+    judged: bool = False
+
+
+_PACKETS = ("two-shot packets, 28 blocks", "two-shot packets, 56 blocks")
+_STREAM = "started one by one from Python: the measured times are of the host; kernels of vLLM stand for TensorRT-LLM's"
+STANDS: Mapping[str, Stand] = {
+    "mscclpp-dsl-h100": Stand(
+        cluster="dgx-h100",
+        programs=("two-shot between meetings",),
+        judged=True,
+        remark="plan allreduce_nvls_zero_copy, replayed in a CUDA graph; NVLS replaced by reading from and writing to all",
+    ),
+    "mscclpp-kernel6-h100": Stand(
+        cluster="dgx-h100", programs=("two-shot packets, 21 blocks",), remark="allreduce6 of mscclpp-test, CUDA graph"
+    ),
+    "mscclpp-kernel6-a100": Stand(
+        cluster="dgx-a100", programs=("two-shot packets, 21 blocks",), remark="allreduce6 of mscclpp-test, CUDA graph"
+    ),
+    "sglang-mscclpp-h200": Stand(
+        cluster="hgx-h200", programs=_PACKETS, remark="tuned over blocks, CUDA graph; may have taken NVLS packets"
+    ),
+    "tutorial-put": Stand(cluster="dgx-h100", programs=("put",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
+    "tutorial-get": Stand(cluster="dgx-h100", programs=("get",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
+    "tutorial-packets": Stand(
+        cluster="dgx-h100", programs=("packets",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"
+    ),
+    "vllm-1stage-4gpu": Stand(cluster="dgx-h100", programs=("one-stage reads",), remark="CUDA graph; GPU not stated"),
+    "vllm-2stage-4gpu": Stand(cluster="dgx-h100", programs=("two-stage reads",), remark="CUDA graph; GPU not stated"),
+    **{
+        f"sglang-{library}-h100-{gpus}gpu": Stand(
+            cluster="dgx-h100", programs=("one-stage reads", "two-stage reads"), remark=_STREAM
+        )
+        for library in ("trtllm", "vllm")
+        for gpus in (2, 4, 8)
+    },
+    "fbgemm-rocm-oneshot": Stand(cluster="mi300x-node", programs=("one-stage reads",), remark="GPU not stated; eager"),
+    "fbgemm-rocm-twoshot": Stand(cluster="mi300x-node", programs=("two-stage reads",), remark="GPU not stated; eager"),
+}
+#: Any of these is one or two steps of an all-reduce: what the best of them takes, for the judged series.
+ONE_AND_TWO_SHOT = ("one-shot packets", *_PACKETS, "two-shot between meetings")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinePoint:
+    """A measured time: series, size as nccl-tests counts it, how it was obtained."""
+
+    series: str
+    machine: str
+    gpus: int
+    library: str
+    kernel: str
+    size_bytes: int
+    time_ps: int
+    kind: str
+    source: str
+    note: str
+
+    @property
+    def stand(self) -> Stand:
+        return STANDS[self.series]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FineCompared:
+    """A measured time and its prediction: of ``program``, the fastest of those that stand for it.
+
+    time_ps: of a round behind another. first_ps: of the first round, with an empty L2; what ``trine kernel run`` says.
+    """
+
+    point: FinePoint
+    program: str
+    time_ps: int
+    first_ps: int
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1: positive where the prediction is too slow."""
+        return self.time_ps / self.point.time_ps - 1
+
+
+@cache
+def load_fine_grained(path: Path = FILE) -> tuple[FinePoint, ...]:
+    """The measured points that can be predicted; rows without a size cannot and are left out.
+
+    Raises SpecError for a row that names no series of STANDS or holds no number.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return tuple(_point(row, number, path) for number, row in enumerate(rows, 2) if row["size_bytes"])
+
+
+def _point(row: dict[str, str], number: int, path: Path) -> FinePoint:
+    if row["series"] not in STANDS:
+        raise SpecError(f"{path}:{number}: unknown series {row['series']!r}{nearest(row['series'], STANDS)}")
+    try:
+        gpus, size_bytes, time_ps = int(row["gpus"]), int(row["size_bytes"]), round(float(row["time_us"]) * 1e6)
+    except ValueError as error:
+        raise SpecError(f"{path}:{number}: {error}") from None
+    words = {name: row[name] for name in ("series", "machine", "library", "kernel", "kind", "source", "note")}
+    return FinePoint(gpus=gpus, size_bytes=size_bytes, time_ps=time_ps, **words)
+
+
+def chosen(series: Sequence[str] | None = None, largest_bytes: int | None = None) -> tuple[FinePoint, ...]:
+    """Points of some series, all by default, up to a size. Raises InputError for an unknown series."""
+    for name in series or ():
+        if name not in STANDS:
+            raise InputError(f"unknown series {name!r}{nearest(name, STANDS)}", field="--series")
+    return tuple(
+        point
+        for point in load_fine_grained()
+        if (not series or point.series in series) and (largest_bytes is None or point.size_bytes <= largest_bytes)
+    )
+
+
+def compare(points: Iterable[FinePoint], programs: Sequence[str] | None = None) -> tuple[FineCompared, ...]:
+    """Each point with its prediction; ``programs``: names in PROGRAMS, of which the fastest counts, instead of what
+    stands for the series."""
+    return tuple(_compared(point, programs or point.stand.programs) for point in points)
+
+
+def _compared(point: FinePoint, programs: Sequence[str]) -> FineCompared:
+    times = {name: predicted_ps(name, point.stand.cluster, point.gpus, point.size_bytes) for name in programs}
+    best = min(times, key=lambda name: times[name][-1])
+    return FineCompared(point=point, program=best, time_ps=times[best][-1], first_ps=times[best][0])
+
+
+@cache
+def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
+    """Rounds of a program of PROGRAMS on the first ``gpus`` GPUs of a cluster preset, ps: two, or one of a large one."""
+    machine = load_cluster(cluster)
+    group = machine.gpus[:gpus]
+    built = PROGRAMS[program](size_bytes, gpus)
+    rounds = 2 if size_bytes <= WARM_BYTES else 1
+    return round_times_ps(built, machine, group, gpu_model_of(machine, group), rounds)
+
+
+def median_error(compared: Iterable[FineCompared]) -> float:
+    """The median of |error|."""
+    return median(abs(each.error) for each in compared)
+
+
+def table(compared: Sequence[FineCompared]) -> str:
+    """A line a point, by series; then medians, and the worst of all."""
+    lines = [f"{'':24} {'size':>8} {'measured':>9} {'simulated':>9} {'error':>6}  {'cold':>7}  program"]
+    for name in dict.fromkeys(each.point.series for each in compared):
+        lines += ["", f"{name}: {STANDS[name].remark}", *map(_line, _of(compared, name))]
+    lines += ["", f"{'median of |error|':24}"]
+    for name in dict.fromkeys(each.point.series for each in compared):
+        lines.append(f"  {name:24} {median_error(_of(compared, name)):6.1%}{_verdict(name, compared)}")
+    worst = max(compared, key=lambda each: abs(each.error))
+    size = format_size(worst.point.size_bytes)
+    return "\n".join([*lines, f"worst of all: {worst.point.series}, {size}: {worst.error:+.0%}"])
+
+
+def _of(compared: Sequence[FineCompared], series: str) -> list[FineCompared]:
+    return [each for each in compared if each.point.series == series]
+
+
+def _line(each: FineCompared) -> str:
+    size = format_size(each.point.size_bytes)
+    times = f"{each.point.time_ps / 1e6:6.2f} us {each.time_ps / 1e6:6.2f} us {each.error:+6.0%}"
+    return f"{each.point.machine[:24]:24} {size:>8} {times}  {each.first_ps / 1e6:7.2f}  {each.program}"
+
+
+def _verdict(series: str, compared: Sequence[FineCompared]) -> str:
+    if not STANDS[series].judged:
+        return ""
+    return f"  target {TARGET:.0%}: {'met' if median_error(_of(compared, series)) <= TARGET else 'missed'}"
+
+
+def as_json(compared: Sequence[FineCompared]) -> dict[str, Any]:
+    """The table for programs: points with times in seconds, medians."""
+    series = dict.fromkeys(each.point.series for each in compared)
+    points = [
+        {
+            "series": each.point.series,
+            "size_bytes": each.point.size_bytes,
+            "measured_s": each.point.time_ps / 1e12,
+            "simulated_s": each.time_ps / 1e12,
+            "first_round_s": each.first_ps / 1e12,
+            "error": each.error,
+            "program": each.program,
+            "source": each.point.source,
+        }
+        for each in compared
+    ]
+    return {
+        "points": points,
+        "median_errors": {name: median_error(_of(compared, name)) for name in series},
+        "target": TARGET,
+    }
