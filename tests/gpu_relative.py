@@ -99,7 +99,9 @@ class RelativeCase(RandomCase):
             return 0
         sets = 1 if model.l2 is None else model.l2.capacity_bytes // model.line_bytes
         channels = model.memory.interleave_bytes * model.memory.num_channels
-        return 64 * math.lcm(channels, model.ports.interleave_bytes * 12, model.line_bytes * sets * model.memory.num_channels)
+        return 64 * math.lcm(
+            channels, model.ports.interleave_bytes * 12, model.line_bytes * sets * model.memory.num_channels
+        )
 
     def _turned_group(self, out, one, rank, group, number, away, shift):
         residue = residue_of(self.grid, self.step, rank)
@@ -173,7 +175,9 @@ def custom_cluster(rng, ranks, which, bandwidth, latency):
     elif which == "mixed":  # full, by distance of unequal rates and latencies
         devices = gpus
         wires = [
-            Wire(g, (g + d) % ranks, bandwidth // (1 + d % 3), latency + 777 * d) for g in range(ranks) for d in range(1, ranks)
+            Wire(g, (g + d) % ranks, bandwidth // (1 + d % 3), latency + 777 * d)
+            for g in range(ranks)
+            for d in range(1, ranks)
         ]
     else:  # part of a larger network
         return build_topology(str(rng.choice(["full", "switch"])), bandwidth, latency, ranks + int(rng.integers(1, 4)))
@@ -193,7 +197,9 @@ def perturbed(turned, seed):
     op_rank = np.repeat(np.repeat(program.kernel_rank, np.diff(program.kernel_ptr)), np.diff(program.workgroup_ptr))
     operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
     data = np.flatnonzero(np.isin(program.op_kind[operand_op], DATA_OPS) & (program.operand_semaphore < 0))
-    what = str(rng.choice(["address", "peer", "compute", "semaphore", "rate", "latency", "unroll", "group", "swap", "model"]))
+    what = str(
+        rng.choice(["address", "peer", "compute", "semaphore", "rate", "latency", "unroll", "group", "swap", "model"])
+    )
     if what in ("address", "peer") and len(data):
         at = rng.choice(data)
         if what == "address":

@@ -1,4 +1,4 @@
-"""Does a training step with load-store costs take, for its collectives, what the load-store level says, to the picosecond?"""
+"""Does a training step with load-store costs take, for its collectives, what the load-store level says?"""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from synthetic import MS, Chain
 
 import trine
 from trine.cluster import build_topology, load_cluster
+from trine.cluster.select import slow_down
 from trine.collectives import make_schedule
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.loadstore import LoadStoreCosts, LoadStoreOptions, loadstore_collective
@@ -42,7 +44,7 @@ def step(weight_bytes: int, costs, cluster, ranks: int = 4, fold: str = "on", **
 
 
 @pytest.mark.parametrize("fold", ["on", "off"])
-@pytest.mark.parametrize("size", [1 << 12, 3 << 16, 1 << 20])
+@pytest.mark.parametrize("size", [1 << 12, 3 << 16])
 def test_a_step_takes_the_load_store_duration_of_its_only_collective(size: int, fold: str) -> None:
     cluster = machine()
     alone_ps = loadstore_collective("all_reduce", [size], cluster, options=SMALL).times_ps[0]
@@ -64,12 +66,14 @@ def test_and_that_is_what_the_built_program_takes() -> None:
     assert found == (min(times), ("oneshot", "twoshot")[times.index(min(times))])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["dgx-h100", "mi300x-node", "astra3-generic"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*((kind, "dgx-h100") for kind in KINDS), ("all_reduce", "mi300x-node"), ("all_gather", "astra3-generic")],
+)
 def test_alone_a_schedule_with_these_costs_takes_the_duration(kind: str, name: str) -> None:
     cluster = load_cluster(name, gpus=4)
     costs = LoadStoreCosts(cluster, SMALL)
-    for size in (1 << 10, 1 << 18):
+    for size in (1 << 10, 1 << 16):
         algorithm, step_ps = costs(kind, size, (0, 1, 2, 3), None)
         found = costs.duration(kind, size, (0, 1, 2, 3))
         assert found is not None
@@ -82,7 +86,8 @@ def test_alone_a_schedule_with_these_costs_takes_the_duration(kind: str, name: s
 def test_the_ring_asked_for_is_the_ring_that_is_run() -> None:
     costs = LoadStoreCosts(machine(), SMALL)
     assert costs("all_gather", 1 << 16, (0, 1, 2, 3), "ring")[0] == "ring"
-    ring = loadstore_collective("all_gather", [1 << 16], machine(), options=LoadStoreOptions(algorithm="ring", workgroups=4, wavefronts=2))
+    options = LoadStoreOptions(algorithm="ring", workgroups=4, wavefronts=2)
+    ring = loadstore_collective("all_gather", [1 << 16], machine(), options=options)
     assert costs.duration("all_gather", 1 << 16, (0, 1, 2, 3), "ring") == (ring.times_ps[0], "ring")
 
 
@@ -102,24 +107,26 @@ def test_between_sizes_of_the_grid_it_is_a_line_and_beyond_it_goes_on() -> None:
 
 def test_what_is_interpolated_is_near_what_is_run() -> None:
     costs = LoadStoreCosts(machine(), SMALL)
-    for size in (300_000, 1_300_000):
+    for size in (30_000, 300_000):
         found = costs.duration("all_gather", size, (0, 1, 2, 3))
         assert found is not None
-        assert found[0] == pytest.approx(loadstore_collective("all_gather", [size], machine(), options=SMALL).times_ps[0], rel=0.02)
+        (run_ps,) = loadstore_collective("all_gather", [size], machine(), options=SMALL).times_ps
+        assert found[0] == pytest.approx(run_ps, rel=0.02)
 
 
 def test_what_is_kept_is_used_and_is_the_same(tmp_path: Path) -> None:
     first, again = (LoadStoreCosts(machine(), SMALL, folder=tmp_path) for _ in range(2))
     ranks = (0, 1, 2, 3)
-    want = [first(kind, 100_000, ranks, None) for kind in KINDS]
+    want = [first(kind, 10_000, ranks, None) for kind in KINDS]
     assert first.durations.num_runs == 2 * len(KINDS)
-    assert [again(kind, 100_000, ranks, None) for kind in KINDS] == want
+    assert [again(kind, 10_000, ranks, None) for kind in KINDS] == want
     assert again.durations.num_runs == 0
     other = LoadStoreCosts(machine(), LoadStoreOptions(workgroups=8, wavefronts=2), folder=tmp_path)
-    other("all_gather", 100_000, ranks, None)
+    other("all_gather", 10_000, ranks, None)
     assert other.durations.num_runs == 2, "other workgroups are another key"
-    slower = trine.cluster.select.slow_down(machine(), [("gpu0->nvswitch", 0.5)])
-    assert LoadStoreCosts(slower, SMALL, folder=tmp_path)("all_gather", 100_000, ranks, None) != want[2]
+    slower = LoadStoreCosts(slow_down(machine(), [("gpu0->nvswitch", 0.5)]), SMALL, folder=tmp_path)
+    slower("all_gather", 10_000, ranks, None)
+    assert slower.durations.num_runs == 2, "another cluster is another key"
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[" * 100_000, '{"format": 1}', "rows", "negative", "key", "long"])
@@ -141,8 +148,8 @@ def test_a_damaged_file_is_named_not_used_and_written_anew(tmp_path: Path, damag
     assert costs("all_gather", 4096, ranks, None) == want
     assert costs.durations.num_runs == 1
     assert any("damaged" in note for note in costs.notes)
-    assert LoadStoreCosts(machine(), SMALL, folder=tmp_path).durations.of("all_gather", 4096, ranks, costs._makes_of(
-        __import__("numpy").array([ranks]))[2][0]) == costs.duration("all_gather", 4096, ranks)
+    again = LoadStoreCosts(machine(), SMALL, folder=tmp_path)
+    assert (again("all_gather", 4096, ranks, None), again.durations.num_runs, again.notes) == (want, 0, ())
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None:
@@ -186,7 +193,7 @@ def test_a_job_in_which_it_cannot_matter_is_refused() -> None:
     chain = Chain([2 * MS], [4 * MS], [4096], optimizer_ps=MS).workload()
     across = Plan(dp=2, input_copy="none")
     with pytest.raises(InputError, match="scale-up"):
-        trine.simulate(chain, across, cluster=cluster, collective_costs=LoadStoreCosts(cluster, SMALL), cpu=False, placement=[0, 8], compute="recorded")
+        trine.simulate(chain, across, cluster=cluster, collective_costs="loadstore", cpu=False, placement=[0, 8])
     with pytest.raises(InputError, match="several GPUs"):
         trine.simulate(chain, collective_costs="loadstore", cpu=False)
     ring = build_topology("ring", "50 GB/s", "1 us", 4)
@@ -195,12 +202,8 @@ def test_a_job_in_which_it_cannot_matter_is_refused() -> None:
 
 
 def test_beside_compute_kernels_workgroups_are_what_a_collective_keeps() -> None:
-    cluster = machine()
-    chain = Chain([2 * MS], [4 * MS], [1 << 20], optimizer_ps=MS)
-    costs = LoadStoreCosts(cluster, SMALL)
-    import numpy as np
-
-    (time,) = costs.predicted("all_reduce", 1 << 20, np.array([[0, 1, 2, 3]]))
-    assert (time.channels, time.evidence) == (4, "modelled")
-    assert time.time_ps == costs.duration("all_reduce", 1 << 20, (0, 1, 2, 3))[0]
-    assert chain
+    costs = LoadStoreCosts(machine(), SMALL)
+    (time,) = costs.predicted("all_reduce", 1 << 16, np.array([[0, 1, 2, 3]]))
+    found = costs.duration("all_reduce", 1 << 16, (0, 1, 2, 3))
+    assert found is not None
+    assert (time.channels, time.evidence, time.time_ps) == (4, "modelled", found[0])

@@ -46,9 +46,11 @@ def test_small_all_reduce_of_mscclpp_on_eight_h100():
 
 
 def test_the_best_of_one_and_two_steps_is_another_algorithm_than_the_measured_and_faster():
-    compared = compare(chosen(["mscclpp-dsl-h100"], 256 << 10), ONE_AND_TWO_SHOT)
-    assert all(-0.52 < each.error < -0.25 for each in compared)
-    assert [each.program for each in compared][::8] == ["one-shot packets", "two-shot packets, 56 blocks"]
+    points = [each for each in chosen(["mscclpp-dsl-h100"]) if each.size_bytes in (1 << 10, 64 << 10)]
+    small, middle = compare(points, ONE_AND_TWO_SHOT)
+    assert (small.program, middle.program.split(",")[0]) == ("one-shot packets", "two-shot packets")
+    assert -0.55 < small.error < -0.45
+    assert -0.35 < middle.error < -0.25
 
 
 @pytest.mark.parametrize(
@@ -65,14 +67,16 @@ def test_packets_in_two_steps_on_eight_a100_and_h100():
     assert all(abs(each.error) <= 0.20 for each in a100)
     h100 = compare(chosen(["mscclpp-kernel6-h100"]))
     missing_us = [(each.point.time_ps - each.time_ps) / 1e6 for each in h100]
-    assert all(1.5 < us < 2.6 for us in missing_us)  # too fast by about the same at each size: docs/background/gpu-models.md
+    assert all(
+        1.5 < us < 2.6 for us in missing_us
+    )  # too fast by about the same at each size: docs/background/gpu-models.md
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(("ranks", "blocks", "threads"), [(2, 3, 256), (4, 6, 512), (8, 14, 1024)])
+@pytest.mark.parametrize(("ranks", "blocks", "threads"), [(2, 2, 256), (4, 6, 128), (8, 7, 64)])
 def test_the_kernels_reduce_without_races(name, ranks, blocks, threads):
-    program = KERNELS[name](40_000, ranks, blocks=blocks, threads=threads)
-    check_program(_counting_words(program), "all_reduce", 40_000)
+    program = KERNELS[name](5_000, ranks, blocks=blocks, threads=threads)
+    check_program(_counting_words(program), "all_reduce", 5_000)
 
 
 @pytest.mark.parametrize("kind", COPIES)

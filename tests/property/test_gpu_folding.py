@@ -117,7 +117,8 @@ def test_tasks_that_carry_kernels_in_another_order_are_not_folded():
     made = case(programmer.build(), topology="switch")
     graph = replace(kernel_tasks(made.program), rank=np.array([0, 0, 1, 1], np.int32))
     runs = [
-        run_gpus_of(made, graph=graph, task_kernel=np.array([1, 0, 2, 3], np.int32), fold=fold) for fold in ("auto", "off")
+        run_gpus_of(made, graph=graph, task_kernel=np.array([1, 0, 2, 3], np.int32), fold=fold)
+        for fold in ("auto", "off")
     ]
     assert runs[0].end_ps == runs[1].end_ps
     np.testing.assert_array_equal(runs[0].records.end_ps, runs[1].records.end_ps)

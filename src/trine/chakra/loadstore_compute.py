@@ -14,6 +14,7 @@ import numpy as np
 from trine.errors import InputError
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import COMPUTE, READ, REDUCE, WRITE, GpuProgram
+from trine.units import PS_PER_S
 
 #: ALU cycles that a workgroup takes before others of its compute unit have their turn.
 TURN_CYCLES = 128
@@ -133,7 +134,8 @@ class _Search:
         self._shape = shape if fitted is None else fitted
         #: what a cycle of each workgroup is worth
         self._cycle_ps = model.cycle_ps * -(-self._shape.workgroups // model.num_cus)
-        cycles, lines = self.duration_ps // self._cycle_ps, wanted_bytes // (_TENSORS * model.line_bytes)
+        cycles = self.duration_ps // self._cycle_ps
+        lines = min(wanted_bytes, movable_bytes(self.duration_ps, model)) // (_TENSORS * model.line_bytes)
         self._cycles, self._lines = _Dial(cycles, -1, 4 * cycles + 4), _Dial(lines, 0, lines + 1)
         self._before: tuple[int, int] | None = None
         self._best: ComputeKernel | None = None
@@ -196,6 +198,12 @@ def _fitted(duration_ps: int, model: GpuModel, shape: ComputeShape) -> ComputeSh
     groups = min(groups, per_cu * model.num_cus)
     cycles = duration_ps // (model.cycle_ps * -(-groups // model.num_cus))
     return ComputeShape(workgroups=groups, wavefronts=max(1, min(shape.wavefronts, cycles // _FINE)))
+
+
+def movable_bytes(duration_ps: int, model: GpuModel) -> int:
+    """More than memory can move: what is written may stay in the L2, a third of all."""
+    memory = model.memory
+    return 3 * memory.num_channels * memory.bytes_per_s * duration_ps // (2 * PS_PER_S)
 
 
 def turns_for(num_kernels: int, shape: ComputeShape) -> int:

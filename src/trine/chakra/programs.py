@@ -57,7 +57,8 @@ class Program(NamedTuple):
     """Steps in an order that respects their dependencies, the node that each came from, and what was taken for granted.
 
     ``groups``: the ranks of each group that it names -> the first node that does. ``owners``: ranks that messages name
-    as their own end -> the first node that does; only one rank can run it then.
+    as their own end -> the first node that does; only one rank can run it then. ``tensor_bytes``: of each step,
+    ``tensor_size`` of compute nodes of the GPU, else 0.
     """
 
     steps: tuple[Step, ...]
@@ -65,6 +66,7 @@ class Program(NamedTuple):
     groups: Mapping[tuple[int, ...], int]
     owners: Mapping[int, int]
     notes: tuple[str, ...]
+    tensor_bytes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -115,6 +117,7 @@ class _Writer:
         self._path, self._known, self._tables, self._own = path, known, tables, own
         self._steps: list[Step] = []
         self._nodes: list[int] = []
+        self._tensor_bytes: list[int] = []
         self._notes: dict[str, None] = {}
         self._groups: dict[tuple[int, ...], int] = {}
         self._owners: dict[int, int] = {}
@@ -140,7 +143,16 @@ class _Writer:
             self._ends[node.id] = (len(self._steps),)
             self._steps.append(step)
             self._nodes.append(node.id)
-        return Program(tuple(self._steps), tuple(self._nodes), self._groups, self._owners, tuple(self._notes))
+            moves = isinstance(step, Compute) and step.stream != LAUNCH_STREAM
+            self._tensor_bytes.append(node.attributes.integer("tensor_size", 0) if moves else 0)
+        return Program(
+            steps=tuple(self._steps),
+            nodes=tuple(self._nodes),
+            groups=self._groups,
+            owners=self._owners,
+            notes=tuple(self._notes),
+            tensor_bytes=tuple(self._tensor_bytes),
+        )
 
     # -- one node ------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def simulate_chakra(
         graph=graph,
         records=records,
         memory=None,
-        plan=_facts(trace, cluster, network if isinstance(network, str) else network.name, shape),
+        plan=trace_facts(trace, cluster, network if isinstance(network, str) else network.name, shape),
         evidence=_evidence(trace, cluster, costs is not None),
         warnings=(*warnings, *trace.notes),
         not_modelled=NOT_MODELLED,
@@ -95,7 +95,8 @@ def _graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None) 
     ], f"{len(job.programs)} rank program{'s' if len(job.programs) > 1 else ''} on a grid of {grid}"
 
 
-def _facts(trace: ChakraTrace, cluster: Cluster, network: str, shape: str) -> Mapping[str, object]:
+def trace_facts(trace: ChakraTrace, cluster: Cluster, network: str, shape: str) -> Mapping[str, object]:
+    """What people should know of the job, in this order. ``shape``: how tasks were made of the traces."""
     return {
         "workload": os.path.basename(trace.prefix),
         "source": trace.prefix,

@@ -57,9 +57,7 @@ def collectives(
 @app.command()
 @reports_errors
 def loadstore(
-    series: Annotated[
-        list[str] | None, typer.Option(help="Only this series of measurements; may be repeated.")
-    ] = None,
+    series: Annotated[list[str] | None, typer.Option(help="Only this series of measurements; may be repeated.")] = None,
     largest: Annotated[str, typer.Option(help="Leave out larger sizes, which take long to simulate.")] = "1M",
     json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A collective's transfers as packets, each of which queues at every link: the network as scale-out fabrics work."""
+"""A collective's transfers as packets that queue at every link, as scale-out networks carry them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.expand import expand
+from trine.collectives.library.conventions import bus_factor
 from trine.collectives.run import schedule_graph
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model
@@ -17,76 +18,148 @@ from trine.gpu.run import run_gpus
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import GpuProgram
 from trine.model.schedule import ExpandedSchedule, Schedule
-from trine.model.taskgraph import TaskGraph
 from trine.units import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]
-#: Where nothing else is asked for: packets of a NIC.
-USUAL = "astra3-generic"
+#: An InfiniBand packet: its largest payload, and its headers with some room (assumed).
+PACKET_BYTES, HEADER_BYTES = 4096, 64
+MAX_PACKET_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PacketRun:
     """What happened when all ranks entered at 0.
 
-    end_ps: when the last transfer ended. bus_bytes_per_s: busbw of nccl-tests; None where the collective has none.
-    flow_start_ps, flow_end_ps: int64[transfers], in the order of the expanded schedule: from when a transfer could
-    begin, so that waiting for its sender's link is in it. standalone_ps: int64[transfers], what each takes on an empty
-    network. packets: of all transfers.
+    end_ps: when the last transfer ended. bus_bytes_per_s: as nccl-tests counts it, 0 where nothing had to be sent.
+    flow_start_ps, flow_end_ps, flow_alone_ps: int64[transfers], in the order of the expanded schedule: when each could
+    begin (so that waiting for its sender's link counts), when it had arrived, how long it takes on an empty network.
     """
 
     end_ps: int
-    bus_bytes_per_s: float | None
+    bus_bytes_per_s: float
     flow_start_ps: Int64
     flow_end_ps: Int64
-    standalone_ps: Int64
-    packets: int
-    graph: TaskGraph
+    flow_alone_ps: Int64
 
     @property
     def flow_ps(self) -> Int64:
-        """How long each transfer took."""
+        """How long each transfer took: int64[transfers]."""
         return self.flow_end_ps - self.flow_start_ps
 
 
 def packet_collective(
-    schedule: Schedule | ExpandedSchedule,
+    schedule: Schedule,
     cluster: Cluster,
     group: Sequence[int],
     *,
-    packet_bytes: int | None = None,
-    header_bytes: int | None = None,
-    bus_factor: float | None = None,
+    packet_bytes: int = PACKET_BYTES,
+    header_bytes: int = HEADER_BYTES,
 ) -> PacketRun:
     """Simulate every transfer of ``schedule`` packet by packet; all ranks enter at 0.
 
-    Each transfer is cut into packets that enter the first link of its route one after the other; at each further link
-    they queue, first come first served, with those of others (docs/design/gpu-model.md, Wavefronts, dma). Queues have
-    no limit: nothing is dropped, and nobody slows down.
+    A transfer's packets enter the first link of its route one after the other; there and at each further link they
+    queue, first come first served, with those of other transfers (docs/design/gpu-model.md). Queues have no limit, so
+    nothing is dropped and nobody slows down.
 
     Parameters
     ----------
-    group: the device index of each rank. packet_bytes, header_bytes: of a packet and beside it; None: those of an
-        InfiniBand packet, 4096 and 64 (assumed). bus_factor: busbw / algbw.
+    group: the device index of each rank, all of them GPUs. packet_bytes: payload of a packet; header_bytes: beside it.
 
     Raises
     ------
-    InputError: devices that do not match the schedule, packets of no bytes. SpecError: ranks that no route joins.
+    InputError: devices that do not match the schedule, switches that reduce, packets of no size.
+    SpecError: ranks that exchange data and that no route joins.
     """
-    model = _with_packets(load_gpu_model(USUAL), packet_bytes, header_bytes)
-    expanded = expand(schedule) if isinstance(schedule, Schedule) else schedule
-    graph, _ = schedule_graph(expanded, cluster, group)
-    ends = _ends(graph, cluster, group, model)[: expanded.num_transfers]
-    starts = _starts(expanded, ends)
+    model = _with_packets(packet_bytes, header_bytes)
+    expanded = expand(schedule)
+    ends = _ends(expanded, cluster, group, model)
     end_ps = int(ends.max(initial=0))
-    payload = schedule.size_bytes if isinstance(schedule, Schedule) else None
-    bus = None if None in (payload, bus_factor) or not end_ps else payload * bus_factor * PS_PER_S / end_ps
+    sent = schedule.size_bytes * bus_factor(schedule.kind, schedule.num_ranks)
     return PacketRun(
         end_ps=end_ps,
-        bus_bytes_per_s=bus,
-        flow_start_ps=starts,
+        bus_bytes_per_s=sent * PS_PER_S / end_ps if end_ps else 0.0,
+        flow_start_ps=_starts(expanded, ends),
         flow_end_ps=ends,
-        standalone_ps=standalone(graph, expanded, cluster, group, model),
-        packets=0,
-        graph=graph,
+        flow_alone_ps=_alone(expanded, cluster, group, model),
+    )
+
+
+def _with_packets(packet_bytes: int, header_bytes: int) -> GpuModel:
+    if not 1 <= packet_bytes <= MAX_PACKET_BYTES:
+        raise InputError(f"must be from 1 to {MAX_PACKET_BYTES}, got {packet_bytes}", field="packet_bytes")
+    if not 0 <= header_bytes <= MAX_PACKET_BYTES:
+        raise InputError(f"must be from 0 to {MAX_PACKET_BYTES}, got {header_bytes}", field="header_bytes")
+    usual = load_gpu_model("astra3-generic")
+    return replace(  # no kernel runs, so that the inside cannot matter: the smallest one has the smallest tables
+        usual,
+        packet_bytes=packet_bytes,
+        packet_header_bytes=header_bytes,
+        num_cus=1,
+        noc=replace(usual.noc, rows=1, cols=1),
+        memory=replace(usual.memory, num_channels=1),
+        ports=replace(usual.ports, count=1),
+    )
+
+
+def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
+    """When each transfer has arrived: int64[transfers]."""
+    graph, _ = schedule_graph(expanded, cluster, group)
+    carried = np.full(graph.num_tasks, -1, np.int32)
+    done = run_gpus(_no_kernels(len(group)), cluster, group, model, graph=graph, task_kernel=carried, fold="off")
+    return done.records.end_ps[: expanded.num_transfers]
+
+
+def _starts(expanded: ExpandedSchedule, ends: Int64) -> Int64:
+    """When the last of what each transfer waits for had ended: int64[transfers]."""
+    starts = np.zeros(expanded.num_transfers, np.int64)
+    waits = np.flatnonzero(np.diff(expanded.predecessor_ptr))
+    if len(waits):
+        before = ends[expanded.predecessor_idx]
+        starts[waits] = np.maximum.reduceat(before, expanded.predecessor_ptr[waits])
+    return starts
+
+
+def _alone(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
+    """How long each transfer takes by itself: int64[transfers]; those that are alike are simulated once."""
+    kinds = np.stack((expanded.src.astype(np.int64), expanded.dst.astype(np.int64), expanded.size_bytes), axis=1)
+    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    times = [int(_ends(_only(expanded, int(row)), cluster, group, model)[0]) for row in first]
+    return np.array(times, np.int64)[which.reshape(-1)]
+
+
+def _only(expanded: ExpandedSchedule, row: int) -> ExpandedSchedule:
+    """One transfer of the schedule, which waits for nothing."""
+    one = slice(row, row + 1)
+    names = ("src", "dst", "step", "chunk", "size_bytes", "reduce", "entry_src", "entry_dst")
+    return replace(
+        expanded,
+        **{name: getattr(expanded, name)[one] for name in names},
+        predecessor_ptr=np.zeros(2, np.int64),
+        predecessor_idx=np.zeros(0, np.int32),
+        completion_ptr=np.zeros_like(expanded.completion_ptr),
+        completion_idx=np.zeros(0, np.int32),
+        pieces=None,
+    )
+
+
+def _no_kernels(num_ranks: int) -> GpuProgram:
+    none32, none64, start = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)
+    return GpuProgram(
+        name="transfers",
+        num_ranks=num_ranks,
+        kernel_rank=none32,
+        kernel_wavefronts=none32,
+        kernel_ptr=start,
+        workgroup_ptr=start,
+        op_kind=np.zeros(0, np.int8),
+        op_amount=none64,
+        op_unroll=none32,
+        op_label=none32,
+        operand_ptr=start,
+        operand_role=np.zeros(0, np.int8),
+        operand_rank=none32,
+        operand_address=none64,
+        operand_step=none32,
+        operand_semaphore=none32,
+        semaphores=np.zeros((num_ranks, 0), np.int32),
     )

@@ -48,7 +48,7 @@ def link_orbits(
         if mapped is None:
             return why, None
         maps.append(mapped)
-    return _orbits(system, used, maps, generators, elements, moved)
+    return None, _orbits(system, used, maps, generators, elements, moved)
 
 
 def _pairs(system: GpuSystem, rows: Rows) -> Int64:
@@ -65,7 +65,8 @@ def _homeless(system: GpuSystem, used: Int64) -> str | None:
     alone = used[system.link_home[used] < 0]
     if not len(alone):
         return None
-    return f"link {system.fabric.cluster.link_names[int(alone[0])]!r} between switches is shared by several ranks"
+    name = system.fabric.cluster.link_names[int(alone[0])]
+    return f"link {name!r} neither begins nor ends at a rank's GPU: who is first there depends on the absolute rank"
 
 
 def _moved_links(
@@ -89,10 +90,12 @@ def _moved_links(
     found[source] = target
     clash = np.flatnonzero(found[source] != target)
     if len(clash):
+        one, two = cluster.link_names[int(used[found[source[clash[0]]]])], cluster.link_names[int(there[clash[0]])]
         name = cluster.link_names[int(links[clash[0]])]
-        return f"routes do not follow the ranks: link {name!r} would have to be two links", None
-    if len(np.unique(found)) != len(found):
-        return "routes do not follow the ranks: two links would have to be one", None
+        return (
+            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of them and "
+            f"{two!r} on another"
+        ), None
     why = _unlike(system, used, used[found], by, moved)
     return why, None if why is not None else found
 
@@ -115,8 +118,8 @@ def _unlike(system: GpuSystem, used: Int64, image: Int64, by: Int64, moved: Move
 
 def _orbits(
     system: GpuSystem, used: Int64, maps: list[Int64], generators: list[int], elements: Int64, moved: Mover
-) -> tuple[str | None, LinkOrbits | None]:
-    """The first link of each orbit, if every translation moves every link."""
+) -> LinkOrbits:
+    """The first link of each orbit. No translation leaves a link where it is: it moves the rank whose link it is."""
     where = {0: np.arange(len(used))}
     front = [0]
     while front:
@@ -127,10 +130,6 @@ def _orbits(
                 where[after] = mapped[where[element]]
                 front.append(after)
     table = np.stack([where[int(element)] for element in elements])
-    fixed = np.flatnonzero((np.sort(table, axis=0)[1:] == np.sort(table, axis=0)[:-1]).any(axis=0))
-    if len(fixed):
-        name = system.fabric.cluster.link_names[int(used[fixed[0]])]
-        return f"link {name!r} is shared: relabelling the ranks does not move it", None
     image = system.link_image.copy()
     image[used] = used[table.min(axis=0)]
-    return None, LinkOrbits(image)
+    return LinkOrbits(image)

@@ -71,7 +71,12 @@ def rows_of(system: GpuSystem) -> tuple[Rows | None, str | None]:
     group_rank = kernel_rank[group_kernel]
     op_rank = group_rank[op_group]
     found = []
-    owners = (("kernels", kernel_rank), ("workgroups", group_rank), ("operations", op_rank), ("operands", op_rank[operand_op]))
+    owners = (
+        ("kernels", kernel_rank),
+        ("workgroups", group_rank),
+        ("operations", op_rank),
+        ("operands", op_rank[operand_op]),
+    )
     for name, owner in owners:
         count = np.bincount(owner, minlength=ranks)
         odd = np.flatnonzero(count != count[0])
@@ -154,7 +159,7 @@ def _spread(ptr: Int64, chosen: Int64) -> Int64:
     """The members of ``chosen`` rows of a CSR, in order."""
     length = ptr[chosen + 1] - ptr[chosen]
     ends = np.cumsum(length)
-    return np.arange(int(length.sum())) + np.repeat(ptr[chosen] - (ends - length), length)
+    return np.arange(int(length.sum()), dtype=np.int64) + np.repeat(ptr[chosen] - (ends - length), length)
 
 
 def _lengths(ptr: Int64, chosen: Int64) -> Int64:

@@ -75,7 +75,9 @@ def _owner(system: GpuSystem, kind: str) -> Int64:
 
 def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterator[tuple[str, Int64, Int64]]:
     """Of every lane of the unfolded run that carried anything, and of the one that stands for it."""
-    number = {pair: i for i, pair in enumerate(zip(small.gpu.lane_link.tolist(), small.gpu.lane_number.tolist(), strict=True))}
+    number = {
+        pair: i for i, pair in enumerate(zip(small.gpu.lane_link.tolist(), small.gpu.lane_number.tolist(), strict=True))
+    }
     image = folded.link_image[large.gpu.lane_link].tolist()
     used = np.flatnonzero(large.gpu.lane_data + large.gpu.lane_control)
     lanes = large.gpu.lane_number.tolist()

@@ -68,7 +68,8 @@ class Translations:
     def elements(self) -> Int64:
         """Every translation, as the rank that 0 goes to; ascending."""
         ranks = np.arange(math.prod(self.grid), dtype=np.int64)
-        return ranks[self.split(ranks)[1] == 0]
+        found: Int64 = ranks[self.split(ranks)[1] == 0]
+        return found
 
     def __str__(self) -> str:
         if len(self.grid) == 1:
@@ -84,13 +85,14 @@ def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
     rows, why = rows_of(system)
     if rows is None:
         return None, why
-    first_reason = None
+    reasons: list[tuple[int, str]] = []
     for group in candidates(system.grid):
-        reason, orbits = _broken_by(system, rows, group)
+        stage, reason, orbits = _broken_by(system, rows, group)
         if orbits is not None:
             return _folded(system, rows, group, orbits), None
-        first_reason = first_reason or reason
-    return None, first_reason
+        reasons.append((stage, f"{reason} (under {group})"))
+    # of the group that most is symmetric under; of several, the largest
+    return None, max(reasons, key=lambda found: found[0])[1]
 
 
 def candidates(grid: Sequence[int]) -> Iterator[Translations]:
@@ -114,15 +116,17 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
     return None
 
 
-def _broken_by(system: GpuSystem, rows: Rows, group: Translations) -> tuple[str | None, LinkOrbits | None]:
-    """What is not the same under ``group``; or, where nothing is, what it makes of the links."""
+def _broken_by(system: GpuSystem, rows: Rows, group: Translations) -> tuple[int, str | None, LinkOrbits | None]:
+    """What is not the same under ``group``, and how many checks it has passed; or, where nothing is, the orbits of the links."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     there, near = group.split(ranks)
-    reason = _programs(system, rows, group, there, near) or _memory(system, rows, group, there, near)
+    reason = _programs(system, rows, group, there, near)
     if reason is not None:
-        return f"{reason} (under {group})", None
-    reason, orbits = link_orbits(system, rows, group.generators(), group.elements(), group.moved)
-    return (None if reason is None else f"{reason} (under {group})"), orbits
+        return 0, reason, None
+    reason = _memory(system, rows, group, there, near)
+    if reason is not None:
+        return 1, reason, None
+    return 2, *link_orbits(system, rows, group.generators(), group.elements(), group.moved)
 
 
 def _programs(system: GpuSystem, rows: Rows, group: Translations, there: Int64, near: Int64) -> str | None:
@@ -208,9 +212,10 @@ def _same_lines(system: GpuSystem, rows: Rows, group: Translations, there: Int64
     if not len(rank):
         return True
     target = rows.peer[rank, operand]
-    own = rows.address[rank, operand]
-    image = rows.address[group.moved(rank, there[target], -1), operand]
-    length = (rows.lines[rank, operand] - 1) * rows.step[rank, operand] + system.model.line_bytes
+    reach = (rows.lines[rank, operand] - 1) * rows.step[rank, operand]
+    length = np.abs(reach) + system.model.line_bytes
+    own = rows.address[rank, operand] + np.minimum(reach, 0)
+    image = rows.address[group.moved(rank, there[target], -1), operand] + np.minimum(reach, 0)
     offset = image - own
     return _uniform(target, own, length, offset) and _uniform(target, image, length, offset)
 
@@ -234,7 +239,9 @@ def _folded(system: GpuSystem, rows: Rows, group: Translations, orbits: LinkOrbi
     kept = np.unique(near)
     gpu_of = np.searchsorted(kept, near).astype(np.int32)
     peer = rows.peer[kept]
-    mirror = group.moved(kept[:, None], there[peer], -1)  # whose operand, in the memory of the orbit's first rank, this is
+    mirror = group.moved(
+        kept[:, None], there[peer], -1
+    )  # whose operand, in the memory of the orbit's first rank, this is
     address = rows.address[mirror, np.arange(peer.shape[1])[None, :]]
     program, operand_peer = simulated_program(system.program, rows, kept, gpu_of, peer, address)
     graph = kernel_tasks(program)

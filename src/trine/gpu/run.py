@@ -101,6 +101,8 @@ def run_gpus(
     """
     _check_arguments(program, cluster, group, model, fold, engine)
     if graph is None:
+        if not program.num_kernels:
+            raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
         graph = kernel_tasks(program)
         task_kernel = np.arange(program.num_kernels, dtype=np.int32)
     elif task_kernel is None:

@@ -149,8 +149,6 @@ def _kernels(program: GpuProgram) -> Fault | None:
         return Fault(f"must be for 1 to {MAX_RANKS} ranks, got {program.num_ranks}")
     if program.line_bytes < 1 or program.payload_bytes < 0:
         return Fault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
-    if program.num_kernels == 0:
-        return Fault("has no kernel")
     for values, low, high, what in (
         (program.kernel_rank, 0, program.num_ranks - 1, "the rank"),
         (program.kernel_wavefronts, 1, 2**15, "the number of wavefronts of a workgroup"),

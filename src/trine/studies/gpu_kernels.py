@@ -216,4 +216,3 @@ def _draft(
         unroll=max(1, waiting // wavefronts) if protocol == LL else 4 * accesses,
     )
     return Draft(name, options)
-

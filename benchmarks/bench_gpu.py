@@ -1,0 +1,157 @@
+"""How fast is the load-store level? Events a second, memory, folded against unfolded, start-up cold and warm.
+
+Run: python benchmarks/bench_gpu.py [--only WORD] [--first-compile]
+Every row is a fresh process with cached kernels, on the paper's GPU (astra3-generic). "run" is the compiled loop and its tables
+alone, in CPU time of its thread, which other work on the machine stretches least; events a second are of that. "process" has
+Python's start and imports in it. An event is one hop of one request, or something that a wavefront, CU or dispatcher does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+MIB = 1 << 20
+TRINE = str(Path(sys.executable).with_name("trine"))
+COMMAND = "collective all_gather --cluster astra3-generic --gpus 8 --size 1M --fidelity loadstore"
+COMMAND_MOST_S = 1.5
+LEAST_EVENTS_PER_S = 10e6
+
+
+class Case(NamedTuple):
+    """An all-gather: its GPUs, output, and the most seconds that the process should take; None: no target."""
+
+    gpus: int
+    size_bytes: int
+    algorithm: str = "put"
+    fold: str = "auto"
+    most_s: float | None = None
+
+
+CASES = {
+    "16 GPUs, 16 MiB, unfolded": Case(16, 16 * MIB, fold="off", most_s=10),
+    "16 GPUs, 16 MiB, folded": Case(16, 16 * MIB),
+    "16 GPUs, 16 MiB, get, unfolded": Case(16, 16 * MIB, "get", "off"),
+    "128 GPUs, 256 MiB, folded": Case(128, 256 * MIB, most_s=20),
+    "128 GPUs, 16 MiB, folded": Case(128, 16 * MIB),
+    "8 GPUs, 1 MiB, unfolded": Case(8, MIB, fold="off"),
+}
+
+
+class Measured(NamedTuple):
+    """Of one process: wall and CPU seconds, of the run alone, peak GiB, events, GPUs simulated, simulated time."""
+
+    wall_s: float
+    cpu_s: float
+    run_s: float
+    peak_gib: float
+    events: int
+    simulated: int
+    end_ps: int
+
+
+def run_here(name: str) -> None:
+    """Run one case and print what the parent cannot see; a tiny run before it loads the cached kernels."""
+    from trine.cluster import load_cluster
+    from trine.collectives.kernels.build import build_kernel
+    from trine.gpu.presets import gpu_model_of
+    from trine.gpu.run import run_gpus
+
+    case = CASES[name]
+    cluster = load_cluster("astra3-generic", gpus=case.gpus)
+    group = cluster.gpus
+    model = gpu_model_of(cluster, group)
+    run_gpus(build_kernel("all_gather", case.gpus, 1, workgroups=1), cluster, group, model)
+    program = build_kernel("all_gather", case.gpus, case.size_bytes, algorithm=case.algorithm)
+    began = time.thread_time()
+    found = run_gpus(program, cluster, group, model, fold=case.fold)
+    run_s = time.thread_time() - began
+    row = {"run_s": run_s, "events": found.gpu.num_events, "simulated": found.fold.classes, "end_ps": found.end_ps}
+    print(json.dumps(row))
+
+
+def timed(command: list[str], cache: str | None = None) -> tuple[float, float, float, str]:
+    """Wall and CPU seconds, peak GiB and output of a process; ``cache``: a folder for compiled kernels of its own."""
+    environment = os.environ | ({} if cache is None else {"NUMBA_CACHE_DIR": cache})
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    text = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall_s = time.perf_counter() - began
+    if os.waitstatus_to_exitcode(status):
+        raise SystemExit(f"{' '.join(command)} failed")
+    return wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, text
+
+
+def measure(name: str) -> Measured:
+    """Run one case in a process of its own."""
+    wall_s, cpu_s, peak_gib, text = timed([sys.executable, __file__, "--run", name])
+    return Measured(wall_s=wall_s, cpu_s=cpu_s, peak_gib=peak_gib, **json.loads(text.splitlines()[-1]))
+
+
+def show(name: str, found: Measured) -> None:
+    """One row of the table."""
+    target = "" if CASES[name].most_s is None else f"< {CASES[name].most_s:g} s"
+    print(
+        f"{name:32} {found.wall_s:7.2f} {found.cpu_s:6.2f} {target:>7} {found.run_s:6.2f} {found.events / 1e6:9.2f} "
+        f"{found.events / found.run_s / 1e6:7.1f} {found.simulated:5} {found.peak_gib:5.2f} {found.end_ps / 1e6:10.2f}",
+        flush=True,
+    )
+
+
+def compare(measured: dict[str, Measured]) -> None:
+    """What the rows say together."""
+    whole, folded = measured.get("16 GPUs, 16 MiB, unfolded"), measured.get("16 GPUs, 16 MiB, folded")
+    if whole is not None:
+        rate = whole.events / whole.run_s
+        print(f"full model, unfolded: {rate / 1e6:.1f} million events a second (>= {LEAST_EVENTS_PER_S / 1e6:g})")
+    if whole is not None and folded is not None:
+        same = "the same" if whole.end_ps == folded.end_ps else "ANOTHER"
+        ratio = whole.run_s / folded.run_s
+        print(f"16 GPUs folded: {ratio:.1f} times faster than unfolded, and {same} simulated time")
+
+
+def command(cold: bool) -> None:
+    """The whole process of a small collective; ``cold``: also with nothing compiled."""
+    words = [TRINE, *COMMAND.split()]
+    timed(words)
+    wall_s, cpu_s, peak_gib, _ = min(timed(words) for _ in range(3))
+    print(f"trine {COMMAND}: {wall_s:.2f} s, CPU {cpu_s:.2f} s, {peak_gib:.2f} GiB (< {COMMAND_MOST_S:g} s)")
+    if cold:
+        with tempfile.TemporaryDirectory() as cache:
+            wall_s, cpu_s, _, _ = timed(words, cache)
+        print(f"the same with nothing compiled yet: {wall_s:.1f} s, CPU {cpu_s:.1f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default="", help="rows that contain this word")
+    parser.add_argument("--first-compile", action="store_true", help="also how long the first compilation takes")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.run is not None:
+        run_here(options.run)
+        return
+    print(
+        f"{'':32} {'process':>7} {'CPU':>6} {'target':>7} {'run':>6} {'M events':>9} {'M/s':>7} {'GPUs':>5} {'GiB':>5} "
+        f"{'simulated us':>10}"
+    )
+    measured = {}
+    for name in (name for name in CASES if options.only in name):
+        measured[name] = measure(name)
+        show(name, measured[name])
+    compare(measured)
+    if not options.only:
+        command(options.first_compile)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Every published time of a communication kernel that comes with trine, against the load-store level.
+
+Run: python benchmarks/gpu_fine_grained.py [--largest 16M] [--series NAME]
+Of the judged series also the best of one and two steps, whatever was measured; of MI300X what no measured size is known for.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from trine.collectives.sizes import parse_size
+from trine.studies.gpu_measured import ONE_AND_TWO_SHOT, STANDS, chosen, compare, median_error, predicted_ps, table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--largest", default="16M", help="leave out larger sizes [16M]")
+    parser.add_argument("--series", action="append", help="only this; may be repeated")
+    options = parser.parse_args()
+    largest = parse_size(options.largest, "--largest")
+    print(table(compare(chosen(options.series, largest))))
+    if options.series:
+        return
+    judged = compare(chosen([name for name, stand in STANDS.items() if stand.judged], largest), ONE_AND_TWO_SHOT)
+    print("\nthe judged series against the best of one and two steps, whatever was measured:")
+    print(table(judged).splitlines()[0])
+    print("\n".join(line for line in table(judged).splitlines() if line.startswith("8x H100")))
+    print(f"median of |error| {median_error(judged):.1%}")
+    print("\n8 x MI300X, all-reduce; muiLLM's kernel is said to take 5 us, without its size:")
+    for size in (1 << 10, 16 << 10, 64 << 10):
+        times = [
+            predicted_ps(name, "mi300x-node", 8, size)[-1] / 1e6 for name in ("one-stage reads", "one-shot packets")
+        ]
+        print(f"{size >> 10:>6}K  one-stage reads {times[0]:6.2f} us  one-shot packets {times[1]:6.2f} us")
+
+
+if __name__ == "__main__":
+    main()

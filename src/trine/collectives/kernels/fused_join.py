@@ -1,0 +1,101 @@
+"""The unfused form: a kernel that computes, and behind it one that is a collective of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.draft import ALIGN_BYTES
+from trine.collectives.kernels.fused_options import TWOSHOT, FusedOptions
+from trine.collectives.kernels.fused_tiles import Grid
+from trine.model.gpuprogram import Buffer, GpuProgram
+
+Int64 = npt.NDArray[np.int64]
+
+
+def collective_kernel(options: FusedOptions, grid: Grid) -> GpuProgram:
+    """The collective that the result goes through: it moves the same lines as the fused kernel does.
+
+    Raises InputError as :func:`trine.collectives.kernels.build.build_kernel`.
+    """
+    algorithm = f"{options.algorithm or 'put'}{'-put' if options.algorithm == TWOSHOT else ''}"
+    program = build_kernel(
+        options.kind.op,
+        options.num_ranks,
+        grid.chunks * grid.chunk_lines * options.line_bytes,
+        algorithm=algorithm,
+        workgroups=options.collective_workgroups,
+        wavefronts=options.wavefronts,
+        waits=options.waits,
+        line_bytes=options.line_bytes,
+    )
+    return program if options.only_rank is None else one_rank(program, options.only_rank)
+
+
+def one_rank(program: GpuProgram, rank: int) -> GpuProgram:
+    """The kernels of one rank alone, of a program whose kernels are one a rank, in their order."""
+    group = slice(int(program.kernel_ptr[rank]), int(program.kernel_ptr[rank + 1]))
+    op = slice(int(program.workgroup_ptr[group.start]), int(program.workgroup_ptr[group.stop]))
+    part = slice(int(program.operand_ptr[op.start]), int(program.operand_ptr[op.stop]))
+
+    def offsets(ptr: Int64, of: slice) -> Int64:
+        return ptr[of.start : of.stop + 1] - ptr[of.start]
+
+    return replace(
+        program,
+        kernel_rank=program.kernel_rank[rank : rank + 1],
+        kernel_wavefronts=program.kernel_wavefronts[rank : rank + 1],
+        kernel_names=program.kernel_names[rank : rank + 1],
+        kernel_ptr=offsets(program.kernel_ptr, slice(rank, rank + 1)),
+        workgroup_ptr=offsets(program.workgroup_ptr, group),
+        operand_ptr=offsets(program.operand_ptr, op),
+        **{name: getattr(program, name)[op] for name in _OPS},
+        **{name: getattr(program, name)[part] for name in _OPERANDS},
+    )
+
+
+def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: str) -> GpuProgram:
+    """The kernels of ``first``, then those of ``second``, in one memory.
+
+    same: buffers of ``second`` that are buffers of ``first``, by name; its others come behind. Semaphores likewise.
+    """
+    by_name = {buffer.name: buffer for buffer in first.buffers}
+    buffers = list(first.buffers)
+    moved = np.zeros(len(second.buffers), np.int64)
+    for i, buffer in enumerate(second.buffers):
+        if buffer.name in same:
+            moved[i] = by_name[same[buffer.name]].base - buffer.base
+            continue
+        end = max((b.base + b.size_bytes for b in buffers), default=0)
+        base = -(-end // ALIGN_BYTES) * ALIGN_BYTES
+        moved[i] = base - buffer.base
+        buffers.append(Buffer(name=buffer.name, base=base, size_bytes=buffer.size_bytes))
+    which = np.searchsorted([b.base for b in second.buffers], second.operand_address, "right") - 1
+    shift, labels = first.semaphores.shape[1], len(first.labels)
+    semaphore = np.where(second.operand_semaphore >= 0, second.operand_semaphore + shift, -1).astype(np.int32)
+    label = np.where(second.op_label >= 0, second.op_label + labels, -1).astype(np.int32)
+    second = replace(
+        second, operand_address=second.operand_address + moved[which], operand_semaphore=semaphore, op_label=label
+    )
+    joined = {c: np.concatenate([getattr(first, c), getattr(second, c)]) for c in (*_KERNELS, *_OPS, *_OPERANDS)}
+    for column in ("kernel_ptr", "workgroup_ptr", "operand_ptr"):
+        one, two = getattr(first, column), getattr(second, column)
+        joined[column] = np.append(one, two[1:] + one[-1])
+    return replace(
+        first,
+        **joined,
+        name=name,
+        semaphores=np.concatenate([first.semaphores, second.semaphores], axis=1),
+        buffers=tuple(buffers),
+        kernel_names=first.kernel_names + second.kernel_names,
+        labels=first.labels + second.labels,
+        payload_bytes=second.payload_bytes,
+    )
+
+
+_KERNELS = ("kernel_rank", "kernel_wavefronts")
+_OPS = ("op_kind", "op_amount", "op_unroll", "op_label")
+_OPERANDS = ("operand_role", "operand_rank", "operand_address", "operand_step", "operand_semaphore")

@@ -1,0 +1,96 @@
+"""How many lines fused kernels must read and write, and how many flags they send: closed forms of sizes and tiles."""
+
+from __future__ import annotations
+
+from trine.collectives.kernels.fused_options import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    EMBEDDING,
+    GEMV,
+    INDEX_BYTES,
+    ONESHOT,
+    REDUCE_SCATTER,
+    TWOSHOT,
+    FusedOptions,
+)
+from trine.collectives.kernels.fused_tiles import Grid, make_grid
+from trine.collectives.kernels.options import JOINT
+
+
+def expected_reads(options: FusedOptions) -> dict[str, int]:
+    """Buffer -> lines that each rank reads, all from its own memory. R x C tiles of the result, L lines in all:
+
+    A GEMV reads all rows of its matrix once and the vector for every tile; a GEMM all rows of A for every column of
+    tiles and all of B for every row of tiles; a table's lookups a row each, and 8 B of index each. Adding up reads L
+    lines of partial results of each rank (in one step), or as many in all (in two steps, and a reduce-scatter). Unfused
+    the result is read from memory, and in one step once for each peer and once more.
+    """
+    grid = make_grid(options)
+    return {**_computed(options, grid), **(_fused_reads if options.fused else _collective_reads)(options, grid)}
+
+
+def expected_writes(options: FusedOptions) -> dict[str, int]:
+    """Buffer -> lines that each rank writes, into all memories."""
+    grid = make_grid(options)
+    lines, ranks, op = grid.chunks * grid.chunk_lines, options.num_ranks, options.kind.op
+    output = grid.chunk_lines if op == REDUCE_SCATTER else lines
+    if not options.fused:
+        scratch = {} if op == ALL_TO_ALL else {"scratch": _sent(options, grid)}
+        return {"result": lines, **scratch, "output": output}
+    if op == ALL_TO_ALL:
+        return {"output": output}
+    return {"partials": lines * ranks if options.algorithm == ONESHOT else lines, "output": output}
+
+
+def expected_remote_writes(options: FusedOptions) -> dict[str, int]:
+    """Buffer -> lines that each rank writes into the memories of others. The same fused and unfused."""
+    grid = make_grid(options)
+    sent = _sent(options, grid)
+    if options.kind.op == ALL_TO_ALL:
+        return {"output": sent}
+    partials = {"partials" if options.fused else "scratch": sent}
+    return {**partials, "output": sent} if options.algorithm == TWOSHOT else partials
+
+
+def expected_flags(options: FusedOptions) -> tuple[int, int]:
+    """(flags that each fused kernel sends, acquires that it needs for those sent to it).
+
+    Raises ValueError for an unfused one, whose flags are the collective's.
+    """
+    if not options.fused:
+        raise ValueError("the collective of an unfused kernel has its own semaphores")
+    phases = 2 if options.algorithm == TWOSHOT else 1
+    crews, peers = make_grid(options).crews, options.num_ranks - 1
+    return phases * crews * peers, phases * crews * (1 if options.waits == JOINT else peers)
+
+
+def _computed(options: FusedOptions, grid: Grid) -> dict[str, int]:
+    """What computing reads."""
+    tiles_down, compute = grid.chunks * grid.tiles_down, options.kind.compute
+    if compute == EMBEDDING:
+        whole, rest = divmod(grid.height, grid.tall)
+        sizes = [grid.tall] * whole + ([rest] if rest else [])
+        indices = sum(-(-size * options.inner * INDEX_BYTES // options.line_bytes) for size in sizes)
+        return {"table": options.rows * options.inner * grid.width, "indices": grid.chunks * indices}
+    if compute == GEMV:
+        across = options.lines(options.cols)
+        return {"matrix": options.rows * across, "vector": tiles_down * across}
+    a, b = options.lines(options.inner), options.lines(options.cols)
+    return {"a": options.rows * a * grid.tiles_across, "b": options.inner * b * tiles_down}
+
+
+def _fused_reads(options: FusedOptions, grid: Grid) -> dict[str, int]:
+    return {} if options.kind.op == ALL_TO_ALL else {"partials": options.num_ranks * grid.chunk_lines}
+
+
+def _collective_reads(options: FusedOptions, grid: Grid) -> dict[str, int]:
+    """Each part that is sent is read for each peer, and the own one once."""
+    sent = _sent(options, grid)
+    scratch = {} if options.kind.op == ALL_TO_ALL else {"scratch": (options.num_ranks - 1) * grid.chunk_lines}
+    return {"result": sent + grid.chunk_lines, **scratch}
+
+
+def _sent(options: FusedOptions, grid: Grid) -> int:
+    """Lines of partial results, or of results, to others: a chunk to each (with one chunk: all of it)."""
+    assert options.kind.op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
+    return (options.num_ranks - 1) * grid.chunk_lines

@@ -1,0 +1,136 @@
+"""Which tiles of its result a fused kernel has, which workgroup computes each, and who waits for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.kernels.fused_options import EMBEDDING, GEMV, FusedOptions
+from trine.errors import InputError
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """The result of rank 0 in lines: ``chunks`` chunks of ``height`` x ``width`` lines, in tiles of at most ``tall`` x ``wide``.
+
+    A GEMV's result is one line wide: each line holds many rows. chunk_tiles: tiles of a chunk. crews: groups of
+    workgroups that exchange flags: crew f has the tiles f, f + crews, ... of every chunk. workgroups: crews where
+    each does all chunks, or one for each tile.
+    """
+
+    chunks: int
+    height: int
+    width: int
+    tall: int
+    wide: int
+    crews: int
+    workgroups: int
+
+    @property
+    def tiles_across(self) -> int:
+        return -(-self.width // self.wide)
+
+    @property
+    def tiles_down(self) -> int:
+        return -(-self.height // self.tall)
+
+    @property
+    def chunk_tiles(self) -> int:
+        return self.tiles_across * self.tiles_down
+
+    @property
+    def chunk_lines(self) -> int:
+        return self.height * self.width
+
+    @property
+    def tile_lines(self) -> int:
+        """Room for a tile."""
+        return min(self.tall, self.height) * min(self.wide, self.width)
+
+    @property
+    def one_each(self) -> bool:
+        """Whether each tile has a workgroup of its own."""
+        return self.workgroups == self.chunks * self.chunk_tiles
+
+    def workgroup(self, crew: Int64, chunk: Int64) -> Int64:
+        """Who computes a crew's tiles of a chunk: chunks of others first, so that their workgroups never wait for later ones."""
+        if not self.one_each:
+            return crew
+        return (chunk - 1) % self.chunks * self.chunk_tiles + crew
+
+
+def make_grid(options: FusedOptions) -> Grid:
+    """The tiles of a kernel.
+
+    Raises
+    ------
+    InputError: a number of workgroups that tiles cannot be dealt out to.
+    """
+    compute, tile = options.kind.compute, options.tile
+    height, width = options.chunk_rows, options.lines(options.cols)
+    tall, wide = tile[0], width
+    if compute == GEMV:
+        height, width, tall, wide = options.lines(height), 1, options.lines(tall), 1
+    elif compute != EMBEDDING:
+        wide = options.lines(tile[1])
+    tiles = -(-height // tall) * -(-width // wide)
+    given = options.workgroups
+    if given is not None and given > tiles and given != options.chunks * tiles:
+        total = f" or {options.chunks * tiles} (one a tile)" if options.chunks > 1 else ""
+        raise InputError(
+            f"the tiles of each chunk go to 1 to {tiles} workgroups{total}, got {given}", field="workgroups"
+        )
+    workgroups = options.chunks * tiles if given is None else given
+    return Grid(
+        chunks=options.chunks,
+        height=height,
+        width=width,
+        tall=tall,
+        wide=wide,
+        crews=min(workgroups, tiles),
+        workgroups=workgroups,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Tiles:
+    """Tiles of rank 0 as columns, int64[n]: chunk (of rank + chunk), number in it, crew, workgroup, its turn in the
+    workgroup, first line down and across, and how many lines of each."""
+
+    chunk: Int64
+    number: Int64
+    crew: Int64
+    workgroup: Int64
+    turn: Int64
+    down: Int64
+    across: Int64
+    tall: Int64
+    wide: Int64
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Tiles:
+        """Some of them."""
+        return Tiles(**{name: getattr(self, name)[chosen] for name in self.__slots__})
+
+
+def make_tiles(grid: Grid) -> Tiles:
+    """All tiles of rank 0. In a workgroup the tiles of other ranks' chunks come first, the own chunk last."""
+    chunk, number = (a.ravel() for a in np.mgrid[0 : grid.chunks, 0 : grid.chunk_tiles].astype(np.int64))
+    crew = number % grid.crews
+    per_chunk = -(-grid.chunk_tiles // grid.crews)
+    down = number // grid.tiles_across * grid.tall
+    across = number % grid.tiles_across * grid.wide
+    return Tiles(
+        chunk=chunk,
+        number=number,
+        crew=crew,
+        workgroup=grid.workgroup(crew, chunk),
+        turn=(chunk - 1) % grid.chunks * per_chunk + number // grid.crews,
+        down=down,
+        across=across,
+        tall=np.minimum(grid.tall, grid.height - down),
+        wide=np.minimum(grid.wide, grid.width - across),
+    )
