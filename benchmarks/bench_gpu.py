@@ -1,9 +1,10 @@
 """How fast is the load-store level? Events a second, memory, folded against unfolded, start-up cold and warm.
 
 Run: python benchmarks/bench_gpu.py [--only WORD] [--first-compile]
-Every row is a fresh process with cached kernels, on the paper's GPU (astra3-generic). "run" is the compiled loop and its tables
-alone, in CPU time of its thread, which other work on the machine stretches least; events a second are of that. "process" has
-Python's start and imports in it. An event is one hop of one request, or something that a wavefront, CU or dispatcher does.
+Every row is a fresh process with cached kernels, on the paper's GPU (astra3-generic). "run" is the compiled loop and
+its tables alone, in CPU time of its thread, which other work on the machine stretches least; events a second are of
+that. "process" has Python's start and imports in it. An event is one hop of one request, or something that a
+wavefront, CU or dispatcher does.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from gpu_cases import GB, Case, Programmer
 from gpu_random import RandomCase
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, SWITCH, Device, Wire, make_links
+from trine.cluster.parts import SWITCH, Device, Wire, make_links
 from trine.cluster.topologies import build_topology
 from trine.model.gpumodel import HASHED
-from trine.model.gpuprogram import ACQUIRE, COMPUTE, DATA_OPS, DMA, READ, READ_FLAGGED, RELEASE, WRITE_FLAGGED
+from trine.model.gpuprogram import ACQUIRE, COMPUTE, DATA_OPS, DMA, READ, READ_FLAGGED, WRITE_FLAGGED
 
 
 @dataclass
@@ -146,7 +146,9 @@ def relative_cluster(rng, ranks):
     if which == "torus":
         text = {4: "torus:2x2", 6: "torus:2x3", 8: str(rng.choice(["torus:2x4", "torus:2x2x2", "torus:4x2"]))}[ranks]
         cluster = build_topology(text, bandwidth, latency, ranks)
-        return cluster, cluster.grid
+        return replace(
+            cluster, routing=str(rng.choice(["shortest", "dimension-order", "dimension-order"]))
+        ), cluster.grid
     if which in ("full", "switch", "ring"):
         text = "full" if which == "ring" and ranks == 2 else str(which)
         return build_topology(text, bandwidth, latency, ranks), (ranks,)

@@ -85,7 +85,7 @@ def test_the_copies_move_without_races(kind):
 
 
 def _counting_words(program):
-    """Reads of counters and handles, which nobody has written in the program, become writes: the checker follows data."""
+    """Reads of counters and handles, which nobody writes in the program, become writes: the checker follows data."""
     loads = program.op_kind == LOAD
     first = program.operand_ptr[:-1][loads]
     role = program.operand_role.copy()

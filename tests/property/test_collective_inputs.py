@@ -18,6 +18,10 @@ TWO = "all_reduce --size 1K,1M,64M --cluster dgx-h100 --nodes 2"
 INLINE = "all_reduce --size 1K,1M --topology ring --gpus 4 --bandwidth 50GB/s --latency 1us"
 FAIR = "all_reduce --size 1M --cluster dgx-h100 --network fair"
 PHOTONIC = "all_to_all --size 1M --cluster wafer-a100-photonic"
+INSIDE = "all_reduce --size 64K --cluster dgx-h100 --gpus 4 --fidelity loadstore"
+LARGE = "all_gather --size 512K --cluster dgx-h100 --gpus 4 --fidelity loadstore --workgroups 1"
+FOLDED = "all_gather --size 256K --cluster astra3-generic --gpus 8 --fidelity loadstore"
+BOTH = "all_reduce --size 1K --cluster dgx-h100 --gpus 4 --compare-fidelity"
 PLANS = Path(__file__).parents[1] / "data" / "mscclpp"
 
 #: (base command, option to add)
@@ -59,7 +63,22 @@ MOVES = [
     (H100, "--explain"),
     (f"all_reduce --size 1M --cluster dgx-h100 --gpus 4 --algorithm {PLANS}/v1_v0.7.0_allreduce_ring_4gpu.json",
      "--protocol ll"),
+    (INSIDE.removesuffix(" --fidelity loadstore"), "--fidelity loadstore"),
+    (INSIDE, "--algorithm twoshot-get"),
+    (INSIDE, f"--algorithm {PLANS}/v2_HEAD_allreduce_allpairs_4gpu.json"),
+    (INSIDE, "--protocol ll"),
+    (INSIDE, "--workgroups 2"),
+    (INSIDE, "--wavefronts 2"),
+    (INSIDE, "--gpu-model astra3-generic"),
+    (INSIDE, "--gpus 2"),
+    (INSIDE, "--slow-link gpu0->nvswitch:0.1"),
+    (LARGE, "--unroll 2"),
+    (LARGE, "--max-outstanding 8"),
+    (FOLDED, "--arbitration fair"),
 ]  # fmt: skip
+
+#: (base command, option that must not change the answer)
+SAME = [(INSIDE, "--no-fold"), (FOLDED, "--verify-fold"), (INSIDE, "--fidelity loadstore")]
 
 #: (base command, option to add, a word of the refusal)
 REFUSED = [
@@ -116,7 +135,45 @@ REFUSED = [
     ("all_reduce --size 1M --cluster dgx-h100", "--plot {tmp}/x.png", "two sizes"),
     (H100, "--plot {tmp}/x.bmp", "x.bmp"),
     (H100, "--json {tmp}/no/where.json", "where.json"),
-]
+    (H100, "--fidelity loadstor", "loadstore"),
+    (H100, "--fidelity operator --compare-fidelity", "--compare-fidelity"),
+    *((H100, option, f"{option.split()[0]} belongs to --fidelity loadstore") for option in (
+        "--workgroups 4", "--wavefronts 4", "--unroll 4", "--max-outstanding 4", "--arbitration fair", "--no-fold",
+        "--gpu-model h100-sxm", "--verify-fold", "--plot-noc {tmp}/x.png", "--perfetto {tmp}/x.pftrace",
+    )),
+    *((INSIDE, option, option.split()[0]) for option in (
+        "--library nccl", "--launch graph", "--nvls", "--no-nvls", "--min-channels 4", "--max-channels 4",
+        "--network fair", "--explain",
+    )),
+    ("all_to_all_v --cluster dgx-h100 --fidelity loadstore", "--matrix {tmp}/m.csv", "--matrix"),
+    (INSIDE, "--circuit-setup 1ms", "circuits"),
+    (INSIDE, "--slow-link pcie0->host0:0.5", "--slow-link"),
+    (INSIDE, "--routing ecmp-hash", "--routing"),
+    (INSIDE.removesuffix(" --fidelity loadstore"), "--fidelity loadstore --nodes 2", "loads and stores"),
+    (INSIDE, "--verify-fold", "nothing to verify"),
+    ("all_reduce --size 1K --cluster mi300x-node --fidelity loadstore", "--link-down gpu0-gpu1", "loads and stores"),
+    (INSIDE, "--algorithm twoshto", "twoshot"),
+    (INSIDE, "--protocol none", "protocol"),
+    (INSIDE, "--protocol ll256", "ll128"),
+    (INSIDE, "--algorithm oneshot-get --protocol ll", "protocol"),
+    (INSIDE, f"--workgroups 4 --algorithm {PLANS}/v2_HEAD_allreduce_allpairs_4gpu.json", "workgroups"),
+    (INSIDE, f"--protocol ll --algorithm {PLANS}/v2_HEAD_allreduce_allpairs_4gpu.json", "protocol"),
+    (INSIDE, f"--algorithm {PLANS}/v1_v0.6.0_allreduce_nvls_8gpu.json", "8 ranks"),
+    (INSIDE, "--workgroups 0", "workgroups"),
+    (INSIDE, "--unroll 100000", "unroll"),
+    (INSIDE, "--arbitration fare", "fair"),
+    (INSIDE, "--no-fold --verify-fold", "--no-fold"),
+    (INSIDE, "--gpu-model h100-sxn", "h100-sxm"),
+    (INSIDE, "--plot {tmp}/x.png", "two sizes"),
+    ("broadcast --size 1K --cluster dgx-h100", "--fidelity loadstore", "broadcast"),
+    ("all_reduce --size 0 --cluster dgx-h100", "--fidelity loadstore", "1 byte"),
+    ("all_reduce --size 1K --cluster l40s-pcie", "--fidelity loadstore", "l40s"),
+    ("all_reduce --size 1K,2K --cluster dgx-h100 --fidelity loadstore", "--perfetto {tmp}/x.pftrace", "one size"),
+    ("all_reduce --size 1K,2K --cluster dgx-h100 --fidelity loadstore", "--plot-noc {tmp}/x.png", "one size"),
+    (BOTH, "--perfetto {tmp}/x.pftrace", "--compare-fidelity"),
+    (BOTH, "--explain", "--explain"),
+    ("all_reduce --size 1K,2K --cluster dgx-h100 --compare-fidelity", "--plot {tmp}/x.png", "--compare-fidelity"),
+]  # fmt: skip
 
 
 def run(command: str) -> tuple[int, str, str]:
@@ -149,6 +206,11 @@ def test_it_moves_the_answer(base: str, option: str) -> None:
         assert times(before) != times(after)
 
 
+@pytest.mark.parametrize(("base", "option"), SAME, ids=lambda text: str(text)[-60:])
+def test_it_does_not_move_the_answer(base: str, option: str) -> None:
+    assert times(answer(base)) == times(answer(f"{base} {option}"))
+
+
 @pytest.mark.parametrize(("base", "option", "word"), REFUSED, ids=lambda text: str(text)[-60:])
 def test_it_is_refused_by_name(base: str, option: str, word: str, tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("0,1\n1,0\n")
@@ -161,7 +223,9 @@ def test_it_is_refused_by_name(base: str, option: str, word: str, tmp_path: Path
 
 def test_no_option_is_missing_here() -> None:
     """An option that is added to the command has to be added above."""
-    tried = " ".join(f"{base} {option}" for base, option, *_ in [*MOVES, *REFUSED]).replace("--no-nvls", "--nvls")
+    tried = " ".join(f"{base} {option}" for base, option, *_ in [*MOVES, *SAME, *REFUSED]).replace(
+        "--no-nvls", "--nvls"
+    )
     for name in inspect.signature(collective).parameters:
         if name != "op":
             assert f"--{name.replace('_', '-')} " in tried + " ", name

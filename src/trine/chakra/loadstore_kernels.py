@@ -13,6 +13,7 @@ from trine.chakra.loadstore_message import message_program
 from trine.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.options import SIMPLE
 from trine.collectives.kernels.registry import known_kernels, known_ops
 from trine.errors import InputError, PlanError, nearest
@@ -24,13 +25,19 @@ from trine.model.program import Collective
 #: Buffers of kernels begin on multiples of this at least.
 ALIGN_BYTES = 1 << 20
 AUTO = "auto"
+WORKGROUPS = 32
+#: Packets of smaller dmas do not spread over all ways to a peer.
+DMA_BYTES = 1 << 16
+#: What ``auto`` is for groups that NICs join: loads do not cross those.
+_APART = {"all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelChoices:
     """What kernels of a job look like.
 
-    workgroups: of the kernels of collectives and messages; wavefronts: of such a workgroup. protocol: of collectives.
+    workgroups: of the kernels of collectives and messages, None: WORKGROUPS, for groups that NICs join so few that each
+    dma has DMA_BYTES; wavefronts: of such a workgroup. protocol: of collectives.
     algorithms: collective -> one of :func:`known_kernels`; not named: what the traces say, where a kernel is called so,
     else ``auto``. compute_workgroups, compute_wavefronts: of compute nodes; None: one workgroup for each compute unit.
     compute_traffic: whether compute nodes move their tensors.
@@ -40,7 +47,7 @@ class KernelChoices:
     InputError: a number below 1, a collective or an algorithm that has no kernel.
     """
 
-    workgroups: int = 32
+    workgroups: int | None = None
     wavefronts: int = 8
     protocol: str = SIMPLE
     algorithms: Mapping[str, str] = field(default_factory=dict)
@@ -62,6 +69,12 @@ class KernelChoices:
                     f"{op} has no kernel {algorithm!r}{nearest(algorithm, (*known, AUTO))}", field="algorithms"
                 )
 
+    def groups(self, dma_bytes: int | None = None) -> int:
+        """Workgroups of a communication kernel; ``dma_bytes``: what all of them together hand to the copy engine at once."""
+        if self.workgroups is not None:
+            return self.workgroups
+        return WORKGROUPS if dma_bytes is None else max(1, min(WORKGROUPS, dma_bytes // DMA_BYTES))
+
     def shape(self, model: GpuModel) -> ComputeShape:
         """Of compute kernels."""
         groups = model.num_cus if self.compute_workgroups is None else self.compute_workgroups
@@ -77,7 +90,7 @@ class Kernels:
         self._num_kernels = 0
         self._address = 0
         self._semaphores = [0] * num_ranks
-        self._collectives: dict[tuple[str, int, int, str], GpuProgram] = {}
+        self._collectives: dict[tuple[str, int, int, str, frozenset[tuple[int, int]]], GpuProgram] = {}
         self._messages: dict[tuple[int, bool], GpuProgram] = {}
         self._crosses: dict[tuple[int, int], bool] = {}
         #: what the user should know, each once
@@ -111,51 +124,42 @@ class Kernels:
 
         Raises
         ------
-        PlanError: a kind without kernels, no bytes, or members that loads and stores do not reach.
+        PlanError: a kind without kernels, or no bytes. InputError: loads or flags for a group that NICs join.
         """
-        self._check(step, ranks)
-        algorithm = self._algorithm(step)
-        key = step.kind, len(ranks), step.size_bytes, algorithm
+        _check(step)
+        size = len(ranks)
+        apart = frozenset(
+            (i, j) for i in range(size) for j in range(size) if i != j and self.crosses(ranks[i], ranks[j])
+        )
+        key = step.kind, size, step.size_bytes, self._algorithm(step, bool(apart)), apart
         if key not in self._collectives:
-            self._collectives[key] = build_kernel(
-                step.kind,
-                len(ranks),
-                step.size_bytes,
-                algorithm=algorithm,
-                workgroups=self._choices.workgroups,
-                wavefronts=self._choices.wavefronts,
-                protocol=self._choices.protocol,
-                line_bytes=self._model.line_bytes,
-            )
+            self._collectives[key] = self._build(*key)
         program = self._collectives[key]
-        return self.add(program, ranks, step.kind), program.name.partition("/")[2] or algorithm
+        return self.add(program, ranks, step.kind), program.name.partition("/")[2]
 
-    def _check(self, step: Collective, ranks: tuple[int, ...]) -> None:
-        if step.kind not in known_ops():
-            raise PlanError(
-                f"{step.kind} has no kernel at the load-store level, which knows {', '.join(known_ops())}: run these "
-                "traces with --fidelity operator"
-            )
-        if step.size_bytes < 1:
-            raise PlanError(f"a {step.kind} of 0 bytes has nothing to load or store: --fidelity operator")
-        for source in ranks:
-            for target in ranks:
-                if source != target and self.crosses(source, target):
-                    raise PlanError(
-                        f"the group of a {step.kind} has ranks {source} and {target}, which NICs join: its kernels "
-                        "load and store, and that stays inside a scale-up domain. Run these traces with --fidelity "
-                        "operator, or on a cluster with one scale-up domain"
-                    )
+    def _build(
+        self, kind: str, num_ranks: int, size_bytes: int, algorithm: str, apart: frozenset[tuple[int, int]]
+    ) -> GpuProgram:
+        program = build_kernel(
+            kind,
+            num_ranks,
+            size_bytes,
+            algorithm=algorithm,
+            workgroups=self._choices.groups(size_bytes // num_ranks if apart else None),
+            wavefronts=self._choices.wavefronts,
+            protocol=self._choices.protocol,
+            line_bytes=self._model.line_bytes,
+        )
+        return through_nics(program, lambda i, j: (i, j) in apart) if apart else program
 
-    def _algorithm(self, step: Collective) -> str:
-        chosen = self._choices.algorithms.get(step.kind)
-        if chosen is not None:
-            return chosen
-        if step.algorithm is not None and step.algorithm in known_kernels(step.kind):
-            return step.algorithm
-        if step.algorithm is not None:
-            self.notes[f"the traces run {step.kind} by {step.algorithm!r}, which is no kernel: auto is taken"] = None
-        return AUTO
+    def _algorithm(self, step: Collective, is_apart: bool) -> str:
+        chosen = self._choices.algorithms.get(step.kind, step.algorithm)
+        if chosen not in (None, AUTO, *known_kernels(step.kind)):
+            self.notes[f"the traces run {step.kind} by {chosen!r}, which is no kernel: auto is taken"] = None
+            chosen = AUTO
+        if chosen in (None, AUTO):
+            return _APART[step.kind] if is_apart else AUTO
+        return str(chosen)
 
     def message(self, source: int, target: int, size_bytes: int) -> int:
         """Kernels of a message: the number of the sender's, that of the receiver's is the next."""
@@ -163,7 +167,7 @@ class Kernels:
         if (size_bytes, through_nic) not in self._messages:
             self._messages[size_bytes, through_nic] = message_program(
                 size_bytes,
-                workgroups=self._choices.workgroups,
+                workgroups=self._choices.groups(),
                 wavefronts=self._choices.wavefronts,
                 line_bytes=self._model.line_bytes,
                 through_nic=through_nic,
@@ -182,6 +186,16 @@ class Kernels:
     def program(self, name: str) -> GpuProgram:
         """All of it. Raises InputError where nothing was added, or it is too much."""
         return join_programs(self._parts, self._num_ranks, name)
+
+
+def _check(step: Collective) -> None:
+    if step.kind not in known_ops():
+        raise PlanError(
+            f"{step.kind} has no kernel at the load-store level, which knows {', '.join(known_ops())}: run these "
+            "traces with --fidelity operator"
+        )
+    if step.size_bytes < 1:
+        raise PlanError(f"a {step.kind} of 0 bytes has nothing to load or store: --fidelity operator")
 
 
 def memory_end(program: GpuProgram) -> int:

@@ -6,6 +6,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trine.cli.chakra_loadstore import (
+    ComputeWavefrontsOption,
+    ComputeWorkgroupsOption,
+    EngineOption,
+    InsideOption,
+    LoadstoreOptions,
+    NoTrafficOption,
+    ProtocolOption,
+    WavefrontsOption,
+    WorkgroupsOption,
+    end_loadstore,
+    is_loadstore,
+    report_loadstore,
+    run_loadstore,
+)
+from trine.cli.loadstore import (
+    ArbitrationOption,
+    FidelityOption,
+    GpuModelOption,
+    OutstandingOption,
+    PlotNocOption,
+    UnrollOption,
+)
 from trine.cli.machine import (
     BandwidthOption,
     ClusterOption,
@@ -22,8 +45,10 @@ from trine.errors import InputError
 from trine.units import format_bytes
 
 if TYPE_CHECKING:
-    from trine.chakra import ChakraFiles, Roofline
+    from trine.chakra import ChakraFiles, ChakraTrace, Roofline
+    from trine.cluster import Cluster
     from trine.model.program import Job
+    from trine.results import Result
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,27 +76,46 @@ def run(
     memory: Annotated[Text, typer.Option(help='Memory bandwidth of the roofline: "3350 GB/s".')] = None,
     network: Annotated[Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links.")] = None,
     collective_costs: Annotated[
-        str, typer.Option(metavar="auto|links|library", help="What messages cost besides the links.")
-    ] = "auto",
+        Text, typer.Option(metavar="auto|links|library", help="What messages cost besides the links [auto].")
+    ] = None,
     algorithm: Annotated[Text, typer.Option(help="Algorithms of collectives, e.g. all_reduce=ring.")] = None,
+    fidelity: FidelityOption = None,
+    gpu_model: GpuModelOption = None,
+    workgroups: WorkgroupsOption = None,
+    wavefronts: WavefrontsOption = None,
+    protocol: ProtocolOption = None,
+    unroll: UnrollOption = None,
+    max_outstanding: OutstandingOption = None,
+    arbitration: ArbitrationOption = None,
+    compute_workgroups: ComputeWorkgroupsOption = None,
+    compute_wavefronts: ComputeWavefrontsOption = None,
+    no_compute_traffic: NoTrafficOption = False,
+    engine: EngineOption = None,
     json: Json = None,
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
+    inside_perfetto: InsideOption = None,
+    plot_noc: PlotNocOption = None,
     parquet: Annotated[Text, typer.Option(help="Write all records to this folder.")] = None,
     timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
     """Simulate the Chakra traces of all ranks on a cluster, rank i on its i-th GPU."""
-    from trine.chakra import read_chakra, simulate_chakra
+    from trine.chakra import read_chakra
     from trine.cli.layout import algorithm_pairs
     from trine.cli.machine import MachineOptions, job_machine
     from trine.cli.train import write_files
-    from trine.network.models import is_compiled
 
+    inside = LoadstoreOptions(
+        gpu_model=gpu_model, workgroups=workgroups, wavefronts=wavefronts, protocol=protocol, unroll=unroll,
+        max_outstanding=max_outstanding, arbitration=arbitration, compute_workgroups=compute_workgroups,
+        compute_wavefronts=compute_wavefronts, no_compute_traffic=no_compute_traffic, engine=engine,
+        inside_perfetto=inside_perfetto, plot_noc=plot_noc,
+    )  # fmt: skip
+    loadstore = is_loadstore(fidelity, inside, {"--network": network, "--collective-costs": collective_costs})
+    algorithms = dict(algorithm_pairs(algorithm)) if algorithm is not None else {}
     trace = read_chakra(
-        prefix,
-        comm_groups=comm_groups,
-        roofline=_roofline(peak, memory),
-        algorithms=dict(algorithm_pairs(algorithm)) if algorithm is not None else None,
-    )
+        prefix, comm_groups=comm_groups, roofline=_roofline(peak, memory),
+        algorithms=None if loadstore else algorithms,
+    )  # fmt: skip
     machine, warnings = job_machine(
         trace.num_ranks,
         MachineOptions(
@@ -82,20 +126,35 @@ def run(
     )  # fmt: skip
     if machine is None:
         raise InputError("no machine was described: --cluster NAME or FILE, or --topology with --bandwidth")
+    if loadstore:
+        found = run_loadstore(trace, machine, inside, algorithms, warnings)
+        report_loadstore(found, inside, json)
+        write_files(found, perfetto, parquet, timeline)
+        end_loadstore(found)
+        return
+    result = _run_operator(trace, machine, network, collective_costs, warnings)
+    show(result.summary(), json)
+    write_json(result.to_json(), json)
+    write_files(result, perfetto, parquet, timeline)
+
+
+def _run_operator(
+    trace: ChakraTrace, machine: Cluster, network: Text, collective_costs: Text, warnings: list[str]
+) -> Result:
+    from trine.chakra import simulate_chakra
+    from trine.network.models import is_compiled
+
     with ProgressLine() as progress:
-        result = simulate_chakra(
+        return simulate_chakra(
             trace,
             machine,
             network=network,
-            collective_costs=collective_costs,
+            collective_costs=collective_costs or "auto",
             engine="compiled" if network is None or is_compiled(network) else "reference",
             progress=progress,
             on_compile=progress.compiling,
             warnings=tuple(warnings),
         )
-    show(result.summary(), json)
-    write_json(result.to_json(), json)
-    write_files(result, perfetto, parquet, timeline)
 
 
 @app.command()

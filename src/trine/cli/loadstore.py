@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     from trine.collectives.loadstore import FidelityAnswer, LoadStoreAnswer, LoadStoreOptions
     from trine.model.collective import CollectiveOptions
 
-_PANEL = "Load by load, store by store (--fidelity loadstore)"
+PANEL = "Load by load, store by store (--fidelity loadstore)"
 LEVELS = ("operator", "loadstore")
 #: Options of the command, as people write them.
 _COMPARE = "--compare-fidelity"
 
 FidelityOption = Annotated[
     str | None,
-    typer.Option(metavar="operator|loadstore", help="How closely it is looked at [operator].", rich_help_panel=_PANEL),
+    typer.Option(metavar="operator|loadstore", help="How closely it is looked at [operator].", rich_help_panel=PANEL),
 ]
 CompareOption = Annotated[
-    bool, typer.Option(_COMPARE, help="Both levels, and where they differ.", rich_help_panel=_PANEL)
+    bool, typer.Option(_COMPARE, help="Both levels, and where they differ.", rich_help_panel=PANEL)
 ]
-WorkgroupsOption = Annotated[int | None, typer.Option(help="Of each GPU [32].", rich_help_panel=_PANEL)]
+WorkgroupsOption = Annotated[int | None, typer.Option(help="Of each GPU [32].", rich_help_panel=PANEL)]
 WavefrontsOption = Annotated[
-    int | None, typer.Option(help="Of a workgroup [8, of a plan as it says].", rich_help_panel=_PANEL)
+    int | None, typer.Option(help="Of a workgroup [8, of a plan as it says].", rich_help_panel=PANEL)
 ]
 UnrollOption = Annotated[
-    int | None, typer.Option(help="Requests of a wavefront in flight [the GPU model's].", rich_help_panel=_PANEL)
+    int | None, typer.Option(help="Requests of a wavefront in flight [the GPU model's].", rich_help_panel=PANEL)
 ]
 OutstandingOption = Annotated[
-    int | None, typer.Option(help="Requests of a CU in flight [the GPU model's].", rich_help_panel=_PANEL)
+    int | None, typer.Option(help="Requests of a CU in flight [the GPU model's].", rich_help_panel=PANEL)
 ]
 ArbitrationOption = Annotated[
     str | None,
-    typer.Option(metavar="fifo|fair", help="Of control and data at ports [the GPU model's].", rich_help_panel=_PANEL),
+    typer.Option(metavar="fifo|fair", help="Of control and data at ports [the GPU model's].", rich_help_panel=PANEL),
 ]
 GpuModelOption = Annotated[
-    str | None, typer.Option(help="Inside of the GPUs: name or file [the cluster's GPU].", rich_help_panel=_PANEL)
+    str | None, typer.Option(help="Inside of the GPUs: name or file [the cluster's GPU].", rich_help_panel=PANEL)
 ]
-NoFoldOption = Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.", rich_help_panel=_PANEL)]
+NoFoldOption = Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.", rich_help_panel=PANEL)]
 VerifyFoldOption = Annotated[
-    bool, typer.Option("--verify-fold", help="Run both ways and compare everything.", rich_help_panel=_PANEL)
+    bool, typer.Option("--verify-fold", help="Run both ways and compare everything.", rich_help_panel=PANEL)
 ]
 PlotNocOption = Annotated[
-    str | None, typer.Option(help="Draw how busy the NoC is (PNG, SVG); needs trine[plot].", rich_help_panel=_PANEL)
+    str | None, typer.Option(help="Draw how busy the NoC is (PNG, SVG); needs trine[plot].", rich_help_panel=PANEL)
 ]
 PerfettoOption = Annotated[
-    str | None, typer.Option(help="Write a timeline for https://ui.perfetto.dev.", rich_help_panel=_PANEL)
+    str | None, typer.Option(help="Write a timeline for https://ui.perfetto.dev.", rich_help_panel=PANEL)
 ]
 
 

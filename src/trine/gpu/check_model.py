@@ -35,6 +35,20 @@ def check_model(model: GpuModel, file: object = None) -> GpuModel:
     return model
 
 
+def check_numbers(model: GpuModel) -> GpuModel:
+    """The model itself, if every number of it can be: what a simulation needs, whatever the model is for.
+
+    Raises
+    ------
+    SpecError: names the model and the field.
+    """
+    for problem in (_ranges(model), _mesh(model)):
+        if problem is not None:
+            field, message = problem
+            raise SpecError(message, file=f"GPU model {model.name!r}", field=field)
+    return model
+
+
 Problem = tuple[str, str] | None
 
 
@@ -67,15 +81,25 @@ def _network(model: GpuModel) -> Problem:
             if size:
                 return f"noc.{name}", f"a crossbar has no {name}; they go with 'kind: mesh'"
         return None
+    missing = _mesh(model)
+    if missing is not None:
+        return missing
+    channels, ports = edge_routers(noc.rows, noc.cols)
+    return _spread("memory.channels", model.memory.num_channels, channels, "top and bottom row") or _spread(
+        "ports.count", model.ports.count, ports, "left and right column"
+    )
+
+
+def _mesh(model: GpuModel) -> Problem:
+    noc = model.noc
+    if noc.kind == CROSSBAR:
+        return None
     for name, size in (("rows", noc.rows), ("cols", noc.cols)):
         if size < 1:
             return f"noc.{name}", "is missing: a mesh has 'rows' and 'cols'"
     if noc.rows * noc.cols > MAX_COUNT:
         return "noc.rows", f"{noc.rows} x {noc.cols} routers are more than {MAX_COUNT}"
-    channels, ports = edge_routers(noc.rows, noc.cols)
-    return _spread("memory.channels", model.memory.num_channels, channels, "top and bottom row") or _spread(
-        "ports.count", model.ports.count, ports, "left and right column"
-    )
+    return None
 
 
 def edge_routers(rows: int, cols: int) -> tuple[int, int]:

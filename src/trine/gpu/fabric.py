@@ -15,7 +15,6 @@ from trine.errors import InputError
 from trine.gpu.distances import distance, rank_grid
 from trine.model.gpumodel import HASHED, GpuModel
 
-
 Int64 = npt.NDArray[np.int64]
 
 
@@ -46,10 +45,10 @@ class Fabric:
 
     @cached_property
     def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """Of scale-up links: their number among those out of their source, and into their target; and out of each device.
+        """Of scale-up links: their number among those out of their source, and into their target; how many leave a device.
 
-        A GPU numbers its links by how far away the rank at the other end is, then those to anything else, as the cluster
-        lists them; so what port leads to the next rank does not depend on which rank a GPU is.
+        A GPU numbers its links by how far away the rank at the other end is, then those to anything else, as the
+        cluster lists them; so what port leads to the next rank does not depend on which rank a GPU is.
         """
         table, ranks = self.cluster.link_table, len(self.group)
         rank_of = np.full(len(self.cluster.devices), -1, np.int64)

@@ -1,4 +1,4 @@
-"""What relabelling the ranks does to the links between them: each must move, to one that is alike, everywhere the same way."""
+"""What relabelling the ranks does to the links between them: each must move, to one alike, on all routes the same way."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def link_orbits(
         return None, LinkOrbits(system.link_image)
     group = np.array(system.fabric.group, np.int64)
     ptr, links = cluster.routes(group[pairs // system.num_ranks], group[pairs % system.num_ranks])
-    used = np.unique(links)
+    used: Int64 = np.unique(links).astype(np.int64)
     why = _homeless(system, used)
     if why is not None:
         return why, None
@@ -61,7 +61,7 @@ def _pairs(system: GpuSystem, rows: Rows) -> Int64:
 
 
 def _homeless(system: GpuSystem, used: Int64) -> str | None:
-    """A link between switches is nobody's: which of two messages that come to it at once is first depends on their ranks."""
+    """A link between switches is nobody's: who is first of two that come to it at once depends on their ranks."""
     alone = used[system.link_home[used] < 0]
     if not len(alone):
         return None
@@ -93,8 +93,8 @@ def _moved_links(
         one, two = cluster.link_names[int(used[found[source[clash[0]]]])], cluster.link_names[int(there[clash[0]])]
         name = cluster.link_names[int(links[clash[0]])]
         return (
-            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of them and "
-            f"{two!r} on another"
+            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of them "
+            f"and {two!r} on another"
         ), None
     why = _unlike(system, used, used[found], by, moved)
     return why, None if why is not None else found

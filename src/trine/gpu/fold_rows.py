@@ -20,8 +20,8 @@ class Rows:
     """Everything that rank r runs in row r, in the order of its kernels.
 
     kernels, workgroups, operations, operands: int64[ranks, m], their numbers in the program. op_kind: int8[ranks, ops].
-    operand_op: int64[ranks, operands], the operation (of its rank) that each belongs to. peer, address, semaphore, step:
-    int64[ranks, operands]. is_dma, has_lines: bool[ranks, operands]; lines: int64[ranks, operands], where it has.
+    operand_op: int64[ranks, operands], the operation (of its rank) that each belongs to. peer, address, semaphore,
+    step: int64[ranks, operands]. is_dma, has_lines: bool[ranks, operands]; lines: int64[ranks, operands], where it has.
     """
 
     program: GpuProgram

@@ -28,8 +28,8 @@ def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: 
         if len(bad):
             at = tuple(bad[0].tolist())
             raise SimulationError(
-                f"folded and unfolded differ in {what}, first at {at}: {a[at]} and {b[at]} ({len(bad)} of {a.size} differ); "
-                "please report this"
+                f"folded and unfolded differ in {what}, first at {at}: {a[at]} and {b[at]} "
+                f"({len(bad)} of {a.size} differ); please report this"
             )
 
 

@@ -1,9 +1,10 @@
 """Which GPUs of a load-store run provably behave alike, so that one of them is simulated for all.
 
-Queues are first come first served here, so ranks that merely see the same classes everywhere are not enough: there must be a
-group of relabellings of the ranks (translations of the ring or grid that they form) that moves every rank and every link,
-and under which programs, addresses, ports and ways, routes and tie-breaks depend on relative rank only. Then the GPU of one rank of
-each orbit is simulated; what it sends to a peer comes back to the orbit's own GPU as its mirror image (docs/design/folding.md).
+Queues are first come first served here, so ranks that merely see the same classes everywhere are not enough: there must
+be a group of relabellings of the ranks (translations of the ring or grid that they form) that moves every rank and every
+link, and under which programs, addresses, ports and ways, routes and tie-breaks depend on relative rank only. Then the
+GPU of one rank of each orbit is simulated; what it sends to a peer comes back to the orbit's own GPU as its mirror image
+(docs/design/folding.md).
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
 
 
 def _broken_by(system: GpuSystem, rows: Rows, group: Translations) -> tuple[int, str | None, LinkOrbits | None]:
-    """What is not the same under ``group``, and how many checks it has passed; or, where nothing is, the orbits of the links."""
+    """How many checks ``group`` passes, and what is not the same under it; where all is, the orbits of the links."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     there, near = group.split(ranks)
     reason = _programs(system, rows, group, there, near)
@@ -141,8 +142,8 @@ def _programs(system: GpuSystem, rows: Rows, group: Translations, there: Int64, 
         operand = int(np.flatnonzero(peers[rank] != peers[near[rank]])[0])
         where = _where(system, rows, rank, operand)
         return (
-            f"peers depend on the absolute rank: {where} means rank {rows.peer[rank, operand]}, on rank {near[rank]} the same "
-            f"operand means rank {rows.peer[near[rank], operand]}"
+            f"peers depend on the absolute rank: {where} means rank {rows.peer[rank, operand]}, on rank {near[rank]} the "
+            f"same operand means rank {rows.peer[near[rank], operand]}"
         )
     rank = _first_difference(rows.semaphore, near)
     if rank is not None:
@@ -180,8 +181,8 @@ def _memory(system: GpuSystem, rows: Rows, group: Translations, there: Int64, ne
         where = _where(system, rows, rank, operand)
         need = "an equal one (ports are hashed)" if period is None else f"one that is equal modulo {period} bytes"
         return (
-            f"addresses depend on the absolute rank: {where} is at {rows.address[rank, operand]}, on rank {near[rank]} at "
-            f"{rows.address[near[rank], operand]}; the same channels and ports need {need}"
+            f"addresses depend on the absolute rank: {where} is at {rows.address[rank, operand]}, on rank {near[rank]} "
+            f"at {rows.address[near[rank], operand]}; the same channels and ports need {need}"
         )
     if system.model.l2 is not None and not _same_lines(system, rows, group, there):
         return "addresses depend on the absolute rank: what is one line of the L2 on one rank are two on another"

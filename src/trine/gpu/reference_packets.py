@@ -39,13 +39,14 @@ class Pair:
 class Stream:
     """Packets over ``ways`` in turns; of each way one is at the first link, and the next comes when that has left it.
 
-    key: of a packet by home and number. enters: as each enters its first link. all_left: when the last has left that;
-    all_arrived.
+    key: of a packet by home and number. target: the home of who arrives. enters: as each enters its first link. all_left:
+    when the last has left that; all_arrived.
     """
 
     ways: Sequence[tuple[Place, ...]]
     sizes: Sequence[int]
     key: Callable[[int, int], Key]
+    target: int
     enters: Action
     all_left: Action
     all_arrived: Action
@@ -90,7 +91,7 @@ class _Sending:
         if hop < len(way):
             self.agenda.at(time_ps, self.stream.key(way[hop].home, packet), partial(self._visit, packet, hop))
         else:
-            self.agenda.at(time_ps, self.stream.key(way[-1].home, packet), self._arrived)
+            self.agenda.at(time_ps, self.stream.key(self.stream.target, packet), self._arrived)
 
     def _way(self, packet: int) -> tuple[Place, ...]:
         return self.stream.ways[packet % len(self.stream.ways)]
@@ -151,6 +152,7 @@ class CopyEngines:
             self._ways(rank, peer),
             self.packets.sizes(handed.operation.amount),
             partial(self._key, handed),
+            peer,
             partial(self.packets.count, handed.wavefront.cu.gpu),
             partial(self._next, pair),
             partial(self._arrived, pair, handed),
@@ -210,7 +212,7 @@ class Transfers:
             self.agenda.at(self.agenda.now + int(graph.route_latency_ps[route]), self._key(task, -1, 0), ended)
             return
         sizes = self.packets.sizes(int(graph.size_bytes[task]))
-        stream = Stream([places], sizes, partial(self._key, task), _nothing, _nothing, ended)
+        stream = Stream([places], sizes, partial(self._key, task), -1, _nothing, _nothing, ended)
         self.packets.send(stream, self.agenda.now + self.entry_ps[route])
 
     def _key(self, task: int, home: int, packet: int) -> Key:

@@ -13,6 +13,7 @@ from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS
+from trine.gpu.check_model import check_numbers
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.system import GpuSystem, unfolded
 from trine.gpu.validate import validate_program
@@ -100,7 +101,12 @@ def run_gpus(
     DeadlockError: wavefronts wait for ever; names them. SimulationError: more than 106 days pass.
     """
     _check_arguments(program, cluster, group, model, fold, engine)
+    if until_ps is not None and (until_ps < 0 or verify):
+        why = "a run that is stopped cannot be verified" if verify else f"must not be negative, got {until_ps}"
+        raise InputError(why, field="until_ps")
     if graph is None:
+        if task_kernel is not None:
+            raise InputError("says which tasks carry kernels, but there is no graph of tasks", field="task_kernel")
         if not program.num_kernels:
             raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
         graph = kernel_tasks(program)
@@ -119,7 +125,10 @@ def run_gpus(
     if verify:
         if folded is None:
             raise InputError(f"nothing to verify: {why}", field="verify")
-        same_outcome(system, outcome, whole, _simulate(whole, engine, progress, on_compile, until_ps))
+        other = _simulate(whole, engine, progress, on_compile, until_ps)
+        verify = outcome.finished and other.finished  # Ctrl-C: there is nothing to compare
+        if verify:
+            same_outcome(system, outcome, whole, other)
     size = program.num_ranks // system.num_gpus
     return GpuRun(
         program=program,
@@ -197,6 +206,7 @@ def _check_arguments(
             raise InputError(f"device {device} of cluster {cluster.name!r} is no GPU", field="group")
     if len(set(group)) != len(group):
         raise InputError("a device is in the group twice", field="group")
+    check_numbers(model)
     validate_program(program, model, len(group))
 
 
@@ -211,3 +221,8 @@ def _check_tasks(system: GpuSystem) -> None:
         raise InputError("only compute tasks carry kernels", field="task_kernel")
     if len(system.graph.route_ptr) > 1 and system.graph.link_latency_ps is None:
         raise InputError("transfers go link by link: the graph must have the latency of each", field="link_latency_ps")
+    ranks = system.graph.rank[system.task_kernel >= 0]
+    if (ranks != system.program.kernel_rank[carried]).any():
+        raise InputError("a task carries a kernel of another rank", field="task_kernel")
+    if system.graph.pressure_ppm is not None and (system.graph.pressure_ppm != 0).any():
+        raise InputError("contention is simulated at this level: tasks must not press on streams", field="pressure_ppm")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 import trine.gpu._state as S
 from trine.gpu._state import Code, Int32, Int64, Ways
 from trine.gpu.fabric import Way
-from trine.gpu.layout import CHANNEL, CU, PORT, Layout
+from trine.gpu.layout import CHANNEL, CU, PORT, Hop, Layout
 from trine.gpu.system import GpuSystem
-from trine.model.gpumodel import FAIR, HASHED, GpuModel
+from trine.model.gpumodel import FAIR, HASHED
 from trine.model.gpuprogram import ACQUIRE, DMA, READ, READ_FLAGGED
 from trine.units import transfer_ps
 
@@ -27,6 +29,19 @@ class Lanes:
         return self.first + self.number.setdefault((link, lane), len(self.number))
 
 
+class _Paths(NamedTuple):
+    """Hops of all paths inside a GPU; table: of each kind of source and target where its paths begin, int32[n * m + 1]."""
+
+    resource: Int64
+    after_ps: Int64
+    table: dict[tuple[str, str], Int32]
+
+
+#: Shapes of GPUs whose paths are kept.
+_KEPT = 8
+_known_paths: dict[tuple[object, ...], _Paths] = {}
+
+
 class _Rows:
     """Hops as they are collected."""
 
@@ -38,6 +53,16 @@ class _Rows:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def add_inside(self, paths: _Paths, rates: Int64, sizes: tuple[int, int]) -> None:
+        """The hops of all paths inside a GPU; rates: bytes/s of each of its resources."""
+        different, which = np.unique(rates, return_inverse=True)
+        data, control = (np.array([transfer_ps(size, rate) for rate in different.tolist()], np.int64) for size in sizes)
+        kind = which[paths.resource]
+        self.hops += np.stack((paths.resource, data[kind], control[kind], paths.after_ps), axis=1).reshape(-1).tolist()
+        self.label += [0] * len(kind)
+        self.rate += different[kind].tolist()
+        self.leaves += [0] * len(kind)
 
     def add(self, resource: int, rate: int, after_ps: int, sizes: tuple[int, int], label: int = 0, leaves: int = 0) -> None:
         self.hops += (resource, transfer_ps(sizes[0], rate), transfer_ps(sizes[1], rate), after_ps)
@@ -51,11 +76,9 @@ def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
     model, layout = system.model, system.layout
     sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
     rows = _Rows()
-    ends = {CU: model.num_cus, CHANNEL: model.memory.num_channels, PORT: model.ports.count}
-    table = {
-        pair: _paths(rows, layout, pair, ends, sizes)
-        for pair in ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
-    }
+    paths = _paths(layout)
+    rows.add_inside(paths, layout.bytes_per_s, sizes)
+    table = paths.table
     lanes = Lanes(system.num_gpus * layout.num_resources)
     ways = _Fabric(system, rows, lanes, sizes)
     pair_of, pairs = operand_pairs(system)
@@ -84,16 +107,31 @@ def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
     return made, pair_of, lanes
 
 
-def _paths(rows: _Rows, layout: Layout, pair: tuple[str, str], ends: dict[str, int], sizes: tuple[int, int]) -> Int32:
-    """Rows of all paths from one kind of place to another; int32[n * m + 1], where each begins."""
-    rates = layout.bytes_per_s.tolist()
-    first = []
-    for i in range(ends[pair[0]]):
-        for j in range(ends[pair[1]]):
-            first.append(len(rows))
-            for hop in layout.path(pair[0], i, pair[1], j):
-                rows.add(hop.resource, rates[hop.resource], hop.after_ps, sizes)
-    return np.array([*first, len(rows)], np.int32)
+def _paths(layout: Layout) -> _Paths:
+    """All paths inside a GPU: they depend on its shape alone and take 0.1 s to find, so some are kept."""
+    model = layout.model
+    shape = (replace(model.noc, bytes_per_s=1), model.num_cus, model.memory.num_channels, model.ports.count)
+    if shape not in _known_paths:
+        if len(_known_paths) >= _KEPT:
+            _known_paths.clear()
+        _known_paths[shape] = _found_paths(layout)
+    return _known_paths[shape]
+
+
+def _found_paths(layout: Layout) -> _Paths:
+    model = layout.model
+    ends = {CU: model.num_cus, CHANNEL: model.memory.num_channels, PORT: model.ports.count}
+    hops: list[Hop] = []
+    table: dict[tuple[str, str], Int32] = {}
+    for source, target in ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU)):
+        first = []
+        for i in range(ends[source]):
+            for j in range(ends[target]):
+                first.append(len(hops))
+                hops.extend(layout.path(source, i, target, j))
+        table[source, target] = np.array([*first, len(hops)], np.int32)
+    both = np.array(hops, np.int64).reshape(-1, 2)
+    return _Paths(both[:, 0].copy(), both[:, 1].copy(), table)
 
 
 class _Fabric:

@@ -61,7 +61,7 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
             if number == 0:
                 draft.add(WAITCNT, 0, (), "signal")
                 block.meet(sent, [1])
-        draft.workgroup_ptr.append(len(draft.kinds))
+        draft.end_workgroup()
     return draft.program()
 
 
@@ -111,12 +111,13 @@ def twoshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
 
 
 def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int = 1024) -> GpuProgram:
-    """All-reduce in two steps between two meetings, in place: each block signals all peers and waits for them, reads its
-    part of the own chunk from all, writes the sum to all, signals and waits again.
+    """All-reduce in two steps between two meetings, in place: each block signals all peers and waits for them, reads
+    its part of the own chunk from all, writes the sum to all, signals and waits again.
 
     That is the plan allreduce_nvls_zero_copy, but for what NVLS does in the switch: there one load returns the sum
     and one store reaches all. Latencies are the same; of 1.75 times the payload that each link carries here each way,
-    NVLS needs 1.1.
+    NVLS needs 1.1. Unlike the plan, whose signals are relaxed, blocks wait for their stores before the second meeting,
+    so that nobody can see old data; that takes 0.15 us on H100.
     """
     draft = _draft("two-shot between meetings", ranks, size_bytes, blocks, threads, SIMPLE, accesses=8)
     lines = draft.options.lines(ranks)
@@ -136,7 +137,7 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
             part.reduce([part.read(memory), *(part.read(memory, d) for d in peers)], *targets, label="reduce")
         block.finish("meet")
         block.meet(after, peers)
-        draft.workgroup_ptr.append(len(draft.kinds))
+        draft.end_workgroup()
     return draft.program()
 
 
@@ -160,7 +161,7 @@ class _Block(Workgroup):
         """The threads meet, and the first counts the block's flag up for the next launch."""
         self.finish("next flag")
         self.draft.add(STORE, 1, [self._word(WRITE)], "next flag")
-        self.draft.workgroup_ptr.append(len(self.draft.kinds))
+        self.draft.end_workgroup()
 
     def meet(self, signals: Signals, distances: Sequence[int]) -> None:
         """A signal to each peer, whose number is counted in memory, and a wait for theirs, likewise."""
@@ -181,7 +182,8 @@ class _Block(Workgroup):
     def part(self, lines: int, parts: int, which: int, unit: int = 0) -> Workgroup:
         """Part ``which`` of ``lines`` lines, in units of ``unit`` lines, 0: what the block's threads take at once."""
         unit = unit or self.draft.options.wavefronts
-        each = -(-(-(-lines // unit)) // parts) * unit
+        units = -(-lines // unit)
+        each = -(-units // parts) * unit
         first = min(lines, which * each)
         return Workgroup(self.draft, self.number, first, min(lines, first + each) - first)
 

@@ -76,7 +76,7 @@ STANDS: Mapping[str, Stand] = {
         cluster="dgx-h100",
         programs=("two-shot between meetings",),
         judged=True,
-        remark="plan allreduce_nvls_zero_copy, replayed in a CUDA graph; NVLS replaced by reading from and writing to all",
+        remark="plan allreduce_nvls_zero_copy, CUDA graph; for NVLS: reading from and writing to all",
     ),
     "mscclpp-kernel6-h100": Stand(
         cluster="dgx-h100", programs=("two-shot packets, 21 blocks",), remark="allreduce6 of mscclpp-test, CUDA graph"
@@ -194,7 +194,7 @@ def _compared(point: FinePoint, programs: Sequence[str]) -> FineCompared:
 
 @cache
 def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
-    """Rounds of a program of PROGRAMS on the first ``gpus`` GPUs of a cluster preset, ps: two, or one of a large one."""
+    """Rounds of a program of PROGRAMS on the first ``gpus`` GPUs of a cluster preset, ps: two, of a large one one."""
     machine = load_cluster(cluster)
     group = machine.gpus[:gpus]
     built = PROGRAMS[program](size_bytes, gpus)

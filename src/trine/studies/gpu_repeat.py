@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,11 +52,12 @@ def repeated(program: GpuProgram, rounds: int) -> GpuProgram:
         starts = offsets[:-1] + np.arange(rounds, dtype=np.int64)[:, None] * total
         return np.append(starts.ravel(), total * rounds)
 
+    columns: dict[str, Any] = {name: np.tile(getattr(program, name), rounds) for name in _COLUMNS}
     return replace(
         program,
         kernel_ptr=ptr(program.kernel_ptr),
         workgroup_ptr=ptr(program.workgroup_ptr),
         operand_ptr=ptr(program.operand_ptr),
         kernel_names=program.kernel_names * rounds,
-        **{name: np.tile(getattr(program, name), rounds) for name in _COLUMNS},
+        **columns,
     )

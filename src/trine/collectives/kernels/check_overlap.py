@@ -26,6 +26,10 @@ def refuse_overlaps(program: GpuProgram, ops: Sequence[Op]) -> None:
 
 def _overlap(op: Op, target: Operand, other: Operand) -> bool:
     """Whether two operands share bytes; a line may be read and then written in its place."""
+    if op.kind != DMA and other.step == target.step != 0:
+        apart = (other.address - target.address) % abs(target.step)
+        if op.width <= apart <= abs(target.step) - op.width:  # columns of one matrix
+            return False
     if other in op.reads and (other.address, other.step) == (target.address, target.step):
         return False
     (low, high), (start, end) = _range(op, target), _range(op, other)

@@ -1,4 +1,4 @@
-"""Builds kernels that compute and communicate at once, and what they are compared with: two kernels, one after the other.
+"""Builds kernels that compute and communicate at once, and their counterparts: two kernels, one after the other.
 
 After Eidola's workload (arXiv 2606.12638) and the fused operators of Punniyamurthy, Hamidouche and Beckmann,
 "Optimizing Distributed ML Communication with Fused Computation-Collective Operations" (SC 2024).
@@ -16,7 +16,7 @@ from trine.collectives.kernels.fused_exchange import exchange
 from trine.collectives.kernels.fused_join import behind, collective_kernel
 from trine.collectives.kernels.fused_options import FUSED, FusedOptions, fused_options
 from trine.collectives.kernels.fused_plan import Plan, Target
-from trine.collectives.kernels.fused_tiles import Grid, make_grid, make_tiles
+from trine.collectives.kernels.fused_tiles import Grid, make_grid, make_tiles, refuse_large
 from trine.collectives.kernels.fused_writer import Writer
 from trine.model.gpuprogram import GpuProgram
 from trine.model.taskgraph import TaskGraph
@@ -60,7 +60,9 @@ def build_fused(
     collective_workgroups: int | None = None,
     only_rank: int | None = None,
 ) -> FusedProgram:
-    """Build a fused kernel of all ranks, or (``fused=False``) its two kernels a rank. What they do: docs/background/fused-kernels.md.
+    """Build a fused kernel of all ranks, or (``fused=False``) its two kernels a rank.
+
+    What they do: docs/background/fused-kernels.md.
 
     Parameters
     ----------
@@ -74,8 +76,8 @@ def build_fused(
     workgroups: None: one for each tile; fewer take several each.
     wavefronts: of a workgroup. line_bytes: of the GPU model.
     algorithm: of all-reduces: ``oneshot`` (GEMV unless told otherwise) or ``twoshot`` (GEMM).
-    waits: ``single``: a flag for each peer, waited for one after the other (fused, unless told otherwise); ``joint``: the
-        peers' flags add up on one.
+    waits: ``single``: a flag for each peer, waited for one after the other (fused, unless told otherwise); ``joint``:
+        the peers' flags add up on one.
     flag_spacing: bytes between flags (8): with less than a line several share one.
     macs_per_cycle: multiply-adds of a CU a cycle; None: AMD CDNA 2's by dtype_bytes. See :func:`cu_macs_per_cycle`.
     table_rows, seed: of embeddings: size of the table (2^20), and of the draw of what is looked up (0).
@@ -114,6 +116,7 @@ def build_fused(
 def build(options: FusedOptions) -> FusedProgram:
     """As :func:`build_fused`."""
     grid = make_grid(options)
+    refuse_large(options, grid)
     plan = Plan(options, grid, make_tiles(grid), Writer(options, grid.workgroups), num_steps(options))
     if options.fused:
         exchange(plan)
@@ -130,7 +133,7 @@ def build(options: FusedOptions) -> FusedProgram:
 
 
 def fused_tasks(built: FusedProgram) -> tuple[TaskGraph, Int32]:
-    """(tasks, the kernel that each carries), for :func:`trine.gpu.run.run_gpus`: a task for each kernel, in its order."""
+    """(tasks, the kernel that each carries), for :func:`trine.gpu.run.run_gpus`: a task for each kernel."""
     from trine.gpu.run import kernel_tasks
 
     waits = built.after >= 0

@@ -1,4 +1,4 @@
-"""Blocks of lines in matrices as operands: each operation has a first line, a step and an amount, so a block needs several."""
+"""Blocks of lines in matrices as operands: one has a first line, a step and an amount, so a block needs several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The computing half of fused kernels: which lines a workgroup loads for its tiles, and how long it computes on them."""
+"""The computing half of fused kernels: which lines workgroups load for their tiles, and how long they compute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 from trine.collectives.kernels.fused_blocks import shapes
 from trine.collectives.kernels.fused_options import EMBEDDING, GEMM, GEMV, INDEX_BYTES, FusedOptions
 from trine.collectives.kernels.fused_plan import Block, Plan, Target
-from trine.collectives.kernels.fused_tiles import Tiles
 from trine.collectives.kernels.fused_writer import Part
 from trine.model.gpuprogram import BARRIER, COMPUTE, LOAD, READ, REDUCE, STORE, WAITCNT, WRITE
 
@@ -110,7 +109,7 @@ def _steps(plan: Plan, depth: int) -> tuple[Int64, Int64, Int64]:
 def _left(
     plan: Plan, base: int, first: Int64, rows: Int64, which: Int64, at: Int64, wide: Int64, pitch: int, order: Int64
 ) -> None:
-    """Load a piece of the matrix that is split by ranks: ``wide`` lines from byte ``at`` of ``rows`` rows of a chunk."""
+    """Load a piece of the matrix that has the result's rows: ``wide`` lines from byte ``at`` of ``rows`` rows."""
     tiles, stride = plan.tiles, plan.stride(plan.options.chunk_rows * pitch)
     block = Block(tiles.workgroup[which], base + first * pitch + at, rows, wide, pitch, tiles.chunk[which], stride)
     plan.load(LOAD, order, block, READ, "load a" if plan.options.kind.compute == GEMM else "load matrix")

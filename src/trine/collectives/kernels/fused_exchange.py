@@ -68,7 +68,7 @@ def _buffers(plan: Plan, adds_up: bool) -> tuple[Target, Target]:
     options, grid, writer = plan.options, plan.grid, plan.writer
     slot, chunk_bytes = grid.tile_lines * options.line_bytes, grid.chunk_lines * options.line_bytes
     partials = writer.buffer("partials", options.num_ranks * grid.chunk_tiles * slot) if adds_up else 0
-    # A reduce-scatter's output is one chunk; those of an all-reduce in two steps and an all-to-all are one for each rank.
+    # A reduce-scatter's output is one chunk; those of an all-reduce in two steps and an all-to-all have one a rank.
     many = grid.chunks if options.algorithm or not adds_up else 1
     output = writer.buffer("output", many * chunk_bytes)
     return Target(partials, 0, slot_bytes=slot), Target(output, 0, 0, chunk_bytes if many > 1 else 0)
@@ -131,7 +131,7 @@ def _wait(plan: Plan, flags: Flags, group: Int64, order: int, label: str) -> Non
 
 
 def _add_up(plan: Plan, slots: Target, output: Target, to_all: bool) -> None:
-    """Add up the partial results of all ranks, in the order in which flags were waited for, into the output, or into all."""
+    """Add up the partial results of all ranks, into the own output, or into those of all."""
     grid, line, pitch = plan.grid, plan.options.line_bytes, plan.result_pitch
     own = plan.tiles.where(plan.tiles.chunk == 0)
     order = RECEIVE + _SUMS + own.number // grid.crews * _PER_TILE

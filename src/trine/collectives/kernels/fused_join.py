@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,8 @@ def one_rank(program: GpuProgram, rank: int) -> GpuProgram:
     part = slice(int(program.operand_ptr[op.start]), int(program.operand_ptr[op.stop]))
 
     def offsets(ptr: Int64, of: slice) -> Int64:
-        return ptr[of.start : of.stop + 1] - ptr[of.start]
+        moved: Int64 = ptr[of.start : of.stop + 1] - ptr[of.start]
+        return moved
 
     return replace(
         program,
@@ -80,7 +82,9 @@ def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: st
     second = replace(
         second, operand_address=second.operand_address + moved[which], operand_semaphore=semaphore, op_label=label
     )
-    joined = {c: np.concatenate([getattr(first, c), getattr(second, c)]) for c in (*_KERNELS, *_OPS, *_OPERANDS)}
+    joined: dict[str, Any] = {
+        c: np.concatenate([getattr(first, c), getattr(second, c)]) for c in (*_KERNELS, *_OPS, *_OPERANDS)
+    }
     for column in ("kernel_ptr", "workgroup_ptr", "operand_ptr"):
         one, two = getattr(first, column), getattr(second, column)
         joined[column] = np.append(one, two[1:] + one[-1])

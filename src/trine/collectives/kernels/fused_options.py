@@ -34,8 +34,8 @@ ONESHOT, TWOSHOT = "oneshot", "twoshot"
 ALGORITHMS = (ONESHOT, TWOSHOT)
 #: What tile= gives, for each computation.
 TILE_WORDS = {GEMV: "rows, cols", GEMM: "rows, cols, inner", EMBEDDING: "rows"}
-#: Multiply-adds a cycle of a CU's matrix units by dtype_bytes: AMD CDNA 2 white paper (2021), peak FLOPS a clock and CU:
-#: 256 in FP64 and FP32, 1024 in FP16 and INT8 (the GPU in Eidola is CDNA-like).
+#: Multiply-adds a cycle of a CU's matrix units by dtype_bytes. AMD CDNA 2 white paper (2021), peak FLOPS a clock and
+#: CU: 256 in FP64 and FP32, 1024 in FP16 and INT8 (the GPU in Eidola is CDNA-like).
 MACS_PER_CYCLE = {8: 128, 4: 128, 2: 512, 1: 512}
 INDEX_BYTES = 8
 FLAG_SPACING, TABLE_ROWS, COLLECTIVE_WORKGROUPS = 8, 1 << 20, 32
@@ -102,8 +102,8 @@ class FusedOptions:
         self._check_tile()
         if self.chunks > 1 and self.rows % self.num_ranks:
             raise InputError(
-                f"{self.name}{' in two steps' * bool(self.algorithm)} gives each of {self.num_ranks} ranks as many rows, "
-                f"and {self.rows} are not a multiple of that",
+                f"{self.name}{' in two steps' * bool(self.algorithm)} gives each of {self.num_ranks} ranks as many "
+                f"rows, and {self.rows} are not a multiple of that",
                 field="rows",
             )
 
@@ -127,7 +127,7 @@ class FusedOptions:
 
     @property
     def chunks(self) -> int:
-        """Parts of the result that belong to different ranks: all ranks, or 1 where every rank needs all partial results."""
+        """Parts of the result that belong to different ranks; 1 where every rank needs all partial results."""
         return 1 if self.algorithm == ONESHOT else self.num_ranks
 
     @property

@@ -23,9 +23,10 @@ RECEIVE = 1 << 58
 
 
 class Target(NamedTuple):
-    """Where tiles of the result are put: memory of rank + ``distance``, at ``base`` + ((rank + chunk) modulo ranks) * stride.
+    """Where tiles are put: memory of rank + ``distance``, at ``base`` + ((rank + chunk) modulo ranks) * stride.
 
-    slot_bytes: 0: they lie in a matrix as wide as the result; else each is packed, in room of so many bytes, chunk by chunk.
+    slot_bytes: 0: they lie in a matrix as wide as the result; else each is packed, in room of so many bytes, and those
+    that go, or come, over distance d are the d-th of as many as a chunk has tiles.
     """
 
     base: int
@@ -46,7 +47,7 @@ class Plan:
     steps: int
 
     def order(self, turn: Int64, step: Column, part: int) -> Int64:
-        """Where in its workgroup an operation of the tile of that turn stands; step ``steps``: putting it, then signalling."""
+        """Where in its workgroup an operation on a tile stands; steps ``steps`` on: putting it, signalling."""
         return (turn * (self.steps + 2) + step) * _PER_STEP + part
 
     @property

@@ -8,14 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.collectives.kernels.fused_options import EMBEDDING, GEMV, FusedOptions
+from trine.collectives.kernels.options import JOINT
 from trine.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
 
+#: Of all ranks together: 700 MB of arrays, and 1 GB.
+MAX_OPERANDS, MAX_FLAGS = 1 << 25, 1 << 28
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """The result of rank 0 in lines: ``chunks`` chunks of ``height`` x ``width`` lines, in tiles of at most ``tall`` x ``wide``.
+    """The result of rank 0: ``chunks`` chunks of ``height`` x ``width`` lines, in tiles of at most ``tall`` x ``wide``.
 
     A GEMV's result is one line wide: each line holds many rows. chunk_tiles: tiles of a chunk. crews: groups of
     workgroups that exchange flags: crew f has the tiles f, f + crews, ... of every chunk. workgroups: crews where
@@ -57,7 +61,10 @@ class Grid:
         return self.workgroups == self.chunks * self.chunk_tiles
 
     def workgroup(self, crew: Int64, chunk: Int64) -> Int64:
-        """Who computes a crew's tiles of a chunk: chunks of others first, so that their workgroups never wait for later ones."""
+        """Who computes a crew's tiles of a chunk.
+
+        Those of other ranks' chunks come first, so nobody ever waits for a workgroup with a higher number than its own.
+        """
         if not self.one_each:
             return crew
         return (chunk - 1) % self.chunks * self.chunk_tiles + crew
@@ -94,6 +101,32 @@ def make_grid(options: FusedOptions) -> Grid:
         crews=min(workgroups, tiles),
         workgroups=workgroups,
     )
+
+
+def too_large(options: FusedOptions) -> InputError:
+    """What to say of a program with too many operands."""
+    hint = "" if options.only_rank is not None else ", or only one rank (only_rank)"
+    return InputError(
+        f"{options.name} of {options.rows} x {options.cols} on {options.num_ranks} ranks has more than {MAX_OPERANDS} "
+        f"operands: take larger tiles{hint}"
+    )
+
+
+def refuse_large(options: FusedOptions, grid: Grid) -> None:
+    """Raise InputError for a program that is sure to be too large, before any array of it is made."""
+    ranks = 1 if options.only_rank is not None else options.num_ranks
+    tiles = grid.chunks * grid.chunk_tiles
+    depth = {GEMV: options.cols, EMBEDDING: 1}.get(options.kind.compute, options.inner)
+    lookups = options.rows * options.inner if options.kind.compute == EMBEDDING else 0
+    operands = 2 * tiles * -(-depth // options.tile[-1]) + tiles * options.num_ranks // grid.chunks + lookups
+    if operands * ranks > MAX_OPERANDS:
+        raise too_large(options)
+    flags = 0 if not options.fused else 2 * grid.crews * (1 if options.waits == JOINT else options.num_ranks)
+    if flags * options.num_ranks > MAX_FLAGS:
+        raise InputError(
+            f"{options.name}: {grid.crews} workgroups on each of {options.num_ranks} ranks have more than {MAX_FLAGS} "
+            "flags: take fewer workgroups, or waits='joint'"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -12,14 +12,11 @@ import numpy.typing as npt
 
 from trine.collectives.kernels.draft import ALIGN_BYTES
 from trine.collectives.kernels.fused_options import FusedOptions
-from trine.errors import InputError
+from trine.collectives.kernels.fused_tiles import MAX_OPERANDS, too_large
 from trine.model.gpuprogram import Buffer, GpuProgram
 
 Int64 = npt.NDArray[np.int64]
 Column = Int64 | int
-
-#: Of all ranks together: 700 MB of arrays.
-MAX_OPERANDS = 1 << 25
 
 
 class Part(NamedTuple):
@@ -84,11 +81,7 @@ class Writer:
         ranks = 1 if self.options.only_rank is not None else self.options.num_ranks
         self.num_operands += n * sum(widths)
         if self.num_operands * ranks > MAX_OPERANDS:
-            hint = "larger tiles" if ranks == 1 else "larger tiles, or only one rank (only_rank)"
-            raise InputError(
-                f"{self.options.name} of {self.options.rows} x {self.options.cols} on {self.options.num_ranks} ranks "
-                f"has more than {MAX_OPERANDS} operands: take {hint}"
-            )
+            raise too_large(self.options)
         operands = np.empty((7, n, sum(widths)), np.int64)
         at = 0
         for part, width in zip(parts, widths, strict=True):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from trine.model.gpuprogram import GpuProgram
 
 LAUNCH, LATENCY, LINKS, REQUESTS, CUS, INSIDE = "launch", "latency", "links", "requests", "CUs", "inside"
-#: Rates at which a message takes a picosecond, and as many requests as no CU of ours ever has.
-_RATE, _REDUCE, _UNROLL, _OUTSTANDING = 10**15, 1 << 20, 1 << 12, 1 << 22
+#: Rates at which a message takes a picosecond, and limits on requests that no latency fills.
+_RATE, _REDUCE, _UNROLL, _OUTSTANDING = 10**15, 1 << 20, 1 << 12, 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,36 @@
+"""The case studies of ASTRA-sim 3.0 (arXiv 2606.10440), done again on the load-store level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from trine.errors import InputError, nearest
+from trine.studies.loadstore_cases.case import CaseStudy
+
+__all__ = ["CASES", "CaseStudy", "run_case"]
+
+#: name -> (function that runs it, what it asks), in the paper's order
+CASES: dict[str, tuple[str, str]] = {
+    "reduce-scatter": ("get_put:reduce_scatter", "case 1: does a reduce-scatter get or put?"),
+    "all-gather": ("get_put:all_gather", "case 2: does an all-gather get or put, and what does fair arbitration do?"),
+    "unrolling": ("limits:unrolling", "case 3: what does loop unrolling do for an all-to-all?"),
+    "outstanding": ("limits:outstanding", "case 4: how many requests does a compute unit need in flight?"),
+    "cost": ("cost:cost", "case 5: what does a simulation cost, by bytes and GPUs?"),
+    "clos": ("scale_out:clos", "case 6: a ring all-reduce on a two-tier Clos, packet by packet"),
+    "ll-simple": ("protocols:ll_simple", "from which size on does Simple beat LL, by link latency and bandwidth?"),
+}
+
+
+def run_case(name: str) -> CaseStudy:
+    """Run one study, with the sizes of its example.
+
+    Raises
+    ------
+    InputError: unknown name; names the nearest.
+    """
+    if name not in CASES:
+        raise InputError(f"no study {name!r:.80}{nearest(name[:80], CASES)}", field="study")
+    module, function = CASES[name][0].split(":")
+    run: Callable[[], CaseStudy] = getattr(import_module(f"{__name__}.{module}"), function)
+    return run()

@@ -1,0 +1,124 @@
+"""What a case study says: a table, curves, and what of the paper comes out here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trine.collectives.sizes import format_size
+
+Value = str | int | float
+WIDTH = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What the paper states, what comes out here, and whether these agree. volatile: it differs from run to run."""
+
+    paper: str
+    here: str
+    agrees: bool
+    volatile: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """``y`` over ``x``. style: as matplotlib writes it, such as ``o-``; colour: index into the palette."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    style: str = "o-"
+    colour: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """One pair of axes. sizes: x is in bytes. log: which axes are logarithmic (``""``, ``x``, ``y``, ``xy``)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+    sizes: bool = False
+    log: str = "x"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseStudy:
+    """One case study as it came out.
+
+    settings: what it rests on, in sentences. columns, rows: the table; a column whose name ends in ``bytes`` is shown as
+    sizes. volatile: columns that differ from run to run, such as wall time.
+    """
+
+    name: str
+    title: str
+    settings: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    findings: tuple[Finding, ...]
+    panels: tuple[Panel, ...]
+    volatile: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether everything agrees with the paper."""
+        return all(finding.agrees for finding in self.findings)
+
+    def column(self, name: str) -> list[Value]:
+        """The values of one column."""
+        place = self.columns.index(name)
+        return [row[place] for row in self.rows]
+
+    def text(self, *, volatile: bool = True) -> str:
+        """The study for people; ``volatile`` False leaves out what differs from run to run."""
+        from textwrap import fill
+
+        lines = [self.title, *(fill(line, WIDTH, subsequent_indent="  ") for line in self.settings), ""]
+        shown = [i for i, name in enumerate(self.columns) if volatile or name not in self.volatile]
+        lines += table([self.columns[i] for i in shown], [[row[i] for i in shown] for row in self.rows])
+        lines.append("")
+        for finding in self.findings:
+            if volatile or not finding.volatile:
+                verdict = "agrees " if finding.agrees else "differs"
+                for text in (f"{verdict}  paper: {finding.paper}", f"         here: {finding.here}"):
+                    lines.append(fill(text, WIDTH, subsequent_indent=" " * 11))
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, object]:
+        """The study as plain data."""
+        return {
+            "study": self.name,
+            "title": self.title,
+            "settings": list(self.settings),
+            "rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
+            "findings": [{"paper": f.paper, "here": f.here, "agrees": f.agrees} for f in self.findings],
+            "agrees": self.agrees,
+        }
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the curves (PNG, SVG or PDF); needs the extra ``plot``."""
+        from trine.studies.loadstore_cases.plot import draw
+
+        draw(self, Path(path))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
+    """Lines of a table with right-aligned columns."""
+    sizes = [name.split()[-1] == "bytes" for name in columns]
+    heads = [name.removesuffix(" bytes") for name in columns]
+    cells = [[_cell(value, size) for value, size in zip(row, sizes, strict=True)] for row in rows]
+    widths = [max(len(text) for text in column) for column in zip(heads, *cells, strict=True)]
+    return ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in (heads, *cells)]
+
+
+def _cell(value: Value, is_size: bool) -> str:
+    if isinstance(value, str):
+        return value
+    if is_size:
+        return format_size(int(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

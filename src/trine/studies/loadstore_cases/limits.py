@@ -1,0 +1,128 @@
+"""Cases 3 and 4: how many requests may be in flight, of a wavefront and of a compute unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trine.collectives.sizes import format_size
+from trine.gpu.presets import with_options
+from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
+from trine.studies.loadstore_cases.runs import GPU, KIB, MIB, WAVEFRONTS, gpu_model, measure
+
+RATE = "algbw (GB/s)"
+SIZES = (64 * KIB, MIB, 16 * MIB)
+#: Less than this is no effect; more is growth.
+NO_EFFECT = 0.10
+
+
+def unrolling(
+    sizes: Sequence[int] = SIZES,
+    unrolls: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    limits: Sequence[int] = (128, 512),
+    ranks: int = 16,
+    workgroups: int = 60,
+) -> CaseStudy:
+    """Case 3: ``sizes`` and ``limits`` (requests of a CU in flight) ascending; at the largest limit all sizes."""
+    cases = [(size, limits[-1]) for size in sizes] + [(sizes[-1], limit) for limit in limits[:-1]]
+    found = {
+        case: [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls] for case in cases
+    }
+    small, large = found[sizes[0], limits[-1]], found[sizes[-1], limits[-1]]
+    spread = max(small) / min(small) - 1
+    at = {limit: _plateau(unrolls, found[sizes[-1], limit]) for limit in limits}
+    label = {case: f"{format_size(case[0])}, limit {case[1]}" for case in cases}
+    return CaseStudy(
+        name="unrolling",
+        title=f"Case 3: all-to-all (put) on {ranks} GPUs, {workgroups} workgroups each, by loop unrolling; GB/s",
+        settings=(
+            GPU,
+            f"{WAVEFRONTS} wavefronts a workgroup (assumed); a workgroup serves one peer (assumed). limit: requests in "
+            "flight of a compute unit.",
+        ),
+        columns=("unroll", *label.values()),
+        rows=tuple((unroll, *(found[case][i] for case in cases)) for i, unroll in enumerate(unrolls)),
+        findings=(
+            Finding(
+                paper="for large sizes bandwidth grows with unrolling",
+                here=f"{format_size(sizes[-1])}: {max(large) / large[0]:.1f} times from {unrolls[0]} on",
+                agrees=max(large) > 2 * large[0],
+            ),
+            Finding(
+                paper="until the compute unit's limit of requests in flight",
+                here="; ".join(
+                    f"limit {limit}: from unroll {at[limit]} on nothing grows, {WAVEFRONTS} wavefronts x {at[limit]} = "
+                    f"{WAVEFRONTS * at[limit]}"
+                    for limit in limits
+                ),
+                agrees=all(WAVEFRONTS * at[limit] <= limit for limit in limits),
+            ),
+            Finding(
+                paper="no effect on small sizes",
+                here=f"{format_size(sizes[0])}: {100 * spread:.0f} % between the slowest and the fastest",
+                agrees=spread < NO_EFFECT,
+            ),
+        ),
+        panels=(_panel("All-to-all: loop unrolling", "requests of a wavefront in flight", unrolls, found, label),),
+    )
+
+
+def outstanding(
+    sizes: Sequence[int] = SIZES,
+    limits: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024),
+    ranks: int = 32,
+    workgroups: int = 62,
+) -> CaseStudy:
+    """Case 4: ``sizes`` and ``limits`` ascending."""
+    found = {(size, 0): [_with(size, k, None, "all_gather", ranks, workgroups) for k in limits] for size in sizes}
+    label = {case: format_size(case[0]) for case in found}
+    small, large = found[sizes[0], 0], found[sizes[-1], 0]
+    spread, at = max(small) / min(small) - 1, _plateau(limits, large)
+    return CaseStudy(
+        name="outstanding",
+        title=f"Case 4: all-gather (put) on {ranks} GPUs, {workgroups} workgroups each, by the limit of requests of a "
+        "compute unit; GB/s",
+        settings=(
+            GPU,
+            f"{WAVEFRONTS} wavefronts a workgroup, each with up to 16 requests in flight (assumed); two workgroups for "
+            "each peer (assumed: the paper does not say how many).",
+        ),
+        columns=("limit", *label.values()),
+        rows=tuple((limit, *(found[case][i] for case in found)) for i, limit in enumerate(limits)),
+        findings=(
+            Finding(
+                paper="bandwidth saturates quickly with the limit",
+                here=f"{format_size(sizes[-1])}: {max(large) / large[0]:.1f} times from {limits[0]} to {at}, then nothing",
+                agrees=at < limits[-1] and max(large) > 2 * large[0],
+            ),
+            Finding(
+                paper="no effect where latency decides",
+                here=f"{format_size(sizes[0])}: {100 * spread:.0f} % between the slowest and the fastest",
+                agrees=spread < NO_EFFECT,
+            ),
+        ),
+        panels=(_panel("All-gather: limit of a compute unit", "requests of a CU in flight", limits, found, label),),
+    )
+
+
+def _with(size: int, limit: int, unroll: int | None, op: str, ranks: int, workgroups: int) -> float:
+    model = with_options(gpu_model(), max_outstanding=limit, unroll=unroll)
+    return measure(op, ranks, size, "peer-put", workgroups, model=model).gb_per_s
+
+
+def _plateau(numbers: Sequence[int], rates: Sequence[float]) -> int:
+    """The first number from which on the rate grows by less than a twentieth in all."""
+    return next(n for n, rate in zip(numbers, rates, strict=True) if max(rates) <= 1.05 * rate)
+
+
+def _panel(
+    title: str,
+    x_label: str,
+    x: Sequence[int],
+    found: dict[tuple[int, int], list[float]],
+    label: dict[tuple[int, int], str],
+) -> Panel:
+    curves = tuple(
+        Curve(label=label[case], x=tuple(map(float, x)), y=tuple(rates), colour=number)
+        for number, (case, rates) in enumerate(found.items())
+    )
+    return Panel(title=title, x_label=x_label, y_label=RATE, curves=curves, log="xy")

@@ -1,0 +1,128 @@
+"""LL against Simple: from which size on does it pay to signal behind the data in place of flags in it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trine.cluster import build_topology
+from trine.collectives.sizes import format_size
+from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
+from trine.studies.loadstore_cases.runs import KIB, MIB, measure
+from trine.units import PS_PER_S
+
+GIB_PER_S = 1 << 30
+#: Overhead of a message in software (assumed): 0.46 to 1.16 us give the paper's four sizes.
+OVERHEAD_PS = 1_000_000
+#: The paper's GPU: 32 channels of 128 GiB/s.
+MEMORY_BYTES_PER_S = 4096 * GIB_PER_S
+GRID = tuple(KIB << power for power in range(6, 16))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """From GPU to GPU; simple_bytes: the size from which on the paper's alpha-beta model has Simple ahead."""
+
+    bytes_per_s: int
+    latency_ps: int
+    simple_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.bytes_per_s // GIB_PER_S} GiB/s, {self.latency_ps / 1e6:g} us"
+
+
+LINKS = (
+    Link(bytes_per_s=256 * GIB_PER_S, latency_ps=500_000, simple_bytes=512 * KIB),
+    Link(bytes_per_s=256 * GIB_PER_S, latency_ps=5_000_000, simple_bytes=2 * MIB),
+    Link(bytes_per_s=1024 * GIB_PER_S, latency_ps=500_000, simple_bytes=4 * MIB),
+    Link(bytes_per_s=1024 * GIB_PER_S, latency_ps=5_000_000, simple_bytes=16 * MIB),
+)
+
+
+def ll_ps(size_bytes: int, link: Link) -> float:
+    """One message; half of what crosses the link is flags."""
+    return link.latency_ps + OVERHEAD_PS + 2 * size_bytes * PS_PER_S / link.bytes_per_s
+
+
+def simple_ps(size_bytes: int, link: Link, passes: int = 2) -> float:
+    """Two messages, data and signal; and ``passes`` over memory that cannot begin before the signal is there."""
+    per_byte = 1 / link.bytes_per_s + passes / MEMORY_BYTES_PER_S
+    return 2 * (link.latency_ps + OVERHEAD_PS) + size_bytes * PS_PER_S * per_byte
+
+
+def crossover(link: Link, passes: int = 2) -> int:
+    """The first size of GRID from which on Simple is ahead, by the formulas."""
+    return next(size for size in GRID if simple_ps(size, link, passes) < ll_ps(size, link))
+
+
+def ll_simple(links: Sequence[Link] = LINKS, first: int = 256 * KIB, workgroups: int = 128) -> CaseStudy:
+    """The formulas, and simulated all-reduces of two GPUs, by doubling sizes from ``first`` until Simple is ahead."""
+    runs = {link: _simulate(link, first, workgroups) for link in links}
+    simulated = {link: row[-1][0] for link, row in runs.items()}
+    formula, plain = {x: crossover(x) for x in links}, {x: crossover(x, passes=0) for x in links}
+    apart = max(max(simulated[x] / x.simple_bytes, x.simple_bytes / simulated[x]) for x in links)
+    return CaseStudy(
+        name="ll-simple",
+        title="LL against Simple: the size from which on Simple is ahead, on doubling sizes",
+        settings=(
+            "alpha-beta: LL = a + 2 S/B; Simple = 2 a + S/B + 2 S/M. a = link latency + 1 us of software a message "
+            "(assumed; 0.46 to 1.16 us give the same sizes), B: link, M = 4 TiB/s: memory, read and written once more "
+            "after the signal.",
+            f"simulated: one-shot all-reduce of two GPUs astra3-generic, {workgroups} workgroups, so that S crosses the link "
+            "each way.",
+        ),
+        columns=("link", "paper bytes", "alpha-beta bytes", "without memory bytes", "simulated bytes"),
+        rows=tuple((str(x), x.simple_bytes, formula[x], plain[x], simulated[x]) for x in links),
+        findings=(
+            Finding(
+                paper="0.5 us to 5 us moves it from 512 KiB to 2 MiB at 256 GiB/s, and from 4 MiB to 16 MiB at 1 TiB/s",
+                here="alpha-beta: " + ", ".join(format_size(formula[x]) for x in links),
+                agrees=all(formula[x] == x.simple_bytes for x in links),
+            ),
+            Finding(
+                paper="(its formula is not known to us)",
+                here="with latency and bandwidth of the link alone four times the bandwidth gives four times the size, and "
+                "the paper has eight: Simple must pay something by the byte that the link does not decide",
+                agrees=all(plain[x] <= x.simple_bytes for x in links),
+            ),
+            Finding(
+                paper="(not simulated)",
+                here="simulated: " + ", ".join(format_size(simulated[x]) for x in links) + "; Simple waits for the "
+                "acknowledgement of its data before it signals, two latencies more than LL and not one, and no software "
+                f"costs: at most {apart:.0f} times from the paper's sizes",
+                agrees=apart <= 2,
+            ),
+        ),
+        panels=tuple(_panel(rate, {x: row for x, row in runs.items() if x.bytes_per_s == rate})
+                     for rate in dict.fromkeys(x.bytes_per_s for x in links)),
+    )  # fmt: skip
+
+
+def _simulate(link: Link, first: int, workgroups: int) -> list[tuple[int, float, float]]:
+    """(size, LL in us, Simple in us), doubling until Simple is ahead or GRID ends."""
+    cluster = build_topology("full", link.bytes_per_s, link.latency_ps, 2)
+    rows = []
+    for size in (size for size in GRID if size >= first):
+        ll, simple = (
+            measure("all_reduce", 2, size, "oneshot", workgroups, cluster=cluster, protocol=protocol).time_us
+            for protocol in ("ll", "simple")
+        )
+        rows.append((size, ll, simple))
+        if simple < ll:
+            break
+    return rows
+
+
+def _panel(rate: int, runs: dict[Link, list[tuple[int, float, float]]]) -> Panel:
+    curves = []
+    sizes = tuple(float(size) for size in GRID)
+    for number, (link, row) in enumerate(runs.items()):
+        latency = f"{link.latency_ps / 1e6:g} us"
+        for which, (name, formula) in enumerate((("LL", ll_ps), ("Simple", simple_ps))):
+            y = tuple(formula(size, link) / 1e6 for size in GRID)
+            colour, x = 2 * number + which, tuple(float(each[0]) for each in row)
+            curves.append(Curve(label=f"{name}, {latency}", x=sizes, y=y, style="-", colour=colour))
+            marks = tuple(each[1 + which] for each in row)
+            curves.append(Curve(label=f"{name}, {latency}, simulated", x=x, y=marks, style="o", colour=colour))
+    title = f"{rate // GIB_PER_S} GiB/s: alpha-beta (lines) and simulated (dots)"
+    return Panel(title=title, x_label="size", y_label="time (us)", curves=tuple(curves), sizes=True, log="xy")

@@ -1,0 +1,143 @@
+"""Case 6: a ring all-reduce between nodes, packet by packet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.cluster import build_topology
+from trine.collectives.expand import expand
+from trine.collectives.packets import HEADER_BYTES, PACKET_BYTES, PacketRun, packet_collective
+from trine.collectives.registry import make_schedule
+from trine.model.schedule import Schedule
+from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
+from trine.studies.loadstore_cases.runs import MIB
+
+GPUS = 8
+#: What the paper prints: us, Gbit/s, and times of flows in ns.
+PAPER = {
+    "completion us": 165.98,
+    "busbw Gb/s": 88.45,
+    "flow, mean ns": 11_477.0,
+    "flow, least ns": 11_250.0,
+    "flow, most ns": 14_552.0,
+    "flow alone ns": 11_857.0,
+}
+JUDGED = ("completion us", "flow, mean ns")
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumed:
+    """What the paper does not say. latency_ns: of a link; per_leaf: GPUs at a leaf switch."""
+
+    latency_ns: int = 50
+    per_leaf: int = 2
+    packet_bytes: int = PACKET_BYTES
+    header_bytes: int = HEADER_BYTES
+
+    def __str__(self) -> str:
+        packets = f"packets of {self.packet_bytes} + {self.header_bytes} B"
+        return f"{self.per_leaf} GPUs a leaf, {self.latency_ns} ns a link, {packets}"
+
+
+#: The first is the one that is judged: 10 m of fibre a link, two GPUs a leaf.
+VARIANTS = (
+    Assumed(),
+    Assumed(per_leaf=4),
+    Assumed(latency_ns=0),
+    Assumed(latency_ns=150),
+    Assumed(latency_ns=150, packet_bytes=1000, header_bytes=48),
+)
+
+
+def clos(size_bytes: int = MIB) -> CaseStudy:
+    """Case 6, under several assumptions."""
+    schedule = make_schedule("all_reduce", GPUS, size_bytes, "ring")
+    runs = [_run(schedule, assumed) for assumed in VARIANTS]
+    found = [numbers(run) for run in runs]
+    errors = {name: found[0][name] / PAPER[name] - 1 for name in PAPER}
+    worst = max(abs(each[name] / PAPER[name] - 1) for each in found for name in JUDGED)
+    return CaseStudy(
+        name="clos",
+        title=f"Case 6: ring all-reduce of 1 MiB on {GPUS} GPUs, two-tier Clos, packet by packet",
+        settings=(
+            f"Assumed (the paper does not say): 100 Gb/s a link; {VARIANTS[0]}. Other assumptions: the lines below.",
+            "Switches store a packet and send it on; queues have no limit.",
+        ),
+        columns=("assumed", *PAPER),
+        rows=(
+            ("paper", *PAPER.values()),
+            *((str(assumed), *each.values()) for assumed, each in zip(VARIANTS, found, strict=True)),
+        ),
+        findings=(
+            *(
+                Finding(
+                    paper=f"{name}: {PAPER[name]:,.2f}",
+                    here=f"{found[0][name]:,.2f} ({100 * errors[name]:+.1f} %)",
+                    agrees=abs(errors[name]) <= TOLERANCE,
+                )
+                for name in JUDGED
+            ),
+            Finding(
+                paper="(both, under any of these assumptions)",
+                here=f"within {100 * worst:.1f} %",
+                agrees=worst <= TOLERANCE,
+            ),
+            Finding(
+                paper=f"least and most of a flow {PAPER['flow, least ns']:,.0f} and {PAPER['flow, most ns']:,.0f} ns (not "
+                "judged)",
+                here=f"{found[0]['flow, least ns']:,.0f} and {found[0]['flow, most ns']:,.0f} ns: no two flows meet at a "
+                "link here, and a flow of the paper must have",
+                agrees=abs(errors["flow, most ns"]) <= TOLERANCE,
+            ),
+        ),
+        panels=_panels(schedule, runs[0]),
+    )
+
+
+def _run(schedule: Schedule, assumed: Assumed) -> PacketRun:
+    cluster = build_topology(f"clos:{assumed.per_leaf}", "100 Gb/s", f"{assumed.latency_ns} ns", GPUS)
+    return packet_collective(
+        schedule, cluster, cluster.gpus, packet_bytes=assumed.packet_bytes, header_bytes=assumed.header_bytes
+    )
+
+
+def numbers(run: PacketRun) -> dict[str, float]:
+    """What the paper prints, of one run."""
+    flow_ns = run.flow_ps / 1e3
+    return {
+        "completion us": run.end_ps / 1e6,
+        "busbw Gb/s": run.bus_bytes_per_s * 8 / 1e9,
+        "flow, mean ns": float(flow_ns.mean()),
+        "flow, least ns": float(flow_ns.min()),
+        "flow, most ns": float(flow_ns.max()),
+        "flow alone ns": float(run.flow_alone_ps.max() / 1e3),
+    }
+
+
+def _panels(schedule: Schedule, run: PacketRun) -> tuple[Panel, ...]:
+    step = expand(schedule).step
+    steps = range(int(step.max()) + 1)
+    ends = tuple(float(run.flow_end_ps[step == s].max() / 1e6) for s in steps)
+    number = tuple(float(s + 1) for s in steps)
+    paper = tuple(PAPER["completion us"] / len(ends) * n for n in number)
+    flow = tuple(float(t) for t in np.sort(run.flow_ps) / 1e3)
+    place = tuple(float(i + 1) for i in range(len(flow)))
+    marks = [
+        Curve(label=f"paper: {name}", x=(place[0], place[-1]), y=(PAPER[name],) * 2, style="--", colour=colour)
+        for colour, name in ((1, "flow, least ns"), (2, "flow, mean ns"), (3, "flow, most ns"), (4, "flow alone ns"))
+    ]
+    return (
+        Panel(
+            title="All-reduce: end of each step", x_label="step", y_label="us", log="",
+            curves=(
+                Curve(label="here", x=number, y=ends), Curve(label="paper", x=number, y=paper, style="--", colour=1)
+            ),
+        ),
+        Panel(
+            title="Completion of flows, ascending", x_label="flow", y_label="ns", log="",
+            curves=(Curve(label="here", x=place, y=flow, style="."), *marks),
+        ),
+    )  # fmt: skip

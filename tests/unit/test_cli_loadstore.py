@@ -1,0 +1,141 @@
+"""Does ``trine collective --fidelity loadstore`` print, write and stop as it says?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import trine
+from trine.cli.main import app
+from trine.collectives.loadstore import LoadStoreOptions, loadstore_collective
+from trine.collectives.loadstore.runs import LoadStoreRuns
+
+MACHINE = ("--cluster", "dgx-h100", "--gpus", "4")
+INSIDE = (*MACHINE, "--fidelity", "loadstore", "--workgroups", "4", "--wavefronts", "2")
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def answer(*arguments: object):
+    done = invoke("collective", *arguments, "--json", "-")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), done.stderr
+
+
+def test_one_size_is_shown_in_full_and_several_as_a_table() -> None:
+    data, text = answer("all_reduce", "--size", "64K", *INSIDE)
+    assert "bottleneck: " in text
+    assert data["run"]["time_s"] * 1e6 == pytest.approx(data["rows"][0]["time_us"])
+    assert (data["fidelity"], data["num_ranks"], data["gpu_model"], data["finished"]) == (
+        "loadstore",
+        4,
+        "h100-sxm",
+        True,
+    )
+    data, text = answer("allreduce", "--size", "1K,64K", *INSIDE)
+    assert [row["size_bytes"] for row in data["rows"]] == [1 << 10, 1 << 16]
+    assert data["run"] is None
+    assert "bottleneck: " not in text
+    for row in data["rows"]:
+        assert f"{row['time_us']:.2f}" in text
+        assert row["time_us"] == min(each["time_us"] for each in row["tried"] if each["time_us"] is not None)
+
+
+def test_it_says_what_the_function_says() -> None:
+    data, _ = answer("all_gather", "--size", "1K,64K", *INSIDE, "--unroll", 4, "--algorithm", "get")
+    cluster = trine.load_cluster("dgx-h100", gpus=4)
+    options = trine.LoadStoreOptions(algorithm="get", workgroups=4, wavefronts=2, unroll=4)
+    found = trine.loadstore_collective("all_gather", [1 << 10, 1 << 16], cluster, options=options)
+    assert data == json.loads(json.dumps(found.to_json()))
+
+
+def test_both_levels_side_by_side() -> None:
+    data, text = answer("all_reduce", "--size", "64K", *MACHINE, "--compare-fidelity", "--algorithm", "ring")
+    (row,) = data["rows"]
+    assert row["operator"]["algorithm"] == row["loadstore"]["algorithm"] == "ring"
+    assert row["ratio"] == pytest.approx(row["loadstore"]["time_us"] / row["operator"]["time_us"])
+    for level in ("operator", "loadstore"):
+        assert sum(part[f"{level}_us"] or 0 for part in row["parts"]) == pytest.approx(row[level]["time_us"])
+    assert "most of the difference" in text
+    data, _ = answer(
+        "all_reduce", "--size", "64K", *MACHINE, "--compare-fidelity", "--network", "fair", "--launch", "graph"
+    )
+    assert data["network"] == "fair"
+    data, _ = answer("all_reduce", "--size", "64K", *MACHINE, "--compare-fidelity", "--protocol", "none")
+    assert (data["rows"][0]["operator"]["protocol"], data["rows"][0]["loadstore"]["protocol"]) == ("none", "simple")
+
+
+def test_pictures_and_timelines(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    noc, line, table = (tmp_path / name for name in ("noc.png", "line.pftrace", "table.png"))
+    assert (
+        invoke("collective", "all_gather", "--size", "64K", *INSIDE, "--plot-noc", noc, "--perfetto", line).exit_code
+        == 0
+    )
+    assert invoke("collective", "all_gather", "--size", "1K,64K", *INSIDE, "--plot", table).exit_code == 0
+    assert all(path.stat().st_size > 2000 for path in (noc, line, table))
+
+
+def test_what_was_run_before_an_interrupt_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = LoadStoreRuns.row
+
+    def interrupted(self, size):
+        if size > 1 << 10:
+            raise KeyboardInterrupt
+        return row(self, size)
+
+    monkeypatch.setattr(LoadStoreRuns, "row", interrupted)
+    found = loadstore_collective(
+        "all_gather", [1 << 10, 1 << 16], trine.load_cluster("dgx-h100", gpus=4), options=LoadStoreOptions(workgroups=4)
+    )
+    assert (len(found.rows), found.finished) == (1, False)
+    done = invoke("collective", "all_gather", "--size", "1K,64K", *INSIDE)
+    assert done.exit_code == 130
+    assert " 1024 " in done.stdout
+    done = invoke("collective", "all_gather", "--size", "64K", *INSIDE)
+    assert done.exit_code == 130
+    assert "interrupted" in done.stderr
+
+
+def test_ctrl_c_shows_what_there_is() -> None:
+    command = [sys.executable, "-m", "trine", "collective", "all_gather", "--size", "1K,1G", *MACHINE, "--no-fold"]
+    done = subprocess.Popen(
+        [*command, "--fidelity", "loadstore"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert done.stderr is not None
+    for line in done.stderr:  # progress comes after two seconds, then the run of 1 GiB is under way
+        if "% of" in line:
+            break
+    time.sleep(0.2)
+    done.send_signal(signal.SIGINT)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 130, err
+    assert "PARTIAL" in out
+    assert " 1024 " in out
+
+
+def test_training_with_load_store_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    invoke("collective", "all_gather", "--size", "1K", *INSIDE)  # kernels are loaded from the user's own cache
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command = ("train", "vgg13-h100-b128", "--parallel", "tp", "--gpus", 2, "--cluster", "dgx-h100", "--batch", 1)
+    first = invoke(*command, "--collective-costs", "loadstore", "--json", "-")
+    assert first.exit_code == 0, first.output
+    files = {path: path.read_bytes() for path in (tmp_path / "trine" / "loadstore").iterdir()}
+    assert files
+    again = invoke(*command, "--collective-costs", "loadstore", "--json", "-")
+    assert files == {path: path.read_bytes() for path in (tmp_path / "trine" / "loadstore").iterdir()}
+    one, other = json.loads(first.stdout), json.loads(again.stdout)
+    assert one["step_time_s"] == other["step_time_s"]
+    (said,) = (row for row in one["evidence"] if row["what"] == "communication time")
+    assert "GPU programs" in said["detail"]
+    usual = json.loads(invoke(*command, "--json", "-").stdout)
+    assert usual["step_time_s"] != one["step_time_s"]
