@@ -2,7 +2,8 @@
 
 Independent of how fused kernels are built: only of what operations mean. A workgroup's registers hold the lines that it
 has loaded since it began its tile; a store writes line i of what was computed from them. So a line is a list of parts,
-each (rank that computed it or had it as input, line of its tile or None, lines of inputs that it was computed from, as (buffer, line)).
+each (rank that computed it or had it as input, line of its tile or None, lines of inputs that it was computed from, as
+(buffer, line)).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Flow:
                 waiting[rank].append((kernel, group, self.work(rank, group)))
         while any(waiting.values()):
             moved = False
-            for rank, groups in waiting.items():
+            for groups in waiting.values():
                 for kernel, group, work in list(groups[: self.resident]):
                     before = self.after[kernel]
                     if before >= 0 and any(other == before for other, _, _ in groups):
@@ -116,7 +117,7 @@ class Sizes:
         self.width = 1 if self.gemv else self.pitch["cols"]
 
     def tile(self, down, across):
-        """(rows of a chunk, columns in lines) of the tile that has that line of a chunk, and which line of it that is."""
+        """(rows of a chunk, columns in lines) of the tile that has a line of a chunk, and which of its lines it is."""
         tall = self.o.tile[0] // (self.elements if self.gemv else 1)
         wide = 1 if self.gemv else self.o.tile[1] // self.elements
         top, left = down // tall * tall, across // wide * wide
@@ -125,12 +126,14 @@ class Sizes:
         return rows, columns, (down - top) * len(columns) + across - left
 
     def inputs(self, chunk, down, across):
-        """The lines of inputs that a line of the result is computed from, with the rest of its tile; and which of it."""
+        """The lines of inputs that a line's tile is computed from, and which line of its tile it is."""
         rows, columns, number = self.tile(down, across)
         if self.gemv:
             first = chunk * self.chunk_rows + rows.start * self.elements
             last = min(first + len(rows) * self.elements, (chunk + 1) * self.chunk_rows)
-            found = {("matrix", r * self.pitch["cols"] + c) for r in range(first, last) for c in range(self.pitch["cols"])}
+            found = {
+                ("matrix", r * self.pitch["cols"] + c) for r in range(first, last) for c in range(self.pitch["cols"])
+            }
             return frozenset(found | {("vector", c) for c in range(self.pitch["cols"])}), number
         first = chunk * self.chunk_rows
         found = {("a", (first + r) * self.pitch["inner"] + c) for r in rows for c in range(self.pitch["inner"])}
@@ -143,7 +146,7 @@ def buffer(program, name):
 
 
 def results(built):
-    """(rank, chunk of the rows or source, line down, line across, address) of all lines that must be there in the end."""
+    """(rank, chunk of the rows or source, line down, line across, address) of all lines that must be there at last."""
     sizes, o = Sizes(built.options), built.options
     output = buffer(built.program, "output")
     scatter = o.name.endswith("reducescatter")

@@ -74,7 +74,7 @@ MOVES = [
     (INSIDE, "--slow-link gpu0->nvswitch:0.1"),
     (LARGE, "--unroll 2"),
     (LARGE, "--max-outstanding 8"),
-    (FOLDED, "--arbitration fair"),
+    (FOLDED.replace("256K", "2M") + " --algorithm put --unroll 256", "--arbitration fair"),
 ]  # fmt: skip
 
 #: (base command, option that must not change the answer)

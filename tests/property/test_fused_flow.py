@@ -1,4 +1,4 @@
-"""Does every line of a fused kernel's result come from what it must come from, whatever runs at once? Is there no race?"""
+"""Does each line of a fused kernel's result come from what it must, whatever runs at once? Is there no race?"""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def built_in_many_ways(name, case, algorithm, fused):
             options = {"workgroups": workgroups, "wavefronts": 2, "waits": waits, "fused": fused}
             if algorithm == "twoshot" and case["rows"] % ranks:
                 continue
-            try:
-                yield build_fused(name, ranks, algorithm=algorithm, **options, **case)
-            except InputError as error:
-                assert workgroups == 2 and "go to 1 to 1 workgroups" in str(error)
+            if workgroups == 2 and case["rows"] // ranks <= case.get("tile", (64,))[0]:
+                continue  # the tiles of a chunk are fewer
+            yield build_fused(name, ranks, algorithm=algorithm, **options, **case)
 
 
 @pytest.mark.parametrize(("name", "case", "algorithm", "fused"), ALL)

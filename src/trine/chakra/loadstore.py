@@ -113,8 +113,6 @@ def loadstore_job(
     _check_algorithms(trace, choices)
     trace = _with_traffic(trace, choices)
     nodes, shape = _compute_nodes(trace), choices.shape(model)
-    if not nodes and choices.compute_workgroups is not None:
-        raise InputError("no trace has a GPU's compute node that takes time", field="compute_workgroups")
     _check_lines(nodes, model)
     turns = turns_for(sum(nodes.values()), shape)
     found = fit_kernels(nodes, model, shape, turns, _alone_on(cluster, model, on_compile))
@@ -144,8 +142,6 @@ def _with_traffic(trace: ChakraTrace, choices: KernelChoices) -> ChakraTrace:
     """The trace as it is, or without the bytes of its tensors."""
     if choices.compute_traffic:
         return trace
-    if not any(any(program.tensor_bytes) for program in trace.programs):
-        raise InputError("no trace has a GPU's compute node with a tensor_size", field="compute_traffic")
     bare = tuple(program._replace(tensor_bytes=(0,) * len(program.steps)) for program in trace.programs)
     return replace(trace, programs=bare)
 
@@ -210,7 +206,7 @@ def _notes(
     large = [node for node in slow if node[1] > 2**16]
     if large:
         notes.append(
-            f"{sum(nodes[node] for node in large)} compute nodes have more bytes than memory moves in their time: they "
+            f"{sum(nodes[node] for node in large)} compute nodes have more bytes than a GPU moves in their time: they "
             "move as many as fit"
         )
     if nodes and choices.compute_traffic and not any(size for _, size in nodes):

@@ -70,7 +70,7 @@ class KernelChoices:
                 )
 
     def groups(self, dma_bytes: int | None = None) -> int:
-        """Workgroups of a communication kernel; ``dma_bytes``: what all of them together hand to the copy engine at once."""
+        """Workgroups of a communication kernel; ``dma_bytes``: what all together hand to a copy engine at once."""
         if self.workgroups is not None:
             return self.workgroups
         return WORKGROUPS if dma_bytes is None else max(1, min(WORKGROUPS, dma_bytes // DMA_BYTES))

@@ -117,9 +117,19 @@ def run_loadstore(
 
 
 def _refuse_what_cannot_matter(trace: ChakraTrace, options: LoadstoreOptions) -> None:
-    from trine.model.program import Collective, Send
+    from trine.chakra.loadstore_graph import is_kernel
+    from trine.model.program import Collective, Compute, Send
 
     steps = [step for program in trace.programs for step in program.steps]
+    if not any(isinstance(step, Compute) and is_kernel(step) for step in steps):
+        for name, value in (
+            ("--compute-workgroups", options.compute_workgroups),
+            ("--compute-wavefronts", options.compute_wavefronts),
+        ):
+            if value is not None:
+                raise InputError(f"{name} cannot matter: the traces have no compute nodes of GPUs that take time")
+    if options.no_compute_traffic and not any(any(program.tensor_bytes) for program in trace.programs):
+        raise InputError("--no-compute-traffic cannot matter: no compute node has a tensor_size")
     if options.protocol is not None and not any(isinstance(step, Collective) for step in steps):
         raise InputError("--protocol cannot matter: the traces have no collectives")
     for name, value in (("--workgroups", options.workgroups), ("--wavefronts", options.wavefronts)):

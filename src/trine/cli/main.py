@@ -20,6 +20,7 @@ from trine.cli import (
     graph,
     hop,
     kernel,
+    study,
     trace,
     train,
     validate,
@@ -57,6 +58,7 @@ collective.register(app)
 check.register(app)
 hop.register(app)
 validate.register(app)
+study.register(app)
 app.add_typer(trace.app, name="trace", help="Look into, convert and capture traces.")
 app.add_typer(chakra.app, name="chakra", help="Chakra execution traces: look into and simulate them.")
 cluster_files.register(cluster.app)

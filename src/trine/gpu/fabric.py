@@ -45,7 +45,7 @@ class Fabric:
 
     @cached_property
     def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """Of scale-up links: their number among those out of their source, and into their target; how many leave a device.
+        """Of scale-up links: their number among those out of their source, into their target; how many leave a device.
 
         A GPU numbers its links by how far away the rank at the other end is, then those to anything else, as the
         cluster lists them; so what port leads to the next rank does not depend on which rank a GPU is.
@@ -111,8 +111,8 @@ class Fabric:
             for link in route:
                 if self.cluster.links[link].link_class != SCALE_UP:
                     raise InputError(
-                        f"rank {source} reaches rank {target} through {self.cluster.links[link].name!r}, which loads and "
-                        "stores cannot cross; between nodes use dma operations (port channels)"
+                        f"rank {source} reaches rank {target} through {self.cluster.links[link].name!r}, which loads "
+                        "and stores cannot cross; between nodes use dma operations (port channels)"
                     )
             ways.extend(self.lanes(route))
         return tuple(ways)
@@ -131,12 +131,12 @@ class Fabric:
         return sum(self.cluster.seen_by_messages(link)[1] for link in route)
 
     def lanes(self, route: Sequence[int]) -> list[Way]:
-        """The lanes of one route between two GPUs; one lane where its first link is not scale-up."""
+        """The lanes of one route between two GPUs; one lane where not all of its links are scale-up."""
         out, into, count_out = self._ends
         ports, table = self.model.ports, self.cluster.link_table
         first, last = route[0], route[-1]
         ordinal, num_lanes = 0, 1
-        if first in out:
+        if first in out and all(self.cluster.links[link].link_class == SCALE_UP for link in route):
             ordinal = out[first]
             num_lanes = max(1, ports.count // count_out[int(table.source[first])])
         numbers = [self.cluster.seen_by_messages(link) for link in route]

@@ -1,4 +1,4 @@
-"""What relabelling the ranks does to the links between them: each must move, to one alike, on all routes the same way."""
+"""What relabelling the ranks does to the links between them: each must move, to one alike, on all routes alike."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def _pairs(system: GpuSystem, rows: Rows) -> Int64:
     there = np.unique(ranks * system.num_ranks + rows.peer)
     back = there % system.num_ranks * system.num_ranks + there // system.num_ranks
     both = np.union1d(there, back)
-    return both[both // system.num_ranks != both % system.num_ranks]
+    found: Int64 = both[both // system.num_ranks != both % system.num_ranks]
+    return found
 
 
 def _homeless(system: GpuSystem, used: Int64) -> str | None:
@@ -93,8 +94,8 @@ def _moved_links(
         one, two = cluster.link_names[int(used[found[source[clash[0]]]])], cluster.link_names[int(there[clash[0]])]
         name = cluster.link_names[int(links[clash[0]])]
         return (
-            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of them "
-            f"and {two!r} on another"
+            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of "
+            f"them and {two!r} on another"
         ), None
     why = _unlike(system, used, used[found], by, moved)
     return why, None if why is not None else found

@@ -159,7 +159,8 @@ def _spread(ptr: Int64, chosen: Int64) -> Int64:
     """The members of ``chosen`` rows of a CSR, in order."""
     length = ptr[chosen + 1] - ptr[chosen]
     ends = np.cumsum(length)
-    return np.arange(int(length.sum()), dtype=np.int64) + np.repeat(ptr[chosen] - (ends - length), length)
+    members: Int64 = np.arange(int(length.sum()), dtype=np.int64) + np.repeat(ptr[chosen] - (ends - length), length)
+    return members
 
 
 def _lengths(ptr: Int64, chosen: Int64) -> Int64:

@@ -11,7 +11,7 @@ from trine.errors import SimulationError
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.system import GpuSystem
 
-Int64 = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome) -> None:
@@ -35,7 +35,7 @@ def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: 
 
 def _by_rank(
     folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome
-) -> Iterator[tuple[str, Int64, Int64]]:
+) -> Iterator[tuple[str, Ints, Ints]]:
     """Columns with a row a rank, of both."""
     gpu = folded.gpu_of.astype(np.int64)
     program = whole.program
@@ -63,7 +63,7 @@ def _by_rank(
         yield name, getattr(small.gpu, name)[gpu], getattr(large.gpu, name)
 
 
-def _owner(system: GpuSystem, kind: str) -> Int64:
+def _owner(system: GpuSystem, kind: str) -> Ints:
     program = system.program
     owner = program.kernel_rank.astype(np.int64)
     if kind != "task":
@@ -73,7 +73,7 @@ def _owner(system: GpuSystem, kind: str) -> Int64:
     return owner
 
 
-def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterator[tuple[str, Int64, Int64]]:
+def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterator[tuple[str, Ints, Ints]]:
     """Of every lane of the unfolded run that carried anything, and of the one that stands for it."""
     number = {
         pair: i for i, pair in enumerate(zip(small.gpu.lane_link.tolist(), small.gpu.lane_number.tolist(), strict=True))
@@ -84,6 +84,10 @@ def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterato
     missing = [i for i in used.tolist() if (image[i], lanes[i]) not in number]
     if missing:
         raise SimulationError(f"the folded run lacks a lane of link {int(large.gpu.lane_link[missing[0]])}")
+    spare = set(np.flatnonzero(small.gpu.lane_data + small.gpu.lane_control).tolist())
+    spare -= {number[image[i], lanes[i]] for i in used.tolist()}
+    if spare:
+        raise SimulationError(f"only the folded run uses a lane of link {int(small.gpu.lane_link[min(spare)])}")
     stands = np.array([number[image[i], lanes[i]] for i in used.tolist()], np.int64)
     for name in ("lane_data", "lane_control", "lane_busy_ps"):
         yield name, getattr(small.gpu, name)[stands], getattr(large.gpu, name)[used]

@@ -1,10 +1,10 @@
 """Which GPUs of a load-store run provably behave alike, so that one of them is simulated for all.
 
-Queues are first come first served here, so ranks that merely see the same classes everywhere are not enough: there must
-be a group of relabellings of the ranks (translations of the ring or grid that they form) that moves every rank and every
+Queues are first come first served here, so ranks that merely see the same classes everywhere are not enough: there
+must be a group of relabellings of the ranks (translations of the ring or grid that they form) that moves every rank and
 link, and under which programs, addresses, ports and ways, routes and tie-breaks depend on relative rank only. Then the
-GPU of one rank of each orbit is simulated; what it sends to a peer comes back to the orbit's own GPU as its mirror image
-(docs/design/folding.md).
+GPU of one rank of each orbit is simulated; what it sends to a peer comes back to the orbit's own GPU as its mirror
+image (docs/design/folding.md).
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _programs(system: GpuSystem, rows: Rows, group: Translations, there: Int64, 
         operand = int(np.flatnonzero(peers[rank] != peers[near[rank]])[0])
         where = _where(system, rows, rank, operand)
         return (
-            f"peers depend on the absolute rank: {where} means rank {rows.peer[rank, operand]}, on rank {near[rank]} the "
-            f"same operand means rank {rows.peer[near[rank], operand]}"
+            f"peers depend on the absolute rank: {where} means rank {rows.peer[rank, operand]}, on rank {near[rank]} "
+            f"the same operand means rank {rows.peer[near[rank], operand]}"
         )
     rank = _first_difference(rows.semaphore, near)
     if rank is not None:

@@ -102,8 +102,8 @@ def run_gpus(
     """
     _check_arguments(program, cluster, group, model, fold, engine)
     if until_ps is not None and (until_ps < 0 or verify):
-        why = "a run that is stopped cannot be verified" if verify else f"must not be negative, got {until_ps}"
-        raise InputError(why, field="until_ps")
+        problem = "a run that is stopped cannot be verified" if verify else f"must not be negative, got {until_ps}"
+        raise InputError(problem, field="until_ps")
     if graph is None:
         if task_kernel is not None:
             raise InputError("says which tasks carry kernels, but there is no graph of tasks", field="task_kernel")

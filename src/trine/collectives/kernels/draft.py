@@ -127,7 +127,7 @@ class Draft:
             self.end_workgroup()
 
     def end_workgroup(self) -> None:
-        """What has been added since the last one is one workgroup. Raises InputError for a program that is too large."""
+        """What has been added since the last one is one workgroup. Raises InputError for too large a program."""
         self.workgroup_ptr.append(len(self.kinds))
         if len(self.operands) * self.options.num_ranks > MAX_OPERANDS:
             raise InputError(

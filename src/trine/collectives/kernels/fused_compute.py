@@ -125,9 +125,10 @@ def _multiply(plan: Plan, which: Int64, order: Int64, macs: Int64) -> None:
 
 
 def _put(plan: Plan, target: Target) -> None:
-    """Store each tile when it has been computed."""
+    """Store each tile when all of it has been computed: the wavefronts, which a CU serves in turn, end together."""
     tiles, line, pitch = plan.tiles, plan.options.line_bytes, plan.result_pitch
-    order = plan.order(tiles.turn, plan.steps, 0)
+    order = plan.order(tiles.turn, plan.steps, 1)
+    plan.writer.add(BARRIER, tiles.workgroup, order - 1, 0, (), "put")
     if target.slot_bytes:
         number = tiles.number[:, None] if np.ndim(target.distance) == 2 else tiles.number
         slot = target.base + (target.distance * plan.grid.chunk_tiles + number) * target.slot_bytes

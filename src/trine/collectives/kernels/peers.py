@@ -1,7 +1,7 @@
 """All-gather and all-to-all in which each workgroup serves one peer; with fewer workgroups than peers, several.
 
-Workgroup g serves the peer at distance g % (ranks - 1) + 1, so that several of them share a peer's lines. It signals its
-peer alone, and waits for its peer alone.
+Workgroup g serves the peer at distance g % (ranks - 1) + 1, so that several of them share a peer's lines. It signals
+its peer alone, and waits for its peer alone.
 """
 
 from __future__ import annotations

@@ -14,11 +14,14 @@ WIDTH = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What the paper states, what comes out here, and whether these agree. volatile: it differs from run to run."""
+    """What the paper states, what comes out here, and whether these agree; None: what there is to say besides.
+
+    volatile: it differs from run to run.
+    """
 
     paper: str
     here: str
-    agrees: bool
+    agrees: bool | None
     volatile: bool = False
 
 
@@ -49,8 +52,8 @@ class Panel:
 class CaseStudy:
     """One case study as it came out.
 
-    settings: what it rests on, in sentences. columns, rows: the table; a column whose name ends in ``bytes`` is shown as
-    sizes. volatile: columns that differ from run to run, such as wall time.
+    settings: what it rests on, in sentences. columns, rows: the table; a column whose name ends in ``bytes`` is shown
+    as sizes. volatile: columns that differ from run to run, such as wall time.
     """
 
     name: str
@@ -64,8 +67,8 @@ class CaseStudy:
 
     @property
     def agrees(self) -> bool:
-        """Whether everything agrees with the paper."""
-        return all(finding.agrees for finding in self.findings)
+        """Whether all that the paper states comes out."""
+        return all(finding.agrees is not False for finding in self.findings)
 
     def column(self, name: str) -> list[Value]:
         """The values of one column."""
@@ -82,9 +85,7 @@ class CaseStudy:
         lines.append("")
         for finding in self.findings:
             if volatile or not finding.volatile:
-                verdict = "agrees " if finding.agrees else "differs"
-                for text in (f"{verdict}  paper: {finding.paper}", f"         here: {finding.here}"):
-                    lines.append(fill(text, WIDTH, subsequent_indent=" " * 11))
+                lines += [fill(text, WIDTH, subsequent_indent=" " * 11) for text in _said(finding)]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, object]:
@@ -103,6 +104,13 @@ class CaseStudy:
         from trine.studies.loadstore_cases.plot import draw
 
         draw(self, Path(path))
+
+
+def _said(finding: Finding) -> list[str]:
+    if finding.agrees is None:
+        return [f"besides  {finding.here}"]
+    verdict = "agrees " if finding.agrees else "differs"
+    return [f"{verdict}  paper: {finding.paper}", f"         here: {finding.here}"]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:

@@ -37,8 +37,8 @@ def reduce_scatter(sizes: Sequence[int] = SIZES, ranks: int = 32, workgroups: in
             ),
             Finding(
                 paper="put needs signals, and get lets the reduction overlap line by line",
-                here=f"put's sum begins when the last signal is there, and goes over scratch again: {passes:.1f} times the "
-                "loads and stores of get",
+                here=f"put's sum begins when the last signal is there, and goes over scratch again: {passes:.1f} "
+                "times the loads and stores of get",
                 agrees=passes > 1.5,
             ),
         ),
@@ -72,13 +72,13 @@ def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups:
         findings=(
             Finding(
                 paper="put beats get",
-                here=f"at every size; by {gap[FIFO][-1]:.1f} % of the time at {at}, and by one more meeting of all ranks "
-                "where latency decides",
+                here=f"at every size; by {gap[FIFO][-1]:.1f} % of the time at {at}, and by one more meeting of all "
+                "ranks where latency decides",
                 agrees=min(gap[FIFO]) > 0,
             ),
             Finding(
-                paper="because control requests wait behind data responses, so that fair arbitration between control and "
-                "data narrows the gap",
+                paper="because control requests wait behind data responses, so that fair arbitration between control "
+                "and data narrows the gap",
                 here=f"{gap[FIFO][-1]:.1f} % with fifo, {gap[FAIR][-1]:.1f} % with fair at {at}; a load of get takes "
                 f"{waits[FIFO]:.2f} us with fifo, {waits[FAIR]:.2f} us with fair",
                 agrees=gap[FAIR][-1] < gap[FIFO][-1] and waits[FAIR] < waits[FIFO],

@@ -24,9 +24,7 @@ def unrolling(
 ) -> CaseStudy:
     """Case 3: ``sizes`` and ``limits`` (requests of a CU in flight) ascending; at the largest limit all sizes."""
     cases = [(size, limits[-1]) for size in sizes] + [(sizes[-1], limit) for limit in limits[:-1]]
-    found = {
-        case: [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls] for case in cases
-    }
+    found = {case: [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls] for case in cases}
     small, large = found[sizes[0], limits[-1]], found[sizes[-1], limits[-1]]
     spread = max(small) / min(small) - 1
     at = {limit: _plateau(unrolls, found[sizes[-1], limit]) for limit in limits}
@@ -91,7 +89,8 @@ def outstanding(
         findings=(
             Finding(
                 paper="bandwidth saturates quickly with the limit",
-                here=f"{format_size(sizes[-1])}: {max(large) / large[0]:.1f} times from {limits[0]} to {at}, then nothing",
+                here=f"{format_size(sizes[-1])}: {max(large) / large[0]:.1f} times from {limits[0]} to {at}, "
+                "then nothing",
                 agrees=at < limits[-1] and max(large) > 2 * large[0],
             ),
             Finding(

@@ -34,6 +34,8 @@ def draw(study: CaseStudy, path: Path) -> None:
 
 
 def _panel(axis: Any, panel: Panel) -> None:
+    from matplotlib import ticker
+
     for curve in panel.curves:
         axis.plot(curve.x, curve.y, curve.style, color=COLOURS[curve.colour % len(COLOURS)], label=curve.label,
                   markersize=4.5, linewidth=1.3)  # fmt: skip
@@ -45,6 +47,7 @@ def _panel(axis: Any, panel: Panel) -> None:
         axis.minorticks_off()
     if "y" in panel.log:
         axis.set_yscale("log")
+        axis.yaxis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter("")
     axis.set_xlabel(panel.x_label)

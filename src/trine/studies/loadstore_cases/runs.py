@@ -18,8 +18,8 @@ PRESET = "astra3-generic"
 WAVEFRONTS = 32
 GPU = "GPU and cluster astra3-generic: its sizes are the paper's, headers and latencies inside are assumed."
 SHAPE = (
-    f"{WAVEFRONTS} wavefronts a workgroup (assumed: 1024 threads, 32 lanes of 4 B a line), each with up to 16 requests in "
-    "flight, a compute unit with up to 512 (assumed)."
+    f"{WAVEFRONTS} wavefronts a workgroup (assumed: 1024 threads, 32 lanes of 4 B a line), each with up to 16 requests "
+    "in flight, a compute unit with up to 512 (assumed)."
 )
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -11,7 +11,7 @@ from trine.collectives.expand import expand
 from trine.collectives.packets import HEADER_BYTES, PACKET_BYTES, PacketRun, packet_collective
 from trine.collectives.registry import make_schedule
 from trine.model.schedule import Schedule
-from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
+from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel, Value
 from trine.studies.loadstore_cases.runs import MIB
 
 GPUS = 8
@@ -57,6 +57,8 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
     schedule = make_schedule("all_reduce", GPUS, size_bytes, "ring")
     runs = [_run(schedule, assumed) for assumed in VARIANTS]
     found = [numbers(run) for run in runs]
+    rows: list[tuple[Value, ...]] = [("paper", *PAPER.values())]
+    rows += [(str(assumed), *each.values()) for assumed, each in zip(VARIANTS, found, strict=True)]
     errors = {name: found[0][name] / PAPER[name] - 1 for name in PAPER}
     worst = max(abs(each[name] / PAPER[name] - 1) for each in found for name in JUDGED)
     return CaseStudy(
@@ -67,10 +69,7 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
             "Switches store a packet and send it on; queues have no limit.",
         ),
         columns=("assumed", *PAPER),
-        rows=(
-            ("paper", *PAPER.values()),
-            *((str(assumed), *each.values()) for assumed, each in zip(VARIANTS, found, strict=True)),
-        ),
+        rows=tuple(rows),
         findings=(
             *(
                 Finding(
@@ -81,15 +80,13 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
                 for name in JUDGED
             ),
             Finding(
-                paper="(both, under any of these assumptions)",
-                here=f"within {100 * worst:.1f} %",
-                agrees=worst <= TOLERANCE,
+                paper="", here=f"under all assumptions of the table both are within {100 * worst:.1f} %", agrees=None
             ),
             Finding(
-                paper=f"least and most of a flow {PAPER['flow, least ns']:,.0f} and {PAPER['flow, most ns']:,.0f} ns (not "
-                "judged)",
-                here=f"{found[0]['flow, least ns']:,.0f} and {found[0]['flow, most ns']:,.0f} ns: no two flows meet at a "
-                "link here, and a flow of the paper must have",
+                paper=f"least and most of a flow {PAPER['flow, least ns']:,.0f} and {PAPER['flow, most ns']:,.0f} ns "
+                "(not judged)",
+                here=f"{found[0]['flow, least ns']:,.0f} and {found[0]['flow, most ns']:,.0f} ns: no two flows meet at "
+                "a link here, as one flow leaves each leaf and one comes; what the paper's slowest met is not stated",
                 agrees=abs(errors["flow, most ns"]) <= TOLERANCE,
             ),
         ),

@@ -1,0 +1,78 @@
+"""Do programs whose copy engines cross NICs give the collective's result, and does nothing else cross one?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trine.cluster import load_cluster
+from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.check import check_program
+from trine.collectives.kernels.count import op_ranks, operand_ops
+from trine.collectives.kernels.nics import through_nics
+from trine.collectives.kernels.registry import READING, known_kernels, known_ops
+from trine.errors import InputError
+from trine.gpu.presets import load_gpu_model, with_options
+from trine.gpu.run import run_gpus
+from trine.gpu.validate import validate_program
+from trine.model.gpuprogram import DMA
+
+RANKS, SIZE = 4, 1 << 14
+PUTTING = [(op, name) for op in known_ops() for name in known_kernels(op) if f"{op}/{name}" not in READING]
+
+
+def everywhere(_, __):
+    return True
+
+
+def between_pairs(one, other):
+    return one // 2 != other // 2
+
+
+def kernel(op, algorithm, **how):
+    return build_kernel(op, RANKS, SIZE, algorithm=algorithm, workgroups=2, wavefronts=2, **how)
+
+
+@pytest.mark.parametrize("crosses", [everywhere, between_pairs])
+@pytest.mark.parametrize(("op", "algorithm"), PUTTING)
+def test_the_result_is_proven_and_nothing_else_crosses(op, algorithm, crosses):
+    program = through_nics(kernel(op, algorithm), crosses)
+    validate_program(program)
+    check_program(program, op, SIZE, orders=1)
+    ops = operand_ops(program)
+    own = op_ranks(program)[ops]
+    away = [a != b and crosses(a, b) for a, b in zip(own.tolist(), program.operand_rank.tolist(), strict=True)]
+    assert any(away)
+    assert (program.op_kind[ops[np.array(away)]] == DMA).all()
+
+
+def test_without_nics_nothing_changes():
+    before = kernel("all_reduce", "ring")
+    after = through_nics(before, lambda *_: False)
+    for name in ("op_kind", "op_amount", "operand_rank", "operand_address", "operand_semaphore", "workgroup_ptr"):
+        assert (getattr(before, name) == getattr(after, name)).all()
+    assert before.buffers == after.buffers
+
+
+@pytest.mark.parametrize(("op", "algorithm"), [tuple(name.split("/")) for name in sorted(READING)])
+def test_those_that_read_are_refused(op, algorithm):
+    with pytest.raises(InputError, match="an algorithm that puts"):
+        through_nics(kernel(op, algorithm), everywhere)
+
+
+def test_flags_are_refused():
+    with pytest.raises(InputError, match="protocol 'simple'"):
+        through_nics(kernel("all_gather", "put", protocol="ll"), everywhere)
+
+
+def test_it_runs_on_two_nodes():
+    cluster = load_cluster("dgx-h100", gpus=9)
+    group = (cluster.gpus[0], cluster.gpus[1], cluster.gpus[8])
+    model = with_options(load_gpu_model("h100-sxm"), num_cus=4)
+    program = build_kernel("all_reduce", 3, SIZE, algorithm="ring", workgroups=2)
+    with pytest.raises(InputError, match="loads and stores cannot cross"):
+        run_gpus(program, cluster, group, model)
+    apart = through_nics(program, lambda one, other: (one == 2) != (other == 2))
+    done = run_gpus(apart, cluster, group, model)
+    assert done.finished
+    assert done.gpu.packets.sum() > 0
