@@ -44,7 +44,7 @@ def test_case_3_unrolling_helps_large_sizes_up_to_the_limit_of_the_compute_unit(
 
 
 def test_case_4_the_limit_of_a_compute_unit_saturates_and_small_sizes_do_not_feel_it():
-    study = outstanding(sizes=(64 * KIB, 4 * MIB), limits=(16, 64, 512, 1024))
+    study = outstanding(sizes=(64 * KIB, 4 * MIB), limits=(32, 64, 512, 1024))
     assert_agrees(study)
     assert study.column("64K") == [study.column("64K")[0]] * 4
 

@@ -139,3 +139,22 @@ def test_training_with_load_store_costs(tmp_path: Path, monkeypatch: pytest.Monk
     assert "GPU programs" in said["detail"]
     usual = json.loads(invoke(*command, "--json", "-").stdout)
     assert usual["step_time_s"] != one["step_time_s"]
+
+
+def keys(data: object) -> set[str]:
+    """All keys in it but those of a run, whose document has a test of its own."""
+    if isinstance(data, list):
+        return {key for item in data for key in keys(item)}
+    if not isinstance(data, dict):
+        return set()
+    return {key for name, value in data.items() for key in ({name} | (set() if name == "run" else keys(value)))}
+
+
+def test_all_keys_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "loadstore-json.md").read_text()
+    for arguments in (
+        ("all_reduce", "--size", "1K", *INSIDE),
+        ("all_gather", "--size", "1K", *MACHINE, "--compare-fidelity"),
+    ):
+        for key in keys(answer(*arguments)[0]):
+            assert f"`{key}`" in page, key

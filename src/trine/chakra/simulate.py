@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trine.chakra.graph import trace_graph
 from trine.chakra.job import trace_job
 from trine.chakra.trace import ChakraTrace
+from trine.collectives.library.steps import StepCosts
 from trine.errors import PlanError
 from trine.parallel.instantiate import instantiate
 from trine.parallel.placement import CollectiveCosts
@@ -75,8 +76,8 @@ def simulate_chakra(
         records=records,
         memory=None,
         plan=trace_facts(trace, cluster, network if isinstance(network, str) else network.name, shape),
-        evidence=_evidence(trace, cluster, costs is not None),
-        warnings=(*warnings, *trace.notes),
+        evidence=_evidence(trace, cluster, costs),
+        warnings=(*warnings, *trace.notes, *_notes(costs)),
         not_modelled=NOT_MODELLED,
         simulator=_simulator(time.perf_counter() - began, records.num_events, trace.num_ranks),
     )
@@ -111,12 +112,22 @@ def trace_facts(trace: ChakraTrace, cluster: Cluster, network: str, shape: str) 
     }
 
 
-def _evidence(trace: ChakraTrace, cluster: Cluster, has_costs: bool) -> tuple[Evidence, ...]:
+def _notes(costs: CollectiveCosts | None) -> list[str]:
+    """What costs say of themselves, once all were asked for. Raises InputError where they changed nothing."""
+    if not isinstance(costs, StepCosts):
+        return []
+    costs.check_used()
+    return [f"collectives: {note}" for note in costs.notes]
+
+
+def _evidence(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None) -> tuple[Evidence, ...]:
     sources = "; ".join(f"{name}: {text}" for name, text in cluster.sources.items())
     operators = Evidence("operator time", "assumed", "as the traces have it; they do not say what it rests on")
     if trace.roofline is not None:
         operators = Evidence("operator time", "modelled", "roofline on num_ops and tensor_size of the traces")
-    software = "software costs of the library" if has_costs else "no protocol overhead"
+    software = "no protocol overhead" if costs is None else "software costs as given"
+    if isinstance(costs, StepCosts):
+        software = costs.software
     return (
         operators,
         Evidence(f"links of {cluster.name}", cluster.evidence, sources),

@@ -31,14 +31,14 @@ MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS =
 #: Free requests and lines that one turn of the loop may need.
 MARGIN = 8
 
-#: An entity: 8 int64 words, or 16 int32 halves. ``word[8 * i + field]``, ``half[16 * i + field]``.
+#: An entity: one record of 64 bytes, as 8 int64 words and as 16 int32 halves. ``word[8 * i + field]``, ``half[16 * i + field]``.
 #: OWN_KEY: its key at places of its requester's GPU. POS, END: hops that are left of this leg. BASE: first resource of
-#: the GPU that it is in. SIZE: 0 with data, 1 without; 2 and 3 packets with and without;
-#: 4 more: it is a poll, refused before.
+#: the GPU that it is in. SIZE: 0 with data, 1 without; PACKET more: a packet; POLL more: a poll, refused before.
 ENTITY_WORDS, ENTITY_HALVES = 8, 16
 TIME_PS, KEY, OWN_KEY = 0, 1, 2
 POS, END, STAGE, NEXT, BASE, SIZE, LEG, PAIR, WAVE, LINE = 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
-#: The rest of a request: ``cold[8 * r + field]``, r counted from the first request. KIND: of KINDS; WAY_OUT, WAY_BACK:
+PACKET, POLL = 2, 4
+#: The rest of a request, which hops do not touch: ``cold[8 * r + field]``, r counted from the first request. KIND: of KINDS; WAY_OUT, WAY_BACK:
 #: indices of ways. SEMAPHORE: absolute, -1 none. AMOUNT: of a semaphore; bytes of a packet. FLOW: that a packet is of.
 COLD = 8
 ADDRESS, ISSUED_PS, KIND, CHANNEL, WAY_OUT, WAY_BACK, SEMAPHORE, AMOUNT = range(8)
@@ -50,8 +50,8 @@ NUMBER = CHANNEL
 KIND_LOAD, KIND_STORE, KIND_ACQUIRE, KIND_RELEASE, KIND_PACKET, KIND_FLOW = range(6)
 
 #: Where a request is, when its event comes.
-(S_HOP, S_EGRESS, S_LEFT, S_MEMORY, S_CHANNEL, S_DONE, S_ANSWER, S_ALU, S_RETRY, S_FLOW, S_ARRIVED, S_DELIVERED,
- S_KNOWN) = range(13)  # fmt: skip
+(S_HOP, S_LANE, S_EGRESS, S_LEFT, S_MEMORY, S_CHANNEL, S_DONE, S_ANSWER, S_ALU, S_RETRY, S_FLOW, S_ARRIVED, S_DELIVERED,
+ S_KNOWN, S_SENDING) = range(15)  # fmt: skip
 
 #: A wavefront: 16 int32. GROUP: workgroup; INDEX of it among COUNT; AT_LINE, AT_OPERAND: what it issues next; PLACES that
 #: it holds; UNFINISHED lines, releases, dmas; DOING: of the states below; QUEUE: the next in its CU's queue; SIBLING: the
@@ -75,52 +75,55 @@ C_READY_PS, C_ALU_PS, C_FULL_PS, C_FULL_SINCE = range(4)
 LINE_HALVES = 8
 L_WAVE, L_OP, L_NUMBER, L_READS, L_WRITES, L_UNPOSTED, L_UNACKED, L_NEXT = range(8)
 
-#: A resource: 4 int64: when it is free, messages with data and without, ps that it was busy.
-RESOURCE_WORDS = 4
-R_FREE_PS, R_DATA, R_CONTROL, R_BUSY_PS = range(4)
+#: A resource: 8 int64: when it is free, messages with data and without, ps that it was busy; of links inside GPUs also the ps
+#: that data and control take, and the latency behind.
+RESOURCE_WORDS = 8
+R_FREE_PS, R_DATA, R_CONTROL, R_BUSY_PS, R_DATA_PS, R_CONTROL_PS, R_AFTER_PS = range(7)
+#: and 6 int32 where arbitration is fair: busy, turn, heads and tails of data and of control.
+QUEUE_HALVES = 6
 
-#: A hop: 4 int64: resource, ps that data and control take, latency behind. Rows of the fabric have the label of the key
-#: and the rate in rows of their own.
-HOP_WORDS = 4
-H_RESOURCE, H_DATA_PS, H_CONTROL_PS, H_AFTER_PS = range(4)
+#: A hop in the fabric: 8 int64: resource, ps that data and control take, latency behind, bytes/s, label of the key, 1: it leads
+#: out of a GPU.
+LANE_WORDS = 8
+E_RESOURCE, E_DATA_PS, E_CONTROL_PS, E_AFTER_PS, E_RATE, E_LABEL, E_LEAVES = range(7)
+#: A way: 4 int32: first of its hops, end, ports.
+WAY_HALVES = 4
+Y_FIRST, Y_END, Y_PORT_OUT, Y_PORT_IN = range(4)
 
-#: Scalars that survive from one call of the loop to the next.
+#: Scalars that survive from one call of the loop to the next. KICK_CU, KICK_GPU: may have something to do. WAKE: a semaphore
+#: that has changed. INJECT: a flow whose packets INJECT_NUMBER to INJECT_END enter. DELIVER: a pair whose first dma may have
+#: arrived. BEGIN: a task. IDLE: events of refused polls, one after the other. What lives within a turn only: entities that get
+#: an event (SCHEDULED; OTHER: that a lane out of a GPU serves next); ONWARD: a request at the end of a leg; wavefronts that have
+#: a place back (FREED), and one thing less unfinished (FEWER); a line that has all its reads (READY_LINE), one that is over
+#: (OVER_LINE); a poll to be repeated (RETRIED); a task (ENDED). All of these -1: none.
 (NOW, OPEN, NUM_OPEN, AT_OPEN, IN_WHEEL, NUM_HEAP, NUM_TODO, NUM_READY, NUM_DONE, FREE_REQUEST, NUM_FREE_REQUESTS, FREE_LINE,
  NUM_FREE_LINES, NUM_EVENTS, NUM_ISSUED, STOP_PS, KICK_CU, KICK_GPU, WAKE, INJECT, INJECT_NUMBER, INJECT_END, DELIVER, BEGIN, TICK, POLLERS,
- QUEUED_POLLS, CU_EVENTS, IDLE) = range(29)  # fmt: skip
-NUM_SCALARS = 29
-POLL = 4
+ QUEUED_POLLS, CU_EVENTS, IDLE, SCHEDULED, OTHER, ONWARD, FREED, FEWER, READY_LINE, RETRIED, OVER_LINE,
+ ENDED) = range(38)  # fmt: skip
+NUM_SCALARS = 38
 
-#: Numbers of the GPU model and the system, read only: ``numbers[...]``.
+#: Numbers of the GPU model and the system, read only: ``numbers[...]``. The last six: where paths of each kind begin.
 (N_GPUS, N_CUS, N_CHANNELS, N_PORTS, N_WAVES, N_RESOURCES, N_LINE_BYTES, N_ISSUE_PS, N_MAX_PLACES, N_UNROLL, N_POSTED,
  N_MEMORY_PS, N_LAST_CHANNEL, N_FIRST_SLICE, N_MEM_DATA_PS, N_MEM_CONTROL_PS, N_L2_DATA_PS, N_L2_CONTROL_PS, N_L2_PS, N_SETS,
  N_WAYS, N_MEM_INTERLEAVE, N_PORT_INTERLEAVE, N_HASHED, N_FAIR, N_LAUNCH_PS, N_DISPATCH_PS, N_BARRIER_PS, N_POLL_PS, N_DMA_PS,
  N_PACKET_BYTES, N_PACKET_HEADER, N_CYCLE_PS, N_REDUCE_PER_CYCLE, N_MAX_GROUPS, N_TASKS, N_KERNELS, N_FIRST_WAVE,
- N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_CHANNEL, N_MAX_WAVES) = range(42)  # fmt: skip
-NUM_NUMBERS = 42
+ N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_CHANNEL, N_MAX_WAVES, N_CU_CHANNEL, N_CU_PORT, N_CHANNEL_PORT, N_PORT_CHANNEL,
+ N_CHANNEL_CU, N_PORT_CU) = range(48)  # fmt: skip
+NUM_NUMBERS = 48
 
 
 class Ways(NamedTuple):
     """Hops, and where the paths are among them. Read only but for what numba wants writable.
 
-    hops: int64[rows * 4]. label: int32[rows], of rows of the fabric. rate: int64[rows], bytes/s; leaves:
-        int8[rows], 1: the link leads out of a GPU.
-    cu_channel, cu_port, channel_port, port_channel, channel_cu, port_cu: int32, path i, j is rows
-        table[i * columns + j] to table[i * columns + j + 1].
-    pair_gpu, pair_label: int32[pairs]; pair_out, pair_back: int32[pairs + 1]: ways there and back; pair_latency: int64[pairs], of
-        the links back. way: int32[ways * 4]: first row, end, port out, port in. route_way: int32[routes of the task graph].
+    hops: int32, links of a GPU; path i, j of a kind is ``hops[path[at]:path[at + 1]]``, at = first of the kind (in ``numbers``)
+        + i * columns + j.
+    lane: int64[rows * 8], hops in the fabric. pair_gpu, pair_label: int32[pairs]; pair_out, pair_back: int32[pairs + 1]: ways there
+        and back; pair_latency: int64[pairs], of the links back. way: int32[ways * 4]. route_way: int32[routes of the task graph].
     """
 
-    hops: Int64
-    label: Int32
-    rate: Int64
-    leaves: Int8
-    cu_channel: Int32
-    cu_port: Int32
-    channel_port: Int32
-    port_channel: Int32
-    channel_cu: Int32
-    port_cu: Int32
+    hops: Int32
+    path: Int32
+    lane: Int64
     pair_gpu: Int32
     pair_label: Int32
     pair_out: Int32
@@ -159,7 +162,7 @@ class Code(NamedTuple):
 
 
 class Entities(NamedTuple):
-    """Events and requests, modified in place. ``fresh``: int32, stack of free requests."""
+    """Events and requests, modified in place. word, half: the same memory. ``fresh``: int32, stack of free requests."""
 
     word: Int64
     half: Int32
@@ -182,7 +185,7 @@ class Machine(NamedTuple):
 
     wave: int32[places * 16]; wave_since: int64[places], when its state began; wave_full: int64[places], how long its CU had had no
     place when it joined the queue. cu: int32[cus * 8]; cu_word: int64[cus * 4]. line: int32[lines * 8]; free_lines: stack.
-    resource: int64[resources * 4]. queue: int32[resources * 6] where arbitration is fair: busy, turn, heads and tails.
+    resource: int64[resources * 8]. queue: int32[resources * 6] where arbitration is fair.
     semaphore: int32; waiting: int32[semaphores * 2], heads and tails of requests that the memory has not answered.
     group_left, group_at: int32[workgroups]: wavefronts that run, that are at the barrier; group_first: its first wavefront.
     kernel: int32[kernels * 3]: next workgroup to start (of its own), workgroups left, next in the GPU's queue.

@@ -9,53 +9,50 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.gpu._later import push
+from trine.gpu._later import pop, push
 from trine.gpu._state import (
-    AT_OPEN,
-    BUCKET_BITS,
-    ENTITY_HALVES,
-    ENTITY_WORDS,
-    IN_WHEEL,
-    KEY,
-    NEXT,
-    NUM_BUCKETS,
-    NUM_HEAP,
-    NUM_OPEN,
-    OPEN,
-    SHIFT_TIME,
-    TIME_PS,
-    Entities,
-    Int32,
-    Int64,
+    AT_OPEN, BUCKET_BITS, ENTITY_HALVES, ENTITY_WORDS, FINISHED, IN_WHEEL, KEY, NEXT, NOW, NUM_BUCKETS, NUM_EVENTS,
+    NUM_HEAP, NUM_OPEN, OPEN, PAUSED, SCHEDULED, SHIFT_TIME, STOPPED, STOP_PS, TIME_PS, Entities, Int32, Int64,
     Wheel,
-)
+)  # fmt: skip
 
 U = np.uint64
 _MASK = NUM_BUCKETS - 1
 _INSIDE = (1 << BUCKET_BITS) - 1
 
+#: What :func:`next_event` returns where the top of the heap is next; what it returns where nothing may happen is below.
+FROM_HEAP = -1
+
 
 @inlined
-def schedule(entities: Entities, wheel: Wheel, n: Int64, first_far: Int, entity: Int, at_ps: Int, key: Int) -> None:
-    """Give ``entity`` an event; in the heap it has number ``first_far + entity``."""
-    entities.word[U(ENTITY_WORDS * entity + TIME_PS)] = at_ps
-    entities.word[U(ENTITY_WORDS * entity + KEY)] = key
+def give_event(word: Int64, n: Int64, entity: Int, at_ps: Int, key: Int) -> None:
+    """At the end of this turn ``entity`` gets an event."""
+    word[U(ENTITY_WORDS * entity + TIME_PS)] = at_ps
+    word[U(ENTITY_WORDS * entity + KEY)] = key
+    n[SCHEDULED] = entity
+
+
+@inlined
+def schedule(e: Entities, wheel: Wheel, n: Int64, first_far: Int, entity: Int) -> None:
+    """Put the event of ``entity`` into the order; in the heap it has number ``first_far + entity``."""
+    word, open_key, open_id = e.word, wheel.open_key, wheel.open_id
+    at_ps = word[U(ENTITY_WORDS * entity + TIME_PS)]
     bucket = at_ps >> BUCKET_BITS
     ahead = bucket - n[OPEN]
     if ahead == 0:
         place = n[NUM_OPEN]
         n[NUM_OPEN] = place + 1
-        whole = ((at_ps & _INSIDE) << SHIFT_TIME) | key
+        whole = ((at_ps & _INSIDE) << SHIFT_TIME) | word[U(ENTITY_WORDS * entity + KEY)]
         first = n[AT_OPEN]
-        while place > first and wheel.open_key[U(place - 1)] > whole:
-            wheel.open_key[U(place)] = wheel.open_key[U(place - 1)]
-            wheel.open_id[U(place)] = wheel.open_id[U(place - 1)]
+        while place > first and open_key[U(place - 1)] > whole:
+            open_key[U(place)] = open_key[U(place - 1)]
+            open_id[U(place)] = open_id[U(place - 1)]
             place -= 1
-        wheel.open_key[U(place)] = whole
-        wheel.open_id[U(place)] = entity
+        open_key[U(place)] = whole
+        open_id[U(place)] = entity
     elif ahead < NUM_BUCKETS:
         slot = bucket & _MASK
-        entities.half[U(ENTITY_HALVES * entity + NEXT)] = wheel.head[U(slot)]
+        e.half[U(ENTITY_HALVES * entity + NEXT)] = wheel.head[U(slot)]
         wheel.head[U(slot)] = entity
         n[IN_WHEEL] += 1
     else:
@@ -63,32 +60,68 @@ def schedule(entities: Entities, wheel: Wheel, n: Int64, first_far: Int, entity:
 
 
 @inlined
-def next_bucket(wheel: Wheel, n: Int64) -> Int:
-    """The next bucket with events; there must be one."""
-    bucket = n[OPEN] + 1
-    while wheel.head[U(bucket & _MASK)] < 0:
-        bucket += 1
-    return bucket
+def next_event(e: Entities, wheel: Wheel, n: Int64, limit: Int) -> Int:
+    """The entity whose event it is from now on; FROM_HEAP; or FROM_HEAP - 1 - why, where none may happen now."""
+    heap = wheel.heap
+    if n[AT_OPEN] == n[NUM_OPEN]:
+        if n[IN_WHEEL] == 0:
+            return FROM_HEAP if n[NUM_HEAP] > 0 else FROM_HEAP - 1 - FINISHED
+        bucket = n[OPEN] + 1
+        while wheel.head[U(bucket & _MASK)] < 0:
+            bucket += 1
+        if n[NUM_HEAP] > 0 and heap[U(0)] < bucket << BUCKET_BITS:
+            return FROM_HEAP
+        if bucket << BUCKET_BITS > n[STOP_PS]:
+            return FROM_HEAP - 1 - STOPPED
+        _open(e, wheel, n, bucket)
+    at = n[AT_OPEN]
+    at_ps = (n[OPEN] << BUCKET_BITS) + (wheel.open_key[U(at)] >> SHIFT_TIME)
+    if n[NUM_HEAP] > 0 and heap[U(0)] <= at_ps:
+        return FROM_HEAP
+    if at_ps > n[STOP_PS]:
+        return FROM_HEAP - 1 - STOPPED
+    if n[NUM_EVENTS] >= limit:
+        return FROM_HEAP - 1 - PAUSED
+    n[NOW] = at_ps
+    n[NUM_EVENTS] += 1
+    n[AT_OPEN] = at + 1
+    return np.int64(wheel.open_id[U(at)])
 
 
 @inlined
-def open_bucket(entities: Entities, wheel: Wheel, n: Int64, bucket: Int) -> None:
+def take_far(wheel: Wheel, n: Int64) -> Int:
+    """What is at the top of the heap happens now."""
+    now = wheel.heap[U(0)]
+    payload = wheel.heap[U(1)]
+    n[NOW] = now
+    n[NUM_EVENTS] += 1
+    n[NUM_HEAP] = pop(wheel.heap, n[NUM_HEAP])
+    if n[AT_OPEN] == n[NUM_OPEN]:
+        n[OPEN] = now >> BUCKET_BITS
+        n[AT_OPEN] = 0
+        n[NUM_OPEN] = 0
+    return payload
+
+
+@inlined
+def _open(e: Entities, wheel: Wheel, n: Int64, bucket: Int) -> None:
     """Sort the events of ``bucket`` into the open one, which must be empty."""
+    word, half, open_key, open_id = e.word, e.half, wheel.open_key, wheel.open_id
     slot = bucket & _MASK
     entity = np.int64(wheel.head[U(slot)])
     wheel.head[U(slot)] = -1
     count = np.int64(0)
     while entity >= 0:
-        at_ps = entities.word[U(ENTITY_WORDS * entity + TIME_PS)]
-        wheel.open_key[U(count)] = ((at_ps & _INSIDE) << SHIFT_TIME) | entities.word[U(ENTITY_WORDS * entity + KEY)]
-        wheel.open_id[U(count)] = entity
+        at_ps = word[U(ENTITY_WORDS * entity + TIME_PS)]
+        open_key[U(count)] = ((at_ps & _INSIDE) << SHIFT_TIME) | word[U(ENTITY_WORDS * entity + KEY)]
+        open_id[U(count)] = entity
         count += 1
-        entity = np.int64(entities.half[U(ENTITY_HALVES * entity + NEXT)])
+        entity = np.int64(half[U(ENTITY_HALVES * entity + NEXT)])
     n[OPEN] = bucket
     n[AT_OPEN] = 0
     n[NUM_OPEN] = count
     n[IN_WHEEL] -= count
-    _sort(wheel.open_key, wheel.open_id, count)
+    _sort(open_key, open_id, count)
 
 
 @inlined

@@ -19,7 +19,7 @@ from trine.gpu._loop import advance
 from trine.gpu._state import Code, Entities, Int64, Machine, Seen, Ways, Wheel
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.system import GpuSystem
-from trine.gpu.tables import Lanes, lane_columns, make_code, make_numbers, make_ways, requests_in_all
+from trine.gpu.tables import Lanes, lane_columns, make_code, make_numbers, make_ways, requests_in_all, service_columns
 from trine.model.gpurecords import STATE_NAMES, GpuRecords
 from trine.model.taskgraph import Records
 from trine.network._limits import MAX_PS
@@ -28,6 +28,11 @@ from trine.network._limits import MAX_PS
 BUDGET = 1 << 20
 PROGRESS_S = 0.25
 FIRST_REQUESTS = 1 << 14
+#: Scalars that say what has something to do.
+NONE_YET = [
+    S.KICK_CU, S.KICK_GPU, S.WAKE, S.INJECT, S.DELIVER, S.BEGIN, S.SCHEDULED, S.OTHER, S.ONWARD, S.FREED, S.FEWER,
+    S.READY_LINE, S.RETRIED, S.OVER_LINE, S.ENDED,
+]  # fmt: skip
 MAX_REQUESTS = 1 << 27
 
 #: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
@@ -82,17 +87,17 @@ def new_state(system: GpuSystem) -> State:
     tasks, num_ready = new_tasks(system.graph, 0)
     first = int(numbers[S.N_FIRST_REQUEST])
     scalars = np.zeros(S.NUM_SCALARS, np.int64)
-    for which in (S.KICK_CU, S.KICK_GPU, S.WAKE, S.INJECT, S.DELIVER, S.BEGIN):
-        scalars[which] = -1
+    scalars[NONE_YET] = -1
     scalars[S.NUM_READY] = num_ready
     scalars[S.NUM_FREE_REQUESTS] = scalars[S.NUM_FREE_LINES] = FIRST_REQUESTS
     scalars[S.STOP_PS] = MAX_PS
     total = first + FIRST_REQUESTS
     heap_room = total + system.graph.num_tasks + system.program.num_kernels + 1
+    word = _in_lines(total * S.ENTITY_WORDS)
     entities = Entities(
-        word=np.zeros(total * S.ENTITY_WORDS, np.int64),
-        half=np.zeros(total * S.ENTITY_HALVES, np.int32),
-        cold=np.zeros(FIRST_REQUESTS * S.COLD, np.int64),
+        word=word,
+        half=word.view(np.int32),
+        cold=_in_lines(FIRST_REQUESTS * S.COLD),
         fresh=np.arange(total - 1, first - 1, -1, dtype=np.int32),
     )
     wheel = Wheel(
@@ -133,7 +138,7 @@ def _new_machine(system: GpuSystem, numbers: Int64, lanes: Lanes, pairs: int) ->
     cu[:, [S.C_HEAD, S.C_TAIL, S.C_LINES, S.C_LAST_LINE]] = -1
     cu_word = np.zeros((num_cus, S.CU_WORDS), np.int64)
     cu_word[:, S.C_FULL_SINCE] = -1
-    queue = np.full((resources if numbers[S.N_FAIR] else 0, 6), -1, np.int32)
+    queue = np.full((resources if numbers[S.N_FAIR] else 0, S.QUEUE_HALVES), -1, np.int32)
     queue[:, :2] = 0
     kernel = np.zeros((program.num_kernels, 3), np.int32)
     kernel[:, 1] = np.diff(program.kernel_ptr)
@@ -143,14 +148,14 @@ def _new_machine(system: GpuSystem, numbers: Int64, lanes: Lanes, pairs: int) ->
     semaphores = program.semaphores.reshape(-1).astype(np.int64)
     cached = int(system.num_gpus * model.memory.num_channels * numbers[S.N_SETS] * numbers[S.N_WAYS])
     return Machine(
-        wave=np.zeros(places * S.WAVE_HALVES, np.int32),
+        wave=_in_lines(places * S.WAVE_HALVES // 2).view(np.int32),
         wave_since=np.zeros(places, np.int64),
         wave_full=np.zeros(places, np.int64),
         cu=cu.reshape(-1),
         cu_word=cu_word.reshape(-1),
         line=np.zeros(FIRST_REQUESTS * S.LINE_HALVES, np.int32),
         free_lines=np.arange(FIRST_REQUESTS - 1, -1, -1, dtype=np.int32),
-        resource=np.zeros(resources * S.RESOURCE_WORDS, np.int64),
+        resource=_resources(system, resources),
         queue=queue.reshape(-1),
         semaphore=semaphores,
         waiting=np.full(2 * len(semaphores), -1, np.int32),
@@ -165,6 +170,22 @@ def _new_machine(system: GpuSystem, numbers: Int64, lanes: Lanes, pairs: int) ->
         tag=np.zeros(cached, np.int64),
         stamp=np.zeros(cached, np.int64),
     )
+
+
+def _in_lines(num_words: int) -> Int64:
+    """int64[num_words] of 0 that begins at a cache line, so that a record of 64 bytes lies in one."""
+    whole = np.zeros(num_words + 7, np.int64)
+    first = -whole.ctypes.data % 64 // 8
+    return whole[first : first + num_words]
+
+
+def _resources(system: GpuSystem, num_resources: int) -> Int64:
+    """All resources, free; those of the GPUs first."""
+    rows = _in_lines(num_resources * S.RESOURCE_WORDS)
+    own = service_columns(system)
+    inside = rows[: system.num_gpus * len(own) * S.RESOURCE_WORDS].reshape(system.num_gpus, len(own), S.RESOURCE_WORDS)
+    inside[:, :, S.R_DATA_PS : S.R_AFTER_PS + 1] = own
+    return rows
 
 
 def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
@@ -185,6 +206,7 @@ def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
         if status in (S.FINISHED, S.STUCK):
             return True
         if status == S.STOPPED:
+            scalars[S.NOW] = scalars[S.STOP_PS]
             return False
         if status == S.OVERFLOW:
             raise SimulationError(f"simulated time passes {MAX_PS // 10**12} s")
@@ -210,12 +232,9 @@ def _more_requests(state: State) -> None:
     fresh[:before] = np.arange(total - 1, total - 1 - before, -1)
     fresh[before : before + free] = old.fresh[:free]
     state.scalars[S.NUM_FREE_REQUESTS] = before + free
-    state.entities = Entities(
-        word=_longer(old.word, total * S.ENTITY_WORDS),
-        half=_longer(old.half, total * S.ENTITY_HALVES),
-        cold=_longer(old.cold, 2 * before * S.COLD),
-        fresh=fresh,
-    )
+    word, cold = _in_lines(total * S.ENTITY_WORDS), _in_lines(2 * before * S.COLD)
+    word[: len(old.word)], cold[: len(old.cold)] = old.word, old.cold
+    state.entities = Entities(word=word, half=word.view(np.int32), cold=cold, fresh=fresh)
     state.wheel = Wheel(
         head=state.wheel.head,
         open_key=_longer(state.wheel.open_key, total + 1),

@@ -12,6 +12,9 @@ from trine.errors import SpecError
 from trine.model.gpumodel import MESH, GpuModel
 from trine.model.gpurecords import ResourceNames
 
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
 #: What a path begins or ends at.
 CU, CHANNEL, PORT = "cu", "channel", "port"
 
@@ -49,6 +52,44 @@ class Layout:
         if self.model.noc.kind == MESH:
             return self._through_mesh(source, i, target, j)
         return self._through_crossbar(source, i, target, j)
+
+    def num_ends(self, kind: str) -> int:
+        """How many CUs, channels or ports there are."""
+        return {CU: self.model.num_cus, CHANNEL: self.model.memory.num_channels, PORT: self.model.ports.count}[kind]
+
+    def after_ps(self) -> npt.NDArray[np.int64]:
+        """int64[r]: the latency behind each link of the NoC; 0 behind memory, whose latency is the model's."""
+        after = np.zeros(self.num_resources, np.int64)
+        after[: self.first_channel : 1 if self.model.noc.kind == MESH else 2] = self.model.noc.hop_ps
+        return after
+
+    def paths(self, source: str, target: str) -> tuple[Int32, Int32]:
+        """The resources of :meth:`path` from each i to each j, int32, one path after the other: that from i to j is
+        ``hops[ptr[at] : ptr[at + 1]]``, at = i * (number of targets) + j.
+        """
+        i, j = (a.ravel() for a in np.indices((self.num_ends(source), self.num_ends(target))))
+        if self.model.noc.kind == MESH:
+            return self._all_through_mesh(source, i, target, j)
+        hops = np.stack([2 * (i + self._end(source, 0)), 2 * (j + self._end(target, 0)) + 1], axis=1)
+        return hops.ravel().astype(np.int32), np.arange(0, 2 * len(i) + 1, 2, dtype=np.int32)
+
+    def _all_through_mesh(self, source: str, i: Int64, target: str, j: Int64) -> tuple[Int32, Int32]:
+        model, cols = self.model, self.model.noc.cols
+        start = np.array([router_of(model, source, n) for n in range(self.num_ends(source))])[i]
+        end = np.array([router_of(model, target, n) for n in range(self.num_ends(target))])[j]
+        right, down = end % cols - start % cols, end // cols - start // cols
+        out, into = int(source == CU), int(target == CU)
+        count = out + abs(right) + abs(down) + into
+        ptr = np.concatenate([[0], np.cumsum(count)])
+        step = np.arange(ptr[-1]) - np.repeat(ptr[:-1] + out, count)  # links between routers before this hop
+        i, j, start, end, right, down = (np.repeat(a, count) for a in (i, j, start, end, right, down))
+        along = step - abs(right)
+        in_row = along < 0
+        router = np.where(in_row, start + np.sign(right) * step, start + right + np.sign(down) * cols * along)
+        way = np.where(in_row, np.where(right > 0, 0, 1), np.where(down > 0, 2, 3))
+        hops = 2 * model.num_cus + 4 * router + way
+        hops = np.where(step < 0, i, np.where(along == abs(down), model.num_cus + j, hops))
+        return hops.astype(np.int32), ptr.astype(np.int32)
 
     def _through_mesh(self, source: str, i: int, target: str, j: int) -> tuple[Hop, ...]:
         model = self.model

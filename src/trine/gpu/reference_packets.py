@@ -39,8 +39,8 @@ class Pair:
 class Stream:
     """Packets over ``ways`` in turns; of each way one is at the first link, and the next comes when that has left it.
 
-    key: of a packet by home and number. target: the home of who arrives. enters: as each enters its first link. all_left:
-    when the last has left that; all_arrived.
+    key: of a packet by home and number. target: the home of who arrives. enters: as each enters its first link.
+    all_left: when the last has left that; all_arrived.
     """
 
     ways: Sequence[tuple[Place, ...]]

@@ -46,9 +46,9 @@ class Fold:
 class GpuRun:
     """What ran, and what happened.
 
-    program: of all ranks. simulated: of the GPUs that were simulated. group: the device of each rank. records: of the tasks
-    of ``graph``; where each kernel is a task of its own, in the order of the kernels of ``simulated``. finished: False where the run
-    was stopped: what had not happened is -1.
+    program: of all ranks. simulated: of the GPUs that were simulated. group: the device of each rank. records: of the
+    tasks of ``graph``; where each kernel is a task of its own, in the order of the kernels of ``simulated``. finished:
+    False where the run was stopped: what had not happened is -1.
     """
 
     program: GpuProgram

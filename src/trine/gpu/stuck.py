@@ -97,12 +97,12 @@ def _without_room(state: State, system: GpuSystem) -> list[str]:
     program = system.program
     started = state.machine.kernel.reshape(-1, 3)[:, 0]
     left = np.diff(program.kernel_ptr) - started
-    queued = [kernel for kernel in np.flatnonzero((left > 0) & _has_started(state, system)).tolist()]
+    queued = np.flatnonzero((left > 0) & _has_started(state, system)).tolist()
     names = program.kernel_names or tuple(map(str, range(program.num_kernels)))
     return [for_room(int(system.ranks[program.kernel_rank[k]]), names[k], int(left[k])) for k in queued]
 
 
-def _has_started(state: State, system: GpuSystem) -> np.ndarray:  # type: ignore[type-arg]
+def _has_started(state: State, system: GpuSystem) -> np.ndarray:
     """bool[kernels]: whether the task that carries it has."""
     from trine.engine._state import START_PS, WORDS
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 import trine.gpu._state as S
 from trine.gpu._state import Code, Int32, Int64, Ways
 from trine.gpu.fabric import Way
-from trine.gpu.layout import CHANNEL, CU, PORT, Hop, Layout
+from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.system import GpuSystem
-from trine.model.gpumodel import FAIR, HASHED
+from trine.model.gpumodel import FAIR, HASHED, GpuModel
 from trine.model.gpuprogram import ACQUIRE, DMA, READ, READ_FLAGGED
 from trine.units import transfer_ps
 
@@ -29,73 +27,24 @@ class Lanes:
         return self.first + self.number.setdefault((link, lane), len(self.number))
 
 
-class _Paths(NamedTuple):
-    """Hops of all paths inside a GPU; table: of each kind of source and target where its paths begin, int32[n * m + 1]."""
-
-    resource: Int64
-    after_ps: Int64
-    table: dict[tuple[str, str], Int32]
-
-
-#: Shapes of GPUs whose paths are kept.
-_KEPT = 8
-_known_paths: dict[tuple[object, ...], _Paths] = {}
-
-
-class _Rows:
-    """Hops as they are collected."""
-
-    def __init__(self) -> None:
-        self.hops: list[int] = []
-        self.label: list[int] = []
-        self.rate: list[int] = []
-        self.leaves: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    def add_inside(self, paths: _Paths, rates: Int64, sizes: tuple[int, int]) -> None:
-        """The hops of all paths inside a GPU; rates: bytes/s of each of its resources."""
-        different, which = np.unique(rates, return_inverse=True)
-        data, control = (np.array([transfer_ps(size, rate) for rate in different.tolist()], np.int64) for size in sizes)
-        kind = which[paths.resource]
-        self.hops += np.stack((paths.resource, data[kind], control[kind], paths.after_ps), axis=1).reshape(-1).tolist()
-        self.label += [0] * len(kind)
-        self.rate += different[kind].tolist()
-        self.leaves += [0] * len(kind)
-
-    def add(self, resource: int, rate: int, after_ps: int, sizes: tuple[int, int], label: int = 0, leaves: int = 0) -> None:
-        self.hops += (resource, transfer_ps(sizes[0], rate), transfer_ps(sizes[1], rate), after_ps)
-        self.label.append(label)
-        self.rate.append(rate)
-        self.leaves.append(leaves)
+#: Kinds of paths inside a GPU, in the order in which the loop has them.
+_PATHS = ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
 
 
 def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
     """Paths and ways; the pair of each operand, int32[operands], -1: the own GPU; and the lanes that there are."""
-    model, layout = system.model, system.layout
-    sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
-    rows = _Rows()
-    paths = _paths(layout)
-    rows.add_inside(paths, layout.bytes_per_s, sizes)
-    table = paths.table
-    lanes = Lanes(system.num_gpus * layout.num_resources)
-    ways = _Fabric(system, rows, lanes, sizes)
+    paths = [system.layout.paths(*kind) for kind in _PATHS]
+    begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
+    lanes = Lanes(system.num_gpus * system.layout.num_resources)
+    ways = _Fabric(system, lanes)
     pair_of, pairs = operand_pairs(system)
     for gpu, peer, is_dma in pairs:
         ways.add_pair(gpu, peer, is_dma)
     route_way = [ways.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
     made = Ways(
-        hops=np.array(rows.hops, np.int64),
-        label=np.array(rows.label, np.int32),
-        rate=np.array(rows.rate, np.int64),
-        leaves=np.array(rows.leaves, np.int8),
-        cu_channel=table[CU, CHANNEL],
-        cu_port=table[CU, PORT],
-        channel_port=table[CHANNEL, PORT],
-        port_channel=table[PORT, CHANNEL],
-        channel_cu=table[CHANNEL, CU],
-        port_cu=table[PORT, CU],
+        hops=np.concatenate([hops for hops, _ in paths]),
+        path=np.concatenate([ptr[:-1] + first for (_, ptr), first in zip(paths, begins)] + [begins[-1:]]).astype(np.int32),
+        lane=np.array(ways.rows, np.int64).reshape(-1),
         pair_gpu=np.array(ways.pair_gpu, np.int32),
         pair_label=np.array(ways.pair_label, np.int32),
         pair_out=np.array(ways.out_ptr, np.int32),
@@ -107,38 +56,22 @@ def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
     return made, pair_of, lanes
 
 
-def _paths(layout: Layout) -> _Paths:
-    """All paths inside a GPU: they depend on its shape alone and take 0.1 s to find, so some are kept."""
-    model = layout.model
-    shape = (replace(model.noc, bytes_per_s=1), model.num_cus, model.memory.num_channels, model.ports.count)
-    if shape not in _known_paths:
-        if len(_known_paths) >= _KEPT:
-            _known_paths.clear()
-        _known_paths[shape] = _found_paths(layout)
-    return _known_paths[shape]
-
-
-def _found_paths(layout: Layout) -> _Paths:
-    model = layout.model
-    ends = {CU: model.num_cus, CHANNEL: model.memory.num_channels, PORT: model.ports.count}
-    hops: list[Hop] = []
-    table: dict[tuple[str, str], Int32] = {}
-    for source, target in ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU)):
-        first = []
-        for i in range(ends[source]):
-            for j in range(ends[target]):
-                first.append(len(hops))
-                hops.extend(layout.path(source, i, target, j))
-        table[source, target] = np.array([*first, len(hops)], np.int32)
-    both = np.array(hops, np.int64).reshape(-1, 2)
-    return _Paths(both[:, 0].copy(), both[:, 1].copy(), table)
+def service_columns(system: GpuSystem) -> Int64:
+    """int64[resources of a GPU, 3]: ps that a message with data and one without take of a link, and the latency behind."""
+    model, layout = system.model, system.layout
+    rates = layout.bytes_per_s.tolist()
+    sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
+    of_rate = {rate: [transfer_ps(size, rate) for size in sizes] for rate in set(rates)}
+    return np.column_stack([np.array([of_rate[rate] for rate in rates], np.int64), layout.after_ps()])
 
 
 class _Fabric:
     """Ways of pairs (simulated GPU, rank) there and back, and of the routes of transfers."""
 
-    def __init__(self, system: GpuSystem, rows: _Rows, lanes: Lanes, sizes: tuple[int, int]) -> None:
-        self.system, self.rows, self.lanes, self.sizes = system, rows, lanes, sizes
+    def __init__(self, system: GpuSystem, lanes: Lanes) -> None:
+        self.system, self.lanes = system, lanes
+        self.rows: list[tuple[int, ...]] = []
+        self.service_ps: dict[int, tuple[int, int]] = {}
         self.pair_gpu: list[int] = []
         self.pair_label: list[int] = []
         self.pair_latency: list[int] = []
@@ -176,8 +109,15 @@ class _Fabric:
             label = 1 + self.system.distance(requester, peer if home < 0 else home)
             resource = self.lanes.resource(self.image[hop.link], hop.lane)
             own = 0 if home == requester else label
-            self.rows.add(resource, hop.bytes_per_s, hop.after_ps, self.sizes, own, int(self.leaves[hop.link]))
+            self._cross(resource, hop.bytes_per_s, hop.after_ps, own, hop.link)
         return first, len(self.rows), way.port_out, way.port_in
+
+    def _cross(self, resource: int, rate: int, after_ps: int, label: int, link: int) -> None:
+        if rate not in self.service_ps:
+            model = self.system.model
+            data_bytes, control_bytes = model.line_bytes + model.header_bytes, model.header_bytes
+            self.service_ps[rate] = transfer_ps(data_bytes, rate), transfer_ps(control_bytes, rate)
+        self.rows.append((resource, *self.service_ps[rate], after_ps, rate, label, int(self.leaves[link]), 0))
 
     def add_route(self, route: int) -> int:
         """The way of a route of the task graph, as a number behind all ways of pairs."""
@@ -186,7 +126,7 @@ class _Fabric:
         for link in graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist():
             rate = int(graph.link_bytes_per_s[link])
             resource = self.lanes.resource(self.image[link], 0)
-            self.rows.add(resource, rate, int(graph.link_latency_ps[link]), self.sizes, 0, int(self.leaves[link]))
+            self._cross(resource, rate, int(graph.link_latency_ps[link]), 0, link)
         self.routes.append((first, len(self.rows), 0, 0))
         return len(self.out) + len(self.back) + len(self.routes) - 1
 
@@ -294,6 +234,12 @@ def make_numbers(system: GpuSystem) -> Int64:
         S.N_FIRST_WAVE: num_cus, S.N_FIRST_DISPATCHER: num_cus * (1 + waves),
         S.N_FIRST_REQUEST: num_cus * (1 + waves) + system.num_gpus,
     }  # fmt: skip
+    at = 0
+    for first, kind in zip(
+        (S.N_CU_CHANNEL, S.N_CU_PORT, S.N_CHANNEL_PORT, S.N_PORT_CHANNEL, S.N_CHANNEL_CU, S.N_PORT_CU), _PATHS, strict=True
+    ):
+        values[first] = at
+        at += layout.num_ends(kind[0]) * layout.num_ends(kind[1])
     numbers = np.zeros(S.NUM_NUMBERS, np.int64)
     for where, value in values.items():
         numbers[where] = value

@@ -18,9 +18,9 @@ class Noc:
     """What joins CUs, memory channels and I/O ports inside the GPU.
 
     ``mesh``: ``rows`` x ``cols`` routers, XY routing (first along the row), one link each way between neighbours.
-    CUs are dealt out evenly over all routers in order; channels to the routers of the top and bottom row, ports to those
-    of the left and right column (both alternately in order). ``crossbar``: one hop; each CU, channel and port has a link
-    in and a link out.
+    CUs are dealt out evenly over all routers in order; channels to the routers of the top and bottom row, ports to
+    those of the left and right column (both alternately in order). ``crossbar``: one hop; each CU, channel and port
+    has a link in and a link out.
     ``bytes_per_s``: of each link; ``hop_ps``: latency of a router and the wire behind it, or of the crossbar.
     """
 
@@ -48,8 +48,8 @@ class MemorySystem:
 class L2:
     """One slice at each memory channel: ``capacity_bytes`` in all, ``ways`` lines a set, least recently used replaced.
 
-    A hit takes ``latency_ps`` beside its serialisation at ``bytes_per_s`` (of a slice); a miss takes that and the memory
-    access. Stores write back and allocate; lines written back cost their memory channel bandwidth only.
+    A hit takes ``latency_ps`` beside its serialisation at ``bytes_per_s`` (of a slice); a miss takes that and the
+    memory access. Stores write back and allocate; lines written back cost their memory channel bandwidth only.
     """
 
     capacity_bytes: int
@@ -78,12 +78,12 @@ class GpuModel:
 
     cycle_ps: of the CUs' clock. num_cus; workgroups_per_cu, wavefronts_per_cu: room of each. line_bytes: a wavefront
     request. header_bytes: beside the data of each message; a message without data has only that. unroll: requests of a
-    wavefront in flight, where the program does not say. max_outstanding: requests of a CU in flight. issue_cycles: between
-    requests that a CU issues. reduce_bytes_per_cycle: of a CU. posted_stores: a store gives its place back when it has
-    left through the port (or been accepted by the memory channel of its own GPU); False: when it is acknowledged.
-    launch_ps: from when a kernel may start to its first workgroup; dispatch_ps: between workgroups that the GPU starts;
-    barrier_ps: of the wavefronts of a workgroup; poll_ps: None: a wait for a semaphore is answered by the memory when it
-    is released; else the wavefront reads it again that long after each answer that was not enough.
+    wavefront in flight, where the program does not say. max_outstanding: requests of a CU in flight. issue_cycles:
+    between requests that a CU issues. reduce_bytes_per_cycle: of a CU. posted_stores: a store gives its place back
+    when it has left through the port (or been accepted by the memory channel of its own GPU); False: when it is
+    acknowledged. launch_ps: from when a kernel may start to its first workgroup; dispatch_ps: between workgroups that
+    the GPU starts; barrier_ps: of the wavefronts of a workgroup; poll_ps: None: a wait for a semaphore is answered by
+    the memory when it is released; else the wavefront reads it again that long after each answer that was not enough.
     packet_bytes, packet_header_bytes: of NICs and copy engines; dma_ps: from the request to the first packet.
     evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words; notes:
     what the model leaves out.

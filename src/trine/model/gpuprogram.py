@@ -1,7 +1,7 @@
 """What GPUs run, load by load and store by store: kernels of workgroups of operations. Frozen data without logic.
 
-After ASTRA-sim 3.0 (arXiv 2606.10440): a workgroup is a list of operations that its wavefronts go through; data moves one
-cache line at a time. How operations take time: docs/design/gpu-model.md. NVIDIA's words: SM, thread block, warp.
+After ASTRA-sim 3.0 (arXiv 2606.10440): a workgroup is a list of operations that its wavefronts go through; data moves
+one cache line at a time. How operations take time: docs/design/gpu-model.md. NVIDIA's words: SM, thread block, warp.
 """
 
 from __future__ import annotations
@@ -45,16 +45,18 @@ class GpuProgram:
     Workgroups: workgroup_ptr int64[w + 1]: the operations of each.
     Operations: op_kind int8[n]; op_amount int64[n]: lines (data operations: cache lines in all, shared by the
         wavefronts), bytes (DMA), cycles (COMPUTE), what an ACQUIRE takes and a RELEASE adds, requests that may be left
-        (WAITCNT); 0 for BARRIER and NOP. op_unroll int32[n]: requests of one wavefront in flight, of data operations; 0:
-        what the GPU model says. op_label int32[n]: index into labels, -1: none.
-    Operands, CSR by operand_ptr int64[n + 1], sources before targets: operand_role int8; operand_rank int32, whose memory
+        (WAITCNT); 0 for BARRIER and NOP. op_unroll int32[n]: requests of one wavefront in flight, of data operations;
+        0: what the GPU model says. op_label int32[n]: index into labels, -1: none.
+    Operands, CSR by operand_ptr int64[n + 1], sources before targets: operand_role int8; operand_rank int32, whose
+    memory
         it is; operand_address int64, bytes; operand_step int32: line i of a data operation is at address + i * step;
         operand_semaphore int32: the semaphore of an ACQUIRE or RELEASE, of a DMA that releases one when its bytes have
         arrived (-1: none), of the first line of a flagged operand; else -1.
         LOAD: READs. STORE: WRITEs. COPY: one READ, WRITEs. REDUCE: READs, then none or several WRITEs (none: the result
-        stays in registers). DMA: a READ and a WRITE, or a WRITE alone (of 0 bytes: it only releases). ACQUIRE: a READ of
-        the own rank. RELEASE: WRITEs. READs of DMA are of the own rank.
-    semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes what
+        stays in registers). DMA: a READ and a WRITE, or a WRITE alone (of 0 bytes: it only releases). ACQUIRE: a READ
+        of the own rank. RELEASE: WRITEs. READs of DMA are of the own rank.
+    semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes
+    what
         it takes.
     payload_bytes: what the collective moves as nccl-tests counts it, 0 where that means nothing.
     """

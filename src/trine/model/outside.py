@@ -21,9 +21,10 @@ IDEAL, MODELLED = "ideal", "modelled"
 class PeerWrites:
     """Writes of peers into the target's memory, in any order.
 
-    peer: int32[n], ranks. address: int64[n]. size_bytes: int64[n]; of a write to a semaphore what it likes. semaphore: int32[n], the
-    target's semaphore at that address, -1: data. value: int64[n], what it adds to the semaphore. time_ps: int64[n].
-    fabric: ``ideal``: they are at the memory then; ``modelled``: they are at the first link from the peer then.
+    peer: int32[n], ranks. address: int64[n]. size_bytes: int64[n]; of a write to a semaphore what it likes. semaphore:
+    int32[n], the target's semaphore at that address, -1: data. value: int64[n], what it adds to the semaphore.
+    time_ps: int64[n]. fabric: ``ideal``: they are at the memory then; ``modelled``: they are at the first link from
+    the peer then.
     """
 
     peer: Int32
@@ -39,11 +40,11 @@ class PeerWrites:
 class Arrivals:
     """What came to one GPU's I/O ports in a load-store run.
 
-    Requests of others, in the order in which they came: time_ps int64[n], at the port; rank int32[n], whose request; place,
-    number int32[n]: the wavefront's place in its GPU and the number of the request there (both only order what comes at one instant); kind int8[n];
-    address int64[n]; semaphore int32[n], of this GPU, -1: none; amount int64[n], of semaphores.
-    Answers to its own: answer_place int32[m], place of the wavefront in the GPU; answer_number int32[m], the how manieth remote request of that
-    place it answers, from 0; answer_ps int64[m], at the port.
+    Requests of others, in the order in which they came: time_ps int64[n], at the port; rank int32[n], whose request;
+    place, number int32[n]: the wavefront's place in its GPU and the number of the request there (both only order what
+    comes at one instant); kind int8[n]; address int64[n]; semaphore int32[n], of this GPU, -1: none; amount int64[n],
+    of semaphores. Answers to its own: answer_place int32[m], place of the wavefront in the GPU; answer_number
+    int32[m], the how manieth remote request of that place it answers, from 0; answer_ps int64[m], at the port.
     """
 
     time_ps: Int64
