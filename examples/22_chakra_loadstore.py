@@ -67,6 +67,6 @@ for first in (COMPUTE, ALL_REDUCE):
         both = run(first, second, workgroups=workgroups)
         us = times(both)
         print(
-            f"{workgroups:18}  {alone[workgroups]:6.2f}  {us['compute']:8.2f}      {lonely:6.2f}  {us['all-reduce']:8.2f}"
-            f"  {both.step_time_ps / 1e6:6.2f}"
+            f"{workgroups:18}  {alone[workgroups]:6.2f}  {us['compute']:8.2f}"
+            f"      {lonely:6.2f}  {us['all-reduce']:8.2f}  {both.step_time_ps / 1e6:6.2f}"
         )

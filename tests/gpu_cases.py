@@ -217,6 +217,7 @@ EVERYTHING = (
     "workgroup_start_ps", "workgroup_end_ps", "workgroup_cu", "op_start_ps", "op_end_ps", "state_ps", "resource_data",
     "resource_control", "resource_busy_ps", "lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps",
     "loads", "stores", "acquires", "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses",
+    "flagged_loads", "wakeups", "spurious_wakeups", "monitor_full",
     "end_ps",
 )  # fmt: skip
 

@@ -126,7 +126,6 @@ def test_tasks_that_carry_kernels_in_another_order_are_not_folded():
     np.testing.assert_array_equal(runs[0].records.end_ps, runs[1].records.end_ps)
 
 
-@pytest.mark.xfail(strict=True, reason="the compiled engine orders arrivals of packets by their last link")
 def test_a_dma_arrives_in_the_order_of_how_far_away_it_comes_from():
     """Full mesh; of dmas of two classes that come to a GPU at one instant the nearer is first, whatever their ranks."""
     programmer = Programmer(4, 2)

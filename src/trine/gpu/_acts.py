@@ -6,14 +6,53 @@ import numpy as np
 
 from trine._jit import Int, inlined, kernel
 from trine.gpu._state import (
-    CU_HALVES, CU_WORDS, C_FULL_PS, C_FULL_SINCE, C_LAST_LINE, C_LINES, D_ACQUIRING, D_BARRIER, D_COMPUTING, D_GONE,
-    D_OVER, D_QUEUED, ENTITY_HALVES, ENTITY_WORDS, FREED, LINE, LINE_HALVES, L_NEXT, L_OP, L_UNPOSTED, NEXT, NOW,
-    NUM_FREE_REQUESTS, NUM_TODO, N_CUS, N_WAVES, OWN_KEY, SHIFT_CLASS, SHIFT_SEQ, SHIFT_WAVE, WAVE, WAVE_CLASS,
-    WAVE_HALVES, W_CU, W_DOING, W_SEQ, W_SIBLING, Code, Entities, Int32, Int64, Machine, Seen,
-)  # fmt: skip
+    C_FULL_PS,
+    C_FULL_SINCE,
+    C_LAST_LINE,
+    C_LINES,
+    CU_HALVES,
+    CU_WORDS,
+    D_ACQUIRING,
+    D_BARRIER,
+    D_COMPUTING,
+    D_GONE,
+    D_OVER,
+    D_QUEUED,
+    ENTITY_HALVES,
+    ENTITY_WORDS,
+    FREED,
+    L_NEXT,
+    L_OP,
+    L_UNPOSTED,
+    LINE,
+    LINE_HALVES,
+    N_CUS,
+    N_WAVES,
+    NEXT,
+    NOW,
+    NUM_FREE_REQUESTS,
+    NUM_TODO,
+    OWN_KEY,
+    SHIFT_CLASS,
+    SHIFT_SEQ,
+    SHIFT_WAVE,
+    W_CU,
+    W_DOING,
+    W_SEQ,
+    W_SIBLING,
+    WAVE,
+    WAVE_CLASS,
+    WAVE_HALVES,
+    Code,
+    Entities,
+    Int32,
+    Int64,
+    Machine,
+    Seen,
+)
 from trine.model.gpuprogram import RELEASE, STORE
-from trine.model.gpurecords import COMPUTING, ISSUE, MEMORY, SEMAPHORE, STATE_NAMES
 from trine.model.gpurecords import BARRIER as AT_BARRIER
+from trine.model.gpurecords import COMPUTING, ISSUE, MEMORY, SEMAPHORE, STATE_NAMES
 
 U = np.uint64
 _NUM_STATES = len(STATE_NAMES)
@@ -132,7 +171,7 @@ def post(c: Code, m: Machine, n: Int64, half: Int32, r: Int) -> None:
     at = LINE_HALVES * np.int64(half[U(ENTITY_HALVES * r + LINE)])
     m.line[U(at + L_UNPOSTED)] -= 1
     kind = c.kind[U(m.line[U(at + L_OP)])]
-    if kind == STORE or kind == RELEASE or m.line[U(at + L_UNPOSTED)] == 0:
+    if kind in (STORE, RELEASE) or m.line[U(at + L_UNPOSTED)] == 0:
         n[FREED] = half[U(ENTITY_HALVES * r + WAVE)]
 
 

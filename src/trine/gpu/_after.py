@@ -7,10 +7,38 @@ import numpy as np
 from trine._jit import inlined
 from trine.gpu._acts import go_later, queue_line
 from trine.gpu._state import (
-    CU_HALVES, CU_WORDS, C_FULL_PS, C_FULL_SINCE, C_PLACES, D_COUNTING, D_DRAINING, D_FULL, ENTITY_HALVES, FEWER,
-    FREED, KICK_CU, LINE_HALVES, L_WAVE, L_WRITES, NOW, NUM_FREE_LINES, N_MAX_PLACES, OVER_LINE, QUEUED_POLLS,
-    READY_LINE, RETRIED, WAVE, WAVE_HALVES, W_CU, W_DOING, W_PLACES, W_UNFINISHED, Entities, Int64, Machine,
-)  # fmt: skip
+    C_FULL_PS,
+    C_FULL_SINCE,
+    C_PLACES,
+    CU_HALVES,
+    CU_WORDS,
+    D_COUNTING,
+    D_DRAINING,
+    D_FULL,
+    ENTITY_HALVES,
+    FEWER,
+    FREED,
+    KICK_CU,
+    L_WAVE,
+    L_WRITES,
+    LINE_HALVES,
+    N_MAX_PLACES,
+    NOW,
+    NUM_FREE_LINES,
+    OVER_LINE,
+    QUEUED_POLLS,
+    READY_LINE,
+    RETRIED,
+    W_CU,
+    W_DOING,
+    W_PLACES,
+    W_UNFINISHED,
+    WAVE,
+    WAVE_HALVES,
+    Entities,
+    Int64,
+    Machine,
+)
 
 U = np.uint64
 
@@ -39,7 +67,7 @@ def settle(e: Entities, m: Machine, n: Int64, k: Int64) -> None:
         wave = WAVE_HALVES * n[FEWER]
         m.wave[U(wave + W_UNFINISHED)] -= 1
         doing = m.wave[U(wave + W_DOING)]
-        if doing == D_COUNTING or doing == D_DRAINING:
+        if doing in (D_COUNTING, D_DRAINING):
             go_later(m.todo, n, n[FEWER])
         n[FEWER] = -1
 

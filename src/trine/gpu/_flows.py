@@ -8,13 +8,66 @@ from trine._jit import Int, inlined
 from trine.gpu._acts import give_request, own_key, take_request, wait_key
 from trine.gpu._legs import L_FABRIC, cross_fabric
 from trine.gpu._state import (
-    ADDRESS, AMOUNT, COLD, DELIVER, DMA_CLASS, ENDED, ENTITY_HALVES, ENTITY_WORDS, FEWER, FIRST_WAY, INJECT,
-    INJECT_END, INJECT_NUMBER, KIND, KIND_FLOW, KIND_PACKET, LINE, NOT_ARRIVED, NOT_LEFT, NOW, NUMBER, NUM_COUNTS,
-    N_DMA_PS, N_FIRST_REQUEST, N_PACKETS, N_PACKET_BYTES, N_PACKET_HEADER, OWN_KEY, PACKET, PAIR, SEMAPHORE,
-    SHIFT_CLASS, SHIFT_LABEL, SHIFT_SEQ, SIZE, STAGE, S_ARRIVED, S_DELIVERED, S_FLOW, S_KNOWN, S_SENDING, TASK, TOTAL_BYTES,
-    TRANSFER_CLASS, WAKE, WAVE, WAVE_HALVES, WAY_HALVES, WAY_OUT, W_CU, W_OP, Y_END, Y_FIRST, Code, Entities, Int64,
-    Machine, Seen, Ways,
-)  # fmt: skip
+    ADDRESS,
+    AMOUNT,
+    COLD,
+    DELIVER,
+    DMA_CLASS,
+    ENDED,
+    ENTITY_HALVES,
+    ENTITY_WORDS,
+    FEWER,
+    FIRST_WAY,
+    INJECT,
+    INJECT_END,
+    INJECT_NUMBER,
+    KIND,
+    KIND_FLOW,
+    KIND_PACKET,
+    LINE,
+    N_DMA_PS,
+    N_FIRST_REQUEST,
+    N_PACKET_BYTES,
+    N_PACKET_HEADER,
+    N_PACKETS,
+    NOT_ARRIVED,
+    NOT_LEFT,
+    NOW,
+    NUM_COUNTS,
+    NUMBER,
+    OWN_KEY,
+    PACKET,
+    PAIR,
+    S_ARRIVED,
+    S_DELIVERED,
+    S_FLOW,
+    S_KNOWN,
+    S_SENDING,
+    SEMAPHORE,
+    SHIFT_CLASS,
+    SHIFT_LABEL,
+    SHIFT_SEQ,
+    SIZE,
+    STAGE,
+    TASK,
+    TOTAL_BYTES,
+    TRANSFER_CLASS,
+    W_CU,
+    W_OP,
+    WAKE,
+    WAVE,
+    WAVE_HALVES,
+    WAY_HALVES,
+    WAY_OUT,
+    Y_END,
+    Y_FIRST,
+    Code,
+    Entities,
+    Int64,
+    Machine,
+    Seen,
+    Ways,
+)
 from trine.gpu._wheel import give_event
 
 U = np.uint64
@@ -107,7 +160,7 @@ def inject(e: Entities, c: Code, w: Ways, m: Machine, seen: Seen, n: Int64, k: I
 
 @inlined
 def after_packet(e: Entities, w: Ways, m: Machine, n: Int64, k: Int64, r: Int) -> None:
-    """A packet has left its GPU: the next one of its way enters; with the last of a flow, the next flow to the same peer."""
+    """A packet has left its GPU: the next of its way enters, or with the last of a flow the next flow to that peer."""
     at = COLD * (r - k[N_FIRST_REQUEST])
     flow = e.cold[U(at + ADDRESS)]
     f = COLD * (flow - k[N_FIRST_REQUEST])

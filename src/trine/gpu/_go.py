@@ -7,11 +7,51 @@ import numpy as np
 from trine._jit import Int, inlined
 from trine.gpu._acts import do, wake_group, wave_key
 from trine.gpu._state import (
-    CU_HALVES, CU_WORDS, C_ALU_PS, C_GROUPS, C_HEAD, C_TAIL, C_WAVES, D_BARRIER, D_COMPUTING, D_COUNTING,
-    D_DRAINING, D_FULL, D_GONE, D_OVER, D_QUEUED, ENDED, KICK_CU, KICK_GPU, NOW, NUM_TODO, N_BARRIER_PS, N_CYCLE_PS,
-    N_FIRST_WAVE, N_UNROLL, WAVE_HALVES, W_COUNT, W_CU, W_DOING, W_END, W_GROUP, W_INDEX, W_LINE, W_OP, W_OPERAND,
-    W_PLACES, W_QUEUE, W_SIBLING, W_UNFINISHED, Code, Entities, Int32, Int64, Machine, Seen,
-)  # fmt: skip
+    C_ALU_PS,
+    C_GROUPS,
+    C_HEAD,
+    C_TAIL,
+    C_WAVES,
+    CU_HALVES,
+    CU_WORDS,
+    D_BARRIER,
+    D_COMPUTING,
+    D_COUNTING,
+    D_DRAINING,
+    D_FULL,
+    D_GONE,
+    D_OVER,
+    D_QUEUED,
+    ENDED,
+    KICK_CU,
+    KICK_GPU,
+    N_BARRIER_PS,
+    N_CYCLE_PS,
+    N_FIRST_WAVE,
+    N_UNROLL,
+    NOW,
+    NUM_TODO,
+    W_COUNT,
+    W_CU,
+    W_DOING,
+    W_END,
+    W_GROUP,
+    W_INDEX,
+    W_LINE,
+    W_OP,
+    W_OPERAND,
+    W_PLACES,
+    W_QUEUE,
+    W_SIBLING,
+    W_UNFINISHED,
+    WAVE_HALVES,
+    Code,
+    Entities,
+    Int32,
+    Int64,
+    Machine,
+    Seen,
+)
 from trine.gpu._wheel import give_event
 from trine.model.gpuprogram import ACQUIRE, BARRIER, COMPUTE, DMA, NOP, REDUCE, RELEASE, WAITCNT
 
@@ -53,7 +93,7 @@ def _pass_operations(c: Code, m: Machine, seen: Seen, k: Int64, place: Int, now:
         if op == wave[U(at + W_END)]:
             return D_OVER if wave[U(at + W_UNFINISHED)] == 0 else D_DRAINING
         kind = np.int64(c.kind[U(op)])
-        mine = index == 0 or not (kind == ACQUIRE or kind == RELEASE or kind == DMA)
+        mine = index == 0 or kind not in (ACQUIRE, RELEASE, DMA)
         if mine:
             if op_start[U(op)] < 0:
                 op_start[U(op)] = now
@@ -68,7 +108,10 @@ def _pass_operations(c: Code, m: Machine, seen: Seen, k: Int64, place: Int, now:
 
 @inlined
 def _begin_or_wait(c: Code, wave: Int32, k: Int64, at: Int, op: Int, kind: Int) -> Int:
-    """What the wavefront does in an operation, -1: it is through with it. ``unroll`` limits the places of data operations."""
+    """What the wavefront does in an operation, -1: it is through with it.
+
+    ``unroll`` limits the places of data operations.
+    """
     issued = np.int64(wave[U(at + W_OPERAND)])
     if kind <= REDUCE:
         if wave[U(at + W_LINE)] >= c.amount[U(op)]:
@@ -83,7 +126,7 @@ def _begin_or_wait(c: Code, wave: Int32, k: Int64, at: Int, op: Int, kind: Int) 
         return D_COUNTING if wave[U(at + W_UNFINISHED)] > c.amount[U(op)] else -1
     if issued > 0 or kind == NOP:
         return -1
-    if kind == BARRIER or kind == COMPUTE:
+    if kind in (BARRIER, COMPUTE):
         wave[U(at + W_OPERAND)] = 1
         return D_BARRIER if kind == BARRIER else D_COMPUTING
     return D_QUEUED

@@ -1,7 +1,7 @@
 """The load-store event loop, compiled. Its semantics are those of reference.py (docs/design/gpu-model.md).
 
-What a turn of the loop hands on is in the scalars ``n``: set by what happens (in the modules beside this one), taken back to
--1 by who deals with it.
+What a turn of the loop hands on is in the scalars ``n``: set by what happens (in the modules beside this one), taken
+back to -1 by who deals with it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,65 @@ from trine.gpu._legs import next_leg
 from trine.gpu._stages import answer, done, hop, memory, wake
 from trine.gpu._starts import begin, begin_ready, dispatch, end_task, far_event, kick_gpu
 from trine.gpu._state import (
-    BEGIN, DELIVER, D_BARRIER, ENDED, ENTITY_HALVES, ENTITY_WORDS, FINISHED, IDLE, INJECT, KEY, KICK_CU, KICK_GPU,
-    LINE, LINES_FULL, MARGIN, NUM_EVENTS, NUM_FREE_LINES, NUM_FREE_REQUESTS, NUM_READY, NUM_TODO,
-    N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_WAVE, N_TASKS, ONWARD, OTHER, OVERFLOW, OWN_KEY, POLL, READY_LINE,
-    REQUESTS_FULL, RETRIED, SCHEDULED, SHIFT_LABEL, SIZE, STAGE, STOPPED, STOP_PS, STUCK, S_ALU, S_ANSWER,
-    S_CHANNEL, S_DONE, S_HOP, S_LEFT, S_RETRY, TIME_PS, WAKE, WAVE_HALVES, W_DOING, W_GROUP, Code, Entities, Int64,
-    Machine, Seen, Ways, Wheel,
-)  # fmt: skip
+    BEGIN,
+    D_BARRIER,
+    DELIVER,
+    ENDED,
+    ENTITY_HALVES,
+    ENTITY_WORDS,
+    FINISHED,
+    IDLE,
+    INJECT,
+    KEY,
+    KICK_CU,
+    KICK_GPU,
+    LINE,
+    LINES_FULL,
+    MARGIN,
+    N_FIRST_DISPATCHER,
+    N_FIRST_REQUEST,
+    N_FIRST_WAVE,
+    N_TASKS,
+    NUM_EVENTS,
+    NUM_FREE_LINES,
+    NUM_FREE_REQUESTS,
+    NUM_READY,
+    NUM_TODO,
+    ONWARD,
+    OTHER,
+    OVERFLOW,
+    OWN_KEY,
+    POLL,
+    READY_LINE,
+    REQUESTS_FULL,
+    RETRIED,
+    S_ALU,
+    S_ANSWER,
+    S_CHANNEL,
+    S_DONE,
+    S_HOP,
+    S_LEFT,
+    S_RETRY,
+    SCHEDULED,
+    SHIFT_LABEL,
+    SIZE,
+    STAGE,
+    STOP_PS,
+    STOPPED,
+    STUCK,
+    TIME_PS,
+    W_DOING,
+    W_GROUP,
+    WAKE,
+    WAVE_HALVES,
+    Code,
+    Entities,
+    Int64,
+    Machine,
+    Seen,
+    Ways,
+    Wheel,
+)
 from trine.gpu._wheel import FROM_HEAP, next_event, schedule, take_far
 from trine.network._limits import MAX_PS
 
@@ -37,11 +89,11 @@ U = np.uint64
 def advance(
     tasks: Tasks, c: Code, w: Ways, e: Entities, wheel: Wheel, m: Machine, seen: Seen, n: Int64, k: Int64, budget: Int
 ) -> Int:
-    """Run until nothing can happen, ``budget`` events have, an array is full or the instant to stop has come; returns why.
+    """Run until nothing can happen, ``budget`` events have, an array is full or it is time to stop; returns why.
 
-    All state is in the arguments, so that the shell may grow arrays and call again. One turn does one thing: what follows at
-    once from the last event, in the order of the branches below, else the next event. Each function is called from one
-    place: every call is compiled as a copy.
+    All state is in the arguments, so that the shell may grow arrays and call again. One turn does one thing: what
+    follows at once from the last event, in the order of the branches below, else the next event. Each function is
+    called from one place: every call is compiled as a copy.
     """
     half, word = e.half, e.word
     limit = n[NUM_EVENTS] + budget
@@ -139,7 +191,8 @@ def advance(
             scheduled = n[ONWARD]
             n[ONWARD] = -1
             label = next_leg(e, w, c, m, k, scheduled)
-            word[U(ENTITY_WORDS * scheduled + KEY)] = word[U(ENTITY_WORDS * scheduled + OWN_KEY)] | (label << SHIFT_LABEL)
+            own_key = word[U(ENTITY_WORDS * scheduled + OWN_KEY)]
+            word[U(ENTITY_WORDS * scheduled + KEY)] = own_key | (label << SHIFT_LABEL)
         while scheduled >= 0:
             if word[U(ENTITY_WORDS * scheduled + TIME_PS)] > MAX_PS:
                 status = np.int64(OVERFLOW)

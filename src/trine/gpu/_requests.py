@@ -8,12 +8,56 @@ from trine._jit import Int, inlined
 from trine.gpu._acts import own_key
 from trine.gpu._legs import L_OUT, walk
 from trine.gpu._state import (
-    ADDRESS, AMOUNT, BASE, CHANNEL, COLD, ENTITY_HALVES, ENTITY_WORDS, ISSUED_PS, KEY, KIND, KIND_ACQUIRE,
-    KIND_STORE, LINE, LINE_HALVES, L_NUMBER, MESSAGE_CLASS, NOW, NUM_COUNTS, N_CHANNELS, N_CUS, N_CU_CHANNEL,
-    N_CU_PORT, N_FIRST_REQUEST, N_HASHED, N_MEM_INTERLEAVE, N_POLLS, N_PORTS, N_PORT_INTERLEAVE, N_RESOURCES,
-    OWN_KEY, PAIR, POLL, SEMAPHORE, SIZE, WAVE, WAVE_HALVES, WAY_BACK, WAY_HALVES, WAY_OUT, W_CU, W_OP, Y_PORT_OUT,
-    Code, Entities, Int32, Int64, Machine, Seen, Ways,
-)  # fmt: skip
+    ADDRESS,
+    AMOUNT,
+    BASE,
+    CHANNEL,
+    COLD,
+    ENTITY_HALVES,
+    ENTITY_WORDS,
+    ISSUED_PS,
+    KEY,
+    KIND,
+    KIND_ACQUIRE,
+    KIND_STORE,
+    L_NUMBER,
+    LINE,
+    LINE_HALVES,
+    MESSAGE_CLASS,
+    N_CHANNELS,
+    N_CU_CHANNEL,
+    N_CU_PORT,
+    N_CUS,
+    N_FIRST_REQUEST,
+    N_HASHED,
+    N_MEM_INTERLEAVE,
+    N_POLLS,
+    N_PORT_INTERLEAVE,
+    N_PORTS,
+    N_RESOURCES,
+    NOW,
+    NUM_COUNTS,
+    OWN_KEY,
+    PAIR,
+    POLL,
+    SEMAPHORE,
+    SIZE,
+    W_CU,
+    W_OP,
+    WAVE,
+    WAVE_HALVES,
+    WAY_BACK,
+    WAY_HALVES,
+    WAY_OUT,
+    Y_PORT_OUT,
+    Code,
+    Entities,
+    Int32,
+    Int64,
+    Machine,
+    Seen,
+    Ways,
+)
 from trine.model.gpuprogram import READ_FLAGGED
 
 U = np.uint64
@@ -21,7 +65,8 @@ U = np.uint64
 
 @inlined
 def make_request(
-    e: Entities, c: Code, w: Ways, m: Machine, n: Int64, k: Int64, r: Int, kind: Int, place: Int, operand: Int, line: Int
+    e: Entities, c: Code, w: Ways, m: Machine, n: Int64, k: Int64, r: Int, kind: Int, place: Int, operand: Int,
+    line: Int,
 ) -> None:  # fmt: skip
     """A request of ``kind`` for an operand of ``line`` (-1: it has none) is issued."""
     half, cold = e.half, e.cold

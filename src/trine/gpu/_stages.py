@@ -8,15 +8,87 @@ from trine._jit import Int, inlined
 from trine.gpu._acts import give_request, go_later, post, wait_key
 from trine.gpu._cache import DIRTY, HIT, look_up
 from trine.gpu._state import (
-    ADDRESS, AMOUNT, AT_OPEN, BASE, CHANNEL, COLD, CU_EVENTS, CU_WORDS, C_ALU_PS, END, ENTITY_HALVES, ENTITY_WORDS,
-    FEWER, FREED, IDLE, IN_WHEEL, ISSUED_PS, KEY, KIND, KIND_ACQUIRE, KIND_LOAD, KIND_RELEASE, KIND_STORE, LINE,
-    LINE_HALVES, L_OP, L_READS, L_UNACKED, NEXT, NOW, NUM_COUNTS, NUM_HEAP, NUM_OPEN, N_CYCLE_PS, N_FIRST_CHANNEL,
-    N_FIRST_REQUEST, N_FIRST_SLICE, N_L2_DATA_PS, N_L2_PS, N_LINE_BYTES, N_LOAD_PS, N_MEMORY_PS, N_MEM_DATA_PS,
-    N_POLL_PS, N_POSTED, N_REDUCE_PER_CYCLE, N_RESOURCES, ONWARD, OVER_LINE, PAIR, POLL, POLLERS, POS, QUEUED_POLLS,
-    READY_LINE, RESOURCE_WORDS, R_AFTER_PS, R_BUSY_PS, R_DATA, R_DATA_PS, R_FREE_PS, SCHEDULED, SEMAPHORE, SIZE,
-    STAGE, S_ALU, S_CHANNEL, S_DONE, S_RETRY, TIME_PS, WAKE, WAVE, WAVE_HALVES, W_CU, Code, Entities, Int64,
-    Machine, Seen, Ways,
-)  # fmt: skip
+    ADDRESS,
+    AMOUNT,
+    AT_OPEN,
+    BASE,
+    C_ALU_PS,
+    CHANNEL,
+    COLD,
+    CU_EVENTS,
+    CU_WORDS,
+    END,
+    ENTITY_HALVES,
+    ENTITY_WORDS,
+    FEWER,
+    FREED,
+    IDLE,
+    IN_WHEEL,
+    ISSUED_PS,
+    KEY,
+    KIND,
+    KIND_ACQUIRE,
+    KIND_LOAD,
+    KIND_RELEASE,
+    KIND_STORE,
+    L_OP,
+    L_READS,
+    L_UNACKED,
+    LINE,
+    LINE_HALVES,
+    N_CYCLE_PS,
+    N_FIRST_CHANNEL,
+    N_FIRST_REQUEST,
+    N_FIRST_SLICE,
+    N_L2_DATA_PS,
+    N_L2_PS,
+    N_LINE_BYTES,
+    N_LOAD_PS,
+    N_MEM_DATA_PS,
+    N_MEMORY_PS,
+    N_POLL_PS,
+    N_POSTED,
+    N_REDUCE_PER_CYCLE,
+    N_RESOURCES,
+    NEXT,
+    NOW,
+    NUM_COUNTS,
+    NUM_HEAP,
+    NUM_OPEN,
+    ONWARD,
+    OVER_LINE,
+    PAIR,
+    POLL,
+    POLLERS,
+    POS,
+    QUEUED_POLLS,
+    R_AFTER_PS,
+    R_BUSY_PS,
+    R_DATA,
+    R_DATA_PS,
+    R_FREE_PS,
+    READY_LINE,
+    RESOURCE_WORDS,
+    S_ALU,
+    S_CHANNEL,
+    S_DONE,
+    S_RETRY,
+    SCHEDULED,
+    SEMAPHORE,
+    SIZE,
+    STAGE,
+    TIME_PS,
+    W_CU,
+    WAKE,
+    WAVE,
+    WAVE_HALVES,
+    Code,
+    Entities,
+    Int64,
+    Machine,
+    Seen,
+    Ways,
+)
 from trine.gpu._wheel import give_event
 from trine.model.gpuprogram import REDUCE
 
@@ -66,7 +138,8 @@ def memory(e: Entities, m: Machine, seen: Seen, n: Int64, k: Int64, r: Int, stag
     else:
         found = np.int64(HIT)
         if control == 0:
-            found = look_up(m, seen, n, k, half[U(h + BASE)] // k[N_RESOURCES], cold[U(at + CHANNEL)], cold[U(at + ADDRESS)], kind)
+            gpu = half[U(h + BASE)] // k[N_RESOURCES]
+            found = look_up(m, seen, n, k, gpu, cold[U(at + CHANNEL)], cold[U(at + ADDRESS)], kind)
         slice_ = channel - k[N_FIRST_CHANNEL] + k[N_FIRST_SLICE]
         done_ps = serve(resources, slice_, now, k[N_L2_DATA_PS + control], control) + k[N_L2_PS]
         if found & DIRTY:
@@ -94,7 +167,7 @@ def done(e: Entities, c: Code, m: Machine, n: Int64, k: Int64, r: Int) -> None:
     at = COLD * (r - k[N_FIRST_REQUEST])
     semaphore = cold[U(at + SEMAPHORE)]
     kind = cold[U(at + KIND)]
-    if kind == KIND_STORE or kind == KIND_RELEASE:
+    if kind in (KIND_STORE, KIND_RELEASE):
         if semaphore >= 0:
             semaphores[U(semaphore)] += cold[U(at + AMOUNT)]
             n[WAKE] = semaphore
@@ -141,7 +214,7 @@ def answer(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64, r: 
     at = COLD * (r - k[N_FIRST_REQUEST])
     place = np.int64(half[U(h + WAVE)])
     kind = cold[U(at + KIND)]
-    if kind == KIND_LOAD or kind == KIND_ACQUIRE:
+    if kind in (KIND_LOAD, KIND_ACQUIRE):
         if kind == KIND_LOAD:
             gpu = np.int64(c.cu_gpu[U(m.wave[U(WAVE_HALVES * place + W_CU)])])
             seen.counts[U(NUM_COUNTS * gpu + N_LOAD_PS)] += n[NOW] - cold[U(at + ISSUED_PS)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.engine._state import END_PS, HALVES, NEXT_IN_STREAM, READY_PS, START_PS, WORDS, Tasks
 from trine.engine._state import AMOUNT as TASK_AMOUNT
 from trine.engine._state import COMPUTE as COMPUTE_TASK
+from trine.engine._state import END_PS, HALVES, NEXT_IN_STREAM, READY_PS, START_PS, WORDS, Tasks
 from trine.engine._state import JOIN as JOIN_TASK
 from trine.engine._state import KIND as TASK_KIND
 from trine.engine._tasks import open_gate, release
@@ -15,11 +15,48 @@ from trine.gpu._acts import take_request, wake_group
 from trine.gpu._flows import make_transfer
 from trine.gpu._later import push
 from trine.gpu._state import (
-    BEGIN, CU_HALVES, C_GROUPS, C_WAVES, DISPATCH_CLASS, D_GONE, D_NEW, ENDED, KICK_GPU, NOW, NUM_DONE, NUM_HEAP,
-    NUM_READY, N_CUS, N_DISPATCH_PS, N_FIRST_DISPATCHER, N_LAUNCH_PS, N_MAX_GROUPS, N_WAVES, SCHEDULED, SHIFT_CLASS,
-    WAVE_HALVES, W_COUNT, W_CU, W_DOING, W_END, W_GROUP, W_INDEX, W_LINE, W_OP, W_OPERAND, W_PLACES, W_SIBLING,
-    W_UNFINISHED, Code, Entities, Int64, Machine, Seen, Ways, Wheel,
-)  # fmt: skip
+    BEGIN,
+    C_GROUPS,
+    C_WAVES,
+    CU_HALVES,
+    D_GONE,
+    D_NEW,
+    DISPATCH_CLASS,
+    ENDED,
+    KICK_GPU,
+    N_CUS,
+    N_DISPATCH_PS,
+    N_FIRST_DISPATCHER,
+    N_LAUNCH_PS,
+    N_MAX_GROUPS,
+    N_WAVES,
+    NOW,
+    NUM_DONE,
+    NUM_HEAP,
+    NUM_READY,
+    SCHEDULED,
+    SHIFT_CLASS,
+    W_COUNT,
+    W_CU,
+    W_DOING,
+    W_END,
+    W_GROUP,
+    W_INDEX,
+    W_LINE,
+    W_OP,
+    W_OPERAND,
+    W_PLACES,
+    W_SIBLING,
+    W_UNFINISHED,
+    WAVE_HALVES,
+    Code,
+    Entities,
+    Int64,
+    Machine,
+    Seen,
+    Ways,
+    Wheel,
+)
 from trine.gpu._wheel import give_event
 from trine.network._limits import MAX_PS
 
@@ -103,7 +140,7 @@ def kick_gpu(e: Entities, m: Machine, n: Int64, k: Int64) -> None:
 
 @inlined
 def dispatch(c: Code, m: Machine, seen: Seen, n: Int64, k: Int64, gpu: Int) -> None:
-    """The GPU starts the next workgroup of the first kernel in its queue on the next CU that has room, if there are both."""
+    """The GPU starts the next workgroup of the first kernel in its queue on the next CU with room, if any."""
     m.gpu[U(4 * gpu + 3)] = 0
     number = np.int64(m.gpu[U(4 * gpu)])
     if number < 0:

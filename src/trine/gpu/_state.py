@@ -31,34 +31,35 @@ MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS =
 #: Free requests and lines that one turn of the loop may need.
 MARGIN = 8
 
-#: An entity: one record of 64 bytes, as 8 int64 words and as 16 int32 halves. ``word[8 * i + field]``, ``half[16 * i + field]``.
-#: OWN_KEY: its key at places of its requester's GPU. POS, END: hops that are left of this leg. BASE: first resource of
-#: the GPU that it is in. SIZE: 0 with data, 1 without; PACKET more: a packet; POLL more: a poll, refused before.
+#: An entity: one record of 64 bytes: 8 int64 words, which are also 16 int32 halves: ``word[8 * i + field]``,
+#: ``half[16 * i + field]``. OWN_KEY: its key at places of its requester's GPU. POS, END: hops that are left of this
+#: leg. BASE: first resource of the GPU that it is in. SIZE: 0 with data, 1 without; PACKET more: a packet; POLL more:
+#: a poll that was refused before.
 ENTITY_WORDS, ENTITY_HALVES = 8, 16
 TIME_PS, KEY, OWN_KEY = 0, 1, 2
 POS, END, STAGE, NEXT, BASE, SIZE, LEG, PAIR, WAVE, LINE = 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 PACKET, POLL = 2, 4
-#: The rest of a request, which hops do not touch: ``cold[8 * r + field]``, r counted from the first request. KIND: of KINDS; WAY_OUT, WAY_BACK:
-#: indices of ways. SEMAPHORE: absolute, -1 none. AMOUNT: of a semaphore; bytes of a packet. FLOW: that a packet is of.
+#: The rest of a request, which hops do not touch: ``cold[8 * r + field]``, r counted from the first request. KIND: one
+#: of those below; WAY_OUT, WAY_BACK: indices of ways. SEMAPHORE: absolute, -1 none. AMOUNT: of a semaphore.
 COLD = 8
 ADDRESS, ISSUED_PS, KIND, CHANNEL, WAY_OUT, WAY_BACK, SEMAPHORE, AMOUNT = range(8)
-#: A flow of packets has other fields in their place: its bytes; packets that have not left the first link, and that have
-#: not arrived; its task (-1: of a wavefront); its first way and how many. The next flow to the same peer is in LINE. A packet
-#: has its flow in ADDRESS, its number in CHANNEL, its way in WAY_OUT, its bytes in AMOUNT.
+#: A flow of packets has other fields in their place: its bytes; packets that have not left the first link, and that
+#: have not arrived; its task (-1: of a wavefront); its first way and how many. The next flow to the same peer is in
+#: LINE. A packet has its flow in ADDRESS, its number in CHANNEL, its way in WAY_OUT, its bytes in AMOUNT.
 TOTAL_BYTES, NOT_LEFT, TASK, NOT_ARRIVED, FIRST_WAY = 0, 1, 3, 4, 5
 NUMBER = CHANNEL
 KIND_LOAD, KIND_STORE, KIND_ACQUIRE, KIND_RELEASE, KIND_PACKET, KIND_FLOW = range(6)
 
 #: Where a request is, when its event comes.
-(S_HOP, S_LANE, S_EGRESS, S_LEFT, S_MEMORY, S_CHANNEL, S_DONE, S_ANSWER, S_ALU, S_RETRY, S_FLOW, S_ARRIVED, S_DELIVERED,
- S_KNOWN, S_SENDING) = range(15)  # fmt: skip
+(S_HOP, S_LANE, S_EGRESS, S_LEFT, S_MEMORY, S_CHANNEL, S_DONE, S_ANSWER, S_ALU, S_RETRY, S_FLOW, S_ARRIVED,
+ S_DELIVERED, S_KNOWN, S_SENDING) = range(15)  # fmt: skip
 
-#: A wavefront: 16 int32. GROUP: workgroup; INDEX of it among COUNT; AT_LINE, AT_OPERAND: what it issues next; PLACES that
-#: it holds; UNFINISHED lines, releases, dmas; DOING: of the states below; QUEUE: the next in its CU's queue; SIBLING: the
-#: next of its workgroup; CURRENT: line that it issues reads of.
+#: A wavefront: 16 int32. GROUP: workgroup; INDEX of it among COUNT; LINE, OPERAND: what it issues next; PLACES that
+#: it holds; UNFINISHED lines, releases, dmas; DOING: of the states below; QUEUE: the next in its CU's queue;
+#: SIBLING: the next of its workgroup; CURRENT: line that it issues reads of.
 WAVE_HALVES = 16
 (W_OP, W_END, W_GROUP, W_INDEX, W_COUNT, W_LINE, W_OPERAND, W_PLACES, W_UNFINISHED, W_DOING, W_CU, W_SEQ, W_QUEUE,
- W_SIBLING, W_CURRENT, W_UNROLL) = range(16)  # fmt: skip
+ W_SIBLING, W_CURRENT) = range(15)  # fmt: skip
 #: What it is doing; D_GONE: the place is free; D_OVER: the wavefront has ended, its workgroup has not.
 D_GONE, D_NEW, D_QUEUED, D_FULL, D_COUNTING, D_DRAINING, D_ACQUIRING, D_BARRIER, D_COMPUTING, D_OVER = range(10)
 
@@ -70,55 +71,56 @@ C_HEAD, C_TAIL, C_LINES, C_LAST_LINE, C_PLACES, C_PENDING, C_GROUPS, C_WAVES = r
 CU_WORDS = 4
 C_READY_PS, C_ALU_PS, C_FULL_PS, C_FULL_SINCE = range(4)
 
-#: A line at work: 8 int32. READS that are out or to come; WRITES to issue; UNPOSTED, UNACKNOWLEDGED writes; SINGLE: each
-#: write has a place of its own.
+#: A line at work: 8 int32. READS that are out or to come; WRITES to issue; UNPOSTED, UNACKNOWLEDGED writes.
 LINE_HALVES = 8
 L_WAVE, L_OP, L_NUMBER, L_READS, L_WRITES, L_UNPOSTED, L_UNACKED, L_NEXT = range(8)
 
-#: A resource: 8 int64: when it is free, messages with data and without, ps that it was busy; of links inside GPUs also the ps
-#: that data and control take, and the latency behind.
+#: A resource: 8 int64: when it is free, messages with data and without, ps that it was busy; of links inside GPUs also
+#: the ps that data and control take, and the latency behind.
 RESOURCE_WORDS = 8
 R_FREE_PS, R_DATA, R_CONTROL, R_BUSY_PS, R_DATA_PS, R_CONTROL_PS, R_AFTER_PS = range(7)
 #: and 6 int32 where arbitration is fair: busy, turn, heads and tails of data and of control.
 QUEUE_HALVES = 6
 
-#: A hop in the fabric: 8 int64: resource, ps that data and control take, latency behind, bytes/s, label of the key, 1: it leads
-#: out of a GPU.
+#: A hop in the fabric: 8 int64: resource, ps that data and control take, latency behind, bytes/s, label of the key,
+#: whether it leads out of a GPU.
 LANE_WORDS = 8
 E_RESOURCE, E_DATA_PS, E_CONTROL_PS, E_AFTER_PS, E_RATE, E_LABEL, E_LEAVES = range(7)
 #: A way: 4 int32: first of its hops, end, ports.
 WAY_HALVES = 4
 Y_FIRST, Y_END, Y_PORT_OUT, Y_PORT_IN = range(4)
 
-#: Scalars that survive from one call of the loop to the next. KICK_CU, KICK_GPU: may have something to do. WAKE: a semaphore
-#: that has changed. INJECT: a flow whose packets INJECT_NUMBER to INJECT_END enter. DELIVER: a pair whose first dma may have
-#: arrived. BEGIN: a task. IDLE: events of refused polls, one after the other. What lives within a turn only: entities that get
-#: an event (SCHEDULED; OTHER: that a lane out of a GPU serves next); ONWARD: a request at the end of a leg; wavefronts that have
-#: a place back (FREED), and one thing less unfinished (FEWER); a line that has all its reads (READY_LINE), one that is over
-#: (OVER_LINE); a poll to be repeated (RETRIED); a task (ENDED). All of these -1: none.
-(NOW, OPEN, NUM_OPEN, AT_OPEN, IN_WHEEL, NUM_HEAP, NUM_TODO, NUM_READY, NUM_DONE, FREE_REQUEST, NUM_FREE_REQUESTS, FREE_LINE,
- NUM_FREE_LINES, NUM_EVENTS, NUM_ISSUED, STOP_PS, KICK_CU, KICK_GPU, WAKE, INJECT, INJECT_NUMBER, INJECT_END, DELIVER, BEGIN, TICK, POLLERS,
- QUEUED_POLLS, CU_EVENTS, IDLE, SCHEDULED, OTHER, ONWARD, FREED, FEWER, READY_LINE, RETRIED, OVER_LINE,
- ENDED) = range(38)  # fmt: skip
-NUM_SCALARS = 38
+#: Scalars that survive from one call of the loop to the next. KICK_CU, KICK_GPU: may have something to do. WAKE: a
+#: semaphore that has changed. INJECT: a flow whose packets INJECT_NUMBER to INJECT_END enter. DELIVER: a pair whose
+#: first dma may have arrived. BEGIN: a task. IDLE: events of refused polls, one after the other. What lives within a
+#: turn only: entities that get an event (SCHEDULED; OTHER: that a lane out of a GPU serves next); ONWARD: a request at
+#: the end of a leg; wavefronts that have a place back (FREED), and one thing less unfinished (FEWER); a line that has
+#: all its reads (READY_LINE), one that is over (OVER_LINE); a poll to be repeated (RETRIED); a task (ENDED). All of
+#: these -1: none.
+(NOW, OPEN, NUM_OPEN, AT_OPEN, IN_WHEEL, NUM_HEAP, NUM_TODO, NUM_READY, NUM_DONE, NUM_FREE_REQUESTS,
+ NUM_FREE_LINES, NUM_EVENTS, NUM_ISSUED, STOP_PS, KICK_CU, KICK_GPU, WAKE, INJECT, INJECT_NUMBER,
+ INJECT_END, DELIVER, BEGIN, TICK, POLLERS, QUEUED_POLLS, CU_EVENTS, IDLE, SCHEDULED, OTHER, ONWARD, FREED, FEWER,
+ READY_LINE, RETRIED, OVER_LINE, ENDED) = range(36)  # fmt: skip
+NUM_SCALARS = 36
 
 #: Numbers of the GPU model and the system, read only: ``numbers[...]``. The last six: where paths of each kind begin.
 (N_GPUS, N_CUS, N_CHANNELS, N_PORTS, N_WAVES, N_RESOURCES, N_LINE_BYTES, N_ISSUE_PS, N_MAX_PLACES, N_UNROLL, N_POSTED,
- N_MEMORY_PS, N_LAST_CHANNEL, N_FIRST_SLICE, N_MEM_DATA_PS, N_MEM_CONTROL_PS, N_L2_DATA_PS, N_L2_CONTROL_PS, N_L2_PS, N_SETS,
- N_WAYS, N_MEM_INTERLEAVE, N_PORT_INTERLEAVE, N_HASHED, N_FAIR, N_LAUNCH_PS, N_DISPATCH_PS, N_BARRIER_PS, N_POLL_PS, N_DMA_PS,
- N_PACKET_BYTES, N_PACKET_HEADER, N_CYCLE_PS, N_REDUCE_PER_CYCLE, N_MAX_GROUPS, N_TASKS, N_KERNELS, N_FIRST_WAVE,
- N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_CHANNEL, N_MAX_WAVES, N_CU_CHANNEL, N_CU_PORT, N_CHANNEL_PORT, N_PORT_CHANNEL,
- N_CHANNEL_CU, N_PORT_CU) = range(48)  # fmt: skip
-NUM_NUMBERS = 48
+ N_MEMORY_PS, N_FIRST_SLICE, N_MEM_DATA_PS, N_MEM_CONTROL_PS, N_L2_DATA_PS, N_L2_CONTROL_PS, N_L2_PS,
+ N_SETS, N_WAYS, N_MEM_INTERLEAVE, N_PORT_INTERLEAVE, N_HASHED, N_FAIR, N_LAUNCH_PS, N_DISPATCH_PS, N_BARRIER_PS,
+ N_POLL_PS, N_DMA_PS, N_PACKET_BYTES, N_PACKET_HEADER, N_CYCLE_PS, N_REDUCE_PER_CYCLE, N_MAX_GROUPS, N_TASKS,
+ N_KERNELS, N_FIRST_WAVE, N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_CHANNEL, N_MAX_WAVES, N_CU_CHANNEL, N_CU_PORT,
+ N_CHANNEL_PORT, N_PORT_CHANNEL, N_CHANNEL_CU, N_PORT_CU) = range(47)  # fmt: skip
+NUM_NUMBERS = 47
 
 
 class Ways(NamedTuple):
     """Hops, and where the paths are among them. Read only but for what numba wants writable.
 
-    hops: int32, links of a GPU; path i, j of a kind is ``hops[path[at]:path[at + 1]]``, at = first of the kind (in ``numbers``)
-        + i * columns + j.
-    lane: int64[rows * 8], hops in the fabric. pair_gpu, pair_label: int32[pairs]; pair_out, pair_back: int32[pairs + 1]: ways there
-        and back; pair_latency: int64[pairs], of the links back. way: int32[ways * 4]. route_way: int32[routes of the task graph].
+    hops: int32, links of a GPU; path i, j of a kind is ``hops[path[at]:path[at + 1]]``, at = first of the kind (in
+        ``numbers``) + i * columns + j.
+    lane: int64[rows * 8], hops in the fabric. way: int32[ways * 4].
+    pair_gpu, pair_label: int32[pairs]; pair_out, pair_back: int32[pairs + 1]: ways there and back; pair_latency:
+        int64[pairs], of the links back. route_way: int32[routes of the task graph].
     """
 
     hops: Int32
@@ -134,8 +136,11 @@ class Ways(NamedTuple):
 
 
 class Code(NamedTuple):
-    """The program (model/gpuprogram.py), read only. reads: int32[ops], operands of each that are sources. pair: int32[operands],
-    -1: the own GPU. semaphore: int32[operands], absolute. rank_bits: int64[gpus], the rank as part of keys."""
+    """The program (model/gpuprogram.py), read only.
+
+    reads: int32[ops], operands of each that are sources. pair: int32[operands], -1: the own GPU. semaphore:
+    int32[operands], absolute. rank_bits: int64[gpus], the rank as part of keys.
+    """
 
     kind: Int8
     amount: Int64
@@ -171,8 +176,11 @@ class Entities(NamedTuple):
 
 
 class Wheel(NamedTuple):
-    """head: int32[buckets], -1: empty. open_key, open_id: events of the open bucket, sorted from AT_OPEN to NUM_OPEN.
-    heap: what is too far away, and tasks."""
+    """Events in the order of time, modified in place.
+
+    head: int32[buckets], -1: empty. open_key, open_id: events of the open bucket, sorted from AT_OPEN to NUM_OPEN.
+    heap: what is too far away, and tasks.
+    """
 
     head: Int32
     open_key: Int64
@@ -183,16 +191,19 @@ class Wheel(NamedTuple):
 class Machine(NamedTuple):
     """GPUs, modified in place.
 
-    wave: int32[places * 16]; wave_since: int64[places], when its state began; wave_full: int64[places], how long its CU had had no
-    place when it joined the queue. cu: int32[cus * 8]; cu_word: int64[cus * 4]. line: int32[lines * 8]; free_lines: stack.
+    wave: int32[places * 16]; wave_since: int64[places], when its state began; wave_full: int64[places], how long its
+        CU had had no place when it joined the queue.
+    cu: int32[cus * 8]; cu_word: int64[cus * 4]. line: int32[lines * 8]; free_lines: stack.
     resource: int64[resources * 8]. queue: int32[resources * 6] where arbitration is fair.
-    semaphore: int32; waiting: int32[semaphores * 2], heads and tails of requests that the memory has not answered.
-    group_left, group_at: int32[workgroups]: wavefronts that run, that are at the barrier; group_first: its first wavefront.
+    semaphore: int64; waiting: int32[semaphores * 2], heads and tails of requests that the memory has not answered.
+    group_left, group_at: int32[workgroups]: wavefronts that run, that are at the barrier; group_first: its first
+        wavefront.
     kernel: int32[kernels * 3]: next workgroup to start (of its own), workgroups left, next in the GPU's queue.
-    gpu: int32[gpus * 4]: queue of kernels, CU to look at next, whether its dispatcher has an event; gpu_ready: int64[gpus].
-    todo: int32[places], stack of wavefronts to go on. chain: int32[pairs * 3]: dmas to each
-    peer: the first that has not been delivered, the last, the one that enters the first link.
-    tag, stamp: int64[lines of all L2], stamp negative: dirty... see _cache.py.
+    gpu: int32[gpus * 4]: queue of kernels, CU to look at next, whether its dispatcher has an event; gpu_ready:
+        int64[gpus].
+    todo: int32[places], stack of wavefronts to go on. chain: int32[pairs * 3]: dmas to each peer: the first that has
+        not been delivered, the last, the one that enters the first link.
+    tag, stamp: int64[lines of all L2], as in _cache.py.
     """
 
     wave: Int32
@@ -204,7 +215,7 @@ class Machine(NamedTuple):
     free_lines: Int32
     resource: Int64
     queue: Int32
-    semaphore: Int32
+    semaphore: Int64
     waiting: Int32
     group_left: Int32
     group_at: Int32
@@ -219,7 +230,7 @@ class Machine(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the records need, modified in place: as in model/gpurecords.py. counts: int64[gpus * 9]."""
+    """What the records need, modified in place: as in model/gpurecords.py. counts: int64[gpus * 13]."""
 
     op_start: Int64
     op_end: Int64
@@ -230,5 +241,6 @@ class Seen(NamedTuple):
     counts: Int64
 
 
-(N_LOADS, N_STORES, N_ACQUIRES, N_RELEASES, N_POLLS, N_LOAD_PS, N_PACKETS, N_HITS, N_MISSES) = range(9)
-NUM_COUNTS = 9
+(N_LOADS, N_STORES, N_ACQUIRES, N_RELEASES, N_POLLS, N_LOAD_PS, N_PACKETS, N_HITS, N_MISSES, N_FLAGGED, N_WAKEUPS,
+ N_SPURIOUS, N_MONITOR_FULL) = range(13)  # fmt: skip
+NUM_COUNTS = 13

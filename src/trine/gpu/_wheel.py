@@ -11,10 +11,31 @@ import numpy as np
 from trine._jit import Int, inlined
 from trine.gpu._later import pop, push
 from trine.gpu._state import (
-    AT_OPEN, BUCKET_BITS, ENTITY_HALVES, ENTITY_WORDS, FINISHED, IN_WHEEL, KEY, NEXT, NOW, NUM_BUCKETS, NUM_EVENTS,
-    NUM_HEAP, NUM_OPEN, OPEN, PAUSED, SCHEDULED, SHIFT_TIME, STOPPED, STOP_PS, TIME_PS, Entities, Int32, Int64,
+    AT_OPEN,
+    BUCKET_BITS,
+    ENTITY_HALVES,
+    ENTITY_WORDS,
+    FINISHED,
+    IN_WHEEL,
+    KEY,
+    NEXT,
+    NOW,
+    NUM_BUCKETS,
+    NUM_EVENTS,
+    NUM_HEAP,
+    NUM_OPEN,
+    OPEN,
+    PAUSED,
+    SCHEDULED,
+    SHIFT_TIME,
+    STOP_PS,
+    STOPPED,
+    TIME_PS,
+    Entities,
+    Int32,
+    Int64,
     Wheel,
-)  # fmt: skip
+)
 
 U = np.uint64
 _MASK = NUM_BUCKETS - 1

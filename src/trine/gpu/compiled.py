@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,11 +38,12 @@ MAX_REQUESTS = 1 << 27
 
 #: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(slots=True)
 class State:
-    """All that the loop works on; ``entities``, ``wheel`` and ``machine`` are replaced by larger ones when they are full."""
+    """All that the loop works on; ``entities``, ``wheel`` and ``machine`` are replaced by larger ones when full."""
 
     tasks: Tasks
     code: Code
@@ -197,8 +199,8 @@ def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
         try:
             status = int(
                 advance(
-                    state.tasks, state.code, state.ways, state.entities, state.wheel, state.machine, state.seen, scalars,
-                    state.numbers, BUDGET,
+                    state.tasks, state.code, state.ways, state.entities, state.wheel, state.machine, state.seen,
+                    scalars, state.numbers, BUDGET,
                 )
             )  # fmt: skip
         except KeyboardInterrupt:
@@ -224,7 +226,9 @@ def _more_requests(state: State) -> None:
     first = int(state.numbers[S.N_FIRST_REQUEST])
     before = len(state.entities.cold) // S.COLD
     if before >= MAX_REQUESTS:
-        raise SimulationError(f"{before} requests are in flight at a time: the program issues more than memory can hold")
+        raise SimulationError(
+            f"{before} requests are in flight at a time: the program issues more than memory can hold"
+        )
     total = first + 2 * before
     old = state.entities
     fresh = np.empty(2 * before, np.int32)
@@ -256,7 +260,7 @@ def _more_lines(state: State) -> None:
     state.machine = machine._replace(line=_longer(machine.line, 2 * before * S.LINE_HALVES), free_lines=stack)
 
 
-def _longer(array: npt.NDArray[np.generic], length: int) -> npt.NDArray[np.generic]:
+def _longer(array: npt.NDArray[Number], length: int) -> npt.NDArray[Number]:
     longer = np.zeros(length, array.dtype)
     longer[: len(array)] = array
     return longer
@@ -318,6 +322,10 @@ def gpu_records(state: State, system: GpuSystem) -> GpuRecords:
         packets=counts[:, S.N_PACKETS].copy(),
         l2_hits=counts[:, S.N_HITS].copy(),
         l2_misses=counts[:, S.N_MISSES].copy(),
+        flagged_loads=counts[:, S.N_FLAGGED].copy(),
+        wakeups=counts[:, S.N_WAKEUPS].copy(),
+        spurious_wakeups=counts[:, S.N_SPURIOUS].copy(),
+        monitor_full=counts[:, S.N_MONITOR_FULL].copy(),
         resources=system.layout.names,
         end_ps=int(state.scalars[S.NOW]),
         num_events=int(state.scalars[S.NUM_EVENTS]),

@@ -52,11 +52,13 @@ def gpu_deadlock(
     num_stuck: int,
     waiting_kernels: Sequence[str],
     num_tasks: int,
+    ranks_each: int,
 ) -> DeadlockError:
     """Name those that wait.
 
     stuck: the first :data:`SHOWN` of ``num_stuck`` wavefronts, in the order of ranks and places. waiting_kernels: in
-    words, kernels with workgroups that found no room on a CU. num_tasks: that have not ended.
+    words, kernels with workgroups that found no room on a CU. num_tasks: that have not ended. ranks_each: ranks that
+    each simulated GPU stands for.
     """
     lines = [_line(one) for one in stuck[:SHOWN]]
     if num_stuck > len(lines):
@@ -64,6 +66,8 @@ def gpu_deadlock(
     lines += waiting_kernels[:SHOWN]
     if not lines:
         return DeadlockError(f"{num_tasks} tasks never ended, and no kernel runs: they wait for each other")
+    if ranks_each > 1:
+        lines.append(f"(folded: each rank named stands for {ranks_each} ranks)")
     shown = "\n  ".join(lines)
     return DeadlockError(
         f"nothing can happen any more: {num_tasks} tasks have not ended, {num_stuck} wavefronts wait:\n  {shown}"

@@ -59,7 +59,8 @@ def _by_rank(
         few = a[np.argsort(_owner(folded, kind), kind="stable")].reshape(folded.num_gpus, -1)
         yield f"the {what} of {kind}s (rank, number)", few[gpu], rows
     for name in ("state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires",
-                 "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses"):  # fmt: skip
+                 "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads",
+                 "wakeups", "spurious_wakeups", "monitor_full"):  # fmt: skip
         yield name, getattr(small.gpu, name)[gpu], getattr(large.gpu, name)
 
 

@@ -53,7 +53,8 @@ def explain(system: GpuSystem, gpus: Sequence[Gpu], memories: Sequence[Memory], 
         for run in gpu.queue
     ]
     shown = [_describe(system, memories, wavefront, waiting.get(wavefront, [])) for wavefront in stuck[:SHOWN]]
-    return gpu_deadlock(shown, len(stuck), rooms, tasks.graph.num_tasks - tasks.num_done)
+    left = tasks.graph.num_tasks - tasks.num_done
+    return gpu_deadlock(shown, len(stuck), rooms, left, system.num_ranks // system.num_gpus)
 
 
 def _who_waits(gpus: Sequence[Gpu], memories: Sequence[Memory]) -> list[Request]:

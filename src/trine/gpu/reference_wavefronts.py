@@ -41,6 +41,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.loads = self.stores = self.acquires = self.releases = self.polls = self.load_latency_ps = 0
+        self.flagged_loads = self.wakeups = self.spurious_wakeups = self.monitor_full = 0
 
     def count(self, request: Request) -> None:
         self.loads += request.kind == LOAD

@@ -33,9 +33,7 @@ def stuck_error(state: State, system: GpuSystem) -> DeadlockError:
     requests = _waiting_requests(state)
     stuck = [_wavefront(state, system, int(place), requests) for place in waiting[:SHOWN]]
     left = int(system.graph.num_tasks - state.scalars[S.NUM_DONE])
-    error = gpu_deadlock(stuck, len(waiting), _without_room(state, system), left)
-    each = system.num_ranks // system.num_gpus
-    return error if each == 1 else DeadlockError(f"{error}\n  (folded: each rank named stands for {each} ranks)")
+    return gpu_deadlock(stuck, len(waiting), _without_room(state, system), left, system.num_ranks // system.num_gpus)
 
 
 def _waiting_requests(state: State) -> dict[int, list[int]]:

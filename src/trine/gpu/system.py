@@ -14,6 +14,7 @@ from trine.gpu.fabric import Fabric
 from trine.gpu.layout import Layout, layout_of
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import GpuProgram
+from trine.model.outside import Arrivals, PeerWrites
 from trine.model.taskgraph import TaskGraph
 
 Int64 = npt.NDArray[np.int64]
@@ -34,6 +35,8 @@ class GpuSystem:
     there), -1:
         none.
     grid: the sizes of what the ranks form, row-major; ``(ranks,)`` where they form a ring. Distances are along it.
+    outside: what reaches GPU 0 from ranks that are not simulated (gpu_of -1: replayed); None: all are. record: the
+    simulated GPU whose arrivals are recorded, -1: none.
     graph: the tasks; task_kernel: int32[tasks], the kernel that each carries, -1: none. Ranks of the graph are ranks.
     """
 
@@ -50,6 +53,8 @@ class GpuSystem:
     grid: tuple[int, ...]
     graph: TaskGraph
     task_kernel: Int32
+    outside: PeerWrites | Arrivals | None = None
+    record: int = -1
 
     @property
     def num_gpus(self) -> int:

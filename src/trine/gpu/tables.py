@@ -11,7 +11,7 @@ from trine.gpu._state import Code, Int32, Int64, Ways
 from trine.gpu.fabric import Way
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.system import GpuSystem
-from trine.model.gpumodel import FAIR, HASHED, GpuModel
+from trine.model.gpumodel import FAIR, HASHED
 from trine.model.gpuprogram import ACQUIRE, DMA, READ, READ_FLAGGED
 from trine.units import transfer_ps
 
@@ -41,9 +41,10 @@ def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
     for gpu, peer, is_dma in pairs:
         ways.add_pair(gpu, peer, is_dma)
     route_way = [ways.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
+    starts = [ptr[:-1] + first for (_, ptr), first in zip(paths, begins[:-1], strict=True)]
     made = Ways(
         hops=np.concatenate([hops for hops, _ in paths]),
-        path=np.concatenate([ptr[:-1] + first for (_, ptr), first in zip(paths, begins)] + [begins[-1:]]).astype(np.int32),
+        path=np.concatenate([*starts, begins[-1:]]).astype(np.int32),
         lane=np.array(ways.rows, np.int64).reshape(-1),
         pair_gpu=np.array(ways.pair_gpu, np.int32),
         pair_label=np.array(ways.pair_label, np.int32),
@@ -57,7 +58,7 @@ def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
 
 
 def service_columns(system: GpuSystem) -> Int64:
-    """int64[resources of a GPU, 3]: ps that a message with data and one without take of a link, and the latency behind."""
+    """int64[resources of a GPU, 3]: ps that messages with data and without take of a link, and the latency behind."""
     model, layout = system.model, system.layout
     rates = layout.bytes_per_s.tolist()
     sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
@@ -155,7 +156,8 @@ def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]
     pair = np.full(len(gpu), -1, np.int32)
     pair[foreign] = inverse
     rest = found // 2
-    return pair, list(zip((rest // system.num_ranks).tolist(), (rest % system.num_ranks).tolist(), (found % 2 == 1).tolist()))
+    columns = (rest // system.num_ranks, rest % system.num_ranks, found % 2 == 1)
+    return pair, list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def make_code(system: GpuSystem, pair: Int32) -> Code:
@@ -202,7 +204,7 @@ def _entry_ps(system: GpuSystem) -> Int64:
     return _plain(entry_ps(system.graph), np.int64)
 
 
-def _plain(array: np.ndarray, dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+def _plain(array: np.ndarray, dtype: type) -> np.ndarray:
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 
 
@@ -217,9 +219,10 @@ def make_numbers(system: GpuSystem) -> Int64:
     values: dict[int, int] = {
         S.N_GPUS: system.num_gpus, S.N_CUS: model.num_cus, S.N_CHANNELS: model.memory.num_channels,
         S.N_PORTS: model.ports.count, S.N_WAVES: waves, S.N_RESOURCES: layout.num_resources, S.N_LINE_BYTES: line,
-        S.N_ISSUE_PS: model.issue_cycles * model.cycle_ps, S.N_MAX_PLACES: model.max_outstanding, S.N_UNROLL: model.unroll,
-        S.N_POSTED: int(model.posted_stores), S.N_MEMORY_PS: model.memory.latency_ps, S.N_FIRST_CHANNEL: layout.first_channel,
-        S.N_FIRST_SLICE: layout.first_slice, S.N_MEM_DATA_PS: transfer_ps(line, model.memory.bytes_per_s),
+        S.N_ISSUE_PS: model.issue_cycles * model.cycle_ps, S.N_MAX_PLACES: model.max_outstanding,
+        S.N_UNROLL: model.unroll, S.N_POSTED: int(model.posted_stores), S.N_MEMORY_PS: model.memory.latency_ps,
+        S.N_FIRST_CHANNEL: layout.first_channel, S.N_FIRST_SLICE: layout.first_slice,
+        S.N_MEM_DATA_PS: transfer_ps(line, model.memory.bytes_per_s),
         S.N_MEM_CONTROL_PS: transfer_ps(header, model.memory.bytes_per_s),
         S.N_L2_DATA_PS: 0 if l2 is None else transfer_ps(line, l2.bytes_per_s),
         S.N_L2_CONTROL_PS: 0 if l2 is None else transfer_ps(header, l2.bytes_per_s),
@@ -228,15 +231,18 @@ def make_numbers(system: GpuSystem) -> Int64:
         S.N_HASHED: int(model.ports.choice == HASHED), S.N_FAIR: int(model.ports.arbitration == FAIR),
         S.N_LAUNCH_PS: model.launch_ps, S.N_DISPATCH_PS: model.dispatch_ps, S.N_BARRIER_PS: model.barrier_ps,
         S.N_POLL_PS: -1 if model.poll_ps is None else model.poll_ps, S.N_DMA_PS: model.dma_ps,
-        S.N_PACKET_BYTES: model.packet_bytes, S.N_PACKET_HEADER: model.packet_header_bytes, S.N_CYCLE_PS: model.cycle_ps,
-        S.N_REDUCE_PER_CYCLE: model.reduce_bytes_per_cycle, S.N_MAX_GROUPS: model.workgroups_per_cu,
-        S.N_MAX_WAVES: min(waves, model.wavefronts_per_cu), S.N_TASKS: graph.num_tasks, S.N_KERNELS: system.program.num_kernels,
+        S.N_PACKET_BYTES: model.packet_bytes, S.N_PACKET_HEADER: model.packet_header_bytes,
+        S.N_CYCLE_PS: model.cycle_ps, S.N_REDUCE_PER_CYCLE: model.reduce_bytes_per_cycle,
+        S.N_MAX_GROUPS: model.workgroups_per_cu, S.N_MAX_WAVES: min(waves, model.wavefronts_per_cu),
+        S.N_TASKS: graph.num_tasks, S.N_KERNELS: system.program.num_kernels,
         S.N_FIRST_WAVE: num_cus, S.N_FIRST_DISPATCHER: num_cus * (1 + waves),
         S.N_FIRST_REQUEST: num_cus * (1 + waves) + system.num_gpus,
     }  # fmt: skip
     at = 0
     for first, kind in zip(
-        (S.N_CU_CHANNEL, S.N_CU_PORT, S.N_CHANNEL_PORT, S.N_PORT_CHANNEL, S.N_CHANNEL_CU, S.N_PORT_CU), _PATHS, strict=True
+        (S.N_CU_CHANNEL, S.N_CU_PORT, S.N_CHANNEL_PORT, S.N_PORT_CHANNEL, S.N_CHANNEL_CU, S.N_PORT_CU),
+        _PATHS,
+        strict=True,
     ):
         values[first] = at
         at += layout.num_ends(kind[0]) * layout.num_ends(kind[1])

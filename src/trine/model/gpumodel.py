@@ -73,6 +73,17 @@ class Ports:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Monitor:
+    """Wavefronts that wait for a semaphore sleep until its line is written (SyncMon; docs/design/replay.md).
+
+    capacity: wavefronts of a GPU that may sleep at a time, others poll. wakeup_ps: from the write to the next request.
+    """
+
+    capacity: int
+    wakeup_ps: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GpuModel:
     """One GPU.
 
@@ -84,7 +95,8 @@ class GpuModel:
     acknowledged. launch_ps: from when a kernel may start to its first workgroup; dispatch_ps: between workgroups that
     the GPU starts; barrier_ps: of the wavefronts of a workgroup; poll_ps: None: a wait for a semaphore is answered by
     the memory when it is released; else the wavefront reads it again that long after each answer that was not enough.
-    packet_bytes, packet_header_bytes: of NICs and copy engines; dma_ps: from the request to the first packet.
+    monitor: needs poll_ps, for those that find it full. packet_bytes, packet_header_bytes: of NICs and copy engines;
+    dma_ps: from the request to the first packet.
     evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words; notes:
     what the model leaves out.
     """
@@ -112,6 +124,7 @@ class GpuModel:
     packet_header_bytes: int
     poll_ps: int | None = None
     l2: L2 | None = None
+    monitor: Monitor | None = None
     evidence: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""

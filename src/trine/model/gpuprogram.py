@@ -29,11 +29,15 @@ ROLE_NAMES = ("read", "write", "read flagged", "write flagged")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buffer:
-    """A range of addresses that every rank has: bytes ``base`` to ``base + size_bytes`` of its own memory."""
+    """A range of addresses that every rank has: bytes ``base`` to ``base + size_bytes`` of its own memory.
+
+    uncached: requests to it go past the L2.
+    """
 
     name: str
     base: int
     size_bytes: int
+    uncached: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,16 +52,14 @@ class GpuProgram:
         (WAITCNT); 0 for BARRIER and NOP. op_unroll int32[n]: requests of one wavefront in flight, of data operations;
         0: what the GPU model says. op_label int32[n]: index into labels, -1: none.
     Operands, CSR by operand_ptr int64[n + 1], sources before targets: operand_role int8; operand_rank int32, whose
-    memory
-        it is; operand_address int64, bytes; operand_step int32: line i of a data operation is at address + i * step;
-        operand_semaphore int32: the semaphore of an ACQUIRE or RELEASE, of a DMA that releases one when its bytes have
-        arrived (-1: none), of the first line of a flagged operand; else -1.
+        memory it is; operand_address int64, bytes; operand_step int32: line i of a data operation is at address
+        + i * step; operand_semaphore int32: the semaphore of an ACQUIRE or RELEASE, of a DMA that releases one when
+        its bytes have arrived (-1: none), of the first line of a flagged operand; else -1.
         LOAD: READs. STORE: WRITEs. COPY: one READ, WRITEs. REDUCE: READs, then none or several WRITEs (none: the result
         stays in registers). DMA: a READ and a WRITE, or a WRITE alone (of 0 bytes: it only releases). ACQUIRE: a READ
         of the own rank. RELEASE: WRITEs. READs of DMA are of the own rank.
     semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes
-    what
-        it takes.
+        what it takes.
     payload_bytes: what the collective moves as nccl-tests counts it, 0 where that means nothing.
     """
 

@@ -1,7 +1,7 @@
 """What happened inside the GPUs of a load-store run. Frozen data without logic.
 
-A run simulates some GPUs; where ranks behave alike (folding), each stands for several. ``GpuRecords.gpu_of`` says
-which.
+A run simulates some GPUs; where ranks behave alike (folding), each stands for several: ``GpuRecords.gpu_of`` says
+for which.
 """
 
 from __future__ import annotations
@@ -40,20 +40,17 @@ class GpuRecords:
 
     Of simulated GPUs 0..g-1: ranks int32[g], the rank that each was simulated as; gpu_of int32[ranks], which one stands
         for each rank.
-    Of the workgroups and operations of the simulated program (``program``: that of the simulated GPUs):
-    workgroup_start_ps,
-        workgroup_end_ps int64[w]; workgroup_cu int32[w], the CU on its GPU; op_start_ps, op_end_ps int64[n]: from when
-        the first wavefront takes it up to when the last is through with it (a data operation: has issued it).
+    Of the workgroups and operations of the program of the simulated GPUs: workgroup_start_ps, workgroup_end_ps
+        int64[w]; workgroup_cu int32[w], the CU on its GPU; op_start_ps, op_end_ps int64[n]: from when the first
+        wavefront takes it up to when the last is through with it (a data operation: has issued it).
     state_ps: int64[g, cus, 5], time of wavefronts in each state; sums up to all that they were there.
     resource_data, resource_control: int64[g, r], messages with data and without that each resource has served;
-    resource_busy_ps
-        int64[g, r].
+        resource_busy_ps int64[g, r].
     Of lanes 0..l-1 of fabric links that were used: lane_link int32[l], index into the cluster's links (of a folded run:
         that of the simulated ranks); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
     Of the simulated GPUs, int64[g]: loads, stores, acquires, releases: requests that their wavefronts issued; polls: of
         these the acquires and flagged loads that were asked again; load_latency_ps: sum over loads, from issue to
-        answer; packets: that left through copy engines and NICs.
-    l2_hits, l2_misses: int64[g].
+        answer; packets: that left through copy engines and NICs; l2_hits, l2_misses.
     """
 
     ranks: Int32
@@ -81,6 +78,10 @@ class GpuRecords:
     packets: Int64
     l2_hits: Int64
     l2_misses: Int64
+    flagged_loads: Int64
+    wakeups: Int64
+    spurious_wakeups: Int64
+    monitor_full: Int64
     resources: ResourceNames
     end_ps: int
     num_events: int

@@ -124,7 +124,7 @@ def gpu_uses(result: GpuResult) -> tuple[GpuUse, ...]:
     first, last = np.full(gpus, np.iinfo(np.int64).max), np.full(gpus, -1, np.int64)
     np.minimum.at(first, gpu, records.workgroup_start_ps[began])
     np.maximum.at(last, gpu, ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)[began])
-    stands_for = np.bincount(records.gpu_of, minlength=gpus)
+    stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: replayed
     busy, workgroups = occupied(result), np.bincount(gpu, minlength=gpus)
     names = ("loads", "stores", "acquires", "releases", "polls", "packets", "load_latency_ps", "l2_hits", "l2_misses")
     return tuple(

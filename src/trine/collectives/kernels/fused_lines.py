@@ -64,6 +64,19 @@ def expected_flags(options: FusedOptions) -> tuple[int, int]:
     return phases * crews * peers, phases * crews * (1 if options.waits == JOINT else peers)
 
 
+def waiting_wavefronts(options: FusedOptions) -> int:
+    """Wavefronts of a rank that wait for peers' flags, all at once where all workgroups have room on the GPU.
+
+    The first wavefront of one workgroup of each crew: it acquires one flag after the other, while the others of its
+    workgroup wait for it at a barrier. So with ``spin`` a rank has at most so many polls on their way.
+
+    Raises ValueError for an unfused one, as :func:`expected_flags`.
+    """
+    if not options.fused:
+        raise ValueError("the collective of an unfused kernel has workgroups of its own")
+    return make_grid(options).crews
+
+
 def _computed(options: FusedOptions, grid: Grid) -> dict[str, int]:
     """What computing reads."""
     tiles_down, compute = grid.chunks * grid.tiles_down, options.kind.compute

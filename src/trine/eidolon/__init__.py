@@ -1,0 +1,1 @@
+"""One GPU in detail, its peers replayed: docs/design/replay.md."""
