@@ -4,11 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TRACE ?= vgg13-h100-b128
 
-# What runs kernels once more: uncompiled, and with checks of every index.
+# What runs kernels once more: SMALL uncompiled, all of it with checks of every index.
 SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
+	tests/closed_form/test_gpu_messages.py \
 	tests/unit/test_engine_run.py tests/unit/test_engine_advance.py tests/unit/test_partition.py
-RANDOM := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py tests/property/test_engine_resume.py \
-	tests/property/test_engine_lifts.py
+LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py tests/property/test_engine_resume.py \
+	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
+	tests/closed_form/test_gpu_rates.py
 
 .PHONY: demo test check bench validation examples clean
 
@@ -28,7 +30,7 @@ demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundle
 test: check  ## everything that CI runs
 	$(BIN)/python -m pytest -n 2
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(SMALL)
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 $(SMALL) $(RANDOM)
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 $(SMALL) $(LARGE)
 
 check: $(VENV)/.installed-test  ## style, types, layers, public names
 	$(BIN)/ruff check .

@@ -8,7 +8,20 @@ import numpy as np
 from gpu_cases import GB, Case, Programmer, graph_builder, read, read_flagged, write, write_flagged
 
 from trine.cluster.topologies import build_topology
-from trine.model.gpumodel import CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, L2, MESH, GpuModel, MemorySystem, Noc, Ports
+from trine.model.gpumodel import (
+    CROSSBAR,
+    FAIR,
+    FIFO,
+    HASHED,
+    INTERLEAVED,
+    L2,
+    MESH,
+    GpuModel,
+    MemorySystem,
+    Monitor,
+    Noc,
+    Ports,
+)  # fmt: skip
 from trine.model.gpuprogram import (
     ACQUIRE,
     BARRIER,
@@ -23,8 +36,11 @@ from trine.model.gpuprogram import (
     STORE,
     WAITCNT,
     WRITE,
+    Buffer,
 )  # fmt: skip
 
+#: Where flags lie, when a monitor watches them.
+FLAGS = 1 << 20
 #: What may go to other GPUs as requests.
 REMOTE = (LOAD, STORE, COPY, REDUCE, RELEASE)
 
@@ -38,13 +54,13 @@ class RandomCase:
     more places than requests on it can wait for semaphores. So all other orders of the same program end too.
     """
 
-    def __init__(self, seed, size=6, without=()):
+    def __init__(self, seed, size=6, without=(), monitored=False):
         rng = self.rng = np.random.default_rng(seed)
-        self.size, self.without = size, without
+        self.seed, self.size, self.without, self.monitored = seed, size, without, monitored
         self.num_ranks = int(rng.choice([1, 2, 2, 3, 4]))
-        self.waits = bool(rng.random() < 0.75)
+        self.waits = bool(rng.random() < 0.75) or monitored
         self.is_flagged = self.waits and bool(rng.random() < 0.5)
-        self.model = self._model()
+        self.model = self._with_monitor(self._model()) if monitored else self._model()
         self.next_semaphore = [0] * self.num_ranks
         #: tokens that wait for their workgroup: (rank, semaphore) -> [workgroup, count]; flagged lines not yet read
         self.tokens, self.flagged = {}, []
@@ -63,6 +79,8 @@ class RandomCase:
         for rank, semaphore, count in self.initial:
             programmer.semaphores[rank, semaphore] = count
         program = programmer.build()
+        if self.monitored:
+            program = replace(program, buffers=self._buffers())
         cluster = self._cluster()
         graph, task_kernel = self._graph(kernels, cluster)
         return Case(program, self.model, cluster, self._group(cluster), graph, task_kernel)
@@ -119,6 +137,19 @@ class RandomCase:
             packet_header_bytes=choose(0, 64),
             poll_ps=choose(None, None, 100_000, 37_000) if self.waits else None,
             l2=self._l2(line, choose) if choose(True, False) else None,
+        )
+
+    def _with_monitor(self, model):
+        """Of any capacity. Several flags lie in a line; they and the data may be uncached."""
+        rng = np.random.default_rng([self.seed, 5])
+        monitor = Monitor(capacity=int(rng.choice([0, 1, 2, 64])), wakeup_ps=int(rng.choice([0, 1000, 70_000])))
+        return replace(model, monitor=monitor, poll_ps=model.poll_ps or 37_000)
+
+    def _buffers(self):
+        flags, data = [(False, False), (True, False), (True, True)][np.random.default_rng([self.seed, 6]).integers(3)]
+        return (
+            Buffer(name="data", base=0, size_bytes=FLAGS, uncached=data),
+            Buffer(name="flags", base=FLAGS, size_bytes=FLAGS, uncached=flags),
         )
 
     def _l2(self, line, choose):
@@ -180,7 +211,8 @@ class RandomCase:
     def _operation(self, rank, group, groups):
         kinds = [LOAD, STORE, COPY, REDUCE, REDUCE, COPY, WAITCNT, BARRIER, COMPUTE, NOP, RELEASE, DMA]
         kinds = [kind for kind in kinds if kind not in self.without]
-        kind = self._choose(*kinds, *([ACQUIRE] * 4 if self.waits else []))
+        waits = [ACQUIRE] * 12 + [RELEASE] * 4 if self.monitored else [ACQUIRE] * 4 if self.waits else []
+        kind = self._choose(*kinds, *waits)
         add = lambda amount=0, *operands, **how: self.programmer.add(kind, amount, *operands, group=group, **how)  # noqa: E731
         if kind in (LOAD, STORE, COPY, REDUCE):
             self._data(kind, rank, add)
@@ -201,6 +233,9 @@ class RandomCase:
 
     def _peer(self):
         return int(self.rng.integers(self.num_ranks))
+
+    def _flag_address(self, semaphore):
+        return FLAGS + semaphore // 3 * self.model.line_bytes + semaphore % 3 * 8 if self.monitored else self._address()
 
     def _data(self, kind, rank, add):
         line = self.model.line_bytes
@@ -239,7 +274,7 @@ class RandomCase:
         else:
             key = self._new_semaphore(rank, taker)
         self.tokens[key][1] += amount
-        return (WRITE, key[0], self._address(), 0, key[1])
+        return (WRITE, key[0], self._flag_address(key[1]), 0, key[1])
 
     def _new_semaphore(self, rank, taker):
         key = (rank, self.next_semaphore[rank])
@@ -260,9 +295,12 @@ class RandomCase:
             key = ready[self.rng.integers(len(ready))]
             amount = int(self.rng.integers(1, self.tokens[key][1] + 1))
             self.tokens[key][1] -= amount
-            add(amount, (READ, rank, self._address(), 0, key[1]))
+            add(amount, (READ, rank, self._flag_address(key[1]), 0, key[1]))
 
 
-def random_case(seed, size=6, without=()):
-    """``size``: operations a workgroup, about. ``without``: kinds, "transfers", "kernels" (more than one a rank)."""
-    return RandomCase(seed, size, without).case()
+def random_case(seed, size=6, without=(), monitored=False):
+    """``size``: operations a workgroup, about. ``without``: kinds, "transfers", "kernels" (more than one a rank).
+
+    monitored: with a monitor.
+    """
+    return RandomCase(seed, size, without, monitored).case()

@@ -167,3 +167,8 @@ def result(gpu_model=None, ranks=(0, 1), *, records_changes=None, **changes):
         "bus_factor": 0.5,
     }
     return GpuResult(**{**values, **changes})
+
+
+def replayed(gpu_model=None, **changes):
+    """Rank 1 simulated, rank 0 replayed."""
+    return result(gpu_model, (1,), records_changes={"gpu_of": np.array([-1, 0], np.int32)}, **changes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from trine.model.gpuprogram import (
@@ -67,7 +69,7 @@ def random_program(seed: int) -> GpuProgram:
         operand_step=np.array(operands["step"], np.int32),
         operand_semaphore=np.array(operands["semaphore"], np.int32),
         semaphores=initial.astype(np.int32),
-        buffers=BUFFERS,
+        buffers=(BUFFERS[0], replace(BUFFERS[1], uncached=seed % 2 == 1)),
         kernel_names=tuple(k[3] for k in kernels) if kernels_named else (),
         labels=LABELS,
         line_bytes=line,

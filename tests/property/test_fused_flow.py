@@ -68,6 +68,8 @@ def _check_sum_of_rows(options, sizes, parts, across):
 @pytest.mark.parametrize(("name", "case", "algorithm", "fused"), [case for case in ALL if case[3]])
 def test_there_is_no_race_and_no_deadlock_in_any_order(name, case, algorithm, fused):
     for built in built_in_many_ways(name, case, algorithm, fused):
+        if built.options.num_ranks == 4 and built.options.workgroups == 1:
+            continue  # one crew, as with 3 ranks, and the slowest
         check = check_program(built.program, orders=int(built.options.num_ranks < 4))
         assert check.late_reads == ()
 

@@ -10,7 +10,7 @@ from gpu_relative import perturbed, relative_case
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SWITCH, Device, Wire, make_links
-from trine.errors import InputError, SimulationError
+from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.fold_verify import same_outcome
 from trine.gpu.folding import fold_system
 from trine.gpu.run import kernel_tasks, run_gpus
@@ -124,6 +124,21 @@ def test_tasks_that_carry_kernels_in_another_order_are_not_folded():
     ]
     assert runs[0].end_ps == runs[1].end_ps
     np.testing.assert_array_equal(runs[0].records.end_ps, runs[1].records.end_ps)
+
+
+def test_both_engines_say_for_how_many_ranks_one_that_waits_stands():
+    programmer = Programmer(4, 1)
+    for rank in range(4):
+        programmer.kernel(rank, 1, 1)
+        programmer.acquire(rank, 0).release((rank + 1) % 4, 0)
+    folded, _ = fold_system(system_of(case(programmer.build(), num_gpus=4)))
+    texts = []
+    for engine in ("reference", "compiled"):
+        with pytest.raises(DeadlockError) as error:
+            simulate(engine, folded)
+        texts.append(str(error.value))
+    assert texts[0] == texts[1]
+    assert texts[0].endswith("\n  (folded: each rank named stands for 4 ranks)")
 
 
 def test_a_dma_arrives_in_the_order_of_how_far_away_it_comes_from():

@@ -17,6 +17,7 @@ from trine.cli.main import app
 from trine.collectives.loadstore import LoadStoreOptions, loadstore_collective
 from trine.collectives.loadstore.runs import LoadStoreRuns
 
+DATA = Path(__file__).parent.parent / "data"
 MACHINE = ("--cluster", "dgx-h100", "--gpus", "4")
 INSIDE = (*MACHINE, "--fidelity", "loadstore", "--workgroups", "4", "--wavefronts", "2")
 
@@ -158,3 +159,31 @@ def test_all_keys_are_documented() -> None:
     ):
         for key in keys(answer(*arguments)[0]):
             assert f"`{key}`" in page, key
+
+
+def test_of_two_programs_those_that_fold_are_verified() -> None:
+    wanted = ("all_reduce", "--size", "64K", "--cluster", "astra3-generic", "--gpus", "4", "--fidelity", "loadstore")
+    data, text = answer(*wanted, "--verify-fold")
+    assert "folded and unfolded runs gave the same" in text
+    assert data["rows"][0]["gpus_simulated"] == 1
+    # on the H100 two-shot's parts lie on other ports and channels of each rank, one-shot's do not
+    data, text = answer("all_reduce", "--size", "64K", *INSIDE, "--verify-fold")
+    assert "twoshot: verify: nothing to verify: addresses depend on the absolute rank" in " ".join(text.split())
+    assert any("folded and unfolded runs gave the same" in note for note in data["notes"])
+    alone = invoke("collective", "all_reduce", "--size", "64K", *INSIDE, "--verify-fold", "--algorithm", "twoshot")
+    assert alone.exit_code == 2
+    assert "nothing to verify" in alone.stderr
+
+
+def test_a_picture_of_another_kind_is_refused_before_the_run() -> None:
+    done = invoke("collective", "all_gather", "--size", "64K", *INSIDE, "--plot-noc", "noc.gif")
+    assert done.exit_code == 2
+    assert "a picture is a file of .png, .svg, .pdf" in done.stderr
+    assert not done.stdout
+
+
+def test_names_of_plans_do_not_shift_columns() -> None:
+    plan = DATA / "mscclpp" / "v2_HEAD_allreduce_allpairs_4gpu.json"
+    done = invoke("collective", "all_reduce", "--size", "64K", *MACHINE, "--fidelity", "loadstore", "--algorithm", plan)
+    head, row = (line for line in done.stdout.splitlines() if "decides" in line or " 65536 " in line)
+    assert head.index("protocol") == row.index("simple")

@@ -64,7 +64,7 @@ MACHINES = [
 ]
 #: Of case studies and of no vendor: tests/unit/test_circuit_network.py, tests/unit/test_gpu_presets.py.
 WAFERS = ("wafer-a100-mesh", "wafer-a100-photonic")
-OF_PAPERS = (*WAFERS, "astra3-generic")
+OF_PAPERS = (*WAFERS, "astra3-generic", "eidola")
 Way = tuple[float, int] | None
 
 

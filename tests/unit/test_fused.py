@@ -154,13 +154,14 @@ SIZES = {
     "gemm-allreduce": {"rows": 128, "cols": 256, "inner": 64, "tile": (32, 64, 32)},
     "gemm-reducescatter": {"rows": 128, "cols": 256, "inner": 64, "tile": (32, 64, 32)},
     "gemm-alltoall": {"rows": 128, "cols": 256, "inner": 64, "tile": (32, 64, 32)},
-    "embedding-alltoall": {"rows": 128, "cols": 64, "inner": 16},
+    "embedding-alltoall": {"rows": 256, "cols": 64, "inner": 16},
 }
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("name", SIZES)
-def test_they_run_and_fold(name):
-    run = _run(build_fused(name, 4, line_bytes=128, **SIZES[name]), verify=True)
+def test_they_run_and_fold(name, ranks):
+    run = _run(build_fused(name, ranks, line_bytes=128, **SIZES[name]), verify=True)
     assert run.finished
     assert run.fold.classes == 1
 

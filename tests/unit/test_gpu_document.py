@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gpu_results import SLICES, model, result
+from gpu_results import SLICES, model, replayed, result
 
-from trine.model.gpumodel import CROSSBAR
+from trine.model.gpumodel import CROSSBAR, Monitor
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "loadstore-json.md"
 
@@ -72,6 +72,23 @@ def test_summary_fits_a_terminal_and_says_what_matters(gpu):
     assert "wavefronts  compute 6.3 %, issue 6.3 %, memory 62.5 %, semaphore 18.7 %, barrier 6.2 %" in lines
     assert ("L2  128 accesses, 75.0 % hit" in lines) == (gpu.l2 is not None)
     assert lines[-1].startswith("simulated 2 of 2 GPUs, 999 events in 250 ms by trine ")
+
+
+def test_summary_and_document_of_a_target_whose_peer_was_replayed():
+    fold = SimpleNamespace(classes=1, group_size=1, why_unfolded="only rank 1 is simulated")
+    found = replayed(model(poll_ps=0, monitor=Monitor(capacity=3, wakeup_ps=0)), fold=fold)
+    lines = found.summary().splitlines()
+    assert lines[0] == "toy get: 2 ranks of toy on pair, 1 peer replayed"
+    assert "flag reads 2, other reads 32; wake-ups 0, spurious 0, found the monitor full 0" in lines
+    assert not any("fold" in line for line in lines)
+    assert lines[-1].startswith("simulated 1 of 2 GPUs (1 peer replayed), 999 events")
+    assert "flag reads 2, other reads 32" in replayed().summary().splitlines()
+    content = found.document()
+    assert (content["ranks"], content["ranks_replayed"]) == (2, 1)
+    assert [gpu["rank"] for gpu in content["gpus"]] == [1]
+    assert (content["gpus"][0]["flag_reads"], content["gpus"][0]["non_flag_reads"]) == (2, 32)
+    assert "flag reads" not in result().summary()
+    assert result().document()["ranks_replayed"] == 0
 
 
 def test_summary_says_how_ranks_were_folded():

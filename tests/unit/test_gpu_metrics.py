@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_results import US, cluster, model, program, records, result
+from gpu_results import US, cluster, model, program, records, replayed, result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +41,23 @@ def test_every_rank_of_a_folded_run_is_the_one_that_stands_for_it():
     for rank in (2, -1, True, "0"):
         with pytest.raises(InputError, match="ranks are 0 to 1"):
             found.rank(rank)
+
+
+def test_reads_of_flags_are_counted_apart():
+    changes = {name: np.full(2, i) for i, name in enumerate(("wakeups", "spurious_wakeups", "monitor_full"), 3)}
+    use = result(records_changes={"flagged_loads": np.array([5, 0]), "acquires": np.array([7, 2]), **changes}).rank(0)
+    assert (use.flag_reads, use.non_flag_reads) == (7 + 5, 32 - 5)
+    assert (use.wakeups, use.spurious_wakeups, use.monitor_full) == (3, 4, 5)
+
+
+def test_replayed_ranks_have_no_inside():
+    found = replayed()
+    assert (found.num_replayed, found.replayed) == (1, "1 peer replayed")
+    assert found.rank(1).stands_for == 1
+    with pytest.raises(InputError, match="rank 0 was replayed, not simulated; rank 1 was"):
+        found.rank(0)
+    assert (result().num_replayed, result().replayed) == (0, "")
+    assert result(ranks=(0,)).num_replayed == 0
 
 
 def test_records_of_something_else_are_refused():

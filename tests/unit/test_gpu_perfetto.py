@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from gpu_results import US, result
+from gpu_results import US, replayed, result
 from test_perfetto_trace import BEGIN, END, trace_type, unknown_fields  # noqa: F401
 
 from trine.errors import InputError
@@ -105,6 +105,13 @@ def test_a_stopped_run_is_drawn_up_to_there(trace_type, tmp_path):  # noqa: F811
     _, slices, notes = written(trace_type, result(records_changes=changes, finished=False), tmp_path)
     assert "stopped" in notes[0]
     assert {(start, end) for _, _, start, end, _, _ in slices} == {(2000, 10000)}
+
+
+def test_replayed_peers_have_no_tracks(trace_type, tmp_path):  # noqa: F811
+    tracks, _, notes = written(trace_type, replayed(), tmp_path)
+    assert notes == ("1 peer replayed: no tracks",)
+    assert [path[1:] for path in tracks.values() if len(path) == 2] == [("rank 1",)]
+    assert next(iter(tracks.values()))[0].endswith("; 1 peer replayed: no tracks")
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):

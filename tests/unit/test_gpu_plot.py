@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from gpu_results import SLICES, model, result
+from gpu_results import SLICES, model, replayed, result
 
 from trine.errors import InputError, MissingExtraError
 from trine.model.gpumodel import CROSSBAR
@@ -39,6 +39,15 @@ def test_every_kind_of_gpu_can_be_drawn(gpu, tmp_path):
     pytest.importorskip("matplotlib")
     result(gpu, finished=False).plot_noc(tmp_path / "noc.png", rank=1)
     assert (tmp_path / "noc.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_a_replayed_run_the_target_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "noc.svg"
+    replayed().plot_noc(path)
+    assert "inside rank 1 (1 peer replayed), toy" in path.read_text()
+    with pytest.raises(InputError, match="rank 0 was replayed"):
+        replayed().plot_noc(path, rank=0)
 
 
 def test_wrong_input_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import yaml
 
 from trine.cluster import load_cluster, load_gpu
 from trine.errors import InputError, PlanError, SpecError
-from trine.gpu.check_model import check_model
+from trine.gpu.check_model import check_model, check_numbers
+from trine.gpu.derived import flag_read_ps
 from trine.gpu.model_fields import values
 from trine.gpu.model_file import to_mapping
 from trine.gpu.presets import gpu_model_of, known_gpu_models, load_gpu_model, with_options
-from trine.model.gpumodel import L2, GpuModel
+from trine.model.gpumodel import L2, GpuModel, Monitor
 from trine.spec import dump_yaml
 
 GENERIC = to_mapping(load_gpu_model("astra3-generic"))
@@ -32,7 +34,7 @@ def changed(folder: Path, group: str, **fields: object) -> Path:
 
 
 def test_the_promised_models_are_there() -> None:
-    assert set(known_gpu_models()) >= {"astra3-generic", "a100-80gb", "h100-sxm", "h200", "mi300x"}
+    assert set(known_gpu_models()) >= {"astra3-generic", "a100-80gb", "eidola", "h100-sxm", "h200", "mi300x"}
 
 
 @pytest.mark.parametrize("name", known_gpu_models())
@@ -58,7 +60,8 @@ def test_models_agree_with_the_data_sheets_of_the_operator_level(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("cluster", "links"), [("dgx-a100", 1), ("dgx-h100", 1), ("hgx-h200", 1), ("mi300x-node", 7), ("astra3-generic", 1)]
+    ("cluster", "links"),
+    [("dgx-a100", 1), ("dgx-h100", 1), ("hgx-h200", 1), ("mi300x-node", 7), ("astra3-generic", 1), ("eidola", 1)],
 )
 def test_models_have_a_port_for_each_lane_of_their_clusters(cluster: str, links: int) -> None:
     machine = load_cluster(cluster)
@@ -82,6 +85,25 @@ def test_the_generic_gpu_is_the_papers() -> None:
     assert {machine.links[link].bytes_per_s for link in route} == {8 * 128 * 2**30}
     assert (model.line_bytes, model.ports.count, model.ports.latency_ps, model.poll_ps) == (128, 8, 0, None)
     assert len(load_cluster("astra3-generic", gpus=16).gpus) == 16
+
+
+def test_eidolas_gpu_is_the_papers_and_its_cluster_has_255_peers() -> None:
+    model = load_gpu_model("eidola")
+    assert (model.num_cus, model.line_bytes) == (43, 64)
+    assert 1024 * 1024 * 4 // model.line_bytes == 65_536  # the paper: about 66 K reads that are not of flags
+    assert model.poll_ps is not None
+    assert model.monitor is None
+    period = model.poll_ps + flag_read_ps(model, uncached=True)
+    assert 43 * 10**6 / period == pytest.approx((660 - 134) / 40, rel=0.02)  # reads a us, as the paper's figure
+    machine = load_cluster("eidola")
+    assert len(machine.gpus) == 256
+    route = machine.route(0, 255)
+    assert [machine.seen_by_messages(link) for link in route] == [(8 * 50 * 10**9, 300_000)] * 2
+    assert len(load_cluster("eidola", gpus=4).gpus) == 4
+    start = time.perf_counter()
+    again = load_cluster("eidola", gpus=255)
+    assert len(again.gpus) == 255
+    assert time.perf_counter() - start < 0.1
 
 
 def test_models_are_found_by_what_drivers_call_them() -> None:
@@ -138,6 +160,16 @@ def test_a_file_stands_on_a_preset_and_says_only_what_differs(tmp_path: Path) ->
     assert second == replace(own, name="second", unroll=4, evidence=second.evidence, sources=second.sources)
 
 
+def test_a_file_may_have_a_monitor(tmp_path: Path) -> None:
+    own = load_gpu_model(file_of(tmp_path, "base: eidola\nmonitor: {capacity: 0, wakeup: 20 ns}\n"))
+    assert own.monitor == Monitor(capacity=0, wakeup_ps=20_000)
+    assert own.evidence["monitor.wakeup"] == "assumed"
+    assert load_gpu_model(file_of(tmp_path, dump_yaml(to_mapping(own)), "again.yaml")) == own
+    without = load_gpu_model(file_of(tmp_path, "base: own.yaml\nmonitor: none\n", "without.yaml"))
+    assert without.monitor is None
+    assert not any("monitor" in path for path in (*without.sources, *without.evidence))
+
+
 def test_a_mesh_may_become_a_crossbar_and_back(tmp_path: Path) -> None:
     crossbar = load_gpu_model(file_of(tmp_path, "base: astra3-generic\nnoc: {kind: crossbar}\n"))
     assert (crossbar.noc.kind, crossbar.noc.rows, crossbar.noc.cols) == ("crossbar", 0, 0)
@@ -172,6 +204,12 @@ def test_a_mesh_may_become_a_crossbar_and_back(tmp_path: Path) -> None:
         ("base: h100-sxm\nmemory: {interleave: 100 B}", r"interleave: 100 B is no multiple of the line of 128 B; 128"),
         ("base: h100-sxm\nline: 192 B", r"memory.interleave: 128 B is no multiple of the line of 192 B; 192 B is"),
         ("base: h100-sxm\nl2: {capacity: 51 MiB}", r"l2.capacity: 51 MiB is no whole number of sets .* 53411840 B is"),
+        ("base: eidola\nmonitor: {capacity: -1, wakeup: 0}", r"monitor.capacity: should be greater than or equal to 0"),
+        ("base: eidola\nmonitor: {capacity: 8}", r"monitor.wakeup: is missing"),
+        ("base: eidola\nmonitor: {capacity: 8, wakeup: 5}", r"monitor.wakeup: a time needs a unit"),
+        ("base: eidola\nmonitor: {capacity: 8, wakup: 5 ns}", r"monitor: unknown key 'wakup'; did you mean 'wakeup'"),
+        ("base: astra3-generic\nmonitor: {capacity: 8, wakeup: 0}", r"kernels.poll: is none, but wavefronts that find"),
+        ("base: eidola\nmonitor: none\nsources: {monitor: x}", r"sources.monitor: this file does not set 'monitor'"),
         ("base: h100-sxm\nsources: {memori: x}", r"sources.memori: unknown field; did you mean 'memory'"),
         ("base: h100-sxm\nsources: {memory: x}", r"sources.memory: this file does not set 'memory'"),
         ("base: h100-sxm\nclock: 1 GHz\nevidence: {clock: guessed}", r"evidence.clock: unknown word 'guessed'"),
@@ -202,6 +240,9 @@ def test_a_model_made_in_python_is_checked_by_the_same_rules() -> None:
         (replace(model, launch_ps=-1), "kernels.launch: must be from 0"),
         (replace(model, num_cus=1 << 20), "cus.count: must be from 1 to 16384"),
         (replace(model, header_bytes=0), "header: must be from 1"),
+        (replace(model, monitor=Monitor(capacity=-1, wakeup_ps=0)), "monitor.capacity: must be from 0 to"),
+        (replace(model, monitor=Monitor(capacity=1, wakeup_ps=-1)), "monitor.wakeup: must be from 0 to"),
+        (replace(model, monitor=Monitor(capacity=1, wakeup_ps=0), poll_ps=None), "kernels.poll: is none, but wave"),
         (replace(model, noc=replace(model.noc, kind="ring")), "unknown kind 'ring'"),
         (replace(model, ports=replace(model.ports, choice="hash")), "ports.choice.*did you mean 'hashed'"),
         (replace(model, ports=replace(model.ports, arbitration="faire")), "did you mean 'fair'"),
@@ -210,6 +251,10 @@ def test_a_model_made_in_python_is_checked_by_the_same_rules() -> None:
     for wrong, message in bad:
         with pytest.raises(SpecError, match=message):
             check_model(wrong)
+    for wrong, message in bad:
+        if wrong.monitor is not None:
+            with pytest.raises(SpecError, match=message):
+                check_numbers(wrong)
     assert check_model(model) is model
 
 
@@ -230,6 +275,60 @@ def test_options_replace_numbers_and_say_so() -> None:
     assert with_options(model, poll="none").poll_ps is None
     assert with_options(model) == model
     assert with_options(model, max_outstanding=4).max_outstanding == 4
+
+
+def test_ways_to_wait() -> None:
+    model = load_gpu_model("eidola")
+    asked = with_options(model, sync="mwait")
+    assert asked.monitor == Monitor(capacity=43 * 40, wakeup_ps=100_000)  # room for all that may wait
+    assert asked.poll_ps == model.poll_ps
+    assert asked.evidence["monitor.wakeup"] == "assumed"
+    assert asked.sources["monitor.wakeup"].startswith("assumed: ")
+    assert with_options(model, sync="mwait", num_cus=2).monitor == Monitor(capacity=80, wakeup_ps=100_000)
+    small = with_options(asked, monitor_capacity=0, wakeup=5, poll="1 us")
+    assert (small.monitor, small.poll_ps) == (Monitor(capacity=0, wakeup_ps=5), 1_000_000)
+    assert small.sources["monitor.capacity"] == small.sources["monitor.wakeup"] == "given as an option"
+    assert with_options(model, sync="mwait", monitor_capacity=7, wakeup="1 us").monitor == Monitor(
+        capacity=7, wakeup_ps=1_000_000
+    )
+    assert with_options(asked, sync="spin") == model
+    spun = with_options(load_gpu_model("astra3-generic"), sync="spin", poll=0)
+    assert (spun.poll_ps, spun.monitor) == (0, None)
+    slept = with_options(asked, sync="sleep")
+    assert (slept.poll_ps, slept.monitor) == (127 * 64 * 1000, None)  # the longest s_sleep at 1 GHz
+    assert "monitor.capacity" not in slept.sources
+    assert with_options(model, sync="sleep", sleep="20 us").poll_ps == 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("eidola", {"sync": "spim"}, "unknown --sync 'spim'; did you mean 'spin'"),
+        ("eidola", {"sleep": "5 us"}, "--sleep cannot matter without --sync sleep"),
+        ("eidola", {"sync": "mwait", "sleep": 5}, "--sleep cannot matter without --sync sleep"),
+        ("eidola", {"sync": "sleep", "poll": 5}, "--poll cannot matter with --sync sleep"),
+        ("eidola", {"sync": "sleep", "sleep": "5"}, "--sleep needs a unit"),
+        ("eidola", {"sync": "sleep", "sleep": -5}, "--sleep is not negative"),
+        ("eidola", {"sync": "spin", "poll": "none"}, "--poll none is no way to spin"),
+        ("eidola", {"sync": "spin", "monitor_capacity": 4}, "--monitor-capacity cannot matter without --sync mwait"),
+        ("eidola", {"wakeup": "5 ns"}, "--monitor-wakeup cannot matter without --sync mwait"),
+        ("eidola", {"sync": "mwait", "monitor_capacity": -1}, "--monitor-capacity is a number from 0"),
+        ("eidola", {"sync": "mwait", "monitor_capacity": True}, "--monitor-capacity is a number from 0"),
+        ("eidola", {"sync": "mwait", "wakeup": -1}, "--monitor-wakeup is not negative"),
+        ("eidola", {"sync": "mwait", "wakeup": "3 s"}, "monitor.wakeup: must be from 0"),
+        ("astra3-generic", {"sync": "mwait"}, "--sync mwait needs --poll: GPU 'astra3-generic' has no polling"),
+        ("astra3-generic", {"sync": "spin"}, "--sync spin needs --poll"),
+    ],
+)
+def test_ways_to_wait_that_cannot_be_are_refused(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        with_options(load_gpu_model(name), **options)  # type: ignore[arg-type]
+
+
+def test_a_monitor_needs_polls() -> None:
+    watched = with_options(load_gpu_model("eidola"), sync="mwait")
+    with pytest.raises(InputError, match="--poll none: GPU 'eidola' has a monitor"):
+        with_options(watched, poll="none")
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,27 @@ def test_what_the_printed_text_looks_like():
     )
 
 
+def test_memory_that_is_not_cached():
+    text = (
+        "program p\nranks 2\nline 64 B\nbuffer data 64 KiB\nbuffer flags 4 KiB uncached\n"
+        "buffer more 64 B at flags + 4 KiB uncached\nsemaphores 8 at flags step 128\n\n"
+        "kernel rank 0 wavefronts 1\nworkgroups 1\n  acquire sem 3\n"
+    )
+    parsed = parse_program(text)
+    assert [buffer.uncached for buffer in parsed.buffers] == [False, True, True]
+    assert [buffer.base for buffer in parsed.buffers] == [0, 2**20, 2**20 + 4096]
+    assert parsed.operand_address.tolist() == [2**20 + 3 * 128]
+    printed = format_program(parsed)
+    assert "buffer flags 4 KiB uncached\n" in printed
+    assert same_program(parse_program(printed), parsed)
+    assert not same_program(parse_program(printed.replace("4 KiB uncached", "4 KiB").replace(" uncached", "")), parsed)
+    assert count_program(parsed)["uncached_buffers"] == ["flags", "more"]
+    assert "flags 4 KiB (uncached)" in summary_text(count_program(parsed))
+    quoted = parse_program("program p\nranks 1\nbuffer 'uncached' 64 B\nkernel rank 0\nload 1 line own:'uncached'")
+    assert (quoted.buffers[0].name, quoted.buffers[0].uncached) == ("uncached", False)
+    assert same_program(parse_program(format_program(quoted)), quoted)
+
+
 def test_files_are_told_apart(tmp_path):
     path = tmp_path / "p.gpu"
     path.write_text("# first\n\n  program x\r\nranks 1\nkernel rank 0\nnop\n")
@@ -294,6 +315,12 @@ def test_mistakes_name_the_line(line, message):
         ("program a\nbuffer x 1 KiB\nbuffer x 1 KiB", "there are two buffers 'x'"),
         ("program a\nbuffer rank 1 KiB", "put the buffer's name in quotes"),
         ("program a\nbuffer x 1 Kb", "'Kb' where"),
+        ("program a\nbuffer uncached 1 KiB", "put the buffer's name in quotes"),
+        ("program a\nbuffer x 1 KiB uncahed", "the end of the line should be; did you mean 'uncached'?"),
+        (
+            "program a\nranks 1\nbuffer f 4 KiB uncached\nbuffer x 4 KiB\nbuffer g 4 KiB uncached\nkernel rank 0\nnop",
+            "buffer 'x' is cached, and lies between uncached buffers, or in a line with one: the lines of f, g, 0 to",
+        ),
         ("program a\nbuffer x -1", "the size of a buffer must be from 0"),
         ("program a\nsemaphores 2\nbuffer x 1 KiB", "buffers must stand before the semaphores"),
         ("program a\nsemaphores 99999999999", "the number of semaphores of a rank must be from 0 to"),

@@ -129,6 +129,33 @@ def test_without_buffers_any_address_will_do():
     validate_program(replace(changed("operand_address", 0, 10**9), buffers=()))
 
 
+FLAGS = "program p\nranks 1\nline 64 B\n{}semaphores 4 at {}\nkernel rank 0\nacquire sem 1\n"
+
+
+@pytest.mark.parametrize(
+    ("buffers", "where", "message"),
+    [
+        ("buffer f 100 B uncached\nbuffer x 64 B at 128\n", "0", None),
+        ("buffer f 100 B uncached\nbuffer x 64 B at 127\n", "0", "buffer 'x' is cached"),
+        ("buffer x 64 B at 1\nbuffer f 100 B at 64 uncached\n", "64", "lines of f, 64 to 192, must be of no other"),
+        ("buffer x 64 B\nbuffer f 100 B at 64 uncached\n", "64", None),
+        ("buffer x 0 B at 100\nbuffer f 200 B at 64 uncached\n", "64", None),
+        ("buffer f 64 B uncached\nbuffer x 1 B at 4096\nbuffer g 64 B at 8192 uncached\n", "0", "buffer 'x' is cached"),
+        ("buffer f 64 B uncached\nbuffer g 64 B at 8192 uncached\n", "0", "semaphore 1 at 64 lies among uncached"),
+        ("buffer f 64 B uncached\nbuffer g 64 B at 8192 uncached\n", "8192 - 64", None),
+        ("buffer f 80 B uncached\n", "30", "semaphore 1 at 94 lies among uncached buffers, in none"),
+        ("buffer f 80 B\n", "30", None),
+    ],
+)
+def test_uncached_memory_is_of_whole_lines_without_cached_memory_between(buffers, where, message):
+    text = FLAGS.format(buffers, where)
+    if message is None:
+        validate_program(parse_program(text))
+        return
+    with pytest.raises(InputError, match=message):
+        parse_program(text)
+
+
 def test_the_gpu_must_have_room_and_the_same_lines():
     model = load_gpu_model("astra3-generic")
     with pytest.raises(

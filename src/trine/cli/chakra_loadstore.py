@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trine.cli.loadstore import LEVELS, PANEL
+from trine.cli.loadstore import LEVELS, PANEL, check_picture
 from trine.cli.output import EXIT_INTERRUPTED, ProgressLine, say, show, write_json
 from trine.errors import InputError, nearest
 
@@ -92,7 +92,8 @@ def is_loadstore(fidelity: str | None, options: LoadstoreOptions, others: Mappin
         return False
     for name, value in others.items():
         if value is not None:
-            raise InputError(f"{name} is about the operator level: leave it out, or --fidelity loadstore")
+            raise InputError(f"{name} is about the operator level: leave it out, or leave out --fidelity loadstore")
+    check_picture(options.plot_noc)
     return True
 
 

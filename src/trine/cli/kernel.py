@@ -78,9 +78,11 @@ def run(
     plot_noc: Annotated[Text, typer.Option(help="Draw how busy the NoC is (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
     """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy."""
+    from trine.cli.loadstore import check_picture
     from trine.cli.machine import MachineOptions
     from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
 
+    check_picture(plot_noc)
     if no_fold and verify_fold:
         raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
     source = _Source.read(file, size, wavefronts)

@@ -59,6 +59,14 @@ PerfettoOption = Annotated[
 ]
 
 
+def check_picture(path: str | None) -> None:
+    """Refuse before any work a picture of another kind. Raises InputError."""
+    from trine.collectives.plot import ENDINGS
+
+    if path is not None and not path.lower().endswith(ENDINGS):
+        raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadStoreGiven:
     """The options as given: None or False where one was not."""
@@ -98,6 +106,7 @@ class LoadStoreGiven:
         for name, value in (("--plot-noc", self.plot_noc), ("--perfetto", self.perfetto)):
             if value is not None and (num_sizes > 1 or self.compare_fidelity):
                 raise InputError(f"{name} shows one run: give one size, and no {_COMPARE}")
+        check_picture(self.plot_noc)
         if plot is not None and self.compare_fidelity:
             raise InputError(f"--plot draws one level: leave out {_COMPARE}")
 

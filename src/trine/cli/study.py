@@ -16,7 +16,7 @@ def study(
     json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
 ) -> None:
     """Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the paper."""
-    from trine.collectives.plot import ENDINGS
+    from trine.cli.loadstore import check_picture
     from trine.errors import InputError
     from trine.studies.loadstore_cases import CASES, run_case
 
@@ -25,8 +25,7 @@ def study(
             raise InputError(f"which study? {', '.join(CASES)}")
         show("\n".join(f"{key:15} {question}" for key, (_, question) in CASES.items()), None)
         return
-    if plot is not None and not plot.lower().endswith(ENDINGS):
-        raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=plot)
+    check_picture(plot)
     found = run_case(name)
     show(found.text(), json)
     write_json(found.to_json(), json)

@@ -6,7 +6,7 @@ import numpy as np
 
 from trine._jit import Int, inlined
 from trine.gpu._acts import give_request, own_key, take_request, wait_key
-from trine.gpu._legs import L_FABRIC, cross_fabric
+from trine.gpu._legs import cross_fabric
 from trine.gpu._state import (
     ADDRESS,
     AMOUNT,
@@ -24,6 +24,7 @@ from trine.gpu._state import (
     KIND,
     KIND_FLOW,
     KIND_PACKET,
+    L_FABRIC,
     LINE,
     N_DMA_PS,
     N_FIRST_REQUEST,

@@ -60,6 +60,7 @@ from trine.gpu._state import (
     Entities,
     Int64,
     Machine,
+    Outside,
     Seen,
     Ways,
 )
@@ -86,7 +87,9 @@ def kick_cu(e: Entities, c: Code, m: Machine, n: Int64, k: Int64) -> None:
 
 
 @inlined
-def issue(e: Entities, c: Code, w: Ways, m: Machine, seen: Seen, n: Int64, k: Int64, cu: Int, idle: Int) -> Int:
+def issue(
+    e: Entities, c: Code, w: Ways, m: Machine, o: Outside, seen: Seen, n: Int64, k: Int64, cu: Int, idle: Int
+) -> Int:  # fmt: skip
     """The event of a CU; returns the request that it issues, which stands at the link out of the CU now, or -1."""
     half, words = e.half, m.cu
     at = CU_HALVES * cu
@@ -122,7 +125,7 @@ def issue(e: Entities, c: Code, w: Ways, m: Machine, seen: Seen, n: Int64, k: In
         make_request(e, c, w, m, n, k, r, kind, place, operand, line)
         n[NUM_ISSUED] += 1
     if r >= 0:
-        set_out(e, c, w, m, seen, k, r)
+        set_out(e, c, w, m, o, seen, n, k, r)
     return r
 
 

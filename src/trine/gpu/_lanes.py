@@ -7,7 +7,6 @@ import numpy as np
 from trine._jit import Int, inlined
 from trine.gpu._acts import post
 from trine.gpu._flows import after_packet
-from trine.gpu._legs import L_FABRIC
 from trine.gpu._stages import serve
 from trine.gpu._state import (
     AMOUNT,
@@ -26,6 +25,7 @@ from trine.gpu._state import (
     KIND_PACKET,
     KIND_RELEASE,
     KIND_STORE,
+    L_FABRIC,
     LANE_WORDS,
     LEG,
     N_FAIR,
@@ -49,6 +49,7 @@ from trine.gpu._state import (
     SIZE,
     STAGE,
     TIME_PS,
+    WAVE,
     WAY_HALVES,
     WAY_OUT,
     Y_FIRST,
@@ -124,6 +125,8 @@ def _tells(e: Entities, w: Ways, k: Int64, r: Int, kind: Int) -> bool:
     """Whether something happens when the message has left its GPU: the next packet, or the store is posted."""
     h = ENTITY_HALVES * r
     if kind != KIND_PACKET and (k[N_POSTED] == 0 or (kind != KIND_STORE and kind != KIND_RELEASE)):
+        return False
+    if kind != KIND_PACKET and e.half[U(h + WAVE)] < 0:
         return False
     way = e.cold[U(COLD * (r - k[N_FIRST_REQUEST]) + WAY_OUT)]
     return bool(e.half[U(h + LEG)] == L_FABRIC and e.half[U(h + POS)] == w.way[U(WAY_HALVES * way + Y_FIRST)])

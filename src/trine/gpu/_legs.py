@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.gpu._outside import note, stay_away
 from trine.gpu._state import (
     BASE,
     CHANNEL,
@@ -12,8 +13,18 @@ from trine.gpu._state import (
     E_LABEL,
     END,
     ENTITY_HALVES,
+    HAS_COME,
+    IS_BACK,
     KIND,
     KIND_LOAD,
+    L_BACK,
+    L_FABRIC,
+    L_FROM,
+    L_HOME,
+    L_MEMORY,
+    L_OUT,
+    L_OVER,
+    L_THERE,
     LANE_WORDS,
     LEG,
     N_CHANNEL_CU,
@@ -24,6 +35,7 @@ from trine.gpu._state import (
     N_PORT_CHANNEL,
     N_PORT_CU,
     N_PORTS,
+    N_RECORD,
     N_RESOURCES,
     PAIR,
     POLL,
@@ -49,18 +61,22 @@ from trine.gpu._state import (
     Int32,
     Int64,
     Machine,
+    Outside,
     Ways,
 )
 
 U = np.uint64
 
-#: Legs: in its GPU, over the fabric, in the other GPU, at the memory; and back.
-L_OUT, L_FABRIC, L_THERE, L_MEMORY, L_FROM, L_BACK, L_HOME, L_OVER = range(8)
+#: What :func:`next_leg` returns of a request that ends here.
+GONE = -1
 
 
 @inlined
-def next_leg(e: Entities, w: Ways, c: Code, m: Machine, k: Int64, r: Int) -> Int:
-    """Let request ``r``, at the end of a leg, begin the next one that has something in it; returns its key's label."""
+def next_leg(e: Entities, w: Ways, c: Code, m: Machine, o: Outside, n: Int64, k: Int64, r: Int) -> Int:
+    """Let request ``r``, at the end of a leg, begin the next one that has something in it; returns its key's label.
+
+    GONE: it was of a GPU that is not simulated, and has left.
+    """
     half, cold, path, way = e.half, e.cold, w.path, w.way
     h = ENTITY_HALVES * r
     at = COLD * (r - k[N_FIRST_REQUEST])
@@ -73,10 +89,17 @@ def next_leg(e: Entities, w: Ways, c: Code, m: Machine, k: Int64, r: Int) -> Int
     if leg < L_FROM and pair >= 0:
         label = np.int64(w.pair_label[U(pair)])
     if leg == L_FABRIC:
-        port = np.int64(way[U(WAY_HALVES * cold[U(at + WAY_OUT)] + Y_PORT_IN)])
-        half[U(h + BASE)] = np.int64(w.pair_gpu[U(pair)]) * k[N_RESOURCES]
-        if walk(half, path, h, L_THERE, k[N_PORT_CHANNEL] + port * k[N_CHANNELS] + channel):
-            return label
+        gpu = np.int64(w.pair_gpu[U(pair)])
+        if gpu >= 0:
+            if gpu == k[N_RECORD]:
+                note(e, o, n, k, r, np.int64(HAS_COME), label)
+            port = np.int64(way[U(WAY_HALVES * cold[U(at + WAY_OUT)] + Y_PORT_IN)])
+            half[U(h + BASE)] = gpu * k[N_RESOURCES]
+            if walk(half, path, h, L_THERE, k[N_PORT_CHANNEL] + port * k[N_CHANNELS] + channel):
+                return label
+        else:
+            stay_away(e, w, o, n, k, r)
+            leg = np.int64(L_BACK)
     if leg < L_MEMORY:
         half[U(h + LEG)] = L_MEMORY
         half[U(h + STAGE)] = S_MEMORY
@@ -95,10 +118,15 @@ def next_leg(e: Entities, w: Ways, c: Code, m: Machine, k: Int64, r: Int) -> Int
         half[U(h + LEG)] = L_OVER
         half[U(h + STAGE)] = S_ANSWER
         return np.int64(0)
-    cu = np.int64(m.wave[U(WAVE_HALVES * np.int64(half[U(h + WAVE)]) + W_CU)])
+    place = np.int64(half[U(h + WAVE)])
+    if place < 0:
+        return np.int64(GONE)
+    cu = np.int64(m.wave[U(WAVE_HALVES * place + W_CU)])
     gpu = np.int64(c.cu_gpu[U(cu)])
     first = k[N_CHANNEL_CU] + channel * k[N_CUS]
     if leg == L_BACK:
+        if gpu == k[N_RECORD]:
+            note(e, o, n, k, r, np.int64(IS_BACK), np.int64(0))
         port = np.int64(way[U(WAY_HALVES * cold[U(at + WAY_BACK)] + Y_PORT_IN)])
         first = k[N_PORT_CU] + port * k[N_CUS]
         half[U(h + BASE)] = gpu * k[N_RESOURCES]

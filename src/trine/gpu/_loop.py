@@ -16,7 +16,9 @@ from trine.gpu._flows import deliver, flow_event, inject
 from trine.gpu._go import go_on
 from trine.gpu._issue import issue, kick_cu
 from trine.gpu._lanes import cross
-from trine.gpu._legs import next_leg
+from trine.gpu._later import push
+from trine.gpu._legs import GONE, next_leg
+from trine.gpu._outside import arrive
 from trine.gpu._stages import answer, done, hop, memory, wake
 from trine.gpu._starts import begin, begin_ready, dispatch, end_task, far_event, kick_gpu
 from trine.gpu._state import (
@@ -34,14 +36,20 @@ from trine.gpu._state import (
     KICK_GPU,
     LINE,
     LINES_FULL,
+    LOG_FULL,
+    LOG_ROOM,
     MARGIN,
     N_FIRST_DISPATCHER,
     N_FIRST_REQUEST,
     N_FIRST_WAVE,
     N_TASKS,
+    NEXT_OUTSIDE,
+    NO_ANSWER,
     NUM_EVENTS,
     NUM_FREE_LINES,
     NUM_FREE_REQUESTS,
+    NUM_HEAP,
+    NUM_LOG,
     NUM_READY,
     NUM_TODO,
     ONWARD,
@@ -67,6 +75,7 @@ from trine.gpu._state import (
     STOPPED,
     STUCK,
     TIME_PS,
+    UNRECORDED,
     W_DOING,
     W_GROUP,
     WAKE,
@@ -75,6 +84,7 @@ from trine.gpu._state import (
     Entities,
     Int64,
     Machine,
+    Outside,
     Seen,
     Ways,
     Wheel,
@@ -87,8 +97,9 @@ U = np.uint64
 
 @kernel
 def advance(
-    tasks: Tasks, c: Code, w: Ways, e: Entities, wheel: Wheel, m: Machine, seen: Seen, n: Int64, k: Int64, budget: Int
-) -> Int:
+    tasks: Tasks, c: Code, w: Ways, o: Outside, e: Entities, wheel: Wheel, m: Machine, seen: Seen, n: Int64, k: Int64,
+    budget: Int,
+) -> Int:  # fmt: skip
     """Run until nothing can happen, ``budget`` events have, an array is full or it is time to stop; returns why.
 
     All state is in the arguments, so that the shell may grow arrays and call again. One turn does one thing: what
@@ -98,7 +109,8 @@ def advance(
     half, word = e.half, e.word
     limit = n[NUM_EVENTS] + budget
     first_request = k[N_FIRST_REQUEST]
-    first_far = 2 * k[N_TASKS]  # in the heap: ends of tasks (2 * task), launches (+ 1), then entities
+    # In the heap: ends of tasks (2 * task), launches (+ 1), the next write of a replayed peer, then entities.
+    first_far = 2 * k[N_TASKS] + 1
     follows = True  # something may follow from the last event: most events are hops, from which nothing does
     status = np.int64(FINISHED)
     while True:
@@ -115,7 +127,7 @@ def advance(
             elif n[KICK_CU] >= 0:
                 kick_cu(e, c, m, n, k)
             elif n[WAKE] >= 0:
-                wake(e, m, n, k)
+                wake(e, c, m, seen, n, k)
             elif n[INJECT] >= 0:
                 inject(e, c, w, m, seen, n, k)
             elif n[DELIVER] >= 0:
@@ -146,12 +158,18 @@ def advance(
                 elif entity >= k[N_FIRST_WAVE]:
                     wave_event(m, n, entity - k[N_FIRST_WAVE])
                 elif entity >= 0:
-                    r = issue(e, c, w, m, seen, n, k, entity, idle)
+                    r = issue(e, c, w, m, o, seen, n, k, entity, idle)
                 elif entity == FROM_HEAP:
                     if wheel.heap[U(0)] > n[STOP_PS]:
                         status = np.int64(STOPPED)
                         break
-                    far_event(c, m, n, first_far, take_far(wheel, n))
+                    payload = take_far(wheel, n)
+                    if payload == first_far - 1:
+                        arrive(e, w, m, o, n, k)
+                        if n[NEXT_OUTSIDE] < len(o.time_ps):
+                            n[NUM_HEAP] = push(wheel.heap, n[NUM_HEAP], o.time_ps[U(n[NEXT_OUTSIDE])], payload)
+                    else:
+                        far_event(c, m, n, first_far, payload)
                 else:
                     n[IDLE] = idle
                     status = FROM_HEAP - 1 - entity
@@ -167,7 +185,7 @@ def advance(
                 memory(e, m, seen, n, k, r, stage)
             elif stage == S_DONE:
                 follows = True
-                done(e, c, m, n, k, r)
+                done(e, c, m, seen, n, k, r)
             elif stage == S_ANSWER:
                 follows = True
                 if answer(e, c, m, seen, n, k, r):
@@ -190,9 +208,14 @@ def advance(
         if n[ONWARD] >= 0:
             scheduled = n[ONWARD]
             n[ONWARD] = -1
-            label = next_leg(e, w, c, m, k, scheduled)
-            own_key = word[U(ENTITY_WORDS * scheduled + OWN_KEY)]
-            word[U(ENTITY_WORDS * scheduled + KEY)] = own_key | (label << SHIFT_LABEL)
+            label = next_leg(e, w, c, m, o, n, k, scheduled)
+            if label == GONE:
+                give_request(e.fresh, n, scheduled)
+                scheduled = n[OTHER]
+                n[OTHER] = -1
+            else:
+                own_key = word[U(ENTITY_WORDS * scheduled + OWN_KEY)]
+                word[U(ENTITY_WORDS * scheduled + KEY)] = own_key | (label << SHIFT_LABEL)
         while scheduled >= 0:
             if word[U(ENTITY_WORDS * scheduled + TIME_PS)] > MAX_PS:
                 status = np.int64(OVERFLOW)
@@ -201,6 +224,8 @@ def advance(
             scheduled = n[OTHER]
             n[OTHER] = -1
         n[SCHEDULED] = -1
+        if n[NUM_LOG] > n[LOG_ROOM]:
+            status = np.int64(LOG_FULL) if n[UNRECORDED] < 0 else np.int64(NO_ANSWER)
         if status != FINISHED:
             break
     return status

@@ -6,7 +6,8 @@ import numpy as np
 
 from trine._jit import Int, inlined
 from trine.gpu._acts import own_key
-from trine.gpu._legs import L_OUT, walk
+from trine.gpu._legs import walk
+from trine.gpu._outside import note, number_answer, way_of_address
 from trine.gpu._state import (
     ADDRESS,
     AMOUNT,
@@ -19,21 +20,26 @@ from trine.gpu._state import (
     KEY,
     KIND,
     KIND_ACQUIRE,
+    KIND_LOAD,
     KIND_STORE,
     L_NUMBER,
+    L_OUT,
     LINE,
     LINE_HALVES,
+    M_POLLS,
     MESSAGE_CLASS,
+    MONITOR,
+    N_ANSWERS,
     N_CHANNELS,
     N_CU_CHANNEL,
     N_CU_PORT,
     N_CUS,
     N_FIRST_REQUEST,
-    N_HASHED,
+    N_FLAGGED,
     N_MEM_INTERLEAVE,
     N_POLLS,
-    N_PORT_INTERLEAVE,
     N_PORTS,
+    N_RECORD,
     N_RESOURCES,
     NOW,
     NUM_COUNTS,
@@ -41,6 +47,7 @@ from trine.gpu._state import (
     PAIR,
     POLL,
     SEMAPHORE,
+    SETS_OUT,
     SIZE,
     W_CU,
     W_OP,
@@ -52,9 +59,9 @@ from trine.gpu._state import (
     Y_PORT_OUT,
     Code,
     Entities,
-    Int32,
     Int64,
     Machine,
+    Outside,
     Seen,
     Ways,
 )
@@ -90,23 +97,14 @@ def make_request(
     cold[U(at + AMOUNT)] = amount
     cold[U(at + ISSUED_PS)] = n[NOW]
     if pair >= 0:
-        cold[U(at + WAY_OUT)] = _way(w.pair_out, k, pair, address)
-        cold[U(at + WAY_BACK)] = _way(w.pair_back, k, pair, address)
+        cold[U(at + WAY_OUT)] = way_of_address(w.pair_out, k, pair, address)
+        cold[U(at + WAY_BACK)] = way_of_address(w.pair_back, k, pair, address)
+    else:
+        cold[U(at + MONITOR)] = M_POLLS
     half[U(h + PAIR)] = pair
     half[U(h + WAVE)] = place
     half[U(h + LINE)] = line
     half[U(h + SIZE)] = 0 if kind == KIND_STORE else 1
-
-
-@inlined
-def _way(ways: Int32, k: Int64, pair: Int, address: Int) -> Int:
-    """Which way of a pair the line at ``address`` takes (fabric.way_of)."""
-    first = np.int64(ways[U(pair)])
-    block = address // k[N_PORT_INTERLEAVE]
-    if k[N_HASHED] == 1:
-        mixed = (block ^ (block >> 7) ^ (block >> 15)) & 0xFFFFFFFF
-        block = ((mixed * 2654435761) & 0xFFFFFFFF) >> 1
-    return first + block % (np.int64(ways[U(pair + 1)]) - first)
 
 
 @inlined
@@ -120,7 +118,9 @@ def poll_again(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64,
 
 
 @inlined
-def set_out(e: Entities, c: Code, w: Ways, m: Machine, seen: Seen, k: Int64, r: Int) -> None:
+def set_out(
+    e: Entities, c: Code, w: Ways, m: Machine, o: Outside, seen: Seen, n: Int64, k: Int64, r: Int
+) -> None:  # fmt: skip
     """The request stands at the link out of its CU."""
     half, cold = e.half, e.cold
     h = ENTITY_HALVES * r
@@ -137,4 +137,12 @@ def set_out(e: Entities, c: Code, w: Ways, m: Machine, seen: Seen, k: Int64, r: 
     key = own_key(c, m, k, place, np.int64(MESSAGE_CLASS))
     e.word[U(ENTITY_WORDS * r + OWN_KEY)] = key
     e.word[U(ENTITY_WORDS * r + KEY)] = key
-    seen.counts[U(NUM_COUNTS * gpu + cold[U(at + KIND)])] += 1
+    kind = cold[U(at + KIND)]
+    seen.counts[U(NUM_COUNTS * gpu + kind)] += 1
+    if kind == KIND_LOAD and cold[U(at + SEMAPHORE)] >= 0:
+        seen.counts[U(NUM_COUNTS * gpu + N_FLAGGED)] += 1
+    if half[U(h + PAIR)] >= 0:
+        if k[N_ANSWERS] == 1:
+            number_answer(e, o, k, r)
+        if k[N_RECORD] == gpu:
+            note(e, o, n, k, r, np.int64(SETS_OUT), np.int64(0))

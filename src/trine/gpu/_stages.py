@@ -7,6 +7,8 @@ import numpy as np
 from trine._jit import Int, inlined
 from trine.gpu._acts import give_request, go_later, post, wait_key
 from trine.gpu._cache import DIRTY, HIT, look_up
+from trine.gpu._monitor import arm, fall_asleep, rouse
+from trine.gpu._outside import is_uncached
 from trine.gpu._state import (
     ADDRESS,
     AMOUNT,
@@ -36,6 +38,11 @@ from trine.gpu._state import (
     L_UNACKED,
     LINE,
     LINE_HALVES,
+    M_AGAIN,
+    M_ARMED,
+    M_POLLS,
+    M_WOKEN,
+    MONITOR,
     N_CYCLE_PS,
     N_FIRST_CHANNEL,
     N_FIRST_REQUEST,
@@ -46,10 +53,12 @@ from trine.gpu._state import (
     N_LOAD_PS,
     N_MEM_DATA_PS,
     N_MEMORY_PS,
+    N_MONITORS,
     N_POLL_PS,
     N_POSTED,
     N_REDUCE_PER_CYCLE,
     N_RESOURCES,
+    N_WAKEUP_PS,
     NEXT,
     NOW,
     NUM_COUNTS,
@@ -133,7 +142,8 @@ def memory(e: Entities, m: Machine, seen: Seen, n: Int64, k: Int64, r: Int, stag
     kind = cold[U(at + KIND)]
     control = np.int64(1) if kind >= KIND_ACQUIRE else np.int64(0)
     channel = half[U(h + BASE)] + k[N_FIRST_CHANNEL] + cold[U(at + CHANNEL)]
-    if k[N_FIRST_SLICE] < 0 or stage == S_CHANNEL:
+    past_l2 = is_uncached(k, cold[U(at + ADDRESS)])
+    if k[N_FIRST_SLICE] < 0 or stage == S_CHANNEL or past_l2:
         done_ps = serve(resources, channel, now, k[N_MEM_DATA_PS + control], control) + k[N_MEMORY_PS]
     else:
         found = np.int64(HIT)
@@ -160,7 +170,7 @@ def memory(e: Entities, m: Machine, seen: Seen, n: Int64, k: Int64, r: Int, stag
 
 
 @inlined
-def done(e: Entities, c: Code, m: Machine, n: Int64, k: Int64, r: Int) -> None:
+def done(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64, r: Int) -> None:
     """The memory has done what it was asked: semaphores change, others look at them, the answer leaves."""
     half, cold, semaphores, waiting = e.half, e.cold, m.semaphore, m.waiting
     h = ENTITY_HALVES * r
@@ -186,18 +196,21 @@ def done(e: Entities, c: Code, m: Machine, n: Int64, k: Int64, r: Int) -> None:
                 waiting[U(2 * semaphore)] = r
             waiting[U(2 * semaphore + 1)] = r
             return
+        elif k[N_MONITORS] >= 0 and kind == KIND_ACQUIRE:
+            arm(e, c, m, seen, k, r)
     e.word[U(ENTITY_WORDS * r + TIME_PS)] = n[NOW]
     n[ONWARD] = r
 
 
 @inlined
-def wake(e: Entities, m: Machine, n: Int64, k: Int64) -> None:
-    """The semaphore has changed: who waits for it first is answered, if it can be."""
+def wake(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64) -> None:
+    """The semaphore has changed: who waits for it first is answered, if it can be; who sleeps on its line wakes up."""
     cold, semaphore = e.cold, n[WAKE]
     r = np.int64(m.waiting[U(2 * semaphore)])
     amount = COLD * (r - k[N_FIRST_REQUEST]) + AMOUNT
     if r < 0 or cold[U(amount)] > m.semaphore[U(semaphore)]:
-        n[WAKE] = -1
+        if not rouse(e, c, m, seen, n, k):
+            n[WAKE] = -1
         return
     m.waiting[U(2 * semaphore)] = e.half[U(ENTITY_HALVES * r + NEXT)]
     m.semaphore[U(semaphore)] -= cold[U(amount)]
@@ -220,13 +233,21 @@ def answer(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64, r: 
             seen.counts[U(NUM_COUNTS * gpu + N_LOAD_PS)] += n[NOW] - cold[U(at + ISSUED_PS)]
         was_poll = half[U(h + SIZE)] >= POLL
         if cold[U(at + SEMAPHORE)] >= 0 and cold[U(at + AMOUNT)] > 0:
+            waits = cold[U(at + MONITOR)] if kind == KIND_ACQUIRE else np.int64(M_POLLS)
+            if waits == M_ARMED:
+                fall_asleep(e, n, k, r)
+                return False
             if not was_poll:
                 n[POLLERS] += 1
                 half[U(h + SIZE)] |= POLL
             if n[IDLE] > 64 * (n[POLLERS] + 2) and _only_polls(n):
                 return True
             half[U(h + STAGE)] = S_RETRY
-            give_event(e.word, n, r, n[NOW] + k[N_POLL_PS], wait_key(e, c, k, m, r))
+            pause_ps = k[N_POLL_PS]
+            if waits == M_WOKEN:
+                cold[U(at + MONITOR)] = M_AGAIN
+                pause_ps = k[N_WAKEUP_PS]
+            give_event(e.word, n, r, n[NOW] + pause_ps, wait_key(e, c, k, m, r))
             return False
         if was_poll:
             n[POLLERS] -= 1

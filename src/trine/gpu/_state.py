@@ -16,8 +16,9 @@ Int32: TypeAlias = npt.NDArray[np.int32]
 Int8: TypeAlias = npt.NDArray[np.int8]
 
 #: Why the loop came back: nothing more can happen; the budget of events is spent; too few free requests or lines; the
-#: instant to stop at has come; time is over; nothing happens but polls that nobody will ever answer.
-FINISHED, PAUSED, REQUESTS_FULL, LINES_FULL, STOPPED, OVERFLOW, STUCK = range(7)
+#: instant to stop at has come; time is over; nothing happens but polls that nobody will ever answer; the log is full;
+#: a request gets no answer from the record that is replayed.
+FINISHED, PAUSED, REQUESTS_FULL, LINES_FULL, STOPPED, OVERFLOW, STUCK, LOG_FULL, NO_ANSWER = range(9)
 
 #: Buckets of the time wheel are 64 ps wide: events of one bucket are sorted by one int64: 6 bits of time, then the key.
 BUCKET_BITS = 6
@@ -49,6 +50,19 @@ ADDRESS, ISSUED_PS, KIND, CHANNEL, WAY_OUT, WAY_BACK, SEMAPHORE, AMOUNT = range(
 TOTAL_BYTES, NOT_LEFT, TASK, NOT_ARRIVED, FIRST_WAY = 0, 1, 3, 4, 5
 NUMBER = CHANNEL
 KIND_LOAD, KIND_STORE, KIND_ACQUIRE, KIND_RELEASE, KIND_PACKET, KIND_FLOW = range(6)
+
+#: An acquire crosses no fabric; in the place of a way it has how it waits: not asleep (it polls), armed (its answer is
+#: on the way), asleep, woken before its answer was back, asking again.
+MONITOR = WAY_OUT
+M_POLLS, M_ARMED, M_ASLEEP, M_WOKEN, M_AGAIN = range(5)
+#: Legs of a request: in its GPU, over the fabric, in the other GPU, at the memory; and back. L_LAND: a write of a
+#: replayed peer that begins at the memory.
+L_OUT, L_FABRIC, L_THERE, L_MEMORY, L_FROM, L_BACK, L_HOME, L_OVER, L_LAND = range(9)
+#: A row of the log: 8 int64. WHAT: a request has come to N_RECORD, one of its own sets out for another GPU, its answer
+#: is back.
+LOG_WORDS = 8
+LOG_WHAT, LOG_TIME_PS, LOG_KEY, LOG_LABEL, LOG_KIND, LOG_ADDRESS, LOG_SEMAPHORE, LOG_AMOUNT = range(8)
+HAS_COME, SETS_OUT, IS_BACK = range(3)
 
 #: Where a request is, when its event comes.
 (S_HOP, S_LANE, S_EGRESS, S_LEFT, S_MEMORY, S_CHANNEL, S_DONE, S_ANSWER, S_ALU, S_RETRY, S_FLOW, S_ARRIVED,
@@ -96,21 +110,27 @@ Y_FIRST, Y_END, Y_PORT_OUT, Y_PORT_IN = range(4)
 #: turn only: entities that get an event (SCHEDULED; OTHER: that a lane out of a GPU serves next); ONWARD: a request at
 #: the end of a leg; wavefronts that have a place back (FREED), and one thing less unfinished (FEWER); a line that has
 #: all its reads (READY_LINE), one that is over (OVER_LINE); a poll to be repeated (RETRIED); a task (ENDED). All of
-#: these -1: none.
+#: these -1: none. NEXT_OUTSIDE: entry of the write tracking table; NUM_LOG rows of the log, of LOG_ROOM and some more;
+#: UNRECORDED: a request that gets no answer, -1.
 (NOW, OPEN, NUM_OPEN, AT_OPEN, IN_WHEEL, NUM_HEAP, NUM_TODO, NUM_READY, NUM_DONE, NUM_FREE_REQUESTS,
  NUM_FREE_LINES, NUM_EVENTS, NUM_ISSUED, STOP_PS, KICK_CU, KICK_GPU, WAKE, INJECT, INJECT_NUMBER,
  INJECT_END, DELIVER, BEGIN, TICK, POLLERS, QUEUED_POLLS, CU_EVENTS, IDLE, SCHEDULED, OTHER, ONWARD, FREED, FEWER,
- READY_LINE, RETRIED, OVER_LINE, ENDED) = range(36)  # fmt: skip
-NUM_SCALARS = 36
+ READY_LINE, RETRIED, OVER_LINE, ENDED, NEXT_OUTSIDE, NUM_LOG, LOG_ROOM, UNRECORDED) = range(40)  # fmt: skip
+NUM_SCALARS = 40
 
-#: Numbers of the GPU model and the system, read only: ``numbers[...]``. The last six: where paths of each kind begin.
+#: Numbers of the GPU model and the system, read only: ``numbers[...]``. N_CHANNEL_CU and the like: where paths of each
+#: kind begin. N_RECORD: GPU whose arrivals are logged, -1. N_ANSWERS: 1: answers of replayed peers are those of a
+#: record. N_MONITORS: room of a GPU's monitor table, -1: it has none.
 (N_GPUS, N_CUS, N_CHANNELS, N_PORTS, N_WAVES, N_RESOURCES, N_LINE_BYTES, N_ISSUE_PS, N_MAX_PLACES, N_UNROLL, N_POSTED,
  N_MEMORY_PS, N_FIRST_SLICE, N_MEM_DATA_PS, N_MEM_CONTROL_PS, N_L2_DATA_PS, N_L2_CONTROL_PS, N_L2_PS,
  N_SETS, N_WAYS, N_MEM_INTERLEAVE, N_PORT_INTERLEAVE, N_HASHED, N_FAIR, N_LAUNCH_PS, N_DISPATCH_PS, N_BARRIER_PS,
  N_POLL_PS, N_DMA_PS, N_PACKET_BYTES, N_PACKET_HEADER, N_CYCLE_PS, N_REDUCE_PER_CYCLE, N_MAX_GROUPS, N_TASKS,
  N_KERNELS, N_FIRST_WAVE, N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_CHANNEL, N_MAX_WAVES, N_CU_CHANNEL, N_CU_PORT,
- N_CHANNEL_PORT, N_PORT_CHANNEL, N_CHANNEL_CU, N_PORT_CU) = range(47)  # fmt: skip
-NUM_NUMBERS = 47
+ N_CHANNEL_PORT, N_PORT_CHANNEL, N_CHANNEL_CU, N_PORT_CU, N_BEGIN_AT, N_RECORD, N_ANSWERS, N_UNCACHED_FIRST,
+ N_UNCACHED_END, N_MONITORS, N_WAKEUP_PS) = range(54)  # fmt: skip
+NUM_NUMBERS = 54
+#: Where what comes from outside begins (N_BEGIN_AT): at the memory, at the first link, out of the port.
+AT_MEMORY, AT_LINK, AT_PORT = range(3)
 
 
 class Ways(NamedTuple):
@@ -139,7 +159,8 @@ class Code(NamedTuple):
     """The program (model/gpuprogram.py), read only.
 
     reads: int32[ops], operands of each that are sources. pair: int32[operands], -1: the own GPU. semaphore:
-    int32[operands], absolute. rank_bits: int64[gpus], the rank as part of keys.
+    int32[operands], absolute. rank_bits: int64[gpus], the rank as part of keys. flag_line: int32[semaphores], the line
+    that each lies in, numbered; -1: nobody sleeps on it.
     """
 
     kind: Int8
@@ -164,6 +185,7 @@ class Code(NamedTuple):
     entry_ps: Int64
     route_ps: Int64
     rank_bits: Int64
+    flag_line: Int32
 
 
 class Entities(NamedTuple):
@@ -188,6 +210,34 @@ class Wheel(NamedTuple):
     heap: Int64
 
 
+class Outside(NamedTuple):
+    """What comes from replayed peers, and what stands for them; empty where all are simulated. ``log``: in and out.
+
+    time_ps, key, address, amount: int64[n], pair, semaphore: int32[n] (absolute), kind: int8[n]: the write tracking
+    table. answer_ptr: int64[places + 1]; answer_ps: int64[m]; answer_refused: int8[m]; issued: int64[places], requests
+    to peers so far, in and out. lanes_ps: int64[ways * 2], there_ps: int64[ports * channels * 2], home_ps:
+    int64[channels * ports * 2], each with data and without: uncontended times of what is not simulated; memory_ps:
+    int64[4]: a line, a semaphore; and the same past the L2. log: int64[rows * 8].
+    """
+
+    time_ps: Int64
+    key: Int64
+    pair: Int32
+    kind: Int8
+    address: Int64
+    semaphore: Int32
+    amount: Int64
+    answer_ptr: Int64
+    answer_ps: Int64
+    answer_refused: Int8
+    issued: Int64
+    lanes_ps: Int64
+    there_ps: Int64
+    home_ps: Int64
+    memory_ps: Int64
+    log: Int64
+
+
 class Machine(NamedTuple):
     """GPUs, modified in place.
 
@@ -203,7 +253,8 @@ class Machine(NamedTuple):
         int64[gpus].
     todo: int32[places], stack of wavefronts to go on. chain: int32[pairs * 3]: dmas to each peer: the first that has
         not been delivered, the last, the one that enters the first link.
-    tag, stamp: int64[lines of all L2], as in _cache.py.
+    tag, stamp: int64[lines of all L2], as in _cache.py. armed: int32[lines with flags * 2], heads and tails of acquires
+        on a monitor; sleepers: int32[gpus], entries taken of the monitor table.
     """
 
     wave: Int32
@@ -227,6 +278,8 @@ class Machine(NamedTuple):
     chain: Int32
     tag: Int64
     stamp: Int64
+    armed: Int32
+    sleepers: Int32
 
 
 class Seen(NamedTuple):

@@ -12,7 +12,9 @@ MAX_COUNT = 1 << 14
 #: Times of a second and more, lines, headers and packets of more than this are taken for mistakes.
 MAX_PS = PS_PER_S
 MAX_MESSAGE_BYTES = 1 << 20
-_MAY_BE_ZERO = ("noc.rows", "noc.cols", "dma.header")
+#: Of a monitor table: as many as wavefronts of the largest GPU.
+MAX_SLEEPERS = MAX_COUNT * MAX_COUNT
+_MAY_BE_ZERO = ("noc.rows", "noc.cols", "dma.header", "monitor.capacity")
 _WORDS = {
     "noc.kind": (MESH, CROSSBAR),
     "ports.choice": (INTERLEAVED, HASHED),
@@ -28,7 +30,7 @@ def check_model(model: GpuModel, file: object = None) -> GpuModel:
     SpecError: names file (or the model) and field, and the nearest value that would do.
     """
     where = file or f"GPU model {model.name!r}"
-    for problem in (_ranges(model), _network(model), _lines(model), _cache(model)):
+    for problem in (_ranges(model), _network(model), _lines(model), _cache(model), _monitor(model)):
         if problem is not None:
             field, message = problem
             raise SpecError(message, file=where, field=field)
@@ -42,7 +44,7 @@ def check_numbers(model: GpuModel) -> GpuModel:
     ------
     SpecError: names the model and the field.
     """
-    for problem in (_ranges(model), _mesh(model)):
+    for problem in (_ranges(model), _mesh(model), _monitor(model)):
         if problem is not None:
             field, message = problem
             raise SpecError(message, file=f"GPU model {model.name!r}", field=field)
@@ -71,7 +73,16 @@ def _highest(path: str, unit: str) -> int:
         return MAX_PS
     if path == "l2.capacity":
         return 1 << 40
+    if path == "monitor.capacity":
+        return MAX_SLEEPERS
     return MAX_MESSAGE_BYTES if unit == "bytes" else MAX_COUNT if not unit else 1 << 62
+
+
+def _monitor(model: GpuModel) -> Problem:
+    """Who finds the table full, and who waits for a line that carries its flag, polls."""
+    if model.monitor is None or model.poll_ps is not None:
+        return None
+    return "kernels.poll", "is none, but wavefronts that find the monitor's table full must poll: give it a time"
 
 
 def _network(model: GpuModel) -> Problem:

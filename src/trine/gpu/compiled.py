@@ -1,26 +1,24 @@
-"""Shell of the compiled load-store loop: makes its state, grows it, reports progress, raises. Imports numba."""
+"""Shell of the compiled load-store loop: runs it, reports progress, raises. Imports numba."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 import trine.gpu._state as S
 from trine._jit import is_cold
-from trine.engine._state import END_PS, READY_PS, START_PS, WORDS, Tasks
-from trine.engine.compiled import new_tasks
-from trine.errors import SimulationError
+from trine.engine._state import END_PS, READY_PS, START_PS, WORDS
+from trine.errors import InputError, SimulationError
 from trine.gpu._acts import finish_states
 from trine.gpu._loop import advance
-from trine.gpu._state import Code, Entities, Int64, Machine, Seen, Ways, Wheel
 from trine.gpu.outcome import GpuOutcome
+from trine.gpu.record import answer_fault, arrivals_of
+from trine.gpu.start import State, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
-from trine.gpu.tables import Lanes, lane_columns, make_code, make_numbers, make_ways, requests_in_all, service_columns
+from trine.gpu.tables import requests_in_all
+from trine.gpu.way_table import lane_columns
 from trine.model.gpurecords import STATE_NAMES, GpuRecords
 from trine.model.taskgraph import Records
 from trine.network._limits import MAX_PS
@@ -28,33 +26,8 @@ from trine.network._limits import MAX_PS
 #: Events between two looks at the clock and at Ctrl-C: some 50 ms.
 BUDGET = 1 << 20
 PROGRESS_S = 0.25
-FIRST_REQUESTS = 1 << 14
-#: Scalars that say what has something to do.
-NONE_YET = [
-    S.KICK_CU, S.KICK_GPU, S.WAKE, S.INJECT, S.DELIVER, S.BEGIN, S.SCHEDULED, S.OTHER, S.ONWARD, S.FREED, S.FEWER,
-    S.READY_LINE, S.RETRIED, S.OVER_LINE, S.ENDED,
-]  # fmt: skip
-MAX_REQUESTS = 1 << 27
-
 #: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
-Number = TypeVar("Number", bound=np.generic)
-
-
-@dataclass(slots=True)
-class State:
-    """All that the loop works on; ``entities``, ``wheel`` and ``machine`` are replaced by larger ones when full."""
-
-    tasks: Tasks
-    code: Code
-    ways: Ways
-    entities: Entities
-    wheel: Wheel
-    machine: Machine
-    seen: Seen
-    scalars: Int64
-    numbers: Int64
-    lanes: Lanes
 
 
 def simulate(
@@ -62,12 +35,14 @@ def simulate(
     progress: Progress | None = None,
     until_ps: int | None = None,
     on_compile: Callable[[], None] | None = None,
+    stop_when_stuck: bool = False,
 ) -> GpuOutcome:
-    """Run ``system``; stops early at ``until_ps`` or on Ctrl-C.
+    """Run ``system``; stops early at ``until_ps``, on Ctrl-C, or (``stop_when_stuck``) in place of a DeadlockError.
 
     Raises
     ------
     DeadlockError: nothing can happen any more; names the wavefronts that wait.
+    InputError: the record of what comes from outside is of another program or model.
     SimulationError: simulated time passes 106 days.
     """
     if on_compile is not None and is_cold(advance):
@@ -77,117 +52,10 @@ def simulate(
         state.scalars[S.STOP_PS] = until_ps
     finished = _drive(state, system, progress)
     if finished and state.scalars[S.NUM_DONE] < system.graph.num_tasks:
-        raise _deadlock(state, system)
+        if not stop_when_stuck:
+            raise _deadlock(state, system)
+        finished = False
     return _outcome(state, system, finished)
-
-
-def new_state(system: GpuSystem) -> State:
-    """The state at 0, before anything has happened."""
-    ways, pair, lanes = make_ways(system)
-    code = make_code(system, pair)
-    numbers = make_numbers(system)
-    tasks, num_ready = new_tasks(system.graph, 0)
-    first = int(numbers[S.N_FIRST_REQUEST])
-    scalars = np.zeros(S.NUM_SCALARS, np.int64)
-    scalars[NONE_YET] = -1
-    scalars[S.NUM_READY] = num_ready
-    scalars[S.NUM_FREE_REQUESTS] = scalars[S.NUM_FREE_LINES] = FIRST_REQUESTS
-    scalars[S.STOP_PS] = MAX_PS
-    total = first + FIRST_REQUESTS
-    heap_room = total + system.graph.num_tasks + system.program.num_kernels + 1
-    word = _in_lines(total * S.ENTITY_WORDS)
-    entities = Entities(
-        word=word,
-        half=word.view(np.int32),
-        cold=_in_lines(FIRST_REQUESTS * S.COLD),
-        fresh=np.arange(total - 1, first - 1, -1, dtype=np.int32),
-    )
-    wheel = Wheel(
-        head=np.full(S.NUM_BUCKETS, -1, np.int32),
-        open_key=np.zeros(total + 1, np.int64),
-        open_id=np.zeros(total + 1, np.int32),
-        heap=np.zeros(2 * heap_room, np.int64),
-    )
-    program = system.program
-    return State(
-        tasks=tasks,
-        code=code,
-        ways=ways,
-        entities=entities,
-        wheel=wheel,
-        machine=_new_machine(system, numbers, lanes, len(ways.pair_gpu)),
-        seen=Seen(
-            op_start=np.full(program.num_ops, -1, np.int64),
-            op_end=np.full(program.num_ops, -1, np.int64),
-            group_start=np.full(program.num_workgroups, -1, np.int64),
-            group_end=np.full(program.num_workgroups, -1, np.int64),
-            group_cu=np.full(program.num_workgroups, -1, np.int32),
-            state=np.zeros(system.num_gpus * system.model.num_cus * len(STATE_NAMES), np.int64),
-            counts=np.zeros(system.num_gpus * S.NUM_COUNTS, np.int64),
-        ),
-        scalars=scalars,
-        numbers=numbers,
-        lanes=lanes,
-    )
-
-
-def _new_machine(system: GpuSystem, numbers: Int64, lanes: Lanes, pairs: int) -> Machine:
-    program, model = system.program, system.model
-    num_cus = system.num_gpus * model.num_cus
-    places = num_cus * int(numbers[S.N_WAVES])
-    resources = system.num_gpus * system.layout.num_resources + len(lanes.number)
-    cu = np.zeros((num_cus, S.CU_HALVES), np.int32)
-    cu[:, [S.C_HEAD, S.C_TAIL, S.C_LINES, S.C_LAST_LINE]] = -1
-    cu_word = np.zeros((num_cus, S.CU_WORDS), np.int64)
-    cu_word[:, S.C_FULL_SINCE] = -1
-    queue = np.full((resources if numbers[S.N_FAIR] else 0, S.QUEUE_HALVES), -1, np.int32)
-    queue[:, :2] = 0
-    kernel = np.zeros((program.num_kernels, 3), np.int32)
-    kernel[:, 1] = np.diff(program.kernel_ptr)
-    kernel[:, 2] = -1
-    gpu = np.zeros((system.num_gpus, 4), np.int32)
-    gpu[:, :2] = -1
-    semaphores = program.semaphores.reshape(-1).astype(np.int64)
-    cached = int(system.num_gpus * model.memory.num_channels * numbers[S.N_SETS] * numbers[S.N_WAYS])
-    return Machine(
-        wave=_in_lines(places * S.WAVE_HALVES // 2).view(np.int32),
-        wave_since=np.zeros(places, np.int64),
-        wave_full=np.zeros(places, np.int64),
-        cu=cu.reshape(-1),
-        cu_word=cu_word.reshape(-1),
-        line=np.zeros(FIRST_REQUESTS * S.LINE_HALVES, np.int32),
-        free_lines=np.arange(FIRST_REQUESTS - 1, -1, -1, dtype=np.int32),
-        resource=_resources(system, resources),
-        queue=queue.reshape(-1),
-        semaphore=semaphores,
-        waiting=np.full(2 * len(semaphores), -1, np.int32),
-        group_left=np.zeros(program.num_workgroups, np.int32),
-        group_at=np.zeros(program.num_workgroups, np.int32),
-        group_first=np.full(program.num_workgroups, -1, np.int32),
-        kernel=kernel.reshape(-1),
-        gpu=gpu.reshape(-1),
-        gpu_ready=np.zeros(system.num_gpus, np.int64),
-        todo=np.zeros(places + 8, np.int32),
-        chain=np.full(3 * pairs, -1, np.int32),
-        tag=np.zeros(cached, np.int64),
-        stamp=np.zeros(cached, np.int64),
-    )
-
-
-def _in_lines(num_words: int) -> Int64:
-    """int64[num_words] of 0 that begins at a cache line, so that a record of 64 bytes lies in one."""
-    whole = np.zeros(num_words + 7, np.int64)
-    first = -whole.ctypes.data % 64 // 8
-    return whole[first : first + num_words]
-
-
-def _resources(system: GpuSystem, num_resources: int) -> Int64:
-    """All resources, free; those of the GPUs first."""
-    rows = _in_lines(num_resources * S.RESOURCE_WORDS)
-    own = service_columns(system)
-    inside = rows[: system.num_gpus * len(own) * S.RESOURCE_WORDS].reshape(system.num_gpus, len(own), S.RESOURCE_WORDS)
-    inside[:, :, S.R_DATA_PS : S.R_AFTER_PS + 1] = own
-    return rows
 
 
 def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
@@ -199,8 +67,8 @@ def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
         try:
             status = int(
                 advance(
-                    state.tasks, state.code, state.ways, state.entities, state.wheel, state.machine, state.seen,
-                    scalars, state.numbers, BUDGET,
+                    state.tasks, state.code, state.ways, state.outside, state.entities, state.wheel, state.machine,
+                    state.seen, scalars, state.numbers, BUDGET,
                 )
             )  # fmt: skip
         except KeyboardInterrupt:
@@ -213,57 +81,18 @@ def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
         if status == S.OVERFLOW:
             raise SimulationError(f"simulated time passes {MAX_PS // 10**12} s")
         if status == S.REQUESTS_FULL:
-            _more_requests(state)
+            more_requests(state)
         elif status == S.LINES_FULL:
-            _more_lines(state)
+            more_lines(state)
+        elif status == S.LOG_FULL:
+            more_log(state)
+        elif status == S.NO_ANSWER:
+            raise InputError(
+                answer_fault(state.entities, state.outside, scalars, state.numbers, system), field="outside"
+            )
         if progress is not None and monotonic() - reported > PROGRESS_S:
             progress(int(scalars[S.NUM_ISSUED]), total, int(scalars[S.NOW]))
             reported = monotonic()
-
-
-def _more_requests(state: State) -> None:
-    """Twice as many; those that exist keep their numbers."""
-    first = int(state.numbers[S.N_FIRST_REQUEST])
-    before = len(state.entities.cold) // S.COLD
-    if before >= MAX_REQUESTS:
-        raise SimulationError(
-            f"{before} requests are in flight at a time: the program issues more than memory can hold"
-        )
-    total = first + 2 * before
-    old = state.entities
-    fresh = np.empty(2 * before, np.int32)
-    free = int(state.scalars[S.NUM_FREE_REQUESTS])
-    fresh[:before] = np.arange(total - 1, total - 1 - before, -1)
-    fresh[before : before + free] = old.fresh[:free]
-    state.scalars[S.NUM_FREE_REQUESTS] = before + free
-    word, cold = _in_lines(total * S.ENTITY_WORDS), _in_lines(2 * before * S.COLD)
-    word[: len(old.word)], cold[: len(old.cold)] = old.word, old.cold
-    state.entities = Entities(word=word, half=word.view(np.int32), cold=cold, fresh=fresh)
-    state.wheel = Wheel(
-        head=state.wheel.head,
-        open_key=_longer(state.wheel.open_key, total + 1),
-        open_id=_longer(state.wheel.open_id, total + 1),
-        heap=_longer(state.wheel.heap, len(state.wheel.heap) + 2 * before),
-    )
-
-
-def _more_lines(state: State) -> None:
-    machine, scalars = state.machine, state.scalars
-    before = len(machine.line) // S.LINE_HALVES
-    if before >= MAX_REQUESTS:
-        raise SimulationError(f"{before} lines are at work at a time: the program begins more than memory can hold")
-    free = int(scalars[S.NUM_FREE_LINES])
-    stack = np.empty(2 * before, np.int32)
-    stack[:before] = np.arange(2 * before - 1, before - 1, -1)
-    stack[before : before + free] = machine.free_lines[:free]
-    scalars[S.NUM_FREE_LINES] = before + free
-    state.machine = machine._replace(line=_longer(machine.line, 2 * before * S.LINE_HALVES), free_lines=stack)
-
-
-def _longer(array: npt.NDArray[Number], length: int) -> npt.NDArray[Number]:
-    longer = np.zeros(length, array.dtype)
-    longer[: len(array)] = array
-    return longer
 
 
 def _deadlock(state: State, system: GpuSystem) -> SimulationError:
@@ -285,7 +114,11 @@ def _outcome(state: State, system: GpuSystem, finished: bool) -> GpuOutcome:
         engine="compiled",
         network="loadstore",
     )
-    return GpuOutcome(records, gpu_records(state, system), finished)
+    arrivals = None
+    if finished and system.record >= 0:
+        log = state.outside.log[: S.LOG_WORDS * scalars[S.NUM_LOG]].reshape(-1, S.LOG_WORDS)
+        arrivals = arrivals_of(log, system, int(state.numbers[S.N_WAVES]))
+    return GpuOutcome(records, gpu_records(state, system), finished, arrivals)
 
 
 def gpu_records(state: State, system: GpuSystem) -> GpuRecords:

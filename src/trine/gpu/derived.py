@@ -21,6 +21,24 @@ def local_load_ps(model: GpuModel, *, hit: bool) -> int:
     return int(Fraction(total, len(cus) * len(channels))) + _memory_ps(model, hit)
 
 
+def flag_read_ps(model: GpuModel, *, uncached: bool) -> int:
+    """An acquire of the own memory, there and back, mean over CUs and channels; ``uncached``: past the L2.
+
+    With ``poll_ps`` on top it is how often a wavefront that waits reads its semaphore.
+    """
+    layout = layout_of(model)
+    cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
+    total = sum(
+        _path_ps(layout, layout.path(*way), model.header_bytes)
+        for cu in cus
+        for channel in channels
+        for way in ((CU, cu, CHANNEL, channel), (CHANNEL, channel, CU, cu))
+    )
+    place = model.memory if uncached or model.l2 is None else model.l2
+    inside = transfer_ps(model.header_bytes, place.bytes_per_s) + place.latency_ps
+    return int(Fraction(total, len(cus) * len(channels))) + inside
+
+
 def remote_load_ps(model: GpuModel, way_ps: int, back_ps: int, *, hit: bool) -> int:
     """A load of one line of another GPU, mean over its CUs, ports and channels.
 

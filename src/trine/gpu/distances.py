@@ -28,3 +28,12 @@ def rank_grid(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
     if cluster.grid and list(group) == list(cluster.gpus):
         return cluster.grid
     return (len(group),)
+
+
+def moved(grid: Sequence[int], rank: int, source: int, here: int) -> int:
+    """The rank that is as far from ``rank`` as ``source`` is from ``here``, along each dimension of the grid."""
+    found, scale = 0, 1
+    for size in reversed(grid):
+        found += (rank % size + source % size - here % size) % size * scale
+        rank, source, here, scale = rank // size, source // size, here // size, scale * size
+    return found

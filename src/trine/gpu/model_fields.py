@@ -56,11 +56,15 @@ FIELDS = (
     ModelField("kernels.dispatch", "dispatch_ps", "time", "between workgroups that the GPU starts"),
     ModelField("kernels.barrier", "barrier_ps", "time", "of the wavefronts of a workgroup"),
     ModelField("kernels.poll", "poll_ps", "time", "until a semaphore is read again; none: the memory answers"),
+    ModelField("monitor.capacity", "monitor.capacity", "", "wavefronts that sleep at a time until a flag is written"),
+    ModelField("monitor.wakeup", "monitor.wakeup_ps", "time", "from the write to the next request"),
     ModelField("dma.latency", "dma_ps", "time", "of a copy engine or NIC, to its first packet"),
     ModelField("dma.packet", "packet_bytes", "bytes", "of payload"),
     ModelField("dma.header", "packet_header_bytes", "bytes", "beside the payload"),
 )
 PATHS = tuple(field.path for field in FIELDS)
+#: What a GPU may lack; ``none`` in a file.
+OPTIONAL = ("l2", "monitor")
 #: ``memory`` stands for all of ``memory.channels``, ``memory.bandwidth``, ...
 GROUPS = tuple(dict.fromkeys(path.split(".")[0] for path in PATHS if "." in path))
 
@@ -70,9 +74,10 @@ _FORMATS = {"time": format_time, "bytes": format_bytes, "rate": format_bandwidth
 def values(model: GpuModel) -> Iterator[tuple[ModelField, int | str | bool | None]]:
     """The fields that this model has, in order, with their values."""
     for field in FIELDS:
-        if (field.path.startswith("l2.") and model.l2 is None) or (
-            field.path in ("noc.rows", "noc.cols") and not attrgetter(field.attribute)(model)
-        ):
+        group = field.path.partition(".")[0]
+        if group in OPTIONAL and getattr(model, group) is None:
+            continue
+        if field.path in ("noc.rows", "noc.cols") and not attrgetter(field.attribute)(model):
             continue
         yield field, attrgetter(field.attribute)(model)
 

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trine.model.gpumodel import L2, GpuModel, MemorySystem, Noc, Ports
+from trine.model.gpumodel import L2, GpuModel, MemorySystem, Monitor, Noc, Ports
 from trine.spec import Bandwidth, Duration, Size, Spec
 from trine.units import parse_cycle, parse_time
 
 #: More of anything is taken for a mistake.
 MAX_COUNT = 1 << 14
+MAX_SLEEPERS = 1 << 28
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Cycle = Annotated[int, BeforeValidator(lambda value: parse_cycle(value))]
@@ -87,6 +88,13 @@ class KernelsSpec(Spec):
     poll: Annotated[int | None, BeforeValidator(_poll)] = None
 
 
+class MonitorSpec(Spec):
+    """The table of lines whose writes wake wavefronts."""
+
+    capacity: Annotated[int, Field(ge=0, le=MAX_SLEEPERS)]
+    wakeup: Duration
+
+
 class DmaSpec(Spec):
     """Copy engines and NICs."""
 
@@ -110,6 +118,7 @@ class GpuModelFile(Spec):
     l2: Annotated[L2Spec | None, BeforeValidator(_absent)] = None
     ports: PortsSpec
     kernels: KernelsSpec
+    monitor: Annotated[MonitorSpec | None, BeforeValidator(_absent)] = None
     dma: DmaSpec
     sources: dict[str, str] = Field(default_factory=dict)
     evidence: dict[str, Evidence] = Field(default_factory=dict)
@@ -142,6 +151,7 @@ def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: d
         packet_bytes=spec.dma.packet,
         packet_header_bytes=spec.dma.header,
         l2=None if spec.l2 is None else _l2(spec.l2),
+        monitor=None if spec.monitor is None else _monitor(spec.monitor),
         evidence=evidence,
         sources=sources,
         notes=spec.notes,
@@ -159,6 +169,10 @@ def _memory(spec: MemorySpec) -> MemorySystem:
 
 def _l2(spec: L2Spec) -> L2:
     return L2(capacity_bytes=spec.capacity, ways=spec.ways, bytes_per_s=spec.bandwidth, latency_ps=spec.latency)
+
+
+def _monitor(spec: MonitorSpec) -> Monitor:
+    return Monitor(capacity=spec.capacity, wakeup_ps=spec.wakeup)
 
 
 def _ports(spec: PortsSpec) -> Ports:

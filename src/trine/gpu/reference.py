@@ -3,7 +3,8 @@
 Slow (about 10**5 events a second); shares no code with the kernels, only the description of the machine. The parts:
 ``reference_agenda`` (events in order, servers), ``_messages``, ``_memory`` (requests, answers and what they reach),
 ``_operations``, ``_wavefronts``, ``_cus`` (who issues what when), ``_packets`` (copy engines, NICs, transfers),
-``_tasks`` (task graph, workgroups to CUs), ``_stuck`` (deadlocks).
+``_tasks`` (task graph, workgroups to CUs), ``_monitor`` (who sleeps on which line), ``_outside`` (replayed peers, the
+record of what came to a GPU: docs/design/replay.md), ``_stuck`` (deadlocks).
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import numpy.typing as npt
 
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.reference_agenda import Agenda
-from trine.gpu.reference_cus import answered, posted
+from trine.gpu.reference_cus import answered, posted, woken
 from trine.gpu.reference_memory import Memory
 from trine.gpu.reference_messages import Messages, Wires
+from trine.gpu.reference_monitor import Monitors
+from trine.gpu.reference_operations import Operand
+from trine.gpu.reference_outside import Outside, Recorder
 from trine.gpu.reference_packets import CopyEngines, Packets, Transfers
 from trine.gpu.reference_stuck import explain, is_futile
 from trine.gpu.reference_tasks import Gpu, Tasks, WorkgroupColumns
@@ -35,21 +39,29 @@ Int64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int, int], None]
 
 
-def simulate(system: GpuSystem, progress: Progress | None = None, until_ps: int | None = None) -> GpuOutcome:
+def simulate(
+    system: GpuSystem,
+    progress: Progress | None = None,
+    until_ps: int | None = None,
+    *,
+    stop_when_stuck: bool = False,
+) -> GpuOutcome:
     """Run ``system`` to its end, to ``until_ps``, or until it is interrupted (Ctrl-C).
 
     A run that stops at ``until_ps`` has this as its ``end_ps``; wavefronts were in their states up to then.
 
+    stop_when_stuck: a run in which nothing can happen any more, but for polls, is not finished, in place of an error.
     progress: called with requests that were issued, requests in all (asking again does not count), and the instant.
 
     Raises
     ------
     DeadlockError: nothing can happen any more; names the wavefronts that wait.
+    InputError: a record (``system.outside``) that does not go with the program.
     SimulationError: simulated time passes its limit.
     """
     run = Reference(system)
     try:
-        finished = run.run(progress, until_ps)
+        finished = run.run(progress, until_ps, stop_when_stuck)
     except KeyboardInterrupt:
         finished = False
     return run.outcome(finished)
@@ -64,7 +76,9 @@ class Reference:
         self.wires = Wires(system, self.agenda)
         self.shop = Shop(system, self.agenda)
         self.messages = self.shop.messages = Messages(self.wires, answered, posted)
-        self.messages.memories = [Memory(self.messages, gpu) for gpu in range(system.num_gpus)]
+        self.messages.memories = [self._memory(gpu) for gpu in range(system.num_gpus)]
+        self.outside = self.messages.outside = Outside(self.messages)
+        self.recorder = self.messages.recorder = Recorder(self.wires)
         self.packets = Packets(self.wires)
         self.shop.engines = CopyEngines(self.packets, self._release)
         self.workgroups = WorkgroupColumns(system.program.num_workgroups)
@@ -74,10 +88,14 @@ class Reference:
         self.is_stuck = False
         self.shop.is_futile = self._is_futile
 
-    def run(self, progress: Progress | None, until_ps: int | None) -> bool:
+    def _memory(self, gpu: int) -> Memory:
+        return Memory(self.messages, gpu, Monitors(self.system, gpu, self.shop.counters[gpu], woken))
+
+    def run(self, progress: Progress | None, until_ps: int | None, stop_when_stuck: bool = False) -> bool:
         """Let everything happen that can happen; whether all of it has."""
         reported = monotonic()
         self.tasks.begin()
+        self.outside.begin()
         while (next_ps := self.agenda.next_ps) is not None and not self.is_stuck:
             if until_ps is not None and next_ps > until_ps:
                 self.agenda.now = until_ps
@@ -87,9 +105,9 @@ class Reference:
                 continue
             progress(self.shop.requests_done, self.num_requests, self.agenda.now)
             reported = monotonic()
-        if not self.tasks.are_over:
+        if not self.tasks.are_over and not stop_when_stuck:
             raise explain(self.system, self.gpus, self.messages.memories, self.tasks)
-        return True
+        return self.tasks.are_over
 
     def wavefronts(self) -> list[Wavefront]:
         """Those that have begun and not ended, by GPU and place."""
@@ -112,10 +130,10 @@ class Reference:
             engine="reference",
             network="loadstore",
         )
-        return GpuOutcome(records, self._gpu_records(), finished)
+        return GpuOutcome(records, self._gpu_records(), finished, self.recorder.arrivals())
 
-    def _release(self, gpu: int, semaphore: int) -> None:
-        self.messages.memories[gpu].release(semaphore, 1)
+    def _release(self, operand: Operand) -> None:
+        self.messages.memories[operand.rank].release(operand.semaphore, 1, operand.address)
 
     def _is_futile(self) -> bool:
         """Nobody does anything but ask for semaphores that nobody will release: the run is stuck."""

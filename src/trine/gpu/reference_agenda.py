@@ -11,8 +11,8 @@ from trine.errors import SimulationError
 from trine.network._limits import MAX_PS
 from trine.units import PS_PER_S
 
-#: What comes first at one instant; the first number of every key.
-TASKS, MESSAGES, PACKETS, WAVEFRONTS, CUS, DISPATCHERS = range(6)
+#: What comes first at one instant; the first number of every key. TABLE: what comes from replayed peers.
+TASKS, TABLE, MESSAGES, PACKETS, WAVEFRONTS, CUS, DISPATCHERS = range(7)
 
 Key = tuple[int, ...]
 Action = Callable[[], None]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from trine.gpu.reference_agenda import CUS
-from trine.gpu.reference_messages import NUMBERS, Request
+from trine.gpu.reference_messages import NUMBERS, OwnRequest
 from trine.gpu.reference_operations import Operand
 from trine.gpu.reference_wavefronts import Line, Shop, Wavefront, Workgroup
 from trine.model.gpuprogram import ACQUIRE, DATA_OPS, LOAD, REDUCE, STORE
@@ -22,12 +22,14 @@ class ComputeUnit:
         self.workgroups: list[Workgroup] = []
         self.free_slots = list(range(shop.model.wavefronts_per_cu))
         self.numbers = [0] * shop.model.wavefronts_per_cu
+        #: requests of each slot to other GPUs
+        self.ordinals = [0] * shop.model.wavefronts_per_cu
         self.outstanding = 0
         #: lines that have writes to issue, and polls; wavefronts that have requests to issue
-        self.lines: deque[Line | Request] = deque()
+        self.lines: deque[Line | OwnRequest] = deque()
         self.waves: deque[Wavefront] = deque()
-        #: requests that found not enough in their semaphores and ask again and again
-        self.asking: dict[Request, None] = {}
+        #: requests that found not enough in their semaphores: they ask again and again, or sleep
+        self.asking: dict[OwnRequest, None] = {}
         self.issues_at = 0
         self.will_issue = False
         self.alu_free_ps = 0
@@ -51,7 +53,7 @@ class ComputeUnit:
         """Foresee the next issue, if there is something to issue."""
         if not self.will_issue and (self.lines or (self.waves and self.outstanding < self.model.max_outstanding)):
             self.will_issue = True
-            is_poll = bool(self.lines) and isinstance(self.lines[0], Request)
+            is_poll = bool(self.lines) and isinstance(self.lines[0], OwnRequest)
             self.agenda.at(
                 max(self.agenda.now, self.issues_at), (CUS, self.number, self.rank), self._issue, is_poll=is_poll
             )
@@ -68,7 +70,7 @@ class ComputeUnit:
     def _issue_line(self) -> None:
         """The next write of the first line, or its poll."""
         line = self.lines[0]
-        if isinstance(line, Request):
+        if isinstance(line, OwnRequest):
             self.lines.popleft()
             self._send_again(line)
             return
@@ -84,10 +86,11 @@ class ComputeUnit:
         semaphore = operand.semaphore
         if operation.kind in DATA_OPS:
             semaphore = operand.semaphore + line.number if operand.is_flagged else -1
-        request = Request(
+        request = OwnRequest(
             kind=kind,
             wavefront=wavefront,
             line=line,
+            place=wavefront.place,
             rank=self.rank,
             peer=operand.peer,
             gpu=self.gpu,
@@ -97,15 +100,17 @@ class ComputeUnit:
             semaphore=semaphore,
             amount=1 if operation.kind in DATA_OPS else operation.amount,
             number=self.next_number(wavefront.slot),
+            ordinal=self._next_ordinal(wavefront.slot, operand.peer),
             issued_ps=self.agenda.now,
         )
         self.shop.requests_done += 1
         self.shop.counters[self.gpu].count(request)
         self.shop.messages.send(request)
 
-    def _send_again(self, request: Request) -> None:
+    def _send_again(self, request: OwnRequest) -> None:
         request.is_again = True
         request.number = self.next_number(request.wavefront.slot)
+        request.ordinal = self._next_ordinal(request.wavefront.slot, request.peer)
         request.issued_ps = self.agenda.now
         self.shop.counters[self.gpu].count(request)
         self.shop.messages.send(request)
@@ -114,6 +119,12 @@ class ComputeUnit:
         number = self.numbers[slot]
         self.numbers[slot] = (number + 1) % NUMBERS
         return number
+
+    def _next_ordinal(self, slot: int, peer: int) -> int:
+        if peer == self.rank:
+            return -1
+        self.ordinals[slot] += 1
+        return self.ordinals[slot] - 1
 
     def take_place(self) -> None:
         self.outstanding += 1
@@ -135,7 +146,7 @@ class ComputeUnit:
         return self.alu_free_ps
 
 
-def answered(request: Request) -> None:
+def answered(request: OwnRequest) -> None:
     """An answer is back at its CU."""
     line, wavefront = request.line, request.wavefront
     shop = wavefront.shop
@@ -157,7 +168,7 @@ def answered(request: Request) -> None:
             wavefront.finish_line()
 
 
-def posted(request: Request) -> None:
+def posted(request: OwnRequest) -> None:
     """A store or release has left its GPU, or its own memory has it."""
     if request.wavefront.shop.model.posted_stores:
         posted_one(request.line)
@@ -170,18 +181,33 @@ def posted_one(line: Line) -> None:
         line.wavefront.free_place()
 
 
-def _ask_again(request: Request) -> None:
+def _ask_again(request: OwnRequest) -> None:
+    """Unless a monitor watches: then when it has seen a write."""
     wavefront, model = request.wavefront, request.wavefront.shop.model
-    assert model.poll_ps is not None
     wavefront.cu.asking[request] = None
-    if wavefront.shop.is_futile():
-        return
+    request.is_back = request.is_armed
+    if request.is_woken:
+        woken(request)
+    elif not request.is_armed and not wavefront.shop.is_futile():
+        assert model.poll_ps is not None
+        _ask_after(request, model.poll_ps)
+
+
+def woken(request: OwnRequest) -> None:
+    """A monitor has seen a write, and the answer that sent it to sleep is back."""
+    monitor = request.wavefront.shop.model.monitor
+    assert monitor is not None
+    _ask_after(request, monitor.wakeup_ps)
+
+
+def _ask_after(request: OwnRequest, pause_ps: int) -> None:
+    wavefront = request.wavefront
 
     def join() -> None:
         wavefront.cu.lines.append(request)
         wavefront.cu.poke()
 
-    wavefront.later(wavefront.shop.agenda.now + model.poll_ps, join, request.number)
+    wavefront.later(wavefront.shop.agenda.now + pause_ps, join, request.number)
 
 
 def _read_back(line: Line) -> None:

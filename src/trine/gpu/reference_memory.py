@@ -6,7 +6,8 @@ from collections import OrderedDict, deque
 from functools import partial
 
 from trine.gpu.reference_agenda import Action, Visit
-from trine.gpu.reference_messages import Messages, Request, Wires
+from trine.gpu.reference_messages import Messages, OwnRequest, Request, Wires
+from trine.gpu.reference_monitor import Monitors
 from trine.model.gpuprogram import LOAD, RELEASE, STORE
 from trine.units import transfer_ps
 
@@ -14,8 +15,8 @@ from trine.units import transfer_ps
 class Memory:
     """Channels, L2 and semaphores of one GPU."""
 
-    def __init__(self, messages: Messages, gpu: int) -> None:
-        self.messages, self.gpu = messages, gpu
+    def __init__(self, messages: Messages, gpu: int, monitors: Monitors) -> None:
+        self.messages, self.gpu, self.monitors = messages, gpu, monitors
         self.wires, self.model = messages.wires, messages.model
         self.values = self.wires.system.program.semaphores[gpu].tolist()
         #: who waits for each semaphore, in order of arrival
@@ -29,7 +30,7 @@ class Memory:
         channel = self.wires.channel(request.address)
         l2 = self.model.l2
         done = partial(self._has_it, request)
-        if l2 is None:
+        if l2 is None or not self.wires.is_cached(request.address):
             self._at_channel(channel, request, done)
             return
         is_hit = True
@@ -67,19 +68,23 @@ class Memory:
                 self.messages.has_left(request)
             self.messages.answer(request)
             if request.semaphore >= 0:
-                self.release(request.semaphore, request.amount)
+                self.release(request.semaphore, request.amount, request.address)
+            else:
+                self.monitors.data_written(request.address)
         elif request.semaphore < 0:
             self.messages.answer(request)
         elif self.model.poll_ps is not None:
             self._read(request)
+            self.messages.answer(request)
         else:
             self.waiting.setdefault(request.semaphore, deque()).append(request)
             self._serve_waiting(request.semaphore)
 
-    def release(self, semaphore: int, amount: int) -> None:
+    def release(self, semaphore: int, amount: int, address: int) -> None:
         self.num_releases += 1
         self.values[semaphore] += amount
         self._serve_waiting(semaphore)
+        self.monitors.semaphore_written(semaphore, address)
 
     def _serve_waiting(self, semaphore: int) -> None:
         queue = self.waiting.get(semaphore)
@@ -95,8 +100,9 @@ class Memory:
     def _read(self, request: Request) -> None:
         """The semaphore is read once; who did not find enough will ask again."""
         request.was_enough = self._takes(request)
-        request.denied_at = -1 if request.was_enough else self.num_releases
-        self.messages.answer(request)
+        if isinstance(request, OwnRequest):
+            request.denied_at = -1 if request.was_enough else self.num_releases
+            self.monitors.was_read(request)
 
 
 class Tags:

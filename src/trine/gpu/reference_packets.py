@@ -10,7 +10,7 @@ from functools import partial
 from trine.engine.latency import entry_ps
 from trine.gpu.reference_agenda import PACKETS, Action, Key, Visit
 from trine.gpu.reference_messages import Place, Wires
-from trine.gpu.reference_operations import Operation
+from trine.gpu.reference_operations import Operand, Operation
 from trine.gpu.reference_wavefronts import Wavefront
 from trine.units import transfer_ps
 
@@ -127,7 +127,7 @@ class _Sending:
 class CopyEngines:
     """What one GPU sends to another goes one after the other, and is delivered in this order."""
 
-    def __init__(self, packets: Packets, release: Callable[[int, int], None]) -> None:
+    def __init__(self, packets: Packets, release: Callable[[Operand], None]) -> None:
         self.packets, self.wires, self.agenda = packets, packets.wires, packets.agenda
         self._release = release
         self._pairs: dict[tuple[int, int], Pair] = {}
@@ -190,7 +190,7 @@ class CopyEngines:
         """It is there: the semaphore, and word of it to the wavefront."""
         target, wavefront = handed.operation.writes[0], handed.wavefront
         if target.semaphore >= 0:
-            self._release(target.rank, target.semaphore)
+            self._release(target)
         wavefront.later(self.agenda.now + self._back_ps(wavefront.cu.rank, target.peer), handed.finish)
 
     def _back_ps(self, rank: int, peer: int) -> int:

@@ -16,7 +16,7 @@ from trine.gpu.deadlock import (
     gpu_deadlock,
 )
 from trine.gpu.reference_memory import Memory
-from trine.gpu.reference_messages import Request
+from trine.gpu.reference_messages import OwnRequest
 from trine.gpu.reference_tasks import Gpu, Tasks
 from trine.gpu.reference_wavefronts import Wavefront
 from trine.gpu.system import GpuSystem
@@ -24,18 +24,27 @@ from trine.model.gpuprogram import BARRIER, OP_NAMES
 
 
 def is_futile(gpus: Sequence[Gpu], memories: Sequence[Memory]) -> bool:
-    """All that is still done is asking again, and each has been told no since the last release of its semaphore."""
+    """All that is still done is asking again, and each has been told no since the last release of its semaphore.
+
+    A replayed peer answers as it was recorded: what is asked of it again will have been of use.
+    """
     for gpu in gpus:
         for cu in gpu.cus:
-            if any(not isinstance(item, Request) for item in cu.lines):
+            if any(not isinstance(item, OwnRequest) for item in cu.lines):
                 return False
-            if any(request.denied_at != memories[request.target].num_releases for request in cu.asking):
+            if any(_may_succeed(request, memories) for request in cu.asking):
                 return False
     return True
 
 
+def _may_succeed(request: OwnRequest, memories: Sequence[Memory]) -> bool:
+    if request.target < 0:
+        return True
+    return not request.is_armed and request.denied_at != memories[request.target].num_releases
+
+
 def explain(system: GpuSystem, gpus: Sequence[Gpu], memories: Sequence[Memory], tasks: Tasks) -> DeadlockError:
-    waiting: dict[Wavefront, list[Request]] = {}
+    waiting: dict[Wavefront, list[OwnRequest]] = {}
     for request in _who_waits(gpus, memories):
         waiting.setdefault(request.wavefront, []).append(request)
     stuck = [
@@ -54,17 +63,19 @@ def explain(system: GpuSystem, gpus: Sequence[Gpu], memories: Sequence[Memory], 
     ]
     shown = [_describe(system, memories, wavefront, waiting.get(wavefront, [])) for wavefront in stuck[:SHOWN]]
     left = tasks.graph.num_tasks - tasks.num_done
-    return gpu_deadlock(shown, len(stuck), rooms, left, system.num_ranks // system.num_gpus)
+    ranks_each = int((system.gpu_of >= 0).sum()) // system.num_gpus
+    return gpu_deadlock(shown, len(stuck), rooms, left, ranks_each)
 
 
-def _who_waits(gpus: Sequence[Gpu], memories: Sequence[Memory]) -> list[Request]:
-    """For semaphores: in the memories, and those that ask again."""
-    waiting = [request for memory in memories for queue in memory.waiting.values() for request in queue]
+def _who_waits(gpus: Sequence[Gpu], memories: Sequence[Memory]) -> list[OwnRequest]:
+    """For semaphores: in the memories, and those that ask again or sleep."""
+    queued = [request for memory in memories for queue in memory.waiting.values() for request in queue]
+    waiting = [request for request in queued if isinstance(request, OwnRequest)]
     return waiting + [request for gpu in gpus for cu in gpu.cus for request in cu.asking]
 
 
 def _describe(
-    system: GpuSystem, memories: Sequence[Memory], wavefront: Wavefront, waiting: Sequence[Request]
+    system: GpuSystem, memories: Sequence[Memory], wavefront: Wavefront, waiting: Sequence[OwnRequest]
 ) -> StuckWavefront:
     program, operation = system.program, wavefront.operation
     kernel = _kernel_of(system, wavefront.workgroup.number)
@@ -81,7 +92,7 @@ def _describe(
     )
 
 
-def _reason(system: GpuSystem, memories: Sequence[Memory], wavefront: Wavefront, waiting: Sequence[Request]) -> str:
+def _reason(system: GpuSystem, memories: Sequence[Memory], wavefront: Wavefront, waiting: Sequence[OwnRequest]) -> str:
     operation = wavefront.operation
     semaphores = [
         for_semaphore(

@@ -49,6 +49,7 @@ class Counters:
         self.acquires += request.kind == ACQUIRE
         self.releases += request.kind == RELEASE
         self.polls += request.is_again
+        self.flagged_loads += request.is_flagged_load
 
 
 class Shop:

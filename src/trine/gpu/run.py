@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,14 @@ from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS
 from trine.gpu.check_model import check_numbers
 from trine.gpu.outcome import GpuOutcome
+from trine.gpu.recordable import check_recordable
 from trine.gpu.system import GpuSystem, unfolded
 from trine.gpu.validate import validate_program
 from trine.model.builder import no_labels
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import GpuProgram
 from trine.model.gpurecords import GpuRecords
+from trine.model.outside import Arrivals
 from trine.model.taskgraph import COMPUTE, Records, TaskGraph
 
 Int32 = npt.NDArray[np.int32]
@@ -48,7 +50,8 @@ class GpuRun:
 
     program: of all ranks. simulated: of the GPUs that were simulated. group: the device of each rank. records: of the
     tasks of ``graph``; where each kernel is a task of its own, in the order of the kernels of ``simulated``. finished:
-    False where the run was stopped: what had not happened is -1.
+    False where the run was stopped: what had not happened is -1. arrivals: of the rank
+    that was recorded.
     """
 
     program: GpuProgram
@@ -61,6 +64,7 @@ class GpuRun:
     gpu: GpuRecords
     fold: Fold
     finished: bool
+    arrivals: Arrivals | None = None
 
     @property
     def end_ps(self) -> int:
@@ -82,6 +86,7 @@ def run_gpus(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
     until_ps: int | None = None,
+    record: int | None = None,
 ) -> GpuRun:
     """Run the kernels of ``program``, one GPU a rank, all of ``model``; semantics: docs/design/gpu-model.md.
 
@@ -94,13 +99,14 @@ def run_gpus(
     verify: run both ways and compare everything; InputError where they differ or nothing folds.
     engine: ``compiled``, or ``reference``, its plain-Python twin.
     progress: called a few times a second with (requests issued, requests in all, now in ps). until_ps: stop then.
+    record: a rank; everything that comes to its I/O ports is recorded (``GpuRun.arrivals``), to be replayed.
 
     Raises
     ------
     InputError, SpecError: a program that is not well formed, does not fit the GPU or the cluster.
     DeadlockError: wavefronts wait for ever; names them. SimulationError: more than 106 days pass.
     """
-    _check_arguments(program, cluster, group, model, fold, engine)
+    check_arguments(program, cluster, group, model, fold, engine)
     if until_ps is not None and (until_ps < 0 or verify):
         problem = "a run that is stopped cannot be verified" if verify else f"must not be negative, got {until_ps}"
         raise InputError(problem, field="until_ps")
@@ -115,17 +121,20 @@ def run_gpus(
         raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
     validate(graph)
     whole = unfolded(program, cluster, group, model, graph, np.asarray(task_kernel, np.int32))
-    _check_tasks(whole)
+    check_tasks(whole)
     from trine.gpu.fold_verify import same_outcome
     from trine.gpu.folding import fold_system
 
     folded, why = fold_system(whole) if fold == "auto" else (None, "folding is off")
+    if verify and folded is None:
+        raise InputError(f"nothing to verify: {why}", field="verify")
     system = whole if folded is None else folded
-    outcome = _simulate(system, engine, progress, on_compile, until_ps)
+    if record is not None:
+        check_recordable(whole, record)
+        system = replace(system, record=int(system.gpu_of[record]))
+    outcome = simulate_system(system, engine, progress, on_compile, until_ps)
     if verify:
-        if folded is None:
-            raise InputError(f"nothing to verify: {why}", field="verify")
-        other = _simulate(whole, engine, progress, on_compile, until_ps)
+        other = simulate_system(whole, engine, progress, on_compile, until_ps)
         verify = outcome.finished and other.finished  # Ctrl-C: there is nothing to compare
         if verify:
             same_outcome(system, outcome, whole, other)
@@ -141,24 +150,27 @@ def run_gpus(
         gpu=outcome.gpu,
         fold=Fold(classes=system.num_gpus, group_size=size, why_unfolded=why, verified=verify),
         finished=outcome.finished,
+        arrivals=outcome.arrivals,
     )
 
 
-def _simulate(
+def simulate_system(
     system: GpuSystem,
     engine: str,
-    progress: Progress | None,
-    on_compile: Callable[[], None] | None,
-    until_ps: int | None,
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+    until_ps: int | None = None,
+    stop_when_stuck: bool = False,
 ) -> GpuOutcome:
+    """Run a system that has been checked."""
     if engine == "reference":
         from trine.gpu.reference import simulate as twin
 
-        return twin(system, progress, until_ps)
+        return twin(system, progress, until_ps, stop_when_stuck=stop_when_stuck)
     with without_collector():
         from trine.gpu.compiled import simulate
 
-        return simulate(system, progress, until_ps, on_compile)
+        return simulate(system, progress, until_ps, on_compile, stop_when_stuck)
 
 
 def kernel_tasks(program: GpuProgram) -> TaskGraph:
@@ -189,7 +201,7 @@ def kernel_tasks(program: GpuProgram) -> TaskGraph:
     )
 
 
-def _check_arguments(
+def check_arguments(
     program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, fold: str, engine: str
 ) -> None:
     if engine not in ENGINES:
@@ -210,7 +222,7 @@ def _check_arguments(
     validate_program(program, model, len(group))
 
 
-def _check_tasks(system: GpuSystem) -> None:
+def check_tasks(system: GpuSystem) -> None:
     """Each kernel is carried by one compute task; transfers need links with latencies, and links of their own."""
     carried = system.task_kernel[system.task_kernel >= 0]
     if len(system.task_kernel) != system.graph.num_tasks:

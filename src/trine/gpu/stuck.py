@@ -22,7 +22,7 @@ from trine.gpu.system import GpuSystem
 from trine.model.gpuprogram import ACQUIRE, OP_NAMES
 
 if TYPE_CHECKING:
-    from trine.gpu.compiled import State
+    from trine.gpu.start import State
 
 
 def stuck_error(state: State, system: GpuSystem) -> DeadlockError:
@@ -33,7 +33,9 @@ def stuck_error(state: State, system: GpuSystem) -> DeadlockError:
     requests = _waiting_requests(state)
     stuck = [_wavefront(state, system, int(place), requests) for place in waiting[:SHOWN]]
     left = int(system.graph.num_tasks - state.scalars[S.NUM_DONE])
-    return gpu_deadlock(stuck, len(waiting), _without_room(state, system), left, system.num_ranks // system.num_gpus)
+    return gpu_deadlock(
+        stuck, len(waiting), _without_room(state, system), left, int((system.gpu_of >= 0).sum()) // system.num_gpus
+    )
 
 
 def _waiting_requests(state: State) -> dict[int, list[int]]:

@@ -1,60 +1,18 @@
-"""A system as the arrays that the compiled loop reads: paths, ways, the program, numbers."""
+"""A system as the arrays that the compiled loop reads: the program and numbers (ways: way_table.py)."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 import trine.gpu._state as S
-from trine.gpu._state import Code, Int32, Int64, Ways
-from trine.gpu.fabric import Way
-from trine.gpu.layout import CHANNEL, CU, PORT
+from trine.gpu._state import Code, Int32, Int64
+from trine.gpu.flags import flag_lines
 from trine.gpu.system import GpuSystem
+from trine.gpu.way_table import PATHS
 from trine.model.gpumodel import FAIR, HASHED
 from trine.model.gpuprogram import ACQUIRE, DMA, READ, READ_FLAGGED
+from trine.model.outside import IDEAL, Arrivals, PeerWrites
 from trine.units import transfer_ps
-
-
-class Lanes:
-    """Numbers for lanes of links (and whole links, which transfers use), behind the resources of all GPUs."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.number: dict[tuple[int, int], int] = {}
-
-    def resource(self, link: int, lane: int) -> int:
-        return self.first + self.number.setdefault((link, lane), len(self.number))
-
-
-#: Kinds of paths inside a GPU, in the order in which the loop has them.
-_PATHS = ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
-
-
-def make_ways(system: GpuSystem) -> tuple[Ways, Int32, Lanes]:
-    """Paths and ways; the pair of each operand, int32[operands], -1: the own GPU; and the lanes that there are."""
-    paths = [system.layout.paths(*kind) for kind in _PATHS]
-    begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
-    lanes = Lanes(system.num_gpus * system.layout.num_resources)
-    ways = _Fabric(system, lanes)
-    pair_of, pairs = operand_pairs(system)
-    for gpu, peer, is_dma in pairs:
-        ways.add_pair(gpu, peer, is_dma)
-    route_way = [ways.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
-    starts = [ptr[:-1] + first for (_, ptr), first in zip(paths, begins[:-1], strict=True)]
-    made = Ways(
-        hops=np.concatenate([hops for hops, _ in paths]),
-        path=np.concatenate([*starts, begins[-1:]]).astype(np.int32),
-        lane=np.array(ways.rows, np.int64).reshape(-1),
-        pair_gpu=np.array(ways.pair_gpu, np.int32),
-        pair_label=np.array(ways.pair_label, np.int32),
-        pair_out=np.array(ways.out_ptr, np.int32),
-        pair_back=np.array(ways.back_ptr, np.int32),
-        pair_latency=np.array(ways.pair_latency, np.int64),
-        way=np.array(ways.ways(), np.int32).reshape(-1),
-        route_way=np.array(route_way, np.int32),
-    )
-    return made, pair_of, lanes
 
 
 def service_columns(system: GpuSystem) -> Int64:
@@ -64,100 +22,6 @@ def service_columns(system: GpuSystem) -> Int64:
     sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
     of_rate = {rate: [transfer_ps(size, rate) for size in sizes] for rate in set(rates)}
     return np.column_stack([np.array([of_rate[rate] for rate in rates], np.int64), layout.after_ps()])
-
-
-class _Fabric:
-    """Ways of pairs (simulated GPU, rank) there and back, and of the routes of transfers."""
-
-    def __init__(self, system: GpuSystem, lanes: Lanes) -> None:
-        self.system, self.lanes = system, lanes
-        self.rows: list[tuple[int, ...]] = []
-        self.service_ps: dict[int, tuple[int, int]] = {}
-        self.pair_gpu: list[int] = []
-        self.pair_label: list[int] = []
-        self.pair_latency: list[int] = []
-        self.out: list[tuple[int, int, int, int]] = []
-        self.back: list[tuple[int, int, int, int]] = []
-        self.routes: list[tuple[int, int, int, int]] = []
-        self.out_ptr, self._back_ptr = [0], [0]
-        table = system.fabric.cluster.link_table
-        is_gpu = np.zeros(len(system.fabric.cluster.devices), np.bool_)
-        is_gpu[list(system.fabric.group)] = True
-        self.leaves = is_gpu[table.source].tolist()
-        self.home, self.image = system.link_home.tolist(), system.link_image.tolist()
-
-    def add_pair(self, gpu: int, peer: int, is_dma: bool) -> None:
-        system = self.system
-        rank = int(system.ranks[gpu])
-        find = system.fabric.dma_ways if is_dma else system.fabric.ways
-        self.pair_gpu.append(int(system.gpu_of[peer]))
-        self.pair_label.append(1 + system.distance(rank, peer))
-        self.out += [self._way(way, rank, peer) for way in find(rank, peer)]
-        self.out_ptr.append(len(self.out))
-        if not is_dma:
-            self.back += [self._way(way, rank, peer) for way in find(peer, rank)]
-        self._back_ptr.append(len(self.back))
-        self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
-
-    @property
-    def back_ptr(self) -> list[int]:
-        return [len(self.out) + at for at in self._back_ptr]
-
-    def _way(self, way: Way, requester: int, peer: int) -> tuple[int, int, int, int]:
-        first = len(self.rows)
-        for hop in way.hops:
-            home = self.home[hop.link]
-            label = 1 + self.system.distance(requester, peer if home < 0 else home)
-            resource = self.lanes.resource(self.image[hop.link], hop.lane)
-            own = 0 if home == requester else label
-            self._cross(resource, hop.bytes_per_s, hop.after_ps, own, hop.link)
-        return first, len(self.rows), way.port_out, way.port_in
-
-    def _cross(self, resource: int, rate: int, after_ps: int, label: int, link: int) -> None:
-        if rate not in self.service_ps:
-            model = self.system.model
-            data_bytes, control_bytes = model.line_bytes + model.header_bytes, model.header_bytes
-            self.service_ps[rate] = transfer_ps(data_bytes, rate), transfer_ps(control_bytes, rate)
-        self.rows.append((resource, *self.service_ps[rate], after_ps, rate, label, int(self.leaves[link]), 0))
-
-    def add_route(self, route: int) -> int:
-        """The way of a route of the task graph, as a number behind all ways of pairs."""
-        graph, first = self.system.graph, len(self.rows)
-        assert graph.link_latency_ps is not None
-        for link in graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist():
-            rate = int(graph.link_bytes_per_s[link])
-            resource = self.lanes.resource(self.image[link], 0)
-            self._cross(resource, rate, int(graph.link_latency_ps[link]), 0, link)
-        self.routes.append((first, len(self.rows), 0, 0))
-        return len(self.out) + len(self.back) + len(self.routes) - 1
-
-    def ways(self) -> list[tuple[int, int, int, int]]:
-        return [*self.out, *self.back, *self.routes]
-
-
-def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
-    """The simulated GPU and the operation of each operand: int32[operands], int64[operands]."""
-    program = system.program
-    workgroup_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
-    op_kernel = np.repeat(workgroup_kernel, np.diff(program.workgroup_ptr))
-    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
-    return program.kernel_rank[op_kernel[operand_op]], operand_op
-
-
-def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]]:
-    """The pair of each operand (-1: the own GPU), and what the pairs are: (simulated GPU, rank, whether for dma)."""
-    program = system.program
-    gpu, op = operand_gpus(system)
-    peer = system.operand_peer.astype(np.int64)
-    is_dma = (program.op_kind[op] == DMA).astype(np.int64)
-    key = (gpu * np.int64(system.num_ranks) + peer) * 2 + is_dma
-    foreign = peer != system.ranks[gpu]
-    found, inverse = np.unique(key[foreign], return_inverse=True)
-    pair = np.full(len(gpu), -1, np.int32)
-    pair[foreign] = inverse
-    rest = found // 2
-    columns = (rest // system.num_ranks, rest % system.num_ranks, found % 2 == 1)
-    return pair, list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def make_code(system: GpuSystem, pair: Int32) -> Code:
@@ -194,6 +58,7 @@ def make_code(system: GpuSystem, pair: Int32) -> Code:
         entry_ps=_entry_ps(system),
         route_ps=_plain(graph.route_latency_ps, np.int64),
         rank_bits=system.ranks.astype(np.int64),
+        flag_line=flag_lines(system),
     )
 
 
@@ -238,10 +103,11 @@ def make_numbers(system: GpuSystem) -> Int64:
         S.N_FIRST_WAVE: num_cus, S.N_FIRST_DISPATCHER: num_cus * (1 + waves),
         S.N_FIRST_REQUEST: num_cus * (1 + waves) + system.num_gpus,
     }  # fmt: skip
+    values |= _numbers_of_replay(system)
     at = 0
     for first, kind in zip(
         (S.N_CU_CHANNEL, S.N_CU_PORT, S.N_CHANNEL_PORT, S.N_PORT_CHANNEL, S.N_CHANNEL_CU, S.N_PORT_CU),
-        _PATHS,
+        PATHS,
         strict=True,
     ):
         values[first] = at
@@ -250,6 +116,23 @@ def make_numbers(system: GpuSystem) -> Int64:
     for where, value in values.items():
         numbers[where] = value
     return numbers
+
+
+def _numbers_of_replay(system: GpuSystem) -> dict[int, int]:
+    outside, monitor = system.outside, system.model.monitor
+    uncached = [(buffer.base, buffer.base + buffer.size_bytes) for buffer in system.program.buffers if buffer.uncached]
+    begin_at = S.AT_PORT
+    if isinstance(outside, PeerWrites):
+        begin_at = S.AT_MEMORY if outside.fabric == IDEAL else S.AT_LINK
+    return {
+        S.N_BEGIN_AT: begin_at,
+        S.N_RECORD: system.record,
+        S.N_ANSWERS: int(isinstance(outside, Arrivals)),
+        S.N_UNCACHED_FIRST: min((first for first, _ in uncached), default=0),
+        S.N_UNCACHED_END: max((end for _, end in uncached), default=0),
+        S.N_MONITORS: -1 if monitor is None else monitor.capacity,
+        S.N_WAKEUP_PS: 0 if monitor is None else monitor.wakeup_ps,
+    }
 
 
 def places_of(system: GpuSystem) -> int:
@@ -266,8 +149,3 @@ def requests_in_all(system: GpuSystem) -> int:
     operands = np.diff(program.operand_ptr)
     lines = np.where(program.op_kind < DMA, program.op_amount, 1)
     return int((lines * operands)[program.op_kind <= ACQUIRE + 1].sum())
-
-
-def lane_columns(lanes: Lanes) -> tuple[Sequence[int], Sequence[int]]:
-    """The link and the number of each lane, in the order of their resources."""
-    return [link for link, _ in lanes.number], [lane for _, lane in lanes.number]

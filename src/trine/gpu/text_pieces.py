@@ -68,7 +68,8 @@ def head_lines(program: GpuProgram, base: int, step: int) -> Iterator[str]:
     end = 0
     for buffer in program.buffers:
         where = "" if buffer.base == aligned(end) else f" at {size_text(buffer.base) if buffer.base else 0}"
-        yield f"buffer {buffer_name(buffer)} {size_text(buffer.size_bytes)}{where}"
+        kind = " uncached" if buffer.uncached else ""
+        yield f"buffer {buffer_name(buffer)} {size_text(buffer.size_bytes)}{where}{kind}"
         end = max(end, buffer.base + buffer.size_bytes)
     if program.semaphores.shape[1]:
         where = "" if (base, step) == (aligned(end), program.line_bytes) else f" at {base}"

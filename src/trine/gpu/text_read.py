@@ -24,7 +24,7 @@ _WORKGROUP_WORDS = ("workgroups", "workgroup", "blocks", "block", "thread_blocks
 _WAVEFRONT_WORDS = ("wavefronts", "wavefront", "warps", "warp")
 #: Words that no buffer and no counter may be called, unless in quotes.
 RESERVED = frozenset(
-    (*_HEAD_WORDS, *_WORKGROUP_WORDS, "rank", "wg", "own", "lines", "sem", "step", "at", "by", "flagged")
+    (*_HEAD_WORDS, *_WORKGROUP_WORDS, "rank", "wg", "own", "lines", "sem", "step", "at", "by", "flagged", "uncached")
 )
 
 
@@ -114,7 +114,9 @@ class _Reader:
             raise line.fail(f"there are two buffers {show(name)}")
         size = self._number(line, "the size of a buffer", 0, MAX_VALUE)
         base = self._number(line, "an address", 0, MAX_VALUE) if line.accept("at") else aligned(self._end())
-        self.buffers.append(Buffer(name=name, base=base, size_bytes=size))
+        uncached = line.accept("uncached")
+        line.done(("at", "uncached"))
+        self.buffers.append(Buffer(name=name, base=base, size_bytes=size, uncached=uncached))
 
     def _semaphores(self, line: Line) -> None:
         self._once(line, self.num_semaphores, "semaphores")

@@ -30,6 +30,7 @@ class Counts(TypedDict):
     semaphores: int
     flagged_lines: int
     buffers: dict[str, int]
+    uncached_buffers: list[str]
     notes: list[str]
 
 
@@ -64,6 +65,7 @@ def count_program(program: GpuProgram) -> Counts:
         "semaphores": program.semaphores.shape[1],
         "flagged_lines": int(lines[program.operand_role >= READ_FLAGGED].sum()),
         "buffers": {buffer.name: buffer.size_bytes for buffer in program.buffers},
+        "uncached_buffers": [buffer.name for buffer in program.buffers if buffer.uncached],
         "notes": list(program.notes),
     }
 
@@ -90,6 +92,10 @@ def summary_text(counts: Counts) -> str:
         f"  semaphores of a rank: {counts['semaphores']:,}; lines that carry a flag: {counts['flagged_lines']:,}",
     ]
     if counts["buffers"]:
-        sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in counts["buffers"].items())
+        uncached = counts["uncached_buffers"]
+        sizes = ", ".join(
+            f"{name} {format_bytes(size)}{' (uncached)' if name in uncached else ''}"
+            for name, size in counts["buffers"].items()
+        )
         lines.append(f"  buffers: {sizes}")
     return "\n".join([*lines, *(f"  note: {note}" for note in counts["notes"])])

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import InputError
+from trine.gpu.validate_memory import uncached_fault
 from trine.gpu.validate_operands import (
     MAX_ADDRESS,
     MAX_AMOUNT,
@@ -102,7 +103,7 @@ def find_fault(program: GpuProgram) -> Fault | None:
         fault = check(program)
         if fault is not None:
             return fault
-    return next(operand_faults(program), None)
+    return next(operand_faults(program), None) or uncached_fault(program)
 
 
 def _kind_name(kind: int) -> str:

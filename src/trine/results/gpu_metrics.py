@@ -27,7 +27,9 @@ class GpuUse:
 
     rank: that it was simulated as; stands_for: so many ranks. start_ps, end_ps: of its first and last workgroup, -1:
     none ran. state_ps: wavefront time in each of STATE_NAMES. occupied_cus: that had a workgroup; occupied_ps: summed
-    over them. load_latency_ps: sum over the loads, from issue to answer. The others are counts of requests.
+    over them. load_latency_ps: sum over the loads, from issue to answer. wakeups: of wavefronts by a monitor;
+    spurious_wakeups: of these those that found too little; monitor_full: acquires that found no room in its table. The
+    others are counts of requests.
     """
 
     rank: int
@@ -47,6 +49,20 @@ class GpuUse:
     load_latency_ps: int
     l2_hits: int
     l2_misses: int
+    flagged_loads: int
+    wakeups: int
+    spurious_wakeups: int
+    monitor_full: int
+
+    @property
+    def flag_reads(self) -> int:
+        """Acquires and loads of lines that carry their flag, each repetition one (docs/design/replay.md, counted)."""
+        return self.acquires + self.flagged_loads
+
+    @property
+    def non_flag_reads(self) -> int:
+        """All other loads."""
+        return self.loads - self.flagged_loads
 
     @property
     def mean_load_latency_ps(self) -> float | None:
@@ -126,7 +142,8 @@ def gpu_uses(result: GpuResult) -> tuple[GpuUse, ...]:
     np.maximum.at(last, gpu, ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)[began])
     stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: replayed
     busy, workgroups = occupied(result), np.bincount(gpu, minlength=gpus)
-    names = ("loads", "stores", "acquires", "releases", "polls", "packets", "load_latency_ps", "l2_hits", "l2_misses")
+    names = ("loads", "stores", "acquires", "releases", "polls", "packets", "load_latency_ps", "l2_hits", "l2_misses",
+             "flagged_loads", "wakeups", "spurious_wakeups", "monitor_full")  # fmt: skip
     return tuple(
         GpuUse(
             rank=int(records.ranks[g]),

@@ -43,14 +43,16 @@ class _Paint(NamedTuple):
         self.axes.add_patch(self.plt.Rectangle(corner, width, height, facecolor=colour, edgecolor="#444444", lw=0.5))
 
 
-def plot_noc(result: GpuResult, path: str | Path, *, rank: int = 0) -> None:
+def plot_noc(result: GpuResult, path: str | Path, *, rank: int | None = None) -> None:
     """Draw how busy the NoC, the memory channels and the ports of a rank's GPU are, and write it to ``path``.
+
+    rank: None is the first that was simulated.
 
     Raises
     ------
-    InputError: no such rank, or a file that is not PNG, SVG or PDF. MissingExtraError: no matplotlib.
+    InputError: no such rank or a replayed one, or a file that is not PNG, SVG or PDF. MissingExtraError: no matplotlib.
     """
-    gpu = result.gpu_of(rank)
+    gpu = 0 if rank is None else result.gpu_of(rank)
     if not str(path).lower().endswith(ENDINGS):
         raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
     plt = pyplot()
@@ -64,6 +66,7 @@ def plot_noc(result: GpuResult, path: str | Path, *, rank: int = 0) -> None:
 def _title(result: GpuResult, gpu: int) -> str:
     use = result.gpus[gpu]
     alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
+    alike += f" ({result.replayed})" if result.replayed else ""
     partial = "" if result.finished else ", stopped"
     name = result.program.name
     return f"{name}: inside rank {use.rank}{alike}, {result.model.name}, {format_time(result.time_ps)}{partial}"

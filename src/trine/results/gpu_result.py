@@ -137,15 +137,33 @@ class GpuResult:
     def rank(self, rank: int) -> gpu_metrics.GpuUse:
         """What the GPU of a rank did; of a folded run that of the rank that stands for it, which does the same.
 
-        Raises InputError for a rank that the program does not have.
+        Raises InputError for a rank that the program does not have, or that was replayed.
         """
         return self.gpus[self.gpu_of(rank)]
 
     def gpu_of(self, rank: int) -> int:
-        """Return the number of the simulated GPU that stands for a rank. Raises InputError for no such rank."""
+        """Return the number of the simulated GPU that stands for a rank.
+
+        Raises InputError for no such rank, and for a replayed one, which has no inside.
+        """
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.program.num_ranks:
             raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.program.num_ranks - 1}", field="rank")
-        return int(self.records.gpu_of[rank])
+        found = int(self.records.gpu_of[rank])
+        if found < 0:
+            ranks = ", ".join(str(each) for each in self.records.ranks.tolist())
+            raise InputError(f"rank {rank} was replayed, not simulated; rank {ranks} was", field="rank")
+        return found
+
+    @property
+    def num_replayed(self) -> int:
+        """Ranks of which only what they send to the others exists (docs/design/replay.md)."""
+        return int(np.count_nonzero(self.records.gpu_of < 0))
+
+    @property
+    def replayed(self) -> str:
+        """Say how many peers were replayed, "" where none was."""
+        count = self.num_replayed
+        return f"{count:,} {'peer' if count == 1 else 'peers'} replayed" if count else ""
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -189,10 +207,10 @@ class GpuResult:
         """
         return gpu_perfetto.write(self, Path(path))
 
-    def plot_noc(self, path: str | Path, *, rank: int = 0) -> None:
-        """Draw how busy the NoC of a rank's GPU is (PNG, SVG or PDF by the ending of ``path``).
+    def plot_noc(self, path: str | Path, *, rank: int | None = None) -> None:
+        """Draw how busy the NoC of a rank's GPU is (PNG, SVG or PDF by the ending of ``path``), by default the first's.
 
-        Raises InputError for no such rank or another ending, MissingExtraError without matplotlib.
+        Raises InputError for no such rank, a replayed one or another ending, MissingExtraError without matplotlib.
         """
         from trine.results.gpu_plot import plot_noc
 

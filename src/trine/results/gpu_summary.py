@@ -44,7 +44,8 @@ def _head(result: GpuResult) -> list[str]:
     ]
     size = [f"of {format_bytes(program.payload_bytes)}"] if program.payload_bytes else []
     lines = [
-        f"{program.name}: {_count(program.num_ranks, 'rank')} of {result.model.name} on {result.cluster.name}",
+        f"{program.name}: {_count(program.num_ranks, 'rank')} of {result.model.name} on {result.cluster.name}"
+        + (f", {result.replayed}" if result.replayed else ""),
         "  ".join([f"time  {format_time(result.time_ps)}", *size, *rates]),
     ]
     if not result.finished:
@@ -74,6 +75,7 @@ def _requests(result: GpuResult) -> list[str]:
     counts = [(name, sum(getattr(gpu, name) for gpu in gpus)) for name in names]
     of = f"of {_count(len(gpus), 'GPU')}"
     lines = [f"requests {of}  " + ", ".join(f"{name} {count:,}" for name, count in counts if count)]
+    lines += _flags(result)
     loads = sum(gpu.loads for gpu in gpus)
     if loads:
         latency = sum(gpu.load_latency_ps for gpu in gpus) / loads
@@ -88,6 +90,21 @@ def _requests(result: GpuResult) -> list[str]:
     if accesses:
         lines.append(f"L2  {accesses:,} accesses, {_percent(hits, accesses)} hit")
     return lines
+
+
+def _flags(result: GpuResult) -> list[str]:
+    """Return what waiting took, of a run about waiting: reads of flags, and wavefronts that a monitor woke."""
+    gpus = result.gpus
+    if not result.replayed and result.model.monitor is None:
+        return []
+    reads, others = sum(gpu.flag_reads for gpu in gpus), sum(gpu.non_flag_reads for gpu in gpus)
+    line = f"flag reads {reads:,}, other reads {others:,}"
+    if result.model.monitor is None:
+        return [line]
+    names = {"wakeups": "wake-ups", "spurious_wakeups": "spurious", "monitor_full": "found the monitor full"}
+    return [
+        f"{line}; " + ", ".join(f"{words} {sum(getattr(g, name) for g in gpus):,}" for name, words in names.items())
+    ]
 
 
 def _resources(result: GpuResult) -> list[str]:
@@ -173,7 +190,7 @@ def _evidence(result: GpuResult) -> list[str]:
 
 def _folding(result: GpuResult) -> list[str]:
     fold = result.fold
-    if fold is None or result.program.num_ranks == 1:
+    if fold is None or result.program.num_ranks == 1 or result.replayed:
         return []
     if fold.why_unfolded is not None:
         return _wrapped("not folded", fold.why_unfolded)
@@ -184,6 +201,7 @@ def _simulated(result: GpuResult) -> str:
     from trine import __version__
 
     gpus = f"{len(result.gpus)} of {_count(result.program.num_ranks, 'GPU')}"
+    gpus += f" ({result.replayed})" if result.replayed else ""
     wall = "" if result.wall_s is None else f" in {format_time(result.wall_s * 1e12)}"
     return f"simulated {gpus}, {result.records.num_events:,} events{wall} by trine {__version__}"
 

@@ -81,23 +81,33 @@ class LoadStoreRuns:
             raise InputError(f"the load-store level moves at least 1 byte, got {size_bytes}", field="size")
         best: LoadStoreRow | None = None
         tried: list[tuple[str, int | None]] = []
-        for name in self.programs.names(size_bytes):
+        names = self.programs.names(size_bytes)
+        unfolded: list[InputError] | None = [] if len(names) > 1 else None
+        for name in names:
             if best is not None and name == ONESHOT and self._is_hopeless(size_bytes, best.time.time_ps):
                 tried.append((name, None))
                 continue
-            row = self._row(name, size_bytes)
+            row = self._row(name, size_bytes, unfolded)
             tried.append((name, row.time.time_ps))
             if best is None or not row.finished or row.time.time_ps < best.time.time_ps:
                 best = row
             if not row.finished:
                 break
+        if unfolded and len(unfolded) == sum(ps is not None for _, ps in tried):
+            raise unfolded[0]
         assert best is not None
-        return replace(best, tried=tuple(tried))
+        said = tuple(map(str, unfolded or ()))
+        return replace(best, tried=tuple(tried), notes=(*best.notes, *said))
 
     def run(
-        self, program: GpuProgram, model: GpuModel | None = None, cluster: Cluster | None = None, what: str = ""
+        self,
+        program: GpuProgram,
+        model: GpuModel | None = None,
+        cluster: Cluster | None = None,
+        what: str = "",
+        verify: bool = False,
     ) -> GpuRun:
-        """Run a program on the group; other than :meth:`row` says where it is not the whole model."""
+        """Run a program on the group; ``what``: how that differs from what was asked."""
         if self.callbacks.on_stage is not None:
             self.callbacks.on_stage(f"{program.name} of {format_size(program.payload_bytes)}{what}")
         return run_gpus(
@@ -106,7 +116,7 @@ class LoadStoreRuns:
             self.group,
             self.model if model is None else model,
             fold=self.options.fold,
-            verify=self.options.verify and not what,
+            verify=verify,
             progress=self.callbacks.progress,
             on_compile=self.callbacks.on_compile,
         )
@@ -114,9 +124,9 @@ class LoadStoreRuns:
     def _is_hopeless(self, size_bytes: int, best_ps: int) -> bool:
         return self.programs.oneshot_lower_bound_ps(size_bytes, self.cluster, self.group) >= best_ps
 
-    def _row(self, name: str, size_bytes: int) -> LoadStoreRow:
+    def _row(self, name: str, size_bytes: int, unfolded: list[InputError] | None) -> LoadStoreRow:
         began = time.perf_counter()
-        done = self.run(self.programs.program(name, size_bytes))
+        done = self._verified(self.programs.program(name, size_bytes), unfolded)
         factor = bus_factor(self.op, len(self.ranks))
         notes = ("folded and unfolded runs gave the same times, waits and counts",) if done.fold.verified else ()
         result = GpuResult(
@@ -137,9 +147,19 @@ class LoadStoreRuns:
             bottleneck=result.bottleneck,
             finished=done.finished,
             simulated=done.fold.classes,
-            notes=done.program.notes,
+            notes=(*done.program.notes, *notes),
             result=result,
         )
+
+    def _verified(self, program: GpuProgram, unfolded: list[InputError] | None) -> GpuRun:
+        """Both ways where that was asked for. With ``unfolded``, one that does not fold runs as it is, and says why."""
+        try:
+            return self.run(program, verify=self.options.verify)
+        except InputError as problem:
+            if problem.field != "verify" or unfolded is None:
+                raise
+            unfolded.append(InputError(f"{program.name}: {problem}"))
+            return self.run(program)
 
     def _time(self, name: str, size: int, done: GpuRun, factor: float, bottleneck: Bottleneck) -> CollectiveTime:
         return CollectiveTime(

@@ -13,30 +13,34 @@ if TYPE_CHECKING:
     from trine.collectives.loadstore.runs import LoadStoreRow
 
 _WIDTH = 100
+#: Columns of a program's name at least.
+_PROGRAM = 18
 
 
 def answer_table(answer: LoadStoreAnswer) -> str:
     """Columns of nccl-tests, then what ran and what decides."""
     model, unroll = answer.model, answer.model.unroll
+    width = max(_PROGRAM, *(len(row.time.algorithm) for row in answer.rows))
     lines = [
         f"# {answer.op} of {len(answer.group)} ranks on {answer.cluster.name}; load by load, store by store",
         f"# GPU {model.name}: unroll {unroll}, {model.max_outstanding} requests a CU, ports {model.ports.arbitration}",
-        f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'program':18} {'protocol':8} {'groups':>6}  decides",
+        f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'program':{width}} {'protocol':8} "
+        f"{'groups':>6}  decides",
         f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}",
     ]
-    lines += [_row(row) for row in answer.rows]
-    for note in (*_choices(answer), *(answer.notes if len(answer.rows) > 1 else ())):
+    lines += [_row(row, width) for row in answer.rows]
+    for note in (*_choices(answer), *_notes(answer)):
         lines += textwrap.wrap(note, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
     return "\n".join(lines)
 
 
-def _row(row: LoadStoreRow) -> str:
+def _row(row: LoadStoreRow, width: int) -> str:
     time = row.time
     bandwidths = (time.algbw_bytes_per_s, time.busbw_bytes_per_s)
     rates = [f"{rate / 1e9:8.2f}" if row.finished else f"{'-':>8}" for rate in bandwidths]
     what = _decides(row) if row.finished else "PARTIAL: stopped then"
     return (
-        f"  {time.size_bytes:>12} {time.time_ps / 1e6:>11.2f} {rates[0]} {rates[1]}  {time.algorithm:18} "
+        f"  {time.size_bytes:>12} {time.time_ps / 1e6:>11.2f} {rates[0]} {rates[1]}  {time.algorithm:{width}} "
         f"{time.protocol:8} {time.channels:>6}  {what}"
     )
 
@@ -44,6 +48,14 @@ def _row(row: LoadStoreRow) -> str:
 def _decides(row: LoadStoreRow) -> str:
     found = row.bottleneck
     return f"{found.name or found.what} {100 * found.share:.0f} %"
+
+
+def _notes(answer: LoadStoreAnswer) -> list[str]:
+    """Of one size only what its full answer does not say."""
+    if len(answer.rows) > 1:
+        return list(answer.notes)
+    said = (*answer.result.program.notes, *answer.result.notes)
+    return [note for note in answer.notes if note not in said]
 
 
 def _choices(answer: LoadStoreAnswer) -> list[str]:

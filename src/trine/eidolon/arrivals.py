@@ -1,0 +1,130 @@
+"""Records of what came to a GPU, as files (.npz): written after a load-store run, read to replay its peers."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trine.errors import InputError, SpecError, nearest
+from trine.model.outside import LOAD, RELEASE, STORE, Arrivals
+
+FORMAT, VERSION = "trine-arrivals", 1
+MAX_UNPACKED_BYTES = 16 * 2**30
+
+_REQUESTS = {
+    "time_ps": np.int64, "rank": np.int32, "place": np.int32, "number": np.int32, "kind": np.int8, "address": np.int64,
+    "semaphore": np.int32, "amount": np.int64,
+}  # fmt: skip
+_ANSWERS = {"answer_place": np.int32, "answer_number": np.int32, "answer_ps": np.int64, "answer_refused": np.int8}
+_SINGLE = {"target": np.int64, "num_ranks": np.int64, "version": np.int64}
+_KEYS = ("format", *_SINGLE, *_REQUESTS, *_ANSWERS)
+
+
+def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
+    """Write a record (.npz, one array a column).
+
+    Raises
+    ------
+    InputError: the name does not end in .npz, or the file cannot be written.
+    """
+    _check_name(path)
+    columns = {field.name: getattr(arrivals, field.name) for field in fields(arrivals)}
+    try:
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, format=np.array(FORMAT), version=np.int64(VERSION), **columns)
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
+
+
+def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:
+    """Read what :func:`save_arrivals` wrote; nothing in the file is run.
+
+    Raises
+    ------
+    SpecError: not such a file, too large, or with columns that do not fit; names the column.
+    """
+    _check_name(path)
+    file = os.fspath(path)
+    try:
+        _check_size(file)
+        with np.load(file, allow_pickle=False) as content:
+            columns = {key: content[key] for key in content.files}
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror or error}", file=file) from None
+    except (ValueError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
+        raise SpecError(f"is not a record of arrivals: {str(error)[:200]}", file=file) from None
+    _check_columns(columns, file)
+    arrivals = Arrivals(
+        target=int(columns["target"]),
+        num_ranks=int(columns["num_ranks"]),
+        **{key: columns[key] for key in (*_REQUESTS, *_ANSWERS)},
+    )
+    _check_values(arrivals, file)
+    return arrivals
+
+
+def _check_name(path: str | os.PathLike[str]) -> None:
+    if Path(path).suffix.lower() != ".npz":
+        raise InputError(f"a record of arrivals is .npz, not {Path(path).suffix!r}", file=os.fspath(path))
+
+
+def _check_size(file: str) -> None:
+    """Refuse what would unpack to more than memory should hold, before any of it is."""
+    with zipfile.ZipFile(file) as parts:
+        entries = parts.infolist()
+        if len(entries) > 2 * len(_KEYS) or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+            raise SpecError(f"has too many parts, or more than {MAX_UNPACKED_BYTES} bytes when unpacked", file=file)
+
+
+def _check_columns(columns: dict[str, Any], file: str) -> None:
+    for key in columns:
+        if key not in _KEYS:
+            raise SpecError(f"unknown column {key[:80]!r}{nearest(key[:80], _KEYS)}", file=file)
+    for key in _KEYS:
+        if key not in columns:
+            raise SpecError("is missing", file=file, field=key)
+    if columns["format"].shape != () or str(columns["format"]) != FORMAT:
+        raise SpecError(f"must be {FORMAT!r}", file=file, field="format")
+    for group in (_REQUESTS, _ANSWERS):
+        length = columns[next(iter(group))].shape
+        for key, kind in group.items():
+            if columns[key].dtype != kind or columns[key].shape != length or len(length) != 1:
+                got = f"{columns[key].dtype} of shape {columns[key].shape}"
+                raise SpecError(
+                    f"must be one row of {np.dtype(kind)}, as long as the others; is {got}", file=file, field=key
+                )
+    for key in _SINGLE:
+        if columns[key].shape != () or columns[key].dtype.kind not in "iu":
+            raise SpecError("must be one whole number", file=file, field=key)
+    if int(columns["version"]) != VERSION:
+        raise SpecError(f"is {int(columns['version'])}; this trine reads {VERSION}", file=file, field="version")
+
+
+def _check_values(arrivals: Arrivals, file: str) -> None:
+    ranks = arrivals.num_ranks
+    if not 0 <= arrivals.target < ranks:
+        raise SpecError(f"must be from 0 to {ranks - 1}, got {arrivals.target}", file=file, field="target")
+    wrong = {
+        "time_ps": (arrivals.time_ps < 0) | (np.diff(arrivals.time_ps, prepend=0) < 0),
+        "rank": (arrivals.rank < 0) | (arrivals.rank >= ranks) | (arrivals.rank == arrivals.target),
+        "place": arrivals.place < 0,
+        "number": arrivals.number < 0,
+        "kind": ~np.isin(arrivals.kind, (LOAD, STORE, RELEASE)),
+        "address": arrivals.address < 0,
+        "semaphore": arrivals.semaphore < -1,
+        "amount": arrivals.amount < 0,
+        "answer_place": arrivals.answer_place < 0,
+        "answer_number": arrivals.answer_number < 0,
+        "answer_ps": arrivals.answer_ps < 0,
+        "answer_refused": ~np.isin(arrivals.answer_refused, (0, 1)),
+    }
+    for key, bad in wrong.items():
+        if bad.any():
+            row = int(bad.argmax())
+            raise SpecError(f"cannot be {getattr(arrivals, key)[row]} (row {row})", file=file, field=key)

@@ -1,0 +1,195 @@
+"""Writes that need no profile: from transfers of an operator-level run, or from a load-store run of all GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
+from trine.eidolon.transfers import Transfers
+from trine.eidolon.writes import WriteTable
+from trine.errors import InputError, SimulationError, nearest
+from trine.gpu.run import kernel_tasks, run_gpus
+from trine.gpu.system import unfolded
+from trine.model.gpumodel import GpuModel
+from trine.model.gpuprogram import GpuProgram
+from trine.model.outside import Arrivals
+from trine.model.taskgraph import TaskGraph
+
+Int64 = npt.NDArray[np.int64]
+
+#: When what a transfer brings lands: at its end; or, where a modelled fabric carries it, it leaves at its start.
+END, START = "end", "start"
+MOMENTS = (END, START)
+#: Of a flag.
+FLAG_BYTES = 8
+
+
+def writes_from_transfers(
+    transfers: Transfers, flags: PeerFlags, data: PeerData | None = None, *, at: str = END
+) -> WriteTable:
+    """What the peers of a kernel's target write, at the times at which transfers brought as much.
+
+    A peer's flags, in the order of the workgroups that wait for them, stand for equal parts of the bytes that the peer
+    sent: flag i of n lands with the transfer that brings part i + 1 of n. Data lands with the flag of its workgroup
+    (that of no workgroup with the first).
+
+    Parameters
+    ----------
+    flags, data: what peers are to write (:mod:`trine.collectives.kernels.fused_peers`).
+    at: ``end`` of the transfer, for an ideal fabric; ``start``, for a modelled one, which takes its own time.
+
+    Raises
+    ------
+    InputError: a peer that writes a flag, but sends nothing.
+    """
+    _check_moment(at)
+    table = WriteTable()
+    moments = transfers.end_ps if at == END else transfers.start_ps
+    for peer in np.unique(flags.peer).tolist():
+        mine = transfers.peer == peer
+        if not mine.any():
+            raise InputError(
+                f"rank {peer} writes flags, but sends nothing to the target in that run; who does: "
+                f"{', '.join(map(str, np.unique(transfers.peer)[:20].tolist()))}",
+                field="transfers",
+            )
+        rows = np.flatnonzero(flags.peer == peer)
+        rows = rows[np.lexsort((flags.address[rows], flags.workgroup[rows]))]
+        times = _shares(transfers.size_bytes[mine], moments[mine], len(rows))
+        table.register_writes(
+            peer=peer, address=flags.address[rows], size_bytes=FLAG_BYTES, value=flags.value[rows], time_ps=times
+        )
+        if data is not None:
+            _add_data(table, data, peer, flags.workgroup[rows], times)
+    return table
+
+
+def listed_writes(
+    transfers: Transfers, *, buffer: str, buffer_bytes: int | None = None, first_flag: int | None = 0, at: str = END
+) -> WriteTable:
+    """Each transfer as one write of data, and one of a flag, for a program that somebody writes for them.
+
+    Transfers in the order of end, start and sender: number i lies in ``buffer`` behind those before it (from the
+    beginning again where ``buffer_bytes`` do not hold it), and adds 1 to semaphore ``first_flag`` + i. first_flag None:
+    data alone.
+
+    Raises
+    ------
+    InputError: a transfer that is larger than the buffer.
+    """
+    _check_moment(at)
+    some = transfers.size_bytes > 0
+    size = transfers.size_bytes[some]
+    offset = _laid_out(size, buffer_bytes)
+    moments = transfers.end_ps if at == END else transfers.start_ps
+    table = WriteTable()
+    table.register_writes(
+        peer=transfers.peer[some],
+        address=[f"{buffer}+0x{place:x}" for place in offset.tolist()],
+        size_bytes=size,
+        time_ps=moments[some],
+    )
+    if first_flag is not None:
+        table.register_writes(
+            peer=transfers.peer,
+            address=[f"sem {first_flag + number}" for number in range(len(moments))],
+            size_bytes=FLAG_BYTES,
+            value=1,
+            time_ps=moments,
+        )
+    return table
+
+
+def symmetric_arrivals(
+    program: GpuProgram,
+    cluster: Cluster,
+    group: Sequence[int],
+    model: GpuModel,
+    target: int = 0,
+    *,
+    graph: TaskGraph | None = None,
+    task_kernel: npt.NDArray[np.int32] | None = None,
+    engine: str = "compiled",
+    progress: Callable[[int, int, int], None] | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Arrivals:
+    """What comes to rank ``target`` from peers that do as it does, turned: from a folded run of all of them.
+
+    Exact, since folding is: the peers' writes are the target's own, with the delays that its waiting causes. The
+    record is of the rank that was simulated for ``target``: ``arrivals.target``.
+
+    Raises
+    ------
+    InputError: the ranks do not provably do the same (says what keeps them apart); or as
+        :func:`trine.gpu.run.run_gpus`.
+    """
+    tasks = kernel_tasks(program) if graph is None else graph
+    kernels = np.arange(program.num_kernels, dtype=np.int32) if task_kernel is None else task_kernel
+    if graph is None and set(program.kernel_rank.tolist()) != set(range(program.num_ranks)):
+        raise InputError("needs the kernels of all ranks: build the program without only_rank", field="program")
+    from trine.gpu.folding import fold_system
+
+    folded, why = fold_system(unfolded(program, cluster, group, model, tasks, kernels))
+    if folded is None:
+        raise InputError(
+            f"the ranks of {program.name!r} are not symmetric: {why}; record a run of all of them instead",
+            field="program",
+        )
+    run = run_gpus(
+        program,
+        cluster,
+        group,
+        model,
+        graph=graph,
+        task_kernel=task_kernel,
+        engine=engine,
+        progress=progress,
+        on_compile=on_compile,
+        record=target,
+    )
+    if run.arrivals is None or not run.finished:
+        raise SimulationError("the run was stopped before it ended: there is no record of it")
+    return run.arrivals
+
+
+def _check_moment(at: str) -> None:
+    if at not in MOMENTS:
+        raise InputError(f"unknown moment {at!r}{nearest(at, MOMENTS)}", field="at")
+
+
+def _shares(size: Int64, moment: Int64, number: int) -> Int64:
+    """int64[number]: when part i + 1 of ``number`` of all bytes was there; transfers in the order of their moments."""
+    order = np.lexsort((size, moment))
+    total = np.cumsum(size[order])
+    # part i + 1 of n is there when total >= all * (i + 1) / n; whole numbers, so that nothing is rounded
+    wanted = -(-int(total[-1]) * np.arange(1, number + 1, dtype=object) // number)
+    return np.asarray(moment[order][np.searchsorted(total, wanted.astype(np.int64), "left")])
+
+
+def _add_data(table: WriteTable, data: PeerData, peer: int, workgroup: npt.NDArray[np.int32], times: Int64) -> None:
+    rows = np.flatnonzero(data.peer == peer)
+    if not len(rows):
+        return
+    known, first = np.unique(workgroup, return_index=True)
+    place = np.minimum(np.searchsorted(known, data.workgroup[rows]), len(known) - 1)
+    known_there = known[place] == data.workgroup[rows]
+    moment = np.where(known_there, times[first[place]], times.min())
+    table.register_writes(peer=peer, address=data.address[rows], size_bytes=data.size_bytes[rows], time_ps=moment)
+
+
+def _laid_out(size: Int64, buffer_bytes: int | None) -> Int64:
+    """Where each begins: behind the one before, or at the beginning again where it would not fit."""
+    if buffer_bytes is None:
+        return np.asarray(np.cumsum(size) - size)
+    if len(size) and int(size.max()) > buffer_bytes:
+        raise InputError(f"a transfer of {int(size.max())} bytes is larger than the {buffer_bytes} of the buffer")
+    places, at = [], 0
+    for length in size.tolist():
+        at = 0 if at + length > buffer_bytes else at
+        places.append(at)
+        at += length
+    return np.array(places, np.int64)

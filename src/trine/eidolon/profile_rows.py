@@ -1,0 +1,266 @@
+"""Rows of profilers' CSV files: copies, kernels and named ranges, with their times (docs/formats/peer-writes.md)."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from trine.errors import InputError, SpecError, UnitError, nearest
+from trine.units import parse_bytes, parse_time
+
+MAX_FILE_BYTES = 512 * 2**20
+MAX_ROWS = 10**7
+
+COPY, KERNEL, RANGE = "copy", "kernel", "range"
+KINDS = (COPY, KERNEL, RANGE)
+
+
+class Row(NamedTuple):
+    """One row. device: who did it, of a copy its source; other: where a copy goes; "": the profile does not say.
+
+    size_bytes: None where the profile does not say, or only rounded. line: of the file.
+    """
+
+    kind: str
+    name: str
+    start_ps: int
+    end_ps: int
+    device: str
+    other: str
+    size_bytes: int | None
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """Which columns say what, by lower-case header without its unit.
+
+    columns: of name, start, end or duration, device, other, bytes. marks: headers that tell the format from others.
+    only: a column and what its values are like (``*`` stands for anything), others are passed over.
+    """
+
+    name: str
+    kind: str
+    columns: Mapping[str, str]
+    marks: tuple[str, ...] = ()
+    only: tuple[str, str] | None = None
+
+
+_STAMPS = {"start": "start_timestamp", "end": "end_timestamp"}
+
+#: Seen in profiles that others published, and in the documentation of rocprofv3 and Nsight Systems.
+FORMATS = (
+    Format(
+        name="rocprofv3 memory_copy_trace",
+        kind=COPY,
+        columns={"name": "direction", "device": "source_agent_id", "other": "destination_agent_id", **_STAMPS},
+        only=("direction", "*DEVICE_TO_DEVICE"),
+    ),
+    Format(
+        name="rocprofv3 kernel_trace", kind=KERNEL, columns={"name": "kernel_name", "device": "agent_id", **_STAMPS}
+    ),
+    Format(
+        name="rocprofv3 marker_api_trace",
+        kind=RANGE,
+        columns={"name": "function", **_STAMPS},
+        marks=("domain",),
+        only=("domain", "MARKER*"),
+    ),
+    Format(
+        name="rocprof results",
+        kind=KERNEL,
+        columns={"name": "kernelname", "device": "gpu-id", "start": "beginns", "end": "endns"},
+    ),
+    Format(
+        name="nsys nvtx_gpu_proj_trace",
+        kind=RANGE,
+        columns={"name": "name", "start": "projected start", "duration": "projected duration"},
+    ),
+    Format(
+        name="nsys nvtx_pushpop_trace", kind=RANGE, columns={"name": "name", "start": "start", "end": "end"},
+        marks=("rangeid",),
+    ),
+    Format(
+        name="nsys cuda_gpu_trace",
+        kind=KERNEL,
+        columns={"name": "name", "start": "start", "duration": "duration", "device": "device", "bytes": "bytes"},
+        marks=("strm",),
+    ),
+    Format(
+        name="CUPTI memcpy",
+        kind=COPY,
+        columns={
+            "name": "copykind", "start": "start", "end": "end", "device": "srcdeviceid", "other": "dstdeviceid",
+            "bytes": "bytes",
+        },
+        only=("copykind", "10"),
+    ),
+)  # fmt: skip
+
+_HEADER = re.compile(r"(.*?)\s*(?:\(([A-Za-zµμ]+)\))?\s*")
+_DEVICE = re.compile(r"(?:Agent|GPU|Device)?[ _]*(\d+)|.*\((\d+)\)", re.IGNORECASE)
+_PEER_COPY = re.compile(r"\[CUDA memcpy (Peer-to-Peer|PtoP)\]")
+
+
+def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None) -> tuple[str, list[Row]]:
+    """The format's name, and its rows; ``own`` names columns that are called otherwise there.
+
+    Raises
+    ------
+    SpecError: names file, line and column.
+    """
+    from trine.spec import read_text
+
+    file = os.fspath(path)
+    texts = read_text(path, MAX_FILE_BYTES).splitlines()
+    reader = csv.reader(texts, strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            raise SpecError("is empty: the first line names the columns", file=file)
+        plan = _plan(header, own or {}, file)
+        return plan.format.name, list(_rows(reader, plan, file))
+    except csv.Error as error:
+        raise SpecError(f"is not CSV: {error}", file=f"{file}:{reader.line_num}") from None
+
+
+def device_of(text: str) -> str:
+    """The number in ``Agent 2``, ``2``, ``GPU 2`` or ``NVIDIA A100 (2)``; other texts as they are."""
+    match = _DEVICE.fullmatch(text.strip())
+    return (match[1] or match[2]) if match else text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    format: Format
+    place: Mapping[str, int]
+    unit: Mapping[str, str]
+    width: int
+    only: int = -1
+
+
+def _plan(header: Sequence[str], own: Mapping[str, str], file: str) -> _Plan:
+    """The first format whose columns are all there."""
+    split = [_HEADER.fullmatch(text.strip()) for text in header]
+    names = [(match[1] if match else text).lower() for match, text in zip(split, header, strict=True)]
+    units = {name: match[2] or "" for name, match in zip(names, split, strict=True) if match}
+    if own:
+        found = _own_format(own, names, file)
+    else:
+        fitting = [f for f in FORMATS if all(column in names for column in (*f.columns.values(), *f.marks))]
+        if not fitting:
+            known = "; ".join(f"{f.name}: {', '.join(f.columns.values())}" for f in FORMATS)
+            raise SpecError(
+                f"has the columns of no known profile; say 'columns' in the mapping. Known: {known}", file=file
+            )
+        found = fitting[0]
+    place = {what: names.index(column) for what, column in found.columns.items()}
+    unit = {what: units.get(column, "") for what, column in found.columns.items()}
+    return _Plan(found, place, unit, len(header), names.index(found.only[0]) if found.only else -1)
+
+
+def _own_format(own: Mapping[str, str], names: Sequence[str], file: str) -> Format:
+    columns = {}
+    for what, column in own.items():
+        if what == "kind":
+            continue
+        matched = _HEADER.fullmatch(column.strip())
+        columns[what] = (matched[1] if matched else column).lower()
+        if columns[what] not in names:
+            raise SpecError(f"has no column {column!r}{nearest(columns[what], names)}", file=file)
+    return Format(name="own columns", kind=own.get("kind", COPY), columns=columns)
+
+
+def _rows(reader: Any, plan: _Plan, file: str) -> Iterator[Row]:
+    for number, cells in enumerate(reader):
+        where = f"{file}:{reader.line_num}"
+        if not any(cells):
+            continue
+        if number > MAX_ROWS:
+            raise SpecError(f"has more than {MAX_ROWS} rows", file=file)
+        if len(cells) != plan.width:
+            raise SpecError(f"has {len(cells)} values, the header {plan.width}", file=where)
+        if plan.format.only and not matches(plan.format.only[1], cells[plan.only]):
+            continue
+        row = _row(cells, plan, file, reader.line_num)
+        if row is not None:
+            yield row
+
+
+def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> Row | None:
+    def cell(what: str) -> str:
+        return cells[plan.place[what]].strip() if what in plan.place else ""
+
+    kind, name = plan.format.kind, cell("name")
+    if plan.format.name == "nsys cuda_gpu_trace" and name.startswith("[CUDA mem"):
+        if not _PEER_COPY.fullmatch(name):
+            return None
+        kind = COPY
+    if kind == RANGE and not cell("start"):
+        return None  # a range that nothing of the GPU was in
+    try:
+        start = _time(cell("start"), plan.unit["start"])
+        end = (
+            _time(cell("end"), plan.unit["end"])
+            if "end" in plan.place
+            else start + _time(cell("duration"), plan.unit["duration"])
+        )
+        size = _size(cell("bytes"), plan.unit.get("bytes", ""))
+    except UnitError as error:
+        raise SpecError(str(error), file=f"{file}:{line}") from None
+    if end < start:
+        raise SpecError(f"ends before it begins: {cells[plan.place['start']]}", file=f"{file}:{line}")
+    device, other = device_of(cell("device")), device_of(cell("other"))
+    return Row(kind, name, start, end, device, other, size, file, line)
+
+
+def _time(text: str, unit: str) -> int:
+    """Profilers write nanoseconds where the header names no unit."""
+    return (
+        int(text) * 1000 if unit in ("", "ns") and text.isdigit() else parse_time(f"{text} {unit or 'ns'}", "its time")
+    )
+
+
+def _size(text: str, unit: str) -> int | None:
+    """Bytes; None where the profile has them rounded, to millions of bytes with three digits."""
+    if not text or unit not in ("", "B"):
+        return None
+    return parse_bytes(f"{text} B", "its bytes")
+
+
+def check_columns(own: Mapping[str, str], file: object) -> None:
+    """Refuse ``columns`` of a mapping that name what no row has, or too little.
+
+    Raises
+    ------
+    InputError: names the key.
+    """
+    known = ("kind", "name", "start", "end", "duration", "device", "other", "bytes")
+    for what in own:
+        if what not in known:
+            raise InputError(f"unknown key {what!r}{nearest(what, known)}", file=file, field="columns")
+    if own.get("kind", COPY) not in KINDS:
+        raise InputError(f"unknown kind {own['kind']!r}{nearest(own['kind'], KINDS)}", file=file, field="columns.kind")
+    if "start" not in own or ("end" in own) == ("duration" in own) or "name" not in own:
+        raise InputError("needs name, start, and either end or duration", file=file, field="columns")
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether ``name`` is ``pattern``, in which ``*`` stands for any text."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for part in rest[:-1]:
+        found = name.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(name) - at >= len(rest[-1]) and name.endswith(rest[-1])

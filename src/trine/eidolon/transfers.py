@@ -1,0 +1,180 @@
+"""Transfers into one rank, from the records of an operator-level run: who sent how much, and when."""
+
+from __future__ import annotations
+
+import csv
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.errors import InputError, MissingExtraError, SpecError
+from trine.model.taskgraph import KIND_NAMES, TRANSFER, Records, TaskGraph
+from trine.results.records import RecordTable
+
+Int64 = npt.NDArray[np.int64]
+
+MAX_RECORDS = 2**26
+MAX_FILE_BYTES = 2 * 2**30
+_COLUMNS = ("kind", "rank", "peer", "start_ps", "end_ps", "size_bytes")
+
+
+class Transfers(NamedTuple):
+    """What others sent to one rank, by end, start and sender: int64[n] each. peer: the sender."""
+
+    peer: Int64
+    start_ps: Int64
+    end_ps: Int64
+    size_bytes: Int64
+
+
+def transfers_into(table: RecordTable, target: int) -> Transfers:
+    """The transfers of a result (``result.record_table``) that end at rank ``target``.
+
+    Raises
+    ------
+    InputError: there are none.
+    """
+    columns = {name: np.asarray(table.columns[name]) for name in _COLUMNS}
+    return _into(columns, np.asarray(table.columns["kind"]) == TRANSFER, target, None)
+
+
+def transfers_of(graph: TaskGraph, records: Records, target: int) -> Transfers:
+    """The transfers of a run of any task graph that end at rank ``target``.
+
+    Raises
+    ------
+    InputError: there are none.
+    """
+    columns = {
+        "rank": graph.rank,
+        "peer": graph.peer,
+        "start_ps": records.start_ps,
+        "end_ps": records.end_ps,
+        "size_bytes": graph.size_bytes,
+    }
+    return _into(columns, graph.kind == TRANSFER, target, None)
+
+
+def read_transfers(path: str | os.PathLike[str], target: int) -> Transfers:
+    """The transfers into rank ``target`` of a records file (``result.to_npz``, ``.to_csv``, ``.to_parquet``).
+
+    path: records.npz, records.csv, records.parquet, or the folder with one of the last two (``--parquet FOLDER``).
+
+    Raises
+    ------
+    SpecError: not such a file, or too large; names the column. InputError: nothing is sent to ``target``.
+    """
+    given = Path(path)
+    if given.is_dir():
+        inside = [given / name for name in ("records.parquet", "records.csv") if (given / name).is_file()]
+        if not inside:
+            raise SpecError("has neither records.parquet nor records.csv", file=given)
+        given = inside[0]
+    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
+    if given.suffix not in readers:
+        raise InputError(f"records are .npz, .csv or .parquet, not {given.suffix!r}", file=given)
+    if not given.is_file():
+        raise SpecError("cannot be read: there is no such file", file=given)
+    if given.stat().st_size > MAX_FILE_BYTES:
+        raise SpecError(f"is larger than {MAX_FILE_BYTES} bytes", file=given)
+    columns, is_transfer = readers[given.suffix](given)
+    return _into(columns, is_transfer, target, given)
+
+
+def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | None) -> Transfers:
+    rank, peer = columns["rank"], columns["peer"]
+    sent = is_transfer & (peer == target) & (rank != target)
+    if not sent.any():
+        to = np.unique(peer[is_transfer & (peer >= 0)]).tolist()
+        known = f"; ranks that get any: {', '.join(map(str, to[:20]))}" if to else "; there are no transfers"
+        raise InputError(f"nothing is sent to rank {target}{known}", file=file, field="target")
+    found = [columns[name][sent].astype(np.int64) for name in ("rank", "start_ps", "end_ps", "size_bytes")]
+    if (found[1] < 0).any() or (found[2] < found[1]).any():
+        raise SpecError("has transfers that never ended: the run was stopped", file=file)
+    order = np.lexsort((found[3], found[0], found[1], found[2]))
+    return Transfers(*(column[order] for column in found))
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
+    try:
+        with zipfile.ZipFile(path) as parts:
+            if sum(entry.file_size for entry in parts.infolist()) > 8 * MAX_FILE_BYTES:
+                raise SpecError("is too large when unpacked", file=path)
+        with np.load(path, allow_pickle=False) as content:
+            columns = {name: content[name] for name in (*_COLUMNS, "kind_names") if name in content.files}
+    except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
+        raise SpecError(f"is not a table of records: {str(error)[:200]}", file=path) from None
+    _require(columns, (*_COLUMNS, "kind_names"), path)
+    rows = columns["kind"].shape
+    for name in _COLUMNS:
+        if columns[name].shape != rows or len(rows) != 1 or columns[name].dtype.kind not in "iu":
+            raise SpecError("must be whole numbers, one a record", file=path, field=name)
+    words = columns["kind_names"].tolist()
+    if not isinstance(words, list) or KIND_NAMES[TRANSFER] not in words:
+        raise SpecError(f"has no {KIND_NAMES[TRANSFER]!r}", file=path, field="kind_names")
+    return columns, columns["kind"] == words.index(KIND_NAMES[TRANSFER])
+
+
+def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        try:
+            reader = csv.reader(stream, strict=True)
+            header = next(reader, [])
+            _require(header, _COLUMNS, path)
+            place = [header.index(name) for name in _COLUMNS]
+            rows: list[list[str]] = []
+            for cells in reader:
+                if len(cells) != len(header) or len(rows) >= MAX_RECORDS:
+                    raise SpecError("has another number of values than the header, or is too long",
+                                    file=f"{path}:{reader.line_num}")  # fmt: skip
+                rows.append([cells[at] for at in place])
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise SpecError(f"is not CSV: {error}", file=path) from None
+    columns: dict[str, Any] = {}
+    for at, name in enumerate(_COLUMNS[1:], 1):
+        columns[name] = _numbers([row[at] for row in rows], name, path)
+    return columns, np.array([row[0] == KIND_NAMES[TRANSFER] for row in rows], bool)
+
+
+def _numbers(texts: Sequence[str], name: str, path: Path) -> Int64:
+    try:
+        return np.array([int(text) for text in texts], np.int64)
+    except (ValueError, OverflowError):
+        row = next(row for row, text in enumerate(texts) if not text.lstrip("-").isdecimal() or len(text) > 19)
+        raise SpecError(
+            f"must be a whole number, got {texts[row][:80]!r}", file=f"{path}:{row + 2}", field=name
+        ) from None
+
+
+def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtraError("records in Parquet (CSV and npz need nothing)", "parquet", "pyarrow") from None
+    try:
+        with pq.ParquetFile(path) as source:
+            if source.metadata.num_rows > MAX_RECORDS:
+                raise SpecError(f"has more than {MAX_RECORDS} records", file=path)
+            _require(source.schema_arrow.names, _COLUMNS, path)
+            content = source.read(columns=list(_COLUMNS))
+    except (pa.ArrowException, OSError) as error:
+        raise SpecError(f"is not Parquet: {str(error)[:200]}", file=path) from None
+    for name in _COLUMNS[1:]:
+        if not pa.types.is_integer(content[name].type) or content[name].null_count:
+            raise SpecError("must be whole numbers", file=path, field=name)
+    columns = {name: content[name].to_numpy() for name in _COLUMNS[1:]}
+    return columns, np.array([kind == KIND_NAMES[TRANSFER] for kind in content["kind"].to_pylist()], bool)
+
+
+def _require(found: Any, names: Sequence[str], path: Path) -> None:
+    for name in names:
+        if name not in found:
+            raise SpecError("is missing: this is no table of records (result.to_npz, .to_csv, .to_parquet)", file=path,
+                            field=name)  # fmt: skip

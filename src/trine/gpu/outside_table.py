@@ -1,0 +1,192 @@
+"""The write tracking table, and what stands for replayed peers, as the arrays that the compiled loop reads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+import trine.gpu._state as S
+from trine.errors import InputError
+from trine.gpu._state import Int8, Int32, Int64, Outside
+from trine.gpu.layout import CHANNEL, PORT
+from trine.gpu.system import GpuSystem
+from trine.gpu.tables import service_columns
+from trine.gpu.way_table import WayTable, operand_pairs, outside_ranks
+from trine.model.gpumodel import GpuModel
+from trine.model.gpuprogram import ACQUIRE
+from trine.model.outside import LOAD, RELEASE, STORE, Arrivals, PeerWrites
+from trine.units import transfer_ps
+
+_NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQ
+_PLACE_BITS = S.SHIFT_LABEL - S.SHIFT_WAVE
+
+
+class _Entries(NamedTuple):
+    """The write tracking table. label: 1 + distance. place, number: of keys."""
+
+    time_ps: Int64
+    rank: Int64
+    label: Int64
+    place: Int64
+    number: Int64
+    kind: Int8
+    address: Int64
+    semaphore: Int64
+    amount: Int64
+
+
+def make_outside(system: GpuSystem, ways: WayTable, numbers: Int64, flag_line: Int32) -> Outside:
+    """What comes from replayed peers, and what stands for them; empty where all are simulated.
+
+    Raises
+    ------
+    InputError: more writes of an instant than can be ordered; a record that is not of the system.
+    """
+    places = system.model.num_cus * int(numbers[S.N_WAVES])
+    outside = system.outside
+    answers = _answers(outside, system, numbers) if isinstance(outside, Arrivals) else _no_answers(places)
+    entries = _entries(system, flag_line)
+    pairs = len(operand_pairs(system)[1])
+    pair = pairs + np.searchsorted(np.array(outside_ranks(system), np.int64), entries.rank)
+    key = np.int64(S.MESSAGE_CLASS) << S.SHIFT_CLASS | entries.place << S.SHIFT_WAVE
+    key = key | entries.number << S.SHIFT_SEQ | entries.rank
+    if numbers[S.N_BEGIN_AT] == S.AT_MEMORY:
+        key = key | entries.label << S.SHIFT_LABEL
+    order = np.lexsort((key, entries.label, entries.time_ps))
+    there_ps, home_ps = _inside_ps(system, PORT, CHANNEL), _inside_ps(system, CHANNEL, PORT)
+    is_replay = system.num_gpus < len(np.unique(system.gpu_of))
+    return Outside(
+        time_ps=entries.time_ps[order],
+        key=key[order],
+        pair=pair[order].astype(np.int32),
+        kind=entries.kind[order],
+        address=entries.address[order],
+        semaphore=entries.semaphore[order].astype(np.int32),
+        amount=entries.amount[order],
+        answer_ptr=answers[0],
+        answer_ps=answers[1],
+        answer_refused=answers[2],
+        issued=np.zeros(places if isinstance(outside, Arrivals) else 0, np.int64),
+        lanes_ps=np.array(ways.lanes_ps if is_replay else [], np.int64).reshape(-1),
+        there_ps=there_ps if is_replay else np.zeros(0, np.int64),
+        home_ps=home_ps if is_replay else np.zeros(0, np.int64),
+        memory_ps=_memory_ps(system.model),
+        log=np.zeros(S.LOG_WORDS * (FIRST_ROWS if system.record >= 0 else 0), np.int64),
+    )
+
+
+FIRST_ROWS = 1 << 12
+
+
+def _entries(system: GpuSystem, flag_line: Int32) -> _Entries:
+    outside = system.outside
+    here = int(system.ranks[0])
+    if outside is None:
+        none = np.zeros(0, np.int64)
+        return _Entries(none, none, none, none, none, none.astype(np.int8), none, none, none)
+    label_of = np.array([1 + system.distance(rank, here) for rank in range(system.num_ranks)], np.int64)
+    if isinstance(outside, PeerWrites):
+        return _lines_of_writes(outside, label_of, system, flag_line)
+    place = outside.place.astype(np.int64)
+    if place.max(initial=0) >= 1 << _PLACE_BITS:
+        place = np.unique(place, return_inverse=True)[1].astype(np.int64)
+    rank = outside.rank.astype(np.int64)
+    return _Entries(
+        time_ps=outside.time_ps,
+        rank=rank,
+        label=label_of[rank],
+        place=place,
+        number=outside.number.astype(np.int64),
+        kind=outside.kind,
+        address=outside.address,
+        semaphore=outside.semaphore.astype(np.int64),
+        amount=np.where(outside.kind == LOAD, 1, outside.amount),
+    )
+
+
+def _lines_of_writes(writes: PeerWrites, label_of: Int64, system: GpuSystem, flag_line: Int32) -> _Entries:
+    """Lines in the order of their instants; data in a line that has a flag changes it by 0, which wakes who sleeps."""
+    rank, line_bytes = writes.peer.astype(np.int64), system.model.line_bytes
+    order = np.lexsort(
+        (writes.size_bytes, writes.value, writes.semaphore, writes.address, label_of[rank], writes.time_ps)
+    )
+    is_flag = writes.semaphore[order] >= 0
+    address, size = writes.address[order], writes.size_bytes[order]
+    first, last = address // line_bytes, (address + np.maximum(size, 1) - 1) // line_bytes
+    count = np.where(is_flag, 1, last - first + 1)
+    total = int(count.sum())
+    if total >= 1 << (_NUMBER_BITS + _PLACE_BITS):
+        raise InputError(f"peers write {total} lines, the table has room for 2^{_NUMBER_BITS + _PLACE_BITS}")
+    of = np.repeat(np.arange(len(order)), count)
+    number = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
+    line_address = np.where(is_flag[of], address[of], (first[of] + number) * line_bytes)
+    semaphore = writes.semaphore[order][of].astype(np.int64)
+    watched = _watched(system, flag_line)
+    if watched:
+        lines, owner = np.array(sorted(watched)), np.array([watched[line] for line in sorted(watched)])
+        at = np.minimum(np.searchsorted(lines, line_address // line_bytes), len(lines) - 1)
+        hit = (lines[at] == line_address // line_bytes) & (semaphore < 0)
+        semaphore = np.where(hit, owner[at], semaphore)
+    running = np.arange(total)
+    return _Entries(
+        time_ps=writes.time_ps[order][of],
+        rank=rank[order][of],
+        label=label_of[rank[order][of]],
+        place=running >> _NUMBER_BITS,
+        number=running & ((1 << _NUMBER_BITS) - 1),
+        kind=np.where(is_flag[of], RELEASE, STORE).astype(np.int8),
+        address=line_address,
+        semaphore=semaphore,
+        amount=np.where(is_flag[of], writes.value[order][of], 0),
+    )
+
+
+def _watched(system: GpuSystem, flag_line: Int32) -> dict[int, int]:
+    """Lines of the target that have a flag that is waited for, and one such flag."""
+    program = system.program
+    if system.model.monitor is None:
+        return {}
+    semaphore = program.operand_semaphore.tolist()
+    kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
+    own = np.flatnonzero(kind == ACQUIRE).tolist()
+    line = (program.operand_address // system.model.line_bytes).tolist()
+    return {line[i]: semaphore[i] for i in own if flag_line[semaphore[i]] >= 0}
+
+
+def _answers(record: Arrivals, system: GpuSystem, numbers: Int64) -> tuple[Int64, Int64, Int8]:
+    """Where the answers of each place begin, when they come, and which were refused."""
+    each, waves = system.model.wavefronts_per_cu, int(numbers[S.N_WAVES])
+    cu, slot = np.divmod(record.answer_place.astype(np.int64), each)
+    places = system.model.num_cus * waves
+    if (slot >= waves).any() or (cu >= system.model.num_cus).any():
+        raise InputError("the record is of another program or model: it has answers for more wavefronts")
+    place = cu * waves + slot
+    order = np.lexsort((record.answer_number, place))
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=places))]).astype(np.int64)
+    number = np.arange(len(place)) - ptr[place[order]]
+    if (number != record.answer_number[order]).any():
+        raise InputError("the record is not whole: answers are missing")
+    return ptr, record.answer_ps[order].astype(np.int64), record.answer_refused[order].astype(np.int8)
+
+
+def _no_answers(places: int) -> tuple[Int64, Int64, Int8]:
+    return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8)
+
+
+def _inside_ps(system: GpuSystem, source: str, target: str) -> Int64:
+    """int64[paths * 2]: what the links of each path inside a GPU take, uncontended, with data and without."""
+    hops, ptr = system.layout.paths(source, target)
+    columns = service_columns(system)
+    each = np.stack([columns[:, 0] + columns[:, 2], columns[:, 1] + columns[:, 2]], axis=1)
+    before = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(each[hops], axis=0)])
+    return np.ascontiguousarray((before[ptr[1:]] - before[ptr[:-1]]).reshape(-1))
+
+
+def _memory_ps(model: GpuModel) -> Int64:
+    """int64[4]: of a line (with an L2: a hit) and a semaphore; of both past the L2."""
+    memory, l2 = model.memory, model.l2
+    sizes = (model.line_bytes, model.header_bytes)
+    past = [transfer_ps(size, memory.bytes_per_s) + memory.latency_ps for size in sizes]
+    near = past if l2 is None else [transfer_ps(size, l2.bytes_per_s) + l2.latency_ps for size in sizes]
+    return np.array([*near, *past], np.int64)

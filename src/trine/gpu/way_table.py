@@ -1,0 +1,205 @@
+"""Paths inside GPUs and ways between them as the arrays that the compiled loop reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trine.gpu._state import Int32, Int64, Ways
+from trine.gpu.fabric import Way
+from trine.gpu.layout import CHANNEL, CU, PORT
+from trine.gpu.system import GpuSystem
+from trine.model.gpuprogram import DMA
+from trine.model.outside import PeerWrites
+from trine.units import transfer_ps
+
+
+class Lanes:
+    """Numbers for lanes of links (and whole links, which transfers use), behind the resources of all GPUs."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.number: dict[tuple[int, int], int] = {}
+
+    def resource(self, link: int, lane: int) -> int:
+        return self.first + self.number.setdefault((link, lane), len(self.number))
+
+
+#: Kinds of paths inside a GPU, in the order in which the loop has them.
+PATHS = ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
+
+
+def make_ways(system: GpuSystem) -> tuple[Ways, Int32, WayTable]:
+    """Paths and ways; the pair of each operand, int32[operands], -1: the own GPU; and the table of the ways."""
+    paths = [system.layout.paths(*kind) for kind in PATHS]
+    begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
+    fabric = WayTable(system, Lanes(system.num_gpus * system.layout.num_resources))
+    pair_of, pairs = operand_pairs(system)
+    for gpu, peer, is_dma in pairs:
+        fabric.add_pair(int(system.ranks[gpu]), peer, is_dma)
+    for peer in outside_ranks(system):
+        fabric.add_pair(peer, int(system.ranks[0]), False)
+    route_way = [fabric.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
+    path_ptr = [ptr[:-1] + first for (_, ptr), first in zip(paths, begins, strict=False)]
+    made = Ways(
+        hops=np.concatenate([hops for hops, _ in paths]),
+        path=np.concatenate([*path_ptr, begins[-1:]]).astype(np.int32),
+        lane=np.array(fabric.rows, np.int64).reshape(-1),
+        pair_gpu=np.array(fabric.pair_gpu, np.int32),
+        pair_label=np.array(fabric.pair_label, np.int32),
+        pair_out=np.array(fabric.out_ptr, np.int32),
+        pair_back=np.array(fabric.back_ptr, np.int32),
+        pair_latency=np.array(fabric.pair_latency, np.int64),
+        way=np.array(fabric.ways(), np.int32).reshape(-1),
+        route_way=np.array(route_way, np.int32),
+    )
+    return made, pair_of, fabric
+
+
+class WayTable:
+    """Ways of pairs (the rank whose requests they are, the other rank) there and back, and of the routes of transfers.
+
+    Of a way, only what is simulated has rows: with replayed peers, of the target's requests the first lane; of those of
+    others the way there, and the first lane back. lanes_ps: (with data, without) of each way, what the rest of it takes
+    without contention.
+    """
+
+    def __init__(self, system: GpuSystem, lanes: Lanes) -> None:
+        self.system, self.lanes = system, lanes
+        self.rows: list[tuple[int, ...]] = []
+        self.service_ps: dict[int, tuple[int, int]] = {}
+        self.pair_gpu: list[int] = []
+        self.pair_label: list[int] = []
+        self.pair_latency: list[int] = []
+        self.out: list[tuple[int, int, int, int]] = []
+        self.back: list[tuple[int, int, int, int]] = []
+        self.routes: list[tuple[int, int, int, int]] = []
+        self._out_ps: list[tuple[int, int]] = []
+        self._back_ps: list[tuple[int, int]] = []
+        self.out_ptr, self._back_ptr = [0], [0]
+        table = system.fabric.cluster.link_table
+        is_gpu = np.zeros(len(system.fabric.cluster.devices), np.bool_)
+        is_gpu[list(system.fabric.group)] = True
+        self.leaves = is_gpu[table.source].tolist()
+        self.home, self.image = system.link_home.tolist(), system.link_image.tolist()
+
+    def add_pair(self, rank: int, peer: int, is_dma: bool) -> None:
+        """Ways of the requests of ``rank`` to ``peer``, of which at least one is simulated."""
+        system = self.system
+        find = system.fabric.dma_ways if is_dma else system.fabric.ways
+        is_away, is_foreign = int(system.gpu_of[peer]) < 0, int(system.gpu_of[rank]) < 0
+        self.pair_gpu.append(int(system.gpu_of[peer]))
+        self.pair_label.append(1 + system.distance(rank, peer))
+        for way in find(rank, peer):
+            self._add(self.out, self._out_ps, way, rank, peer, 1 if is_away else len(way.hops))
+        self.out_ptr.append(len(self.out))
+        for way in () if is_dma else find(peer, rank):
+            simulated = 0 if is_away else 1 if is_foreign else len(way.hops)
+            self._add(self.back, self._back_ps, way, rank, peer, simulated)
+        self._back_ptr.append(len(self.back))
+        self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
+
+    def _add(
+        self,
+        ways: list[tuple[int, int, int, int]],
+        rest_ps: list[tuple[int, int]],
+        way: Way,
+        requester: int,
+        peer: int,
+        simulated: int,
+    ) -> None:
+        """A way, of whose hops the first ``simulated`` are simulated."""
+        first = len(self.rows)
+        for hop in way.hops[:simulated]:
+            home = self.home[hop.link]
+            label = 1 + self.system.distance(requester, peer if home < 0 else home)
+            resource = self.lanes.resource(self.image[hop.link], hop.lane)
+            own = 0 if home == requester else label
+            self._cross(resource, hop.bytes_per_s, hop.after_ps, own, hop.link)
+        ways.append((first, len(self.rows), way.port_out, way.port_in))
+        rest = [(*self._services_ps(hop.bytes_per_s), hop.after_ps) for hop in way.hops[simulated:]]
+        rest_ps.append((sum(d + after for d, _, after in rest), sum(c + after for _, c, after in rest)))
+
+    @property
+    def lanes_ps(self) -> list[tuple[int, int]]:
+        return [*self._out_ps, *self._back_ps, *[(0, 0)] * len(self.routes)]
+
+    @property
+    def back_ptr(self) -> list[int]:
+        return [len(self.out) + at for at in self._back_ptr]
+
+    def _way(self, way: Way, requester: int, peer: int) -> tuple[int, int, int, int]:
+        first = len(self.rows)
+        for hop in way.hops:
+            home = self.home[hop.link]
+            label = 1 + self.system.distance(requester, peer if home < 0 else home)
+            resource = self.lanes.resource(self.image[hop.link], hop.lane)
+            own = 0 if home == requester else label
+            self._cross(resource, hop.bytes_per_s, hop.after_ps, own, hop.link)
+        return first, len(self.rows), way.port_out, way.port_in
+
+    def _services_ps(self, rate: int) -> tuple[int, int]:
+        """How long a message with data and one without take at ``rate``."""
+        if rate not in self.service_ps:
+            model = self.system.model
+            data_bytes, control_bytes = model.line_bytes + model.header_bytes, model.header_bytes
+            self.service_ps[rate] = transfer_ps(data_bytes, rate), transfer_ps(control_bytes, rate)
+        return self.service_ps[rate]
+
+    def _cross(self, resource: int, rate: int, after_ps: int, label: int, link: int) -> None:
+        services_ps = self._services_ps(rate)
+        self.rows.append((resource, *services_ps, after_ps, rate, label, int(self.leaves[link]), 0))
+
+    def add_route(self, route: int) -> int:
+        """The way of a route of the task graph, as a number behind all ways of pairs."""
+        graph, first = self.system.graph, len(self.rows)
+        assert graph.link_latency_ps is not None
+        for link in graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist():
+            rate = int(graph.link_bytes_per_s[link])
+            resource = self.lanes.resource(self.image[link], 0)
+            self._cross(resource, rate, int(graph.link_latency_ps[link]), 0, link)
+        self.routes.append((first, len(self.rows), 0, 0))
+        return len(self.out) + len(self.back) + len(self.routes) - 1
+
+    def ways(self) -> list[tuple[int, int, int, int]]:
+        return [*self.out, *self.back, *self.routes]
+
+
+def outside_ranks(system: GpuSystem) -> list[int]:
+    """The replayed ranks that send something, in order."""
+    outside = system.outside
+    if outside is None:
+        return []
+    found: list[int] = np.unique(outside.peer if isinstance(outside, PeerWrites) else outside.rank).tolist()
+    return found
+
+
+def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
+    """The simulated GPU and the operation of each operand: int32[operands], int64[operands]."""
+    program = system.program
+    workgroup_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
+    op_kernel = np.repeat(workgroup_kernel, np.diff(program.workgroup_ptr))
+    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    return program.kernel_rank[op_kernel[operand_op]], operand_op
+
+
+def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]]:
+    """The pair of each operand (-1: the own GPU), and what the pairs are: (simulated GPU, rank, whether for dma)."""
+    program = system.program
+    gpu, op = operand_gpus(system)
+    peer = system.operand_peer.astype(np.int64)
+    is_dma = (program.op_kind[op] == DMA).astype(np.int64)
+    key = (gpu * np.int64(system.num_ranks) + peer) * 2 + is_dma
+    foreign = peer != system.ranks[gpu]
+    found, inverse = np.unique(key[foreign], return_inverse=True)
+    pair = np.full(len(gpu), -1, np.int32)
+    pair[foreign] = inverse
+    rest = found // 2
+    columns = (rest // system.num_ranks, rest % system.num_ranks, found % 2 == 1)
+    return pair, list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def lane_columns(lanes: Lanes) -> tuple[Sequence[int], Sequence[int]]:
+    """The link and the number of each lane, in the order of their resources."""
+    return [link for link, _ in lanes.number], [lane for _, lane in lanes.number]

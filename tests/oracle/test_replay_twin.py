@@ -1,0 +1,154 @@
+"""Is the compiled replay level equal to its plain-Python twin, in everything that is recorded?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu_cases import NS, Programmer, assert_same, case, read, small_model
+from gpu_random import random_case
+from gpu_relative import relative_case
+from gpu_replay import (
+    alone,
+    assert_same_arrivals,
+    assert_same_target,
+    by_instant,
+    leads_through,
+    recorded,
+    replayed,
+    run,
+    writes,
+)
+
+from trine.errors import DeadlockError, InputError
+from trine.gpu import compiled
+from trine.gpu.folding import fold_system
+from trine.gpu.run import kernel_tasks
+from trine.gpu.system import unfolded
+from trine.model.gpumodel import Monitor
+from trine.model.gpuprogram import DMA, READ_FLAGGED
+from trine.model.outside import IDEAL, MODELLED, RELEASE, STORE
+
+WITHOUT = (DMA, "transfers")
+
+
+def both(system, **how):
+    """The twin's outcome, which is the compiled one."""
+    slow = run(system, "reference", **how)
+    fast = run(system, "compiled", **how)
+    assert_same(fast, slow)
+    if slow.arrivals is not None:
+        assert_same_arrivals(fast.arrivals, slow.arrivals)
+    return slow
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_random_programs_with_monitors(first):
+    """All ranks simulated, copy engines and transfers too."""
+    for seed in range(first, first + 10):
+        both(random_case(seed, size=5, monitored=True).system())
+
+
+@pytest.mark.parametrize("monitored", [False, True], ids=["as it comes", "mwait"])
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_records_and_what_is_replayed_from_them(first, monitored):
+    for seed in range(first, first + 10):
+        system = random_case(seed, size=3, without=WITHOUT, monitored=monitored).system()
+        rank = seed % system.num_ranks
+        full = both(replace(system, record=rank))
+        if system.num_ranks > 1 and by_instant(system) and not leads_through(system, rank):
+            assert_same_target(full, system, rank, both(replayed(system, rank, full.arrivals, record=True)))
+
+
+@pytest.mark.parametrize("first", range(0, 20, 10))
+def test_records_of_folded_runs(first):
+    for seed in range(first, first + 10):
+        made = relative_case(seed, size=3, without=(*WITHOUT, "kernels"))
+        kernels = np.arange(made.program.num_kernels, dtype=np.int32)
+        whole = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program), kernels)
+        folded, _ = fold_system(whole)
+        if folded is not None:
+            both(replace(folded, record=seed % folded.num_gpus))
+
+
+def scheduled(arrivals, rng, fabric):
+    """What a record says that peers wrote, at other times: some together, some before anybody waits."""
+    stores = np.flatnonzero(np.isin(arrivals.kind, (STORE, RELEASE)))
+    end_ps = int(arrivals.time_ps.max(initial=0)) * 2 + 1
+    few = rng.integers(0, end_ps, 4)
+    times = np.where(rng.random(len(stores)) < 0.5, rng.choice(few, len(stores)), rng.integers(0, end_ps, len(stores)))
+    rows = []
+    for i, time_ps in zip(stores.tolist(), times.tolist(), strict=True):
+        peer, address, semaphore = int(arrivals.rank[i]), int(arrivals.address[i]), int(arrivals.semaphore[i])
+        size_bytes = int(rng.choice([1, 130, 700])) if semaphore < 0 else 4
+        rows.append((peer, address, size_bytes, semaphore, int(arrivals.amount[i]), time_ps))
+    return writes(*rows, fabric=fabric)
+
+
+@pytest.mark.parametrize("monitored", [False, True], ids=["as it comes", "mwait"])
+@pytest.mark.parametrize("fabric", [IDEAL, MODELLED])
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_random_schedules_of_writes(first, fabric, monitored):
+    for seed in range(first, first + 20):
+        rng = np.random.default_rng([seed, 3])
+        system = random_case(seed, size=4, without=WITHOUT, monitored=monitored).system()
+        rank = seed % system.num_ranks
+        if system.num_ranks == 1 or leads_through(system, rank):
+            continue
+        record = recorded(system, rank).arrivals
+        one = replayed(system, rank, scheduled(record, rng, fabric), record=fabric == MODELLED)
+        if ((one.program.operand_role == READ_FLAGGED) & (one.program.operand_rank < 0)).any():
+            continue
+        outcome = both(one)
+        assert outcome.finished
+        both(one, until_ps=outcome.gpu.end_ps // 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_looking_at_the_clock_and_growing_change_nothing(seed, monkeypatch):
+    monkeypatch.setattr(compiled, "BUDGET", 7)
+    monkeypatch.setattr(compiled, "FIRST_REQUESTS", 4)
+    system = random_case(seed, size=4, without=WITHOUT, monitored=True).system()
+    if by_instant(system) and not leads_through(system, 0):
+        full = both(replace(system, record=0))
+        both(replayed(system, 0, full.arrivals))
+
+
+def stuck(capacity, poll_ps):
+    programmer = Programmer(2, 4)
+    programmer.kernel(0, 2, 3)
+    for group in range(3):
+        programmer.acquire(0, group, 2, address=512 * group, group=group).barrier(group=group)
+    monitor = None if capacity is None else Monitor(capacity=capacity, wakeup_ps=37 * NS)
+    return programmer.build(), small_model(poll_ps=poll_ps, monitor=monitor)
+
+
+@pytest.mark.parametrize(("capacity", "poll_ps"), [(None, None), (None, 90 * NS), (0, 90 * NS), (1, 90 * NS), (9, 9)])
+def test_who_waits_for_ever_is_named_alike(capacity, poll_ps):
+    """Others come: too little, to another line, and enough for one of three."""
+    program, model = stuck(capacity, poll_ps)
+    outside = writes((1, 0, 4, 0, 1, 9_000_000), (1, 1024, 4, 2, 2, 9_500_000), (1, 2048, 4, 3, 1, 12_000_000))
+    texts = []
+    for engine in ("reference", "compiled"):
+        with pytest.raises(DeadlockError) as error:
+            alone(program, model, outside, engine)
+        texts.append(str(error.value))
+        outcome = alone(program, model, outside, engine, {"stop_when_stuck": True})
+        assert not outcome.finished
+        texts.append(str(outcome.gpu.op_start_ps.tolist() + outcome.gpu.op_end_ps.tolist()))
+    assert texts[:2] == texts[2:]
+    assert "semaphore 0 of rank 0, which has 1 and needs 2" in texts[0]
+
+
+def test_records_of_other_programs_are_refused_alike():
+    programmer = Programmer(2, 1)
+    programmer.kernel(0, 1, 1)
+    system = case(programmer.load(2, read(1)).build()).system()
+    record = recorded(system, 0).arrivals
+    few = {name: getattr(record, name)[:1] for name in ("answer_place", "answer_number", "answer_ps", "answer_refused")}
+    for wrong in (replace(record, **few), replace(record, answer_ps=np.array([5, 6], np.int64))):
+        texts = []
+        for engine in ("reference", "compiled"):
+            with pytest.raises(InputError) as error:
+                run(replayed(system, 0, wrong), engine)
+            texts.append(str(error.value))
+        assert texts[0] == texts[1]
