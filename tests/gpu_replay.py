@@ -11,7 +11,7 @@ from trine.model.gpumodel import FAIR
 from trine.model.outside import IDEAL, PeerWrites
 from trine.model.taskgraph import COMPUTE
 
-ENGINES = ("reference",)
+ENGINES = ("reference", "compiled")
 KINDS_ALONE = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu"), ("op_start_ps", "op_end_ps")
 OF_GPU = (
     "state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires", "releases",

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from trine.gpu.check_model import MAX_SLEEPERS
 from trine.model.gpumodel import L2, GpuModel, MemorySystem, Monitor, Noc, Ports
 from trine.spec import Bandwidth, Duration, Size, Spec
 from trine.units import parse_cycle, parse_time
 
 #: More of anything is taken for a mistake.
 MAX_COUNT = 1 << 14
-MAX_SLEEPERS = 1 << 28
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Cycle = Annotated[int, BeforeValidator(lambda value: parse_cycle(value))]

@@ -20,7 +20,8 @@ SYNCS = (SPIN, MWAIT, SLEEP)
 
 #: The longest s_sleep: 127 x 64 cycles (AMD CDNA 3 ISA reference guide, S_SLEEP).
 SLEEP_CYCLES = 127 * 64
-#: From a write to the next request of the wavefront that it wakes. Assumed: a monitor is in no GPU on the market.
+#: From a write to the next request of the wavefront that it wakes: once there and back through a crossbar. Assumed: a
+#: monitor is in no GPU on the market.
 WAKEUP_PS = 100_000
 
 _GIVEN = "given as an option"

@@ -27,6 +27,18 @@ def check_recordable(system: GpuSystem, target: int) -> None:
     check_replayable_model(system, "record")
 
 
+def recorded_gpu(system: GpuSystem, target: int) -> int:
+    """The simulated GPU that is rank ``target`` itself: of one that stands for it, the record would be of that."""
+    gpu = int(system.gpu_of[target])
+    if system.ranks[gpu] != target:
+        raise InputError(
+            f"rank {target} is folded: rank {system.ranks[gpu]}, which behaves alike, is simulated; record that one, or "
+            "do not fold",
+            field="record",
+        )
+    return gpu
+
+
 def check_replayable_model(system: GpuSystem, field: str) -> None:
     """With fair ports and no latency what comes at an instant depends on more than a record has."""
     if system.model.ports.arbitration == FAIR and system.model.ports.latency_ps == 0:

@@ -130,7 +130,7 @@ class Reference:
             engine="reference",
             network="loadstore",
         )
-        return GpuOutcome(records, self._gpu_records(), finished, self.recorder.arrivals())
+        return GpuOutcome(records, self._gpu_records(), finished, self.recorder.arrivals() if finished else None)
 
     def _release(self, operand: Operand) -> None:
         self.messages.memories[operand.rank].release(operand.semaphore, 1, operand.address)

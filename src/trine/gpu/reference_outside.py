@@ -185,7 +185,7 @@ class Recorder:
                     NAMED[request.kind],
                     request.address,
                     request.semaphore,
-                    request.amount,
+                    request.amount if request.semaphore >= 0 else 0,
                 )
             )
 

@@ -124,7 +124,7 @@ def target_system(
     if not own.num_kernels and graph is None:
         raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")
     if graph is None:
-        graph, task_kernel = kernel_tasks(own), np.arange(own.num_kernels, dtype=np.int32)
+        graph, task_kernel = kernel_tasks(_as_rank(own, target, program)), np.arange(own.num_kernels, dtype=np.int32)
     elif task_kernel is None:
         raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
     else:
@@ -147,7 +147,7 @@ def target_system(
         task_kernel=task_kernel,
         outside=outside,
     )
-    check_tasks(replace(system, program=replace(own, kernel_rank=np.full(own.num_kernels, target, np.int32))))
+    check_tasks(replace(system, program=_as_rank(own, target, program)))
     _check_replayable(system, target)
     return system
 
@@ -178,6 +178,12 @@ def of_rank(program: GpuProgram, rank: int) -> GpuProgram:
         semaphores=program.semaphores[rank : rank + 1],
         kernel_names=tuple(program.kernel_names[i] for i in kernels.tolist()) if program.kernel_names else (),
     )
+
+
+def _as_rank(own: GpuProgram, target: int, program: GpuProgram) -> GpuProgram:
+    """The kernels of GPU 0 as those of its rank, whose tasks the graph has."""
+    kernel_rank = np.full(own.num_kernels, target, np.int32)
+    return replace(own, kernel_rank=kernel_rank, num_ranks=program.num_ranks)
 
 
 def _operand_peers(program: GpuProgram, rank: int) -> Int32:

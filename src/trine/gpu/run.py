@@ -12,11 +12,12 @@ from trine._jit import without_collector
 from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
-from trine.gpu._state import MAX_RANKS
+from trine.gpu._state import MAX_RANKS, MAX_WAVES
 from trine.gpu.check_model import check_numbers
 from trine.gpu.outcome import GpuOutcome
-from trine.gpu.recordable import check_recordable
+from trine.gpu.recordable import check_recordable, recorded_gpu
 from trine.gpu.system import GpuSystem, unfolded
+from trine.gpu.tables import places_of
 from trine.gpu.validate import validate_program
 from trine.model.builder import no_labels
 from trine.model.gpumodel import GpuModel
@@ -99,7 +100,8 @@ def run_gpus(
     verify: run both ways and compare everything; InputError where they differ or nothing folds.
     engine: ``compiled``, or ``reference``, its plain-Python twin.
     progress: called a few times a second with (requests issued, requests in all, now in ps). until_ps: stop then.
-    record: a rank; everything that comes to its I/O ports is recorded (``GpuRun.arrivals``), to be replayed.
+    record: a rank; everything that comes to its I/O ports is recorded (``GpuRun.arrivals``), to be replayed. Where it
+        is folded, it must be one that is simulated: the first of those that behave alike.
 
     Raises
     ------
@@ -131,7 +133,7 @@ def run_gpus(
     system = whole if folded is None else folded
     if record is not None:
         check_recordable(whole, record)
-        system = replace(system, record=int(system.gpu_of[record]))
+        system = replace(system, record=recorded_gpu(system, record))
     outcome = simulate_system(system, engine, progress, on_compile, until_ps)
     if verify:
         other = simulate_system(whole, engine, progress, on_compile, until_ps)
@@ -224,6 +226,9 @@ def check_arguments(
 
 def check_tasks(system: GpuSystem) -> None:
     """Each kernel is carried by one compute task; transfers need links with latencies, and links of their own."""
+    places = system.model.num_cus * places_of(system)
+    if places > MAX_WAVES:
+        raise InputError(f"{system.model.name!r} would run {places} wavefronts at a time, of at most {MAX_WAVES}")
     carried = system.task_kernel[system.task_kernel >= 0]
     if len(system.task_kernel) != system.graph.num_tasks:
         raise InputError(f"must have {system.graph.num_tasks} entries", field="task_kernel")
