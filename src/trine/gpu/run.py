@@ -165,6 +165,9 @@ def simulate_system(
     stop_when_stuck: bool = False,
 ) -> GpuOutcome:
     """Run a system that has been checked."""
+    places = system.model.num_cus * places_of(system)
+    if places > MAX_WAVES:
+        raise InputError(f"{system.model.name!r} would run {places} wavefronts at a time, of at most {MAX_WAVES}")
     if engine == "reference":
         from trine.gpu.reference import simulate as twin
 
@@ -226,9 +229,6 @@ def check_arguments(
 
 def check_tasks(system: GpuSystem) -> None:
     """Each kernel is carried by one compute task; transfers need links with latencies, and links of their own."""
-    places = system.model.num_cus * places_of(system)
-    if places > MAX_WAVES:
-        raise InputError(f"{system.model.name!r} would run {places} wavefronts at a time, of at most {MAX_WAVES}")
     carried = system.task_kernel[system.task_kernel >= 0]
     if len(system.task_kernel) != system.graph.num_tasks:
         raise InputError(f"must have {system.graph.num_tasks} entries", field="task_kernel")
