@@ -187,3 +187,18 @@ def test_names_of_plans_do_not_shift_columns() -> None:
     done = invoke("collective", "all_reduce", "--size", "64K", *MACHINE, "--fidelity", "loadstore", "--algorithm", plan)
     head, row = (line for line in done.stdout.splitlines() if "decides" in line or " 65536 " in line)
     assert head.index("protocol") == row.index("simple")
+
+
+@pytest.mark.parametrize(
+    ("name", "members"), [("get", ("twoshot-get", "oneshot-get")), ("put", ("twoshot-put", "oneshot"))]
+)
+def test_get_and_put_of_an_all_reduce_are_the_faster_of_two(name: str, members: tuple[str, str]) -> None:
+    cluster = trine.load_cluster("dgx-h100", gpus=4)
+    times = [
+        loadstore_collective(
+            "all_reduce", [1 << 14], cluster, options=LoadStoreOptions(algorithm=one, workgroups=4)
+        ).to_json()["rows"][0]["time_us"]
+        for one in (name, *members)
+    ]
+    assert times[0] == min(times[1:])
+    assert times[1] != times[2]

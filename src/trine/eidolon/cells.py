@@ -78,6 +78,8 @@ def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
     """
     if isinstance(cells, np.ndarray):
         return _scaled(name, cells, factor)
+    if (name != "time" or factor is not None) and all(map(_is_short_number, cells)):
+        return _scaled(name, np.array([int(cell) for cell in cells], np.int64), factor)  # type: ignore[call-overload]
     known: dict[str, int] = {}
     numbers = []
     for row, cell in enumerate(cells):
@@ -88,6 +90,13 @@ def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
                 known[cell] = number
         numbers.append(number)
     return np.array(numbers, np.int64)
+
+
+def _is_short_number(cell: object) -> bool:
+    """Whether it is a whole number within int64 and nothing else: most are."""
+    if type(cell) is str:
+        return len(cell) < 19 and cell.isdecimal()
+    return type(cell) is int and -(10**18) < cell < 10**18
 
 
 def _scaled(name: str, cells: npt.NDArray[Any], factor: int | None) -> Int64:

@@ -90,9 +90,8 @@ def save_writes(path: str | os.PathLike[str], table: WriteTable) -> None:
                 writer.writerow(rows)
                 writer.writerows(zip(*rows.values(), strict=True))
             else:
-                json.dump(
-                    {"writes": [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]}, stream
-                )
+                writes = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+                stream.write(json.dumps({"writes": writes}))
     except OSError as error:
         raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
 
@@ -220,16 +219,8 @@ def _pyarrow() -> tuple[Any, Any]:
 def _addresses(cells: Cells, file: str, lines: Sequence[int]) -> Any:
     if isinstance(cells, np.ndarray):
         return cells
-    texts = []
     for line, cell in zip(lines, cells, strict=True):
-        if isinstance(cell, int) and not isinstance(cell, bool) and cell >= 0:
-            texts.append(str(cell))
-        elif isinstance(cell, str):
-            texts.append(cell)
-        else:
-            raise SpecError(
-                f"must be a number, 'buffer+0x40' or 'sem 3', got {str(cell)[:80]!r}",
-                file=f"{file}:{line}",
-                field="address",
-            )
-    return texts
+        if type(cell) is not str and (type(cell) is not int or cell < 0):
+            problem = f"must be a number, 'buffer+0x40' or 'sem 3', got {str(cell)[:80]!r}"
+            raise SpecError(problem, file=f"{file}:{line}", field="address")
+    return [str(cell) for cell in cells]

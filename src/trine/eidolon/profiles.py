@@ -18,7 +18,6 @@ from trine.errors import InputError, UnitError, nearest
 from trine.units import parse_bytes
 
 _KEYS = ("peer", "address", "bytes", "value")
-MAX_NOTES = 8
 
 
 class ProfileWrites(NamedTuple):

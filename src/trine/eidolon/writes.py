@@ -58,7 +58,7 @@ class WriteTable:
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
         self._files: list[str] = []
-        self._pending: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self._pending: list[tuple[int, ...]] = []
         self._chunks: list[WriteColumns] = []
         self._count = 0
 
@@ -100,15 +100,13 @@ class WriteTable:
             value = int.from_bytes(data, "little") if len(data) <= 8 else 0
         elif size_bytes is None:
             raise InputError("is missing: give size_bytes, or data", file=where, field="size_bytes")
-        base, place = self._address(address, where)
-        row = (peer, base, place, size_bytes, 0 if value is None else value, time_ps)
-        for (field, least, most), number in zip(_LIMITS, (row[0], *row[2:]), strict=True):
-            if not _is_whole(number):
-                raise InputError(f"must be a whole number, got {_short(number)}", file=where, field=field)
-            if not least <= number <= most:
-                raise InputError(_outside(field, int(number), least, most), file=where, field=field)
+        base, place = (MEMORY, address) if type(address) is int else self._address(address, where)
+        numbers = (peer, place, size_bytes, 0 if value is None else value, time_ps)
+        for (field, least, most), number in zip(_LIMITS, numbers):  # noqa: B905  # strict costs 1 us a write
+            if type(number) not in _WHOLE or not least <= number <= most:
+                raise _fault(field, number, least, most, where)
         self._grow(1)
-        self._pending.append((*row, -1, self._count - 1))
+        self._pending.append((*numbers, base, self._count - 1))
 
     def register_writes(
         self,
@@ -149,8 +147,9 @@ class WriteTable:
     def columns(self) -> WriteColumns:
         """All writes, in no order that means anything."""
         if self._pending:
-            rows = np.array(self._pending, np.int64)
-            self._chunks.append(WriteColumns(*(rows[:, i].astype(t) for i, t in enumerate(_TYPES))))
+            peer, place, size, value, time_ps, base, line = np.array(self._pending, np.int64).T
+            rows = (peer, base, place, size, value, time_ps, np.full(len(peer), -1), line)
+            self._chunks.append(WriteColumns(*(row.astype(t) for row, t in zip(rows, _TYPES, strict=True))))
             self._pending = []
         if len(self._chunks) != 1:
             empty = [np.zeros(0, t) for t in _TYPES]
@@ -200,9 +199,10 @@ class WriteTable:
         if isinstance(address, str) or (isinstance(address, Sequence) and any(isinstance(one, str) for one in address)):
             texts: Sequence[object] = [address] if isinstance(address, str) else address
             known: dict[object, tuple[int, int]] = {}
+            named = range(self._count, self._count + len(texts)) if lines is None else np.asarray(lines)
             for row, text in enumerate(texts):
                 if text not in known:
-                    line = self._count + row if lines is None else int(np.asarray(lines)[row])
+                    line = int(named[row])
                     where = f"write {line}" if file is None else f"{file}:{line}"
                     known[text] = self._address(text, where)
             pairs = np.array([known[text] for text in texts], np.int64)
@@ -218,6 +218,7 @@ class WriteTable:
             raise InputError(_outside(field, int(array[row]), *limits), file=where, field=field)
 
 
+_WHOLE = frozenset({int, *(np.dtype(code).type for code in np.typecodes["AllInteger"])})
 _LIMITS = (
     ("peer", 0, MAX_RANK),
     ("address", 0, MAX_ADDRESS),
@@ -271,8 +272,10 @@ def _whole(field: str, values: npt.ArrayLike) -> Int64:
     return array.astype(np.int64)
 
 
-def _is_whole(number: object) -> bool:
-    return type(number) is int or isinstance(number, np.integer)
+def _fault(field: str, number: object, least: int, most: int, where: str) -> InputError:
+    if isinstance(number, int | np.integer) and not isinstance(number, bool):
+        return InputError(_outside(field, int(number), least, most), file=where, field=field)
+    return InputError(f"must be a whole number, got {_short(number)}", file=where, field=field)
 
 
 def _short(value: object) -> str:

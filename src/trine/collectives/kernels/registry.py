@@ -48,6 +48,13 @@ READING = frozenset(
 )
 
 
+#: Names of several programs, of which the fastest is meant; the one that is never hopeless first.
+FAMILIES = {
+    ("all_reduce", "get"): ("twoshot-get", "oneshot-get"),
+    ("all_reduce", "put"): ("twoshot-put", "oneshot"),
+}
+
+
 def known_ops() -> tuple[str, ...]:
     """The collectives that can be built as a GPU program."""
     return tuple(dict.fromkeys(name.partition("/")[0] for name in KERNELS.names()))
@@ -58,8 +65,13 @@ def known_kernels(op: str) -> tuple[str, ...]:
     return tuple(name.partition("/")[2] for name in KERNELS.names() if name.partition("/")[0] == op)
 
 
+def has_kernel(op: str, algorithm: str) -> bool:
+    """Whether ``algorithm`` names a program of the collective, or several (FAMILIES)."""
+    return algorithm in known_kernels(op) or (op, algorithm) in FAMILIES
+
+
 def kernel_name(op: str, algorithm: str) -> str:
-    """``op/algorithm``.
+    """``op/algorithm``; of a name of several programs, the first.
 
     Raises
     ------
@@ -68,6 +80,7 @@ def kernel_name(op: str, algorithm: str) -> str:
     known = known_kernels(op)
     if not known:
         raise InputError(f"no GPU program for collective {op!r}{nearest(op, known_ops())}", field="op")
+    algorithm = FAMILIES.get((op, algorithm), (algorithm,))[0]
     if algorithm not in known:
         raise InputError(f"{op} has no GPU program {algorithm!r}{nearest(algorithm, known)}", field="algorithm")
     return f"{op}/{algorithm}"

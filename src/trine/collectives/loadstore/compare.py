@@ -8,7 +8,7 @@ from typing import Any
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.ask import CollectiveAnswer, collective
-from trine.collectives.kernels.registry import known_kernels
+from trine.collectives.kernels.registry import has_kernel
 from trine.collectives.loadstore.idealised import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS, split
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
@@ -160,7 +160,7 @@ def compare_fidelity(
 
 def shared_algorithm(op: str, algorithm: str) -> str:
     """What the operator level is asked for beside the load-store level's ``algorithm``: the same, if it has it."""
-    named = algorithm in known_algorithms(op) or algorithm not in known_kernels(op)
+    named = algorithm in known_algorithms(op) or not has_kernel(op, algorithm)
     return algorithm if named else AUTO
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.kernels.registry import known_kernels
+from trine.collectives.kernels.registry import has_kernel, known_kernels
 from trine.collectives.library.conventions import bus_factor
 from trine.collectives.library.steps import StepCosts
 from trine.collectives.loadstore.cache import DurationCache, user_folder
@@ -140,7 +140,7 @@ class LoadStoreCosts(StepCosts):
             return "there is no GPU program for it"
         if algorithm not in _PROGRAM or _PROGRAM[algorithm] not in (None, *known):
             return f"there is no GPU program for the algorithm {algorithm!r}"
-        if algorithm is None and self.options.algorithm not in ("auto", *known):
+        if algorithm is None and self.options.algorithm != "auto" and not has_kernel(kind, self.options.algorithm):
             return f"there is no GPU program {self.options.algorithm!r} for it"
         if not self.durations.are_joined(ranks):
             return f"no scale-up links join all of a group of {len(ranks)}, and loads and stores cross no others"

@@ -11,7 +11,7 @@ import numpy as np
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import automatic, build_kernel
 from trine.collectives.kernels.options import KernelOptions
-from trine.collectives.kernels.registry import kernel_name
+from trine.collectives.kernels.registry import FAMILIES, kernel_name
 from trine.collectives.loadstore.options import WAVEFRONTS, WORKGROUPS, LoadStoreOptions
 from trine.errors import InputError
 from trine.model.collective import AUTO
@@ -41,7 +41,7 @@ class Programs:
         if self.plan is not None:
             return (Path(self.options.algorithm).name,)
         if self.options.algorithm != AUTO:
-            return (self.options.algorithm,)
+            return FAMILIES.get((self.op, self.options.algorithm), (self.options.algorithm,))
         if self.op == "all_reduce":
             return ("twoshot" if self.options.wire_protocol == "simple" else "twoshot-put", ONESHOT)
         return (automatic(self._kernel_options(size_bytes)),)
