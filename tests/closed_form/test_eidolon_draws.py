@@ -24,7 +24,8 @@ def quantile(times, share):
 
 def test_uniform():
     times = times_of("uniform(5us, 15 us)")
-    assert times.min() >= 5 * US and times.max() < 15 * US
+    assert times.min() >= 5 * US
+    assert times.max() < 15 * US
     assert times.mean() / US == pytest.approx(10, rel=0.003)
     assert times.std() / US == pytest.approx(10 / math.sqrt(12), rel=0.01)
 
@@ -91,17 +92,19 @@ def test_the_order_of_flags_does_not_matter():
     turned = {name: value[::-1] if isinstance(value, np.ndarray) else value for name, value in given.items()}
     a = draw_writes(**given, distribution=uniform, seed=3).columns
     b = draw_writes(**turned, distribution=uniform, seed=3).columns
-    assert (a.time_ps == b.time_ps[::-1]).all() and (a.address == b.address[::-1]).all()
+    assert (a.time_ps == b.time_ps[::-1]).all()
+    assert (a.address == b.address[::-1]).all()
 
 
 def test_together_base_and_straggler():
     columns = draw_writes(
-        **flags([0, 1], 3), distribution=parse_distribution("uniform(1 us, 2 us)"), seed=3, together=True, base_ps=10 * US,
-        offset_ps={1: 100 * US},
+        **flags([0, 1], 3), distribution=parse_distribution("uniform(1 us, 2 us)"), seed=3, together=True,
+        base_ps=10 * US, offset_ps={1: 100 * US},
     ).columns  # fmt: skip
     first, second = columns.time_ps[:3], columns.time_ps[3:]
     assert len(set(first.tolist())) == len(set(second.tolist())) == 1
-    assert 11 * US <= first[0] < 12 * US and 111 * US <= second[0] < 112 * US
+    assert 11 * US <= first[0] < 12 * US
+    assert 111 * US <= second[0] < 112 * US
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_lines_of_data_land_at_the_memory(engine):
     outcome = alone(nothing(), MODEL, table, engine)
     assert [channel(outcome, c) for c in (0, 1)] == [2 + 16, 1 + 16]
     assert [channel(outcome, c, "resource_busy_ps") for c in (0, 1)] == [18 * 3200, 17 * 3200]
-    assert outcome.gpu.lane_link.size == 0, "nothing is acknowledged"
+    assert (outcome.gpu.lane_data + outcome.gpu.lane_control).sum() == 0, "nothing is acknowledged"
     assert outcome.gpu.resource_data.sum() == 35, "no link of the NoC is crossed"
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gpu_cases import NS, Programmer, assert_same, case, read, small_model
-from gpu_random import random_case
+from gpu_random import FLAGS, random_case
 from gpu_relative import relative_case
 from gpu_replay import (
     alone,
@@ -82,6 +82,8 @@ def scheduled(arrivals, rng, fabric):
     rows = []
     for i, time_ps in zip(stores.tolist(), times.tolist(), strict=True):
         peer, address, semaphore = int(arrivals.rank[i]), int(arrivals.address[i]), int(arrivals.semaphore[i])
+        if semaphore >= 0 and arrivals.kind[i] == STORE:
+            address = 3 * FLAGS + semaphore * 128  # the flag of a line comes without it: not where data is stored
         size_bytes = int(rng.choice([1, 130, 700])) if semaphore < 0 else 4
         rows.append((peer, address, size_bytes, semaphore, int(arrivals.amount[i]), time_ps))
     return writes(*rows, fabric=fabric)

@@ -13,6 +13,7 @@ from trine.eidolon.arrivals import load_arrivals, save_arrivals
 from trine.eidolon.derived import symmetric_arrivals
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model
+from trine.gpu.replayed import run_target
 from trine.gpu.run import run_gpus
 from trine.model.outside import Arrivals
 
@@ -31,7 +32,8 @@ def test_symmetric_peers_are_those_of_a_run_of_all(ranks, tmp_path):
     program, (cluster, group, model) = built(ranks), machine(ranks)
     found = symmetric_arrivals(program, cluster, group, model)
     expected = run_gpus(program, cluster, group, model, fold="off", record=found.target).arrivals
-    assert len(found.time_ps) and len(found.answer_ps)
+    assert len(found.time_ps)
+    assert len(found.answer_ps)
     save_arrivals(tmp_path / "record.npz", found)
     again = load_arrivals(tmp_path / "record.npz")
     for field in fields(Arrivals):
@@ -39,10 +41,30 @@ def test_symmetric_peers_are_those_of_a_run_of_all(ranks, tmp_path):
         assert np.array_equal(getattr(again, field.name), getattr(expected, field.name)), field.name
 
 
+@pytest.mark.parametrize("target", [0, 3])
+def test_a_target_among_symmetric_peers_has_the_times_of_a_run_of_all(target):
+    program, (cluster, group, model) = built(4), machine(4)
+    found = symmetric_arrivals(program, cluster, group, model, target)
+    alone = run_target(program, cluster, group, model, target=found.target, outside=found)
+    whole = run_gpus(program, cluster, group, model, fold="off")
+    mine = np.flatnonzero(program.kernel_rank == target)  # all ranks are alike
+    groups = np.concatenate([np.arange(*program.kernel_ptr[kernel : kernel + 2]) for kernel in mine])
+    assert np.array_equal(alone.gpu.workgroup_start_ps, whole.gpu.workgroup_start_ps[groups])
+    assert np.array_equal(alone.gpu.workgroup_end_ps, whole.gpu.workgroup_end_ps[groups])
+    assert alone.gpu.loads[0] == whole.gpu.loads[target]
+    assert alone.gpu.polls[0] == whole.gpu.polls[target]
+
+
+def test_an_unknown_target_is_refused():
+    cluster, group, model = machine(2)
+    with pytest.raises(InputError, match="target: there is no rank 2: the program has 0 to 1"):
+        symmetric_arrivals(built(2), cluster, group, model, 2)
+
+
 def test_what_is_not_symmetric_is_refused():
     cluster = build_topology("tree:2", "50 GB/s", "300 ns", 3)
     model = load_gpu_model("eidola")
-    with pytest.raises(InputError, match="the ranks of 'gemv-allreduce.* are not symmetric: .*; record a run of all"):
+    with pytest.raises(InputError, match=r"the ranks of 'gemv-allreduce.* are not symmetric: .*; record a run of all"):
         symmetric_arrivals(built(3), cluster, list(cluster.gpus), model)
 
 

@@ -37,7 +37,8 @@ def test_what_is_saved_is_loaded_again(tmp_path):
     again = load_arrivals(path)
     for field in fields(Arrivals):
         expected, got = getattr(record(), field.name), getattr(again, field.name)
-        assert np.array_equal(expected, got) and getattr(expected, "dtype", int) == getattr(got, "dtype", int)
+        assert np.array_equal(expected, got)
+        assert getattr(expected, "dtype", int) == getattr(got, "dtype", int)
 
 
 @pytest.mark.parametrize(

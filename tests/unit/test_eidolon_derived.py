@@ -54,7 +54,9 @@ def test_data_lands_with_the_flag_of_its_workgroup():
     rows = dict(
         zip(zip(columns.address.tolist(), columns.size_bytes.tolist(), strict=True), columns.time_ps, strict=True)
     )
-    assert rows[4096, 256] == 40 and rows[8192, 128] == 10 and rows[0, 512] == 20
+    assert rows[4096, 256] == 40
+    assert rows[8192, 128] == 10
+    assert rows[0, 512] == 20
 
 
 def test_a_peer_that_sends_nothing_is_named():
@@ -83,7 +85,9 @@ def test_listed_writes_are_data_and_a_flag_each():
 
 def test_transfers_of_a_result_are_the_same_from_every_file(result, tmp_path):
     expected = transfers_into(result.record_table, 1)
-    assert len(expected.peer) and (expected.end_ps > expected.start_ps).all() and (expected.peer != 1).all()
+    assert len(expected.peer)
+    assert (expected.end_ps > expected.start_ps).all()
+    assert (expected.peer != 1).all()
     table = result.record_table
     sent = (table.columns["kind"] == 1) & (table.columns["peer"] == 1)
     assert expected.size_bytes.sum() == table.columns["size_bytes"][sent].sum()
@@ -103,7 +107,7 @@ def test_faults_of_records_are_named(result, tmp_path):
     with pytest.raises(InputError, match="peer: is missing: this is no table of records"):
         read_transfers(tmp_path, 0)
     (tmp_path / "records.csv").write_text("kind,rank,peer,start_ps,end_ps,size_bytes\ntransfer,0,1,0,soon,8\n")
-    with pytest.raises(InputError, match="records.csv:2: end_ps: must be a whole number, got 'soon'"):
+    with pytest.raises(InputError, match=r"records.csv:2: end_ps: must be a whole number, got 'soon'"):
         read_transfers(tmp_path, 1)
     np.savez(tmp_path / "r.npz", kind=np.zeros(1, int))
     with pytest.raises(InputError, match="rank: is missing"):
@@ -111,7 +115,7 @@ def test_faults_of_records_are_named(result, tmp_path):
     (tmp_path / "r.npz").write_bytes(b"no")
     with pytest.raises(InputError, match="is not a table of records"):
         read_transfers(tmp_path / "r.npz", 0)
-    with pytest.raises(InputError, match="records are .npz, .csv or .parquet"):
+    with pytest.raises(InputError, match=r"records are .npz, .csv or .parquet"):
         read_transfers(tmp_path / "r.json", 0)
     with pytest.raises(InputError, match="there is no such file"):
         read_transfers(tmp_path / "x.npz", 0)
@@ -130,14 +134,16 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
     cluster = build_topology("full", "50 GB/s", "1 us", ranks)
     done = run_schedule(make_schedule("all_to_all", ranks, 2**20, algorithm="direct"), cluster, cluster.gpus)
     found = transfers_of(done.graph, done.records, 0)
-    assert sorted(set(found.peer.tolist())) == [1, 2, 3] and found.end_ps.max() <= done.end_ps
+    assert sorted(set(found.peer.tolist())) == [1, 2, 3]
+    assert found.end_ps.max() <= done.end_ps
     built = build_fused("gemv-allreduce", ranks, rows=256, cols=64, only_rank=0)
     flags, data = flags_of(built.program, 0), peer_writes_of(built, 0)
     table = writes_from_transfers(found, flags, data)
     writes, warnings = peer_writes(table, built.program, 0)
     assert warnings == ()
     landed = writes.semaphore >= 0
-    assert landed.sum() == len(flags.peer) and (~landed).sum() == len(data.peer)
+    assert landed.sum() == len(flags.peer)
+    assert (~landed).sum() == len(data.peer)
     assert writes.size_bytes[~landed].sum() == data.size_bytes.sum()
     ends = {peer: set(found.end_ps[found.peer == peer].tolist()) for peer in (1, 2, 3)}
     assert all(time in ends[peer] for peer, time in zip(writes.peer.tolist(), writes.time_ps.tolist(), strict=True))
@@ -158,4 +164,5 @@ def test_all_drawn_flags_of_a_fused_kernel_satisfy_its_waits():
             distribution=parse_distribution("uniform(1us, 2us)"), seed=1,
         )  # fmt: skip
         writes, warnings = peer_writes(table, program, 2)
-        assert warnings == () and sorted(writes.semaphore.tolist()) == sorted(flags.semaphore.tolist())
+        assert warnings == ()
+        assert sorted(writes.semaphore.tolist()) == sorted(flags.semaphore.tolist())

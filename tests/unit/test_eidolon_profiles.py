@@ -45,7 +45,8 @@ def test_rocprofv3_copies_kernels_and_ranges():
         (20_000_000, 2, "flags+0x40", 8, 1),
     ]
     notes = " ".join(profile.notes)
-    assert "rocprofv3 kernel_trace, 5 rows" in notes and "rocprofv3 marker_api_trace, 3 rows" in notes
+    assert "rocprofv3 kernel_trace, 5 rows" in notes
+    assert "rocprofv3 marker_api_trace, 3 rows" in notes
     assert "1 writes before the target's kernel began are left out" in notes
     assert "1 writes after the target's kernel ended are left out" in notes
     assert "1 rows are left out, as the mapping says" in notes
@@ -119,7 +120,7 @@ def test_columns_of_ones_own(tmp_path):
         ([("{1: 0, 3: 2,", "{3: 2,")], r"memory_copy_trace.csv:3: peers: device '1' is no peer"),
         ([("at: start", "at: middle")], "unknown at 'middle'"),
         ([(", address: input, step: 4 KiB, bytes: 4 KiB", "")], "needs an address, or 'ignore: true', and not both"),
-        ([("*DEVICE_TO_DEVICE", "*D2D")], "a copy of device '1' to the target, but no rule of .* says to which address"),
+        ([("*DEVICE_TO_DEVICE", "*D2D")], "a copy of device '1' to the target, but no rule of .* says to which"),
         ([("rows: kernel", "rows: kernels")], "unknown rows 'kernels'; did you mean 'kernel'"),
         ([('kernel: "gemv_allreduce(*"\n', "")], "needs the kernel of the target whose start is time 0, or start_ns"),
         ([("bytes: 4 KiB", "bytes: 4096")], "needs a unit"),

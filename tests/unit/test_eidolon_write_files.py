@@ -211,5 +211,5 @@ def test_other_files_are_refused(tmp_path):
 
 def test_errors_found_later_name_the_line(tmp_path):
     path = write(tmp_path, "peer,address,bytes,value,time_us\n0,flags,8,1,1\n7,flags,8,1,1\n")
-    with pytest.raises(InputError, match="writes.csv:3: peer: rank 7 is no rank"):
+    with pytest.raises(InputError, match=r"writes.csv:3: peer: rank 7 is no rank"):
         peer_writes(read_writes(path), target_program(), 1)

@@ -1,6 +1,7 @@
 """How busy resources and links are; lanes and places compared with what the engine lays out."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,6 +88,31 @@ def test_each_lane_is_at_the_port_that_the_fabric_says(ports):
         out, into = zip(*gpu_resources.port_busy(found, gpu_number), strict=True)
         assert list(out) == pytest.approx(wanted[2 * gpu_number])
         assert list(into) == pytest.approx(wanted[2 * gpu_number + 1])
+
+
+@pytest.mark.parametrize("ports", [7, 16])
+def test_ports_of_every_rank_of_a_full_mesh_are_dealt_out_as_the_fabric_deals_them_out(ports):
+    place = load_cluster("mi300x-node")
+    gpu = model(ports=Ports(count=ports, latency_ps=0, interleave_bytes=256))
+    fabric, ranks = Fabric(place, place.gpus, gpu), range(len(place.gpus))
+    ways = [(a, b, way) for a in ranks for b in ranks if a != b for way in fabric.ways(a, b)]
+    assert all(len(way.hops) == 1 for _, _, way in ways)
+    records = SimpleNamespace(
+        ranks=np.array(ranks),
+        lane_link=np.array([way.hops[0].link for _, _, way in ways]),
+        lane_number=np.array([way.hops[0].lane for _, _, way in ways]),
+        lane_busy_ps=1 + np.arange(len(ways)),
+        lane_data=np.ones(len(ways), np.int64),
+        lane_control=np.ones(len(ways), np.int64),
+    )
+    found = SimpleNamespace(model=gpu, cluster=place, group=place.gpus, records=records, time_ps=len(ways))
+    for rank in ranks:
+        wanted = [[None, None] for _ in range(ports)]
+        for number, (source, target, way) in enumerate(ways, 1):
+            for at, port, side in ((source, way.port_out, 0), (target, way.port_in, 1)):
+                if at == rank:
+                    wanted[port][side] = max(wanted[port][side] or 0.0, number / len(ways))
+        assert gpu_resources.port_busy(found, rank) == [tuple(port) for port in wanted]
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(1, 1), (1, 4), (3, 1), (2, 3), (4, 8)])

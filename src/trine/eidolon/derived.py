@@ -127,6 +127,8 @@ def symmetric_arrivals(
     InputError: the ranks do not provably do the same (says what keeps them apart); or as
         :func:`trine.gpu.run.run_gpus`.
     """
+    if not 0 <= target < program.num_ranks:
+        raise InputError(f"there is no rank {target}: the program has 0 to {program.num_ranks - 1}", field="target")
     tasks = kernel_tasks(program) if graph is None else graph
     kernels = np.arange(program.num_kernels, dtype=np.int32) if task_kernel is None else task_kernel
     if graph is None and set(program.kernel_rank.tolist()) != set(range(program.num_ranks)):
@@ -149,7 +151,7 @@ def symmetric_arrivals(
         engine=engine,
         progress=progress,
         on_compile=on_compile,
-        record=target,
+        record=int(folded.ranks[folded.gpu_of[target]]),
     )
     if run.arrivals is None or not run.finished:
         raise SimulationError("the run was stopped before it ended: there is no record of it")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.model.distances import distance, rank_grid
 from trine.model.gpumodel import MESH
 from trine.model.gpuprogram import DMA
-from trine.model.taskgraph import Int64
+from trine.model.taskgraph import Int32, Int64
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
 
@@ -245,13 +246,27 @@ def port_busy(result: GpuResult, gpu: int) -> list[tuple[float | None, float | N
 
     Of several lanes at one port the busiest. Of a folded run traffic into a GPU is that of a link which stands for it.
     """
-    count, device = result.model.ports.count, int(result.group[int(result.records.ranks[gpu])])
-    table, cluster = result.cluster.link_table, result.cluster
-    sides = []
-    for ends in (table.source, table.target):
-        near = [link for link in np.flatnonzero(ends == device).tolist() if cluster.links[link].link_class == _SCALE_UP]
-        sides.append(_lanes_at_ports(result, near, count))
-    return list(zip(*sides, strict=True))
+    count, rank = result.model.ports.count, int(result.records.ranks[gpu])
+    table = result.cluster.link_table
+    out = _lanes_at_ports(result, _from_near_to_far(result, rank, table.source, table.target), count)
+    into = _lanes_at_ports(result, _from_near_to_far(result, rank, table.target, table.source), count)
+    return list(zip(out, into, strict=True))
+
+
+def _from_near_to_far(result: GpuResult, rank: int, own: Int32, other: Int32) -> list[int]:
+    """Return a GPU's scale-up links in the order in which its ports are dealt out to them.
+
+    own, other: the devices at their ends. Order: docs/design/gpu-model.md, *Ports and lanes*.
+    """
+    cluster, group = result.cluster, [int(device) for device in result.group]
+    grid, ranks = rank_grid(cluster, group), {device: place for place, device in enumerate(group)}
+
+    def away(link: int) -> int:
+        peer = ranks.get(int(other[link]))
+        return len(group) if peer is None else distance(grid, peer, rank)
+
+    links = np.flatnonzero(own == group[rank]).tolist()
+    return sorted((link for link in links if cluster.links[link].link_class == _SCALE_UP), key=away)
 
 
 def _lanes_at_ports(result: GpuResult, links: list[int], count: int) -> list[float | None]:

@@ -1,0 +1,156 @@
+"""From options to what reaches the target from outside: writes at times, or the record of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
+from trine.eidolon.derived import FLAG_BYTES, symmetric_arrivals
+from trine.eidolon.distributions import draw_writes
+from trine.eidolon.files import read_writes
+from trine.eidolon.options import START, EidolonOptions, time_ps
+from trine.eidolon.resolve import peer_writes
+from trine.eidolon.workload import Workload
+from trine.eidolon.writes import WriteTable
+from trine.gpu.run import Progress
+from trine.model.outside import IDEAL, LOAD, Arrivals, PeerWrites
+from trine.units import format_time
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Incoming:
+    """What reaches the target. origin: where it comes from, in words; evidence: how that is known.
+
+    waiting_ps: when the target's last workgroup began to wait in a run without flags, where times count from there.
+    """
+
+    outside: PeerWrites | Arrivals
+    origin: str
+    evidence: str
+    warnings: tuple[str, ...] = ()
+    waiting_ps: int | None = None
+
+    @property
+    def fabric(self) -> str | None:
+        """``ideal`` or ``modelled``; None of a record, which is of what came out of the fabric."""
+        return None if isinstance(self.outside, Arrivals) else self.outside.fabric
+
+    @property
+    def time_ps(self) -> Int64:
+        """int64[n]: of each write; of a record, of each request that writes."""
+        outside = self.outside
+        return outside.time_ps[outside.kind != LOAD] if isinstance(outside, Arrivals) else outside.time_ps
+
+    @property
+    def num_flags(self) -> int:
+        return int(np.count_nonzero(self.outside.semaphore >= 0))
+
+
+def make_incoming(
+    options: EidolonOptions, work: Workload, waiting_ps: int, progress: Progress | None = None
+) -> Incoming:
+    """What the options ask for. waiting_ps: when the last workgroup waits, where times count from there.
+
+    Raises
+    ------
+    InputError, SpecError: writes that do not fit the program, waits that nothing ends; ranks that are not symmetric.
+    """
+    source = options.source
+    if source == "symmetric":
+        return _symmetric(options, work, progress)
+    if source == "arrivals":
+        assert work.record is not None
+        name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
+        return Incoming(outside=work.record, origin=f"the record{name} of a run of all GPUs", evidence="modelled")
+    if source == "writes":
+        return _written(options, work)
+    return _drawn(options, work, waiting_ps)
+
+
+def counts_from_wait(options: EidolonOptions) -> bool:
+    """Whether times of writes count from when the target waits."""
+    return options.source in ("wakeup", "distribution") and options.wakeup_from != START
+
+
+def _symmetric(options: EidolonOptions, work: Workload, progress: Progress | None) -> Incoming:
+    arrivals = symmetric_arrivals(
+        work.program,
+        work.cluster,
+        work.group,
+        work.model,
+        work.target,
+        graph=work.graph,
+        task_kernel=work.task_kernel,
+        engine=options.engine,
+        progress=progress,
+    )
+    return Incoming(outside=arrivals, origin="peers that do as the target does (a folded run of all)", evidence="modelled")
+
+
+def _written(options: EidolonOptions, work: Workload) -> Incoming:
+    assert options.writes is not None
+    table = options.writes if isinstance(options.writes, WriteTable) else read_writes(options.writes)
+    found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
+    name = "registered writes" if table is options.writes else f"writes of {options.writes}"
+    return Incoming(outside=found.writes, origin=name, evidence="assumed", warnings=found.warnings)
+
+
+def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming:
+    table = _table(options, work.flags(), work.data(), waiting_ps)
+    found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
+    moment = "the target's last workgroup waits" if counts_from_wait(options) else "the start"
+    lands = "land" if found.writes.fabric == IDEAL else "leave"
+    delay = options.delay
+    if delay.kind == "constant":
+        words = f"{format_time(delay.first_ps)} after {moment}"
+    else:
+        words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
+    late = "".join(f"; rank {peer} {late} later" for peer, late in sorted(options.stragglers.items()))
+    return Incoming(
+        outside=found.writes,
+        origin=f"peers' writes {lands} {words}{late}",
+        evidence="assumed",
+        warnings=found.warnings,
+        waiting_ps=waiting_ps if counts_from_wait(options) else None,
+    )
+
+
+def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, waiting_ps: int) -> WriteTable:
+    """Flags after a draw each, data with the flag behind it (of the same peer, for the same workgroup)."""
+    drawn = draw_writes(
+        peer=flags.peer,
+        address=flags.address,
+        size_bytes=FLAG_BYTES,
+        value=flags.value,
+        distribution=options.delay,
+        seed=options.seed or 0,
+        together=options.together,
+        base_ps=waiting_ps if counts_from_wait(options) else 0,
+        offset_ps={peer: time_ps("stragglers", late) for peer, late in options.stragglers.items()},
+    )
+    if data is not None and len(data.peer):
+        times = _with_flags(flags, drawn.columns.time_ps, data)
+        drawn.register_writes(peer=data.peer, address=data.address, size_bytes=data.size_bytes, time_ps=times)
+    return drawn
+
+
+def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
+    """int64[data]: the first flag of the same peer for the same workgroup, or, where there is none, of that peer."""
+    span = int(max(flags.workgroup.max(initial=0), data.workgroup.max(initial=0))) + 2
+
+    def keys(rows: PeerFlags | PeerData) -> Int64:
+        return rows.peer.astype(np.int64) * span + rows.workgroup + 1
+
+    order = np.lexsort((flag_ps, keys(flags)))
+    known, first = np.unique(keys(flags)[order], return_index=True)
+    place = np.minimum(np.searchsorted(known, keys(data)), len(known) - 1)
+    exact = known[place] == keys(data)
+    least = np.full(int(max(flags.peer.max(), data.peer.max())) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, flags.peer, flag_ps)
+    return np.where(exact, flag_ps[order][first[place]], least[data.peer])
+

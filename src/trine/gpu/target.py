@@ -1,0 +1,210 @@
+"""The system of one GPU whose peers are replayed, cut out of a program of all ranks, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.engine.validate import validate
+from trine.errors import InputError
+from trine.gpu.distances import rank_grid
+from trine.gpu.fabric import Fabric
+from trine.gpu.layout import layout_of
+from trine.gpu.recordable import check_replayable_model
+from trine.gpu.run import check_arguments, check_tasks, kernel_tasks
+from trine.gpu.system import GpuSystem, link_homes
+from trine.gpu.validate import place_of
+from trine.model.builder import no_labels
+from trine.model.gpumodel import GpuModel
+from trine.model.gpuprogram import DMA, LOAD, READ_FLAGGED, GpuProgram
+from trine.model.outside import FABRICS, Arrivals, PeerWrites
+from trine.model.taskgraph import COMPUTE, TaskGraph
+from trine.units import format_time
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+def target_system(
+    program: GpuProgram,
+    cluster: Cluster,
+    group: Sequence[int],
+    model: GpuModel,
+    target: int,
+    outside: PeerWrites | Arrivals | None,
+    graph: TaskGraph | None = None,
+    task_kernel: Int32 | None = None,
+    engine: str = "compiled",
+) -> GpuSystem:
+    """What :func:`run_target` simulates, checked."""
+    check_arguments(program, cluster, group, model, "off", engine)
+    if not 0 <= target < program.num_ranks:
+        raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
+    own = of_rank(program, target)
+    if not own.num_kernels and graph is None:
+        raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")
+    if graph is None:
+        graph, task_kernel = kernel_tasks(_as_rank(own, target, program)), np.arange(own.num_kernels, dtype=np.int32)
+    elif task_kernel is None:
+        raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
+    else:
+        graph, task_kernel = _own_tasks(graph, np.asarray(task_kernel, np.int32), program, target)
+    gpu_of = np.full(program.num_ranks, -1, np.int32)
+    gpu_of[target] = 0
+    system = GpuSystem(
+        program=own,
+        model=model,
+        layout=layout_of(model),
+        fabric=Fabric(cluster, group, model),
+        num_ranks=program.num_ranks,
+        ranks=np.array([target], np.int32),
+        gpu_of=gpu_of,
+        operand_peer=_operand_peers(program, target),
+        link_image=np.arange(len(cluster.links), dtype=np.int32),
+        link_home=link_homes(cluster, group),
+        grid=rank_grid(cluster, group),
+        graph=graph,
+        task_kernel=task_kernel,
+        outside=outside,
+    )
+    check_tasks(replace(system, program=_as_rank(own, target, program)))
+    _check_replayable(system, target)
+    return system
+
+
+def of_rank(program: GpuProgram, rank: int) -> GpuProgram:
+    """The kernels of one rank as those of GPU 0; operands of others keep their addresses, and count as its own."""
+    kernels = np.flatnonzero(program.kernel_rank == rank)
+    workgroups, kernel_ptr = _members(program.kernel_ptr, kernels)
+    operations, workgroup_ptr = _members(program.workgroup_ptr, workgroups)
+    operands, operand_ptr = _members(program.operand_ptr, operations)
+    return replace(
+        program,
+        num_ranks=1,
+        kernel_rank=np.zeros(len(kernels), np.int32),
+        kernel_wavefronts=program.kernel_wavefronts[kernels],
+        kernel_ptr=kernel_ptr,
+        workgroup_ptr=workgroup_ptr,
+        op_kind=program.op_kind[operations],
+        op_amount=program.op_amount[operations],
+        op_unroll=program.op_unroll[operations],
+        op_label=program.op_label[operations],
+        operand_ptr=operand_ptr,
+        operand_role=program.operand_role[operands],
+        operand_rank=np.zeros(len(operands), np.int32),
+        operand_address=program.operand_address[operands],
+        operand_step=program.operand_step[operands],
+        operand_semaphore=program.operand_semaphore[operands],
+        semaphores=program.semaphores[rank : rank + 1],
+        kernel_names=tuple(program.kernel_names[i] for i in kernels.tolist()) if program.kernel_names else (),
+    )
+
+
+def _as_rank(own: GpuProgram, target: int, program: GpuProgram) -> GpuProgram:
+    """The kernels of GPU 0 as those of its rank, whose tasks the graph has."""
+    kernel_rank = np.full(own.num_kernels, target, np.int32)
+    return replace(own, kernel_rank=kernel_rank, num_ranks=program.num_ranks)
+
+
+def _operand_peers(program: GpuProgram, rank: int) -> Int32:
+    workgroups, _ = _members(program.kernel_ptr, np.flatnonzero(program.kernel_rank == rank))
+    operations, _ = _members(program.workgroup_ptr, workgroups)
+    operands, _ = _members(program.operand_ptr, operations)
+    return program.operand_rank[operands].astype(np.int32)
+
+
+def _members(ptr: Int64, rows: Int64) -> tuple[Int64, ...]:
+    """The members of some rows of a CSR, in order, and the pointers of these rows alone."""
+    length = ptr[rows + 1] - ptr[rows]
+    new_ptr = np.concatenate(([0], np.cumsum(length))).astype(np.int64)
+    return np.arange(new_ptr[-1], dtype=np.int64) + np.repeat(ptr[rows] - new_ptr[:-1], length), new_ptr
+
+
+def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target: int) -> tuple[TaskGraph, Int32]:
+    """The tasks of rank ``target``; none of them may wait for one of another rank."""
+    validate(graph)
+    if len(task_kernel) != graph.num_tasks or task_kernel.max(initial=-1) >= program.num_kernels:
+        raise InputError(f"must have {graph.num_tasks} entries below {program.num_kernels}", field="task_kernel")
+    if (graph.kind != COMPUTE).any():
+        raise InputError("task graphs with transfers or joins are not replayed", field="graph")
+    tasks = np.flatnonzero(graph.rank == target)
+    before, pointers = _members(graph.predecessor_ptr, tasks)
+    number = np.full(graph.num_tasks, -1, np.int64)
+    number[tasks] = np.arange(len(tasks))
+    others = np.flatnonzero(number[graph.predecessor_idx[before]] < 0)
+    if len(others):
+        raise InputError(f"tasks of rank {target} have order with tasks of other ranks: not replayed", field="graph")
+    kernel = np.full(program.num_kernels + 1, -1, np.int32)
+    kernel[np.flatnonzero(program.kernel_rank == target)] = np.arange((program.kernel_rank == target).sum())
+    own = replace(
+        graph,
+        kind=graph.kind[tasks],
+        rank=graph.rank[tasks],
+        peer=graph.peer[tasks],
+        stream=graph.stream[tasks],
+        duration_ps=graph.duration_ps[tasks],
+        size_bytes=graph.size_bytes[tasks],
+        route=graph.route[tasks],
+        need=graph.need[tasks],
+        predecessor_ptr=pointers,
+        predecessor_idx=number[graph.predecessor_idx[before]].astype(np.int32),
+        labels=no_labels(len(tasks)),
+        task_names=tuple(graph.task_names[i] for i in tasks.tolist()) if graph.task_names else (),
+        pressure_ppm=None,
+    )
+    return own, kernel[task_kernel[tasks]]
+
+
+def _check_replayable(system: GpuSystem, target: int) -> None:
+    program, outside = system.program, system.outside
+    dma = np.flatnonzero(program.op_kind == DMA)
+    if len(dma):
+        raise InputError(f"{program.name!r}, {place_of(program, int(dma[0]))}: dma operations are not replayed")
+    if isinstance(outside, Arrivals):
+        check_replayable_model(system, "outside")
+        if (outside.target, outside.num_ranks) != (target, system.num_ranks):
+            raise InputError(
+                f"the record is of rank {outside.target} of {outside.num_ranks}, not of rank {target} of "
+                f"{system.num_ranks}",
+                field="outside",
+            )
+        _check_semaphores(system, outside.semaphore)
+        return
+    op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    foreign = (program.operand_role == READ_FLAGGED) & (system.operand_peer != target) & (program.op_kind[op] >= LOAD)
+    if foreign.any():
+        where = place_of(program, int(op[np.flatnonzero(foreign)[0]]))
+        raise InputError(f"{program.name!r}, {where}: flagged loads from replayed peers need the record of a run")
+    if outside is not None:
+        _check_writes(system, outside, target)
+
+
+def _check_semaphores(system: GpuSystem, semaphore: Int32) -> None:
+    count = system.program.semaphores.shape[1]
+    if semaphore.max(initial=-1) >= count:
+        raise InputError(f"semaphore {semaphore.max()} is not one of {count}", field="outside")
+
+
+def _check_writes(system: GpuSystem, writes: PeerWrites, target: int) -> None:
+    if writes.fabric not in FABRICS:
+        raise InputError(f"unknown fabric {writes.fabric!r}, one of: {', '.join(FABRICS)}", field="outside")
+    columns = (writes.address, writes.size_bytes, writes.semaphore, writes.value, writes.time_ps)
+    if any(len(column) != len(writes.peer) for column in columns):
+        raise InputError("columns of writes are of different lengths", field="outside")
+    bad_peer = (writes.peer < 0) | (writes.peer >= system.num_ranks) | (writes.peer == target)
+    for bad, problem in (
+        (bad_peer, f"a peer that is none of rank {target} among {system.num_ranks}"),
+        (writes.time_ps < 0, "a time in the past"),
+        (writes.address < 0, "a negative address"),
+        ((writes.size_bytes <= 0) & (writes.semaphore < 0), "no bytes"),
+        ((writes.value < 0) & (writes.semaphore >= 0), "a negative value"),
+    ):
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            at = format_time(int(writes.time_ps[i]))
+            raise InputError(f"write {i} (peer {writes.peer[i]}, {at}) has {problem}", field="outside")
+    _check_semaphores(system, writes.semaphore)
