@@ -122,3 +122,20 @@ def test_a_folded_run_shows_every_rank_what_it_shows_unfolded():
         whole.document()["wavefronts"]["memory"]["share_ppm"], abs=1
     )
     assert "folded: 4 ranks behave in 1 way" in folded.summary()
+
+
+@pytest.mark.parametrize("alike", [range(8), range(0, 8, 2)])
+def test_ports_of_a_folded_run_are_those_of_the_whole_one_where_gpus_are_joined_directly(alike):
+    """One link stands for all that are alike, and it is not always at the GPU that was simulated."""
+    cluster, model = load_cluster("mi300x-node"), load_gpu_model("mi300x")
+    group = [cluster.gpus[rank] for rank in alike]
+    program = build_kernel("all_reduce", len(group), 1 << 12, algorithm="oneshot", workgroups=2)
+    whole, folded = (
+        GpuResult(program=run.program, model=model, cluster=cluster, group=group, records=run.gpu)
+        for run in (run_gpus(program, cluster, group, model, fold=fold) for fold in ("off", "auto"))
+    )
+    assert (len(whole.gpus), len(folded.gpus)) == (len(group), 1)
+    busy = port_busy(folded, 0)
+    assert sum(out is not None and into is not None for out, into in busy) == len(group) - 1
+    for rank in range(len(group)):
+        assert port_busy(whole, rank) == busy

@@ -48,9 +48,7 @@ def spun(write_ps):
 
 
 #: Around what happens: the read, the answer to it, the repeated read; and far away from all.
-NEAR = sorted(
-    {0, 1, *(at + d for at in (READ, BACK, READ + TURN + POLL, BACK + WAKEUP) for d in (-500, -1, 0, 1, 500))}
-)
+NEAR = sorted({0, 1, *(at + d for at in (READ, BACK, READ + TURN + POLL, BACK + WAKEUP) for d in (-1, 0, 1))})
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -171,7 +169,7 @@ def test_an_entry_is_free_again_when_its_wavefront_is_woken(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_flag_reads_over_the_time_until_the_flags_come(engine):
     """Spinning: linear, waiting wavefronts / (a turn + the pause). Sleeping: flat. Other reads: none here."""
-    delays = np.arange(5_000 * NS, 45_000 * NS, 2_000 * NS)
+    delays = np.arange(5_000 * NS, 45_000 * NS, 4_000 * NS)
     spins, sleeps = (
         [alone(four_that_wait(), model, four_flags(t), engine).gpu.acquires[0] for t in delays.tolist()]
         for model in (SPIN, mwait())

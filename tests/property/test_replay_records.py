@@ -39,21 +39,19 @@ def assert_replays(system, rank, engine):
     return alone
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("monitored", [False, True], ids=["as it comes", "mwait"])
-@pytest.mark.parametrize("first", range(0, 30, 10))
-def test_random_programs(first, monitored, engine):
-    """Every rank in turn."""
+@pytest.mark.parametrize("first", range(0, 20, 10))
+def test_random_programs(first, monitored):
+    """Every rank in turn; the twin: tests/oracle/test_replay_twin.py."""
     for seed in range(first, first + 10):
         system = random_case(seed, size=4, without=WITHOUT, monitored=monitored).system()
         for rank in range(system.num_ranks) if replays(system) else ():
             if not leads_through(system, rank):
-                assert_replays(system, rank, engine)
+                assert_replays(system, rank, "compiled")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("first", range(0, 20, 10))
-def test_records_of_folded_runs(first, engine):
+def test_records_of_folded_runs(first):
     """Of a GPU that stands for several ranks: the record is the one of the rank that it is, unfolded."""
     for seed in range(first, first + 10):
         made = relative_case(seed, size=3, without=(*WITHOUT, "kernels"))
@@ -65,17 +63,17 @@ def test_records_of_folded_runs(first, engine):
         for rank in folded.ranks.tolist():
             if leads_through(system, rank):
                 continue
-            arrivals = recorded(folded, rank, engine).arrivals
-            full = recorded(system, rank, engine)
+            arrivals = recorded(folded, rank, "compiled").arrivals
+            full = recorded(system, rank, "compiled")
             assert_same_arrivals(arrivals, full.arrivals)
-            assert_same_target(full, system, rank, run(replayed(system, rank, arrivals), engine))
+            assert_same_target(full, system, rank, run(replayed(system, rank, arrivals), "compiled"))
 
 
 def test_random_programs_are_replayed_with_everything():
     """Else they would prove less than they seem to."""
     systems = [random_case(seed, size=4, without=WITHOUT, monitored=True).system() for seed in range(30)]
     systems = [system for system in systems if replays(system)]
-    outcomes = [recorded(system, 0) for system in systems]
+    outcomes = [recorded(system, 0, "compiled") for system in systems]
     assert sum(outcome.gpu.wakeups.sum() for outcome in outcomes) > 40
     assert sum(outcome.gpu.spurious_wakeups.sum() for outcome in outcomes) > 3
     assert sum(outcome.gpu.monitor_full.sum() for outcome in outcomes) > 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -105,6 +106,25 @@ def test_what_was_run_before_an_interrupt_is_the_answer(monkeypatch: pytest.Monk
     done = invoke("collective", "all_gather", "--size", "64K", *INSIDE)
     assert done.exit_code == 130
     assert "interrupted" in done.stderr
+
+
+def test_a_program_that_was_stopped_is_not_among_those_whose_times_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, names = LoadStoreRuns.run, []
+
+    def stopped(self, program, **how):
+        names.append(program.name)
+        done = run(self, program, **how)
+        return done if len(names) == 1 else dataclasses.replace(done, finished=False)
+
+    monkeypatch.setattr(LoadStoreRuns, "run", stopped)
+    cluster = trine.load_cluster("dgx-h100", gpus=4)
+    found = loadstore_collective("all_reduce", [1 << 14], cluster, options=LoadStoreOptions(workgroups=4))
+    assert names == ["all_reduce/twoshot", "all_reduce/oneshot"]
+    (row,) = found.rows
+    assert (row.finished, row.time.algorithm, [name for name, _ in row.tried]) == (False, "oneshot", ["twoshot"])
+    assert "the faster of all" not in found.table()
 
 
 def test_ctrl_c_shows_what_there_is() -> None:

@@ -98,7 +98,7 @@ def test_ports_of_every_rank_of_a_full_mesh_are_dealt_out_as_the_fabric_deals_th
     ways = [(a, b, way) for a in ranks for b in ranks if a != b for way in fabric.ways(a, b)]
     assert all(len(way.hops) == 1 for _, _, way in ways)
     records = SimpleNamespace(
-        ranks=np.array(ranks),
+        gpu_of=np.array(ranks),
         lane_link=np.array([way.hops[0].link for _, _, way in ways]),
         lane_number=np.array([way.hops[0].lane for _, _, way in ways]),
         lane_busy_ps=1 + np.arange(len(ways)),

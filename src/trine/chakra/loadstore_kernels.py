@@ -14,18 +14,17 @@ from trine.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.nics import through_nics
-from trine.collectives.kernels.options import SIMPLE
+from trine.collectives.kernels.options import SIMPLE, WAVEFRONTS, WORKGROUPS
 from trine.collectives.kernels.registry import known_kernels, known_ops
 from trine.errors import InputError, PlanError, nearest
 from trine.gpu.join import Placed, join_programs
+from trine.model.collective import AUTO
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import DMA, GpuProgram
 from trine.model.program import Collective
 
 #: Buffers of kernels begin on multiples of this at least.
 ALIGN_BYTES = 1 << 20
-AUTO = "auto"
-WORKGROUPS = 32
 #: Packets of smaller dmas do not spread over all ways to a peer.
 DMA_BYTES = 1 << 16
 #: What ``auto`` is for groups that NICs join: loads do not cross those.
@@ -48,7 +47,7 @@ class KernelChoices:
     """
 
     workgroups: int | None = None
-    wavefronts: int = 8
+    wavefronts: int = WAVEFRONTS
     protocol: str = SIMPLE
     algorithms: Mapping[str, str] = field(default_factory=dict)
     compute_workgroups: int | None = None

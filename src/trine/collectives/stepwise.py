@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +19,7 @@ from trine.collectives.neighbours import to_the_next
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import ScheduleRun, StepCost, run_schedule
 from trine.errors import InputError, TrineError, nearest
-from trine.model.collective import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part
+from trine.model.collective import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part, is_plan
 from trine.model.schedule import ExpandedSchedule, Schedule
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Stepwise:
         return done, self._answer(op, size, sent, (name, protocol), done)
 
     def _schedule(self, op: str, sent: int, algorithm: str) -> tuple[Schedule | ExpandedSchedule, str]:
-        if algorithm.endswith((".json", ".xml")) or os.sep in algorithm:
+        if is_plan(algorithm):
             return self._from_plan(op, sent, algorithm), Path(algorithm).name
         n = len(self.ranks)
         if op == "send_recv" and algorithm in known_algorithms(op):

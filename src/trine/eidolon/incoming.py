@@ -89,7 +89,9 @@ def _symmetric(options: EidolonOptions, work: Workload, progress: Progress | Non
         engine=options.engine,
         progress=progress,
     )
-    return Incoming(outside=arrivals, origin="peers that do as the target does (a folded run of all)", evidence="modelled")
+    return Incoming(
+        outside=arrivals, origin="peers that do as the target does (a folded run of all)", evidence="modelled"
+    )
 
 
 def _written(options: EidolonOptions, work: Workload) -> Incoming:
@@ -153,4 +155,3 @@ def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
     least = np.full(int(max(flags.peer.max(), data.peer.max())) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, flags.peer, flag_ps)
     return np.where(exact, flag_ps[order][first[place]], least[data.peer])
-

@@ -164,7 +164,9 @@ class EidolonResult:
         unlike = self.work.non_flag_reads
         short = ()
         if unlike is not None and self.finished and self.non_flag_reads != unlike:
-            short = (f"{self.non_flag_reads:,} reads of data, and the data flow asks for {unlike:,}: please report this",)
+            short = (
+                f"{self.non_flag_reads:,} reads of data, and the data flow asks for {unlike:,}: please report this",
+            )
         return (*self.work.warnings, *self.incoming.warnings, *after, *short)
 
     # Views
@@ -193,4 +195,3 @@ class EidolonResult:
         from trine.eidolon.plot import plot_waiting
 
         plot_waiting(self, path)
-

@@ -160,9 +160,7 @@ def _options(result: EidolonResult) -> Row:
         "fabric": result.incoming.fabric,
         "sync": options.sync,
         "poll_s": None if model.poll_ps is None else seconds(model.poll_ps),
-        "monitor": None
-        if monitor is None
-        else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)},
+        "monitor": None if monitor is None else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)},
         "writes_begin_at_memory": result.incoming.fabric == IDEAL,
     }
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from trine.errors import InputError
 from trine.gpu.system import GpuSystem
 from trine.gpu.validate import place_of
-from trine.model.gpuprogram import ACQUIRE, DATA_OPS, RELEASE, WRITE, WRITE_FLAGGED
+from trine.model.gpuprogram import ACQUIRE, DATA_OPS, DMA, RELEASE, WRITE, WRITE_FLAGGED
 from trine.model.outside import RELEASE as ARRIVED_RELEASE
 from trine.model.outside import PeerWrites
 
@@ -19,7 +19,7 @@ Int32 = npt.NDArray[np.int32]
 def flag_lines(system: GpuSystem) -> Int32:
     """int32[semaphores of all GPUs]: the line that each lies in, numbered from 0; -1: none, or not one.
 
-    It is that of the acquires; of a semaphore that nobody waits for, that of the releases.
+    It is that of the acquires; of a semaphore that nobody waits for, that of what releases it.
 
     Raises
     ------
@@ -34,7 +34,8 @@ def flag_lines(system: GpuSystem) -> Int32:
     is_own = system.gpu_of[system.operand_peer] >= 0
     acquires = kind == ACQUIRE
     of_acquires = _line_of(semaphore[acquires], line[acquires], system.num_gpus * count)
-    releases = (kind == RELEASE) & is_own
+    adds = np.isin(kind, (RELEASE, DMA)) & np.isin(program.operand_role, (WRITE, WRITE_FLAGGED))
+    releases = adds & is_own & (program.operand_semaphore >= 0)
     others, other_lines = semaphore[releases], line[releases]
     if isinstance(system.outside, PeerWrites):
         is_flag = system.outside.semaphore >= 0

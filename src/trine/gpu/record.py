@@ -23,6 +23,8 @@ def arrivals_of(log: Int64, system: GpuSystem, waves: int) -> Arrivals:
         rank_at[system.distance(rank, target)] = rank
     rank = rank_at[come[:, S.LOG_LABEL] - 1]
     place, number = _place(come[:, S.LOG_KEY], system, waves), _number(come[:, S.LOG_KEY])
+    if isinstance(system.outside, Arrivals):  # keys of what is replayed have places as records do
+        place = _place(come[:, S.LOG_KEY], system, system.model.wavefronts_per_cu)
     order = np.lexsort((rank, number, place, come[:, S.LOG_LABEL], come[:, S.LOG_TIME_PS]))
     come, rank, place, number = come[order], rank[order], place[order], number[order]
     semaphore = come[:, S.LOG_SEMAPHORE] - system.record * system.program.semaphores.shape[1]

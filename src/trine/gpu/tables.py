@@ -31,7 +31,7 @@ def make_code(system: GpuSystem, pair: Int32) -> Code:
     is_read = np.isin(program.operand_role, (READ, READ_FLAGGED))
     operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
     semaphore = program.operand_semaphore.astype(np.int64)
-    semaphore = np.where(semaphore >= 0, semaphore + program.operand_rank * np.int64(num_semaphores), -1)
+    semaphore = np.where(semaphore >= 0, semaphore + np.maximum(program.operand_rank, 0) * np.int64(num_semaphores), -1)
     kernel_task = np.full(program.num_kernels, -1, np.int32)
     carried = system.task_kernel >= 0
     kernel_task[system.task_kernel[carried]] = np.flatnonzero(carried)

@@ -1,7 +1,8 @@
-"""One collective as asked for and as answered. Frozen data without logic but units."""
+"""One collective as asked for and as answered. Frozen data."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 AUTO = "auto"
@@ -9,6 +10,12 @@ AUTO = "auto"
 LAUNCHES = ("process-per-gpu", "single-process", "graph")
 #: ``none``: the bare schedule on the links, without what a library costs.
 PROTOCOLS = ("ll", "ll128", "simple", "none")
+_PLAN_ENDINGS = (".json", ".xml")
+
+
+def is_plan(algorithm: str) -> bool:
+    """Whether an algorithm is the path of an execution plan (MSCCL++, MSCCL)."""
+    return algorithm.lower().endswith(_PLAN_ENDINGS) or os.sep in algorithm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

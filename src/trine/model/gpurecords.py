@@ -47,7 +47,7 @@ class GpuRecords:
     resource_data, resource_control: int64[g, r], messages with data and without that each resource has served;
         resource_busy_ps int64[g, r].
     Of lanes 0..l-1 of fabric links that were used: lane_link int32[l], index into the cluster's links (of a folded run:
-        that of the simulated ranks); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
+        the first of those that are alike); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
     Of the simulated GPUs, int64[g]: loads, stores, acquires, releases: requests that their wavefronts issued; polls: of
         these the acquires and flagged loads that were asked again; load_latency_ps: sum over loads, from issue to
         answer; packets: that left through copy engines and NICs; l2_hits, l2_misses.

@@ -183,7 +183,7 @@ def lanes_of_links(result: GpuResult, links: Int64) -> Int64:
 
 
 def link_uses(result: GpuResult) -> tuple[LinkUse, ...]:
-    """Return the links that were used, in the cluster's order; of a folded run those of the simulated ranks."""
+    """Return the links that were used, in the cluster's order; of a folded run one of each that are alike."""
     records, cluster = result.records, result.cluster
     chosen = used_lanes(result)
     links, row = np.unique(records.lane_link[chosen].astype(np.int64), return_inverse=True)
@@ -244,13 +244,18 @@ def noc_traffic(result: GpuResult) -> Traffic:
 def port_busy(result: GpuResult, gpu: int) -> list[tuple[float | None, float | None]]:
     """Return how busy the lanes at each I/O port of a simulated GPU are, out and in; None: nothing crossed it.
 
-    Of several lanes at one port the busiest. Of a folded run traffic into a GPU is that of a link which stands for it.
+    Of several lanes at one port the busiest. Of a folded run one link stands for all that are alike, whichever of the
+    GPUs alike it is at: it has the same place among the links of each.
     """
-    count, rank = result.model.ports.count, int(result.records.ranks[gpu])
     table = result.cluster.link_table
-    out = _lanes_at_ports(result, _from_near_to_far(result, rank, table.source, table.target), count)
-    into = _lanes_at_ports(result, _from_near_to_far(result, rank, table.target, table.source), count)
-    return list(zip(out, into, strict=True))
+    alike = np.flatnonzero(result.records.gpu_of == gpu).tolist()
+    sides: list[list[float | None]] = []
+    for own, other in ((table.source, table.target), (table.target, table.source)):
+        busy: list[float | None] = [None] * result.model.ports.count
+        for rank in alike:
+            _note_lanes(result, _from_near_to_far(result, rank, own, other), busy)
+        sides.append(busy)
+    return list(zip(*sides, strict=True))
 
 
 def _from_near_to_far(result: GpuResult, rank: int, own: Int32, other: Int32) -> list[int]:
@@ -269,12 +274,12 @@ def _from_near_to_far(result: GpuResult, rank: int, own: Int32, other: Int32) ->
     return sorted((link for link in links if cluster.links[link].link_class == _SCALE_UP), key=away)
 
 
-def _lanes_at_ports(result: GpuResult, links: list[int], count: int) -> list[float | None]:
+def _note_lanes(result: GpuResult, links: list[int], busy: list[float | None]) -> None:
+    """Note how busy the lanes of a GPU's links are at their ports; ``busy`` is modified in place."""
     records, time, used = result.records, max(1, result.time_ps), used_lanes(result)
-    found: list[float | None] = [None] * count
-    lanes = lanes_of_links(result, np.array(links, np.int64))
-    for ordinal, (link, width) in enumerate(zip(links, lanes.tolist(), strict=True)):
-        for row in used[records.lane_link[used] == link].tolist():
-            port = (ordinal * width + int(records.lane_number[row])) % count
-            found[port] = max(found[port] or 0.0, int(records.lane_busy_ps[row]) / time)
-    return found
+    chosen = [place for place, link in enumerate(links) if link in records.lane_link[used]]
+    widths = lanes_of_links(result, np.array([links[place] for place in chosen], np.int64)).tolist()
+    for place, width in zip(chosen, widths, strict=True):
+        for row in used[records.lane_link[used] == links[place]].tolist():
+            port = (place * width + int(records.lane_number[row])) % len(busy)
+            busy[port] = max(busy[port] or 0.0, int(records.lane_busy_ps[row]) / time)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trine.collectives.kernels.options import JOINT, SIMPLE, KernelOptions
+from trine.collectives.kernels.options import JOINT, SIMPLE, WAVEFRONTS, WORKGROUPS, KernelOptions
 from trine.collectives.kernels.registry import KERNELS, READING, kernel_name, known_kernels, known_ops
 from trine.errors import InputError
+from trine.model.collective import AUTO
 from trine.model.gpuprogram import GpuProgram
 
 __all__ = ["ONESHOT_BYTES", "automatic", "build_kernel", "known_kernels", "known_ops"]
 
-AUTO = "auto"
 #: Up to this many bytes divided by the number of ranks all-reduce takes one step: where vLLM's custom all-reduce
 #: changes over (csrc/custom_all_reduce.cuh: 512 KiB on 4 GPUs, 256 KiB on 8; 2 GPUs always).
 ONESHOT_BYTES = 2 << 20
@@ -21,8 +21,8 @@ def build_kernel(
     size_bytes: int,
     *,
     algorithm: str = AUTO,
-    workgroups: int = 32,
-    wavefronts: int = 8,
+    workgroups: int = WORKGROUPS,
+    wavefronts: int = WAVEFRONTS,
     protocol: str = SIMPLE,
     sync: str = "auto",
     waits: str = JOINT,

@@ -26,6 +26,15 @@ class Token:
 INITIAL = Token(None)
 
 
+def with_flag(knows: Clock, token: Token) -> Clock:
+    """The clock by which a flagged line may be read: its own store is known, others of the same operation are not."""
+    if token.actor < 0:
+        return knows
+    clock = knows.copy()
+    clock[token.actor] = max(int(clock[token.actor]), token.epoch)
+    return clock
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     role: int

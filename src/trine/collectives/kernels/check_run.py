@@ -13,7 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from trine.collectives.kernels.check_cells import NOTHING, Cells, Clock, Index, Memory, Race, Values, combine
-from trine.collectives.kernels.check_parts import Op, Operand, Semaphore, Token, Wavefront, ports_of, wavefronts_of
+from trine.collectives.kernels.check_parts import (
+    Op,
+    Operand,
+    Semaphore,
+    Token,
+    Wavefront,
+    ports_of,
+    wavefronts_of,
+    with_flag,
+)
 from trine.collectives.kernels.check_stuck import deadlock
 from trine.collectives.kernels.check_words import Words
 from trine.errors import InputError
@@ -215,7 +224,7 @@ class Run:
         reads = [self._cells(operand, op.width, lines) for operand in op.reads]
         writes = [self._cells(operand, op.width, lines) for operand in op.writes]
         flags = iter(tokens)
-        clocks = [_with_flag(knows, next(flags)) if o.role == READ_FLAGGED else knows for o in op.reads]
+        clocks = [with_flag(knows, next(flags)) if o.role == READ_FLAGGED else knows for o in op.reads]
         self._touch(wave, list(zip(reads, clocks, strict=True)), knows, writes, wave.actor, wave.epoch, op)
         for operand, cells in zip(op.reads, reads, strict=True):
             if operand.role == READ_FLAGGED:
@@ -298,12 +307,3 @@ class Run:
                     f"{self.program.name}: semaphore {number} of rank {rank} ends with {semaphore.count}, not as it "
                     f"began, with {initial}: {self.words.releaser(rank, number, self.ops)}"
                 )
-
-
-def _with_flag(knows: Clock, token: Token) -> Clock:
-    """The clock by which a flagged line may be read: its own store is known, others of the same operation are not."""
-    if token.actor < 0:
-        return knows
-    clock = knows.copy()
-    clock[token.actor] = max(int(clock[token.actor]), token.epoch)
-    return clock

@@ -20,6 +20,9 @@ SYNCS = ("auto", "none", "start", "end", "both")
 JOINT, SINGLE = "joint", "single"
 WAITS = (JOINT, SINGLE)
 
+#: Where nobody says: workgroups of a kernel, as case 1 of ASTRA-sim 3.0 (arXiv 2606.10440); wavefronts of one, assumed.
+WORKGROUPS, WAVEFRONTS = 32, 8
+
 MAX_SIZE_BYTES = 1 << 40
 MAX_OPERANDS = 100_000_000
 
@@ -41,8 +44,8 @@ class KernelOptions:
     op: str
     num_ranks: int
     size_bytes: int
-    workgroups: int = 32
-    wavefronts: int = 8
+    workgroups: int = WORKGROUPS
+    wavefronts: int = WAVEFRONTS
     protocol: str = SIMPLE
     sync: str = "auto"
     waits: str = JOINT

@@ -117,9 +117,16 @@ def _write(path: Path, text: str) -> None:
 
 
 def _drop_old(folder: Path) -> None:
-    files = [entry for entry in os.scandir(folder) if entry.name.endswith((".json", ".part"))]
+    files = [Path(entry) for entry in os.scandir(folder) if entry.name.endswith((".json", ".part"))]
     if len(files) <= MAX_FILES:
         return
-    files.sort(key=lambda entry: entry.stat().st_mtime)
-    for entry in files[: len(files) - MAX_FILES]:
-        Path(entry.path).unlink(missing_ok=True)
+    files.sort(key=_written_at)
+    for path in files[: len(files) - MAX_FILES]:
+        path.unlink(missing_ok=True)
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another process has dropped it in the meantime
+        return 0.0

@@ -15,7 +15,7 @@ from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.collectives.registry import known_algorithms
 from trine.errors import InputError
 from trine.gpu.run import Progress
-from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime, Part
+from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime, Part, is_plan
 from trine.model.gpumodel import GpuModel
 from trine.units import format_bytes
 
@@ -220,7 +220,6 @@ def _smallest_ps(
     ask: Callable[[int, CollectiveOptions], CollectiveAnswer],
 ) -> int:
     """What the messages of the smallest size take, by the same schedule."""
-    is_plan = options.algorithm.lower().endswith((".json", ".xml"))
-    how = options if is_plan else replace(options, algorithm=row.algorithm, protocol=row.protocol)
+    how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
     small = ask(least, how).rows[0]
     return sum(part.time_ps for part in small.parts if part.name == "messages")

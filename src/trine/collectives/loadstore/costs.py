@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.kernels.options import WORKGROUPS
 from trine.collectives.kernels.registry import has_kernel, known_kernels
 from trine.collectives.library.conventions import bus_factor
 from trine.collectives.library.steps import StepCosts
 from trine.collectives.loadstore.cache import DurationCache, user_folder
 from trine.collectives.loadstore.durations import GroupDurations
-from trine.collectives.loadstore.options import WORKGROUPS, LoadStoreOptions
+from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import EVIDENCE, Callbacks
 from trine.errors import InputError
 from trine.model.collective import CollectiveTime

@@ -100,7 +100,7 @@ def _whys(row: LoadStoreRow, least: int, model: GpuModel) -> tuple[str, ...]:
             f"(its {busiest.lanes} carry {format_bytes(carried)} each on average, with headers)"
         )
     kinds = [f"busiest {use.kind}: {format_time(use.busiest_ps)}" for use in row.result.kinds if use.kind != "lane"]
-    smallest = "the whole message" if least == row.time.size_bytes else f"{format_bytes(least)}"
+    smallest = "the whole message" if least == row.time.size_bytes else format_bytes(least)
     return (
         "before the first workgroup",
         f"hops and synchronisation: {smallest}, one cache line for each workgroup and peer",

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trine.collectives.kernels.options import PROTOCOLS, SIMPLE
 from trine.errors import InputError, nearest
-from trine.model.collective import AUTO
+from trine.model.collective import AUTO, is_plan
 from trine.model.gpumodel import GpuModel
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
-
-#: What a kernel has where nobody says: as the paper's case studies (arXiv 2606.10440).
-WORKGROUPS, WAVEFRONTS = 32, 8
-_PLAN_ENDINGS = (".json", ".xml")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +63,7 @@ class LoadStoreOptions:
     @property
     def is_plan(self) -> bool:
         """Whether the algorithm is the path of a plan."""
-        return self.algorithm.lower().endswith(_PLAN_ENDINGS) or os.sep in self.algorithm
+        return is_plan(self.algorithm)
 
     @property
     def wire_protocol(self) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import automatic, build_kernel
-from trine.collectives.kernels.options import KernelOptions
+from trine.collectives.kernels.options import WAVEFRONTS, WORKGROUPS, KernelOptions
 from trine.collectives.kernels.registry import FAMILIES, kernel_name
-from trine.collectives.loadstore.options import WAVEFRONTS, WORKGROUPS, LoadStoreOptions
+from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.errors import InputError
 from trine.model.collective import AUTO
 from trine.model.gpuprogram import DATA_OPS, GpuProgram
@@ -63,11 +63,13 @@ class Programs:
 
         Raises
         ------
-        InputError: what builders and plans refuse, and ``unroll`` where every operation says its own.
+        InputError: what builders and plans refuse, and ``unroll`` where it cannot matter.
         """
         program = self._made(name, size_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
-            raise InputError(f"every operation of {name} says its own", field="unroll")
+            raise InputError(
+                f"cannot matter: every operation of {name} says its own, or none has lines", field="unroll"
+            )
         return program
 
     def smallest_bytes(self, name: str, size_bytes: int) -> int:

@@ -36,9 +36,9 @@ class Callbacks:
 class LoadStoreRow:
     """The answer for one size. ``time``: low and high are the time itself; channels are workgroups.
 
-    finished: False where the run was stopped: ``time`` is when. tried: (algorithm, ps) of all that were run, None for
-    the time of one that was left out because its bytes alone take longer. simulated: GPUs. notes: of the program.
-    result: everything; None where only the last size's was kept.
+    finished: False where the run was stopped: ``time`` is when. tried: (algorithm, ps) of all that were run to their
+    end, None for the time of one that was left out because its bytes alone take longer. simulated: GPUs. notes: of the
+    program. result: everything; None where only the last size's was kept.
     """
 
     time: CollectiveTime
@@ -88,14 +88,15 @@ class LoadStoreRuns:
                 tried.append((name, None))
                 continue
             row = self._row(name, size_bytes, unfolded)
-            tried.append((name, row.time.time_ps))
-            if best is None or not row.finished or row.time.time_ps < best.time.time_ps:
-                best = row
             if not row.finished:
+                best = row
                 break
-        if unfolded and len(unfolded) == sum(ps is not None for _, ps in tried):
-            raise unfolded[0]
+            tried.append((name, row.time.time_ps))
+            if best is None or row.time.time_ps < best.time.time_ps:
+                best = row
         assert best is not None
+        if unfolded and best.finished and len(unfolded) == sum(ps is not None for _, ps in tried):
+            raise unfolded[0]
         said = tuple(map(str, unfolded or ()))
         return replace(best, tried=tuple(tried), notes=(*best.notes, *said))
 
