@@ -32,8 +32,8 @@ def recorded_gpu(system: GpuSystem, target: int) -> int:
     gpu = int(system.gpu_of[target])
     if system.ranks[gpu] != target:
         raise InputError(
-            f"rank {target} is folded: rank {system.ranks[gpu]}, which behaves alike, is simulated; record that one, or "
-            "do not fold",
+            f"rank {target} is folded: rank {system.ranks[gpu]}, which behaves alike, is simulated; record that one, "
+            "or do not fold",
             field="record",
         )
     return gpu

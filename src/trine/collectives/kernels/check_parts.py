@@ -21,18 +21,17 @@ class Token:
     actor: int = -1
     epoch: int = -1
 
+    def added_to(self, knows: Clock) -> Clock:
+        """What is known where a flagged line is read: its own store, but no other line of the same operation."""
+        if self.actor < 0:
+            return knows
+        clock = knows.copy()
+        clock[self.actor] = max(int(clock[self.actor]), self.epoch)
+        return clock
+
 
 #: units that a semaphore has from the start
 INITIAL = Token(None)
-
-
-def with_flag(knows: Clock, token: Token) -> Clock:
-    """The clock by which a flagged line may be read: its own store is known, others of the same operation are not."""
-    if token.actor < 0:
-        return knows
-    clock = knows.copy()
-    clock[token.actor] = max(int(clock[token.actor]), token.epoch)
-    return clock
 
 
 @dataclass(frozen=True, slots=True)

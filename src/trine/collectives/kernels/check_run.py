@@ -13,16 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trine.collectives.kernels.check_cells import NOTHING, Cells, Clock, Index, Memory, Race, Values, combine
-from trine.collectives.kernels.check_parts import (
-    Op,
-    Operand,
-    Semaphore,
-    Token,
-    Wavefront,
-    ports_of,
-    wavefronts_of,
-    with_flag,
-)
+from trine.collectives.kernels.check_parts import Op, Operand, Semaphore, Token, Wavefront, ports_of, wavefronts_of
 from trine.collectives.kernels.check_stuck import deadlock
 from trine.collectives.kernels.check_words import Words
 from trine.errors import InputError
@@ -224,7 +215,7 @@ class Run:
         reads = [self._cells(operand, op.width, lines) for operand in op.reads]
         writes = [self._cells(operand, op.width, lines) for operand in op.writes]
         flags = iter(tokens)
-        clocks = [with_flag(knows, next(flags)) if o.role == READ_FLAGGED else knows for o in op.reads]
+        clocks = [next(flags).added_to(knows) if o.role == READ_FLAGGED else knows for o in op.reads]
         self._touch(wave, list(zip(reads, clocks, strict=True)), knows, writes, wave.actor, wave.epoch, op)
         for operand, cells in zip(op.reads, reads, strict=True):
             if operand.role == READ_FLAGGED:
