@@ -6,11 +6,11 @@ TRACE ?= vgg13-h100-b128
 
 # What runs kernels once more: SMALL uncompiled, all of it with checks of every index.
 SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
-	tests/closed_form/test_gpu_messages.py \
+	tests/closed_form/test_gpu_messages.py tests/closed_form/test_replay_writes.py \
 	tests/unit/test_engine_run.py tests/unit/test_engine_advance.py tests/unit/test_partition.py
 LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py tests/property/test_engine_resume.py \
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
-	tests/closed_form/test_gpu_rates.py
+	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
 .PHONY: demo test check bench validation examples clean
 

@@ -5,7 +5,7 @@ from gpu_cases import Programmer, assert_same, case, read, small_model, write
 from gpu_random import REMOTE, RandomCase, random_case
 
 from trine.errors import DeadlockError
-from trine.gpu import compiled
+from trine.gpu import compiled, start
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
@@ -39,7 +39,7 @@ def test_long_programs(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_looking_at_the_clock_and_growing_change_nothing(seed, monkeypatch):
     monkeypatch.setattr(compiled, "BUDGET", 7)
-    monkeypatch.setattr(compiled, "FIRST_REQUESTS", 4)
+    monkeypatch.setattr(start, "FIRST_REQUESTS", 4)
     random = random_case(seed)
     assert_same(random.simulate("compiled"), random.simulate())
 

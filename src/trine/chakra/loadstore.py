@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trine.chakra.loadstore_compute import Alone, ComputeKernel, fit_kernels, movable_bytes, turns_for
-from trine.chakra.loadstore_graph import GraphBuilder, LoadstoreGraph, is_kernel
+from trine.chakra.loadstore_graph import GraphBuilder, LoadStoreGraph, is_kernel
 from trine.chakra.loadstore_kernels import KernelChoices, Kernels, address_period, memory_end
-from trine.chakra.loadstore_result import LoadstoreResult, drawn_graph, until
+from trine.chakra.loadstore_result import LoadStoreResult, drawn_graph, until
 from trine.chakra.simulate import trace_facts
 from trine.errors import InputError, PlanError, nearest
 from trine.gpu.join import Placed, join_programs
@@ -56,7 +56,7 @@ def simulate_chakra_loadstore(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
     warnings: tuple[str, ...] = (),
-) -> LoadstoreResult:
+) -> LoadStoreResult:
     """Simulate the traces of all ranks load by load and store by store, rank i on the i-th GPU of ``cluster``.
 
     Compute nodes become kernels that take their duration when they have the GPU to themselves, collectives those of
@@ -93,11 +93,11 @@ def simulate_chakra_loadstore(
     return _result(trace, job, done, warnings, time.perf_counter() - began)
 
 
-class LoadstoreJob(NamedTuple):
+class LoadStoreJob(NamedTuple):
     """All kernels, and the tasks that carry them. ``model`` has the launches, which are tasks of their own."""
 
     program: GpuProgram
-    tasks: LoadstoreGraph
+    tasks: LoadStoreGraph
     model: GpuModel
     notes: tuple[str, ...]
 
@@ -108,7 +108,7 @@ def loadstore_job(
     model: GpuModel,
     choices: KernelChoices,
     on_compile: Callable[[], None] | None = None,
-) -> LoadstoreJob:
+) -> LoadStoreJob:
     """The kernels and tasks of traces; compute kernels are run alone for it. Raises as simulate_chakra_loadstore."""
     _check_algorithms(trace, choices)
     trace = _with_traffic(trace, choices)
@@ -122,7 +122,7 @@ def loadstore_job(
     if not len(kernels):
         raise PlanError("nothing in these traces is a kernel: --fidelity operator")
     notes = (*_notes(nodes, found, choices), *kernels.notes)
-    return LoadstoreJob(kernels.program(os.path.basename(trace.prefix)), tasks, model, notes)
+    return LoadStoreJob(kernels.program(os.path.basename(trace.prefix)), tasks, model, notes)
 
 
 def _model(model: GpuModel | str | None, cluster: Cluster, num_ranks: int) -> GpuModel:
@@ -215,8 +215,8 @@ def _notes(
 
 
 def _result(
-    trace: ChakraTrace, job: LoadstoreJob, done: GpuRun, warnings: tuple[str, ...], wall_s: float
-) -> LoadstoreResult:
+    trace: ChakraTrace, job: LoadStoreJob, done: GpuRun, warnings: tuple[str, ...], wall_s: float
+) -> LoadStoreResult:
     from trine import __version__
 
     records, left = until(done.records, done.gpu.end_ps)
@@ -229,7 +229,7 @@ def _result(
         fold=replace(done.fold, why_unfolded=WHY_UNFOLDED), finished=done.finished, wall_s=wall_s,
     )  # fmt: skip
     facts = dict(trace_facts(trace, done.cluster, "loadstore", f"{done.program.num_kernels} kernels, rank by rank"))
-    return LoadstoreResult(
+    return LoadStoreResult(
         graph=job.tasks.seen,
         records=records,
         memory=None,

@@ -30,7 +30,7 @@ _NO_ROUTE = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LoadstoreGraph:
+class LoadStoreGraph:
     """Tasks and the kernel of each.
 
     graph: what runs. seen: the same tasks as results see them: communication kernels are transfers from their rank to
@@ -89,7 +89,7 @@ class GraphBuilder:
         #: (sender, receiver, tag) -> kernel of the sender
         self._messages: dict[tuple[object, ...], int] = {}
 
-    def build(self) -> LoadstoreGraph:
+    def build(self) -> LoadStoreGraph:
         """All tasks.
 
         Raises
@@ -101,7 +101,7 @@ class GraphBuilder:
             self._add_rank(rank)
         graph = self._graph()
         kernel = np.array([row.kernel for row in self._rows], np.int32)
-        return LoadstoreGraph(graph=graph, seen=self._seen(graph), task_kernel=kernel)
+        return LoadStoreGraph(graph=graph, seen=self._seen(graph), task_kernel=kernel)
 
     # -- kernels of collectives and messages, in the order of the programs ------------------------------------------
 

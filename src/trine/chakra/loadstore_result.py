@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LoadstoreResult(Result):
+class LoadStoreResult(Result):
     """What a run gave. Tasks of communication kernels are transfers of their rank, from the launch to the kernel's end.
 
     gpu: what CUs, wavefronts and requests did; of all ranks and the whole run. drawn: the graph as timelines show it:
@@ -60,7 +60,7 @@ class LoadstoreResult(Result):
     def to_perfetto(self, path: str | Path) -> None:
         """Write the timeline of tasks; ``.gpu.to_perfetto`` writes that of workgroups."""
         shown = self if self.part is not None else replace(self, graph=self.drawn)
-        super(LoadstoreResult, shown).to_perfetto(path)
+        super(LoadStoreResult, shown).to_perfetto(path)
 
 
 def _busy(size_bytes: int, bytes_per_s: int, time_ps: int) -> float:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli.chakra_loadstore import (
+    ChakraInside,
     ComputeWavefrontsOption,
     ComputeWorkgroupsOption,
     EngineOption,
     InsideOption,
-    LoadstoreOptions,
     NoTrafficOption,
     ProtocolOption,
     WavefrontsOption,
@@ -104,7 +104,7 @@ def run(
     from trine.cli.machine import MachineOptions, job_machine
     from trine.cli.train import write_files
 
-    inside = LoadstoreOptions(
+    inside = ChakraInside(
         gpu_model=gpu_model, workgroups=workgroups, wavefronts=wavefronts, protocol=protocol, unroll=unroll,
         max_outstanding=max_outstanding, arbitration=arbitration, compute_workgroups=compute_workgroups,
         compute_wavefronts=compute_wavefronts, no_compute_traffic=no_compute_traffic, engine=engine,

@@ -14,7 +14,7 @@ from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from trine.chakra.loadstore_kernels import KernelChoices
-    from trine.chakra.loadstore_result import LoadstoreResult
+    from trine.chakra.loadstore_result import LoadStoreResult
     from trine.chakra.trace import ChakraTrace
     from trine.cluster import Cluster
 
@@ -45,7 +45,7 @@ InsideOption = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoadstoreOptions:
+class ChakraInside:
     """The options as given: None (or False) where one was not."""
 
     gpu_model: str | None = None
@@ -77,7 +77,7 @@ class LoadstoreOptions:
         return KernelChoices(algorithms=algorithms, compute_traffic=not self.no_compute_traffic, **said)
 
 
-def is_loadstore(fidelity: str | None, options: LoadstoreOptions, others: Mapping[str, object]) -> bool:
+def is_loadstore(fidelity: str | None, options: ChakraInside, others: Mapping[str, object]) -> bool:
     """Whether the load-store level was asked for; ``others``: options of the operator level alone, None: not given.
 
     Raises
@@ -98,8 +98,8 @@ def is_loadstore(fidelity: str | None, options: LoadstoreOptions, others: Mappin
 
 
 def run_loadstore(
-    trace: ChakraTrace, machine: Cluster, options: LoadstoreOptions, algorithms: Mapping[str, str], warnings: list[str]
-) -> LoadstoreResult:
+    trace: ChakraTrace, machine: Cluster, options: ChakraInside, algorithms: Mapping[str, str], warnings: list[str]
+) -> LoadStoreResult:
     """Simulate, with progress. Raises InputError for options that cannot matter."""
     from trine.chakra.loadstore import simulate_chakra_loadstore
     from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
@@ -117,7 +117,7 @@ def run_loadstore(
         )  # fmt: skip
 
 
-def _refuse_what_cannot_matter(trace: ChakraTrace, options: LoadstoreOptions) -> None:
+def _refuse_what_cannot_matter(trace: ChakraTrace, options: ChakraInside) -> None:
     from trine.chakra.loadstore_graph import is_kernel
     from trine.model.program import Collective, Compute, Send
 
@@ -138,7 +138,7 @@ def _refuse_what_cannot_matter(trace: ChakraTrace, options: LoadstoreOptions) ->
             raise InputError(f"{name} cannot matter: the traces have no communication")
 
 
-def report_loadstore(result: LoadstoreResult, options: LoadstoreOptions, json: str | None) -> None:
+def report_loadstore(result: LoadStoreResult, options: ChakraInside, json: str | None) -> None:
     """Print the answer, and write what is about the inside of GPUs."""
     show(result.summary(), json)
     write_json(result.to_json(), json)
@@ -151,7 +151,7 @@ def report_loadstore(result: LoadstoreResult, options: LoadstoreOptions, json: s
         say(f"drawn in {options.plot_noc}")
 
 
-def end_loadstore(result: LoadstoreResult) -> None:
+def end_loadstore(result: LoadStoreResult) -> None:
     """Leave with the exit code of a run that was stopped, if it was."""
     if not result.gpu.finished:
         say("interrupted: the answer is about what had happened until then")

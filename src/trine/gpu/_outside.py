@@ -17,6 +17,7 @@ from trine.gpu._state import (
     ENTITY_HALVES,
     ENTITY_WORDS,
     IDLE,
+    ISSUED_PS,
     KEY,
     KIND,
     KIND_LOAD,
@@ -154,16 +155,17 @@ def stay_away(e: Entities, w: Ways, o: Outside, n: Int64, k: Int64, r: Int) -> N
     time_ps = word[U(ENTITY_WORDS * r + TIME_PS)]
     if k[N_ANSWERS] == 1:
         number = cold[U(at + WAY_BACK)]
+        pair = np.int64(half[U(h + PAIR)])
+        cold[U(at + WAY_BACK)] = way_of_address(w.pair_back, k, pair, cold[U(at + ADDRESS)])
         if number < 0 or o.answer_ps[U(number)] < time_ps:
             n[UNRECORDED] = r
             n[LOG_ROOM] = -1  # so that the loop looks
+            cold[U(at + ISSUED_PS)] = number
             return
         n[IDLE] = 0  # what the record has to come is no waiting for ever
         time_ps = o.answer_ps[U(number)]
         if o.answer_refused[U(number)] == 1:
             amount = cold[U(at + AMOUNT)]
-        pair = np.int64(half[U(h + PAIR)])
-        cold[U(at + WAY_BACK)] = way_of_address(w.pair_back, k, pair, cold[U(at + ADDRESS)])
     else:
         time_ps += _uncontended_ps(e, w, o, k, r)
     cold[U(at + AMOUNT)] = amount

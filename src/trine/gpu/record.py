@@ -81,7 +81,7 @@ def answer_fault(entities: Entities, outside: Outside, scalars: Int64, numbers: 
     internal = int(entities.half[S.ENTITY_HALVES * r + S.WAVE])
     cu, slot = divmod(internal, int(numbers[S.N_WAVES]))
     place = cu * system.model.wavefronts_per_cu + slot
-    row = int(entities.cold[S.COLD * (r - numbers[S.N_FIRST_REQUEST]) + S.WAY_BACK])
+    row = int(entities.cold[S.COLD * (r - numbers[S.N_FIRST_REQUEST]) + S.ISSUED_PS])
     of_whom = f"for place {place} of rank {system.ranks[0]}"
     first = int(outside.answer_ptr[internal])
     if row < 0:

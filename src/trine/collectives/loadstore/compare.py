@@ -147,15 +147,9 @@ def compare_fidelity(
         if stopped:
             break
     return FidelityAnswer(
-        op=op,
-        cluster=cluster,
-        group=asked.ranks,
-        model=asked.model,
-        rows=tuple(rows),
-        answer=answer,
-        notes=answer.notes,
-        stopped=stopped,
-    )
+        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer,
+        notes=answer.notes, stopped=stopped,
+    )  # fmt: skip
 
 
 def shared_algorithm(op: str, algorithm: str) -> str:
