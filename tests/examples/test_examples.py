@@ -31,6 +31,11 @@ def test_example_prints_what_it_says(script, tmp_path):
         assert (tmp_path / script.with_suffix(".png").name).stat().st_size > 5000
 
 
+def test_the_list_names_every_example_in_order():
+    listed = re.findall(r"^\| `(\d\w+)`", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert listed == sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
+
+
 def test_the_readme_prints_what_it_says(tmp_path):
     text = README.read_text()
     code = re.search(r"```python\n(.*?)```\n\nprints\n\n((?:    [^\n]*\n)+)", text, re.DOTALL)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trine.cli.loadstore import LEVELS, PANEL, check_picture
+from trine.cli.loadstore import LEVELS, PANEL, check_picture, draw_inside
 from trine.cli.output import EXIT_INTERRUPTED, ProgressLine, say, show, write_json
 from trine.errors import InputError, nearest
 
@@ -142,13 +142,7 @@ def report_loadstore(result: LoadStoreResult, options: ChakraInside, json: str |
     """Print the answer, and write what is about the inside of GPUs."""
     show(result.summary(), json)
     write_json(result.to_json(), json)
-    if options.inside_perfetto is not None:
-        for note in result.gpu.to_perfetto(options.inside_perfetto):
-            say(f"note: {note}")
-        say(f"timeline of workgroups written to {options.inside_perfetto}: open it at https://ui.perfetto.dev")
-    if options.plot_noc is not None:
-        result.gpu.plot_noc(options.plot_noc)
-        say(f"drawn in {options.plot_noc}")
+    draw_inside(result.gpu, options.inside_perfetto, options.plot_noc)
 
 
 def end_loadstore(result: LoadStoreResult) -> None:

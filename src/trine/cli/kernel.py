@@ -238,12 +238,8 @@ def _simulated(
 
 
 def _report(result: GpuResult, json: Text, perfetto: Text, plot: Text) -> None:
+    from trine.cli.loadstore import draw_inside
+
     show(result.summary(), json)
     write_json(result.document(), json)
-    if perfetto is not None:
-        for note in result.to_perfetto(perfetto):
-            say(f"note: {note}")
-        say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev")
-    if plot is not None:
-        result.plot_noc(plot)
-        say(f"drawn in {plot}")
+    draw_inside(result, perfetto, plot)

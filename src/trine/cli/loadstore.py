@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.collectives.loadstore import FidelityAnswer, LoadStoreAnswer, LoadStoreOptions
     from trine.model.collective import CollectiveOptions
+    from trine.results.gpu_result import GpuResult
 
 PANEL = "Load by load, store by store (--fidelity loadstore)"
 LEVELS = ("operator", "loadstore")
@@ -60,11 +61,28 @@ PerfettoOption = Annotated[
 
 
 def check_picture(path: str | None) -> None:
-    """Refuse before any work a picture of another kind. Raises InputError."""
-    from trine.collectives.plot import ENDINGS
+    """Refuse before any work a picture that cannot be drawn.
 
-    if path is not None and not path.lower().endswith(ENDINGS):
+    Raises InputError for another kind of file, MissingExtraError without matplotlib.
+    """
+    from trine.collectives.plot import ENDINGS, pyplot
+
+    if path is None:
+        return
+    if not path.lower().endswith(ENDINGS):
         raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
+    pyplot()
+
+
+def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -> None:
+    """Write the timeline of workgroups and the picture of the NoC, where they were asked for."""
+    if perfetto is not None:
+        for note in result.to_perfetto(perfetto):
+            say(f"note: {note}")
+        say(f"timeline of workgroups written to {perfetto}: open it at https://ui.perfetto.dev")
+    if plot_noc is not None:
+        result.plot_noc(plot_noc)
+        say(f"drawn in {plot_noc}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,13 +215,7 @@ def _report(
     write_json(answer.to_json(), json)
     if not isinstance(answer, LoadStoreAnswer):
         return
-    if given.perfetto is not None:
-        for note in answer.result.to_perfetto(given.perfetto):
-            say(f"note: {note}")
-        say(f"timeline written to {given.perfetto}: open it at https://ui.perfetto.dev")
-    if given.plot_noc is not None:
-        answer.result.plot_noc(given.plot_noc)
-        say(f"drawn in {given.plot_noc}")
+    draw_inside(answer.result, given.perfetto, given.plot_noc)
     if plot is not None and answer.finished:
         answer.plot(plot)
         say(f"drawn in {plot}")

@@ -16,6 +16,7 @@ from trine.cli import (
     cluster,
     cluster_files,
     collective,
+    eidolon,
     gpu,
     graph,
     hop,
@@ -64,6 +65,7 @@ app.add_typer(chakra.app, name="chakra", help="Chakra execution traces: look int
 cluster_files.register(cluster.app)
 app.add_typer(cluster.app, name="cluster", help="Look at clusters: presets and files.")
 app.add_typer(gpu.app, name="gpu", help="Look at the inside of GPUs: models and files.")
+app.add_typer(eidolon.app, name="eidolon", help="One GPU in detail, its peers replayed: waiting, flags, mwait.")
 app.add_typer(kernel.app, name="kernel", help="GPU programs, load by load and store by store: run and print them.")
 
 

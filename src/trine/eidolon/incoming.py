@@ -89,9 +89,8 @@ def _symmetric(options: EidolonOptions, work: Workload, progress: Progress | Non
         engine=options.engine,
         progress=progress,
     )
-    return Incoming(
-        outside=arrivals, origin="peers that do as the target does (a folded run of all)", evidence="modelled"
-    )
+    origin = "peers that do as the target does, recorded in a folded run of all GPUs"
+    return Incoming(outside=arrivals, origin=origin, evidence="modelled")
 
 
 def _written(options: EidolonOptions, work: Workload) -> Incoming:

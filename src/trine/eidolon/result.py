@@ -162,7 +162,7 @@ class EidolonResult:
         late = self.writes_late
         after = (f"{late:,} writes of peers come after the last kernel has ended",) if late and self.finished else ()
         unlike = self.work.non_flag_reads
-        short = ()
+        short: tuple[str, ...] = ()
         if unlike is not None and self.finished and self.non_flag_reads != unlike:
             short = (
                 f"{self.non_flag_reads:,} reads of data, and the data flow asks for {unlike:,}: please report this",

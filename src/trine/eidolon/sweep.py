@@ -12,12 +12,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from trine.eidolon.fits import Fit, fit
 from trine.eidolon.options import EidolonOptions, time_ps
 from trine.eidolon.result import EidolonResult
 from trine.eidolon.run import Prepared
 from trine.errors import InputError
+from trine.gpu.model_waits import MWAIT, SPIN
 from trine.results.document import Row
 from trine.units import PS_PER_S, format_time
 
@@ -29,6 +29,9 @@ _AXES = {
     "cols": ("cols", "columns", 1),
     "peers": ("peers", "replayed peers", 1),
 }
+
+#: Which ways to wait an option is about: in a grid over ways the others go without it.
+_WAYS = {"poll": ("spin", "mwait"), "sleep": ("sleep",), "monitor_capacity": ("mwait",), "monitor_wakeup": ("mwait",)}
 
 #: Called with (work done, work in all, simulated ps of the last run).
 OnRun = Callable[[int, int, int], None]
@@ -68,31 +71,21 @@ class Grid:
         """The options of each, but for wake-up times."""
         names = [name for name in ("rows", "cols", "peers", "sync") if getattr(self, name)]
         for values in product(*(getattr(self, name) for name in names)):
-            yield replace(base, **dict(zip(names, values, strict=True)))
-
-
-class Fit(NamedTuple):
-    """Flag reads against wake-up time, of one workload that spins (and the same with mwait).
-
-    slope_per_s, r2: of a straight line through them; None of fewer than three. expected_per_s: waiting wavefronts /
-    polling interval. break_even_s: from which wake-up time on mwait reads less; straight between neighbours of the
-    grid; None where it is in none. saved_at_most: share of flag reads that mwait saves at the longest wake-up time.
-    """
-
-    name: str
-    slope_per_s: float | None
-    r2: float | None
-    expected_per_s: float | None
-    break_even_s: float | None
-    saved_at_most: float | None
+            options = replace(base, **dict(zip(names, values, strict=True)))
+            idle: dict[str, Any] = {name: None for name, ways in _WAYS.items() if options.sync not in ways}
+            yield replace(options, **idle)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Sweep:
-    """rows: one a run, with the keys of docs/reference/eidolon-json.md. varied: options with several values."""
+    """rows: one a run (docs/reference/eidolon-json.md). varied: options with several values.
+
+    fits: where wake-up times vary, one for each workload that spins.
+    """
 
     rows: tuple[Row, ...]
     varied: tuple[str, ...]
+    fits: tuple[Fit, ...]
     wall_s: float
 
     @property
@@ -109,22 +102,11 @@ class Sweep:
             found.setdefault(", ".join([*words, str(row["sync"])]), []).append(row)
         return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in found.items()}
 
-    def fits(self) -> tuple[Fit, ...]:
-        """One for each workload whose wake-up time varies and that spins."""
-        if "wakeup" not in self.varied:
-            return ()
-        curves = self.curves("wakeup_s")
-        return tuple(
-            _fit(name.removesuffix("spin").rstrip(", "), rows, curves.get(f"{name.removesuffix('spin')}mwait"))
-            for name, rows in curves.items()
-            if name.endswith("spin")
-        )
-
     def text(self, *, volatile: bool = True) -> str:
         """A table; ``volatile``: with how long trine took, which differs from run to run."""
         lines = [_line(_COLUMNS, volatile)]
         lines += [_line(_cells(row), volatile) for row in self.rows]
-        lines += [line for fit in self.fits() for line in _fit_lines(fit)]
+        lines += [line for one in self.fits for line in one.lines()]
         if volatile:
             lines.append(f"{len(self.rows):,} runs in {format_time(self.wall_s * PS_PER_S)}")
         return "\n".join(lines)
@@ -146,7 +128,7 @@ class Sweep:
 
         return {
             "runs": list(self.rows),
-            "fits": [fit._asdict() for fit in self.fits()],
+            "fits": [one._asdict() for one in self.fits],
             "simulator": {"name": "trine", "version": __version__, "wall_s": self.wall_s},
         }
 
@@ -168,21 +150,58 @@ def sweep(
     """
     if grid.wakeup and base.source != "wakeup":
         raise InputError(f"--wakeup and --{base.source} both say when flags land: give one")
+    for name, ways in _WAYS.items():
+        if getattr(base, name) is not None and not set(ways) & set(grid.sync or (base.sync,)):
+            raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
     began = time.perf_counter()
     workloads = list(grid.workloads(base))
     wakeups: Sequence[str | int | None] = grid.wakeup or (None,)
     total, done = sum(_weight(each) for each in workloads) * len(wakeups), 0
-    rows = []
-    for options in workloads:
-        prepared = Prepared(options)
+    rows: list[Row] = []
+    fits: list[Fit] = []
+    group: dict[str, _Way] = {}
+    for number, options in enumerate(workloads):
+        way = group[options.sync] = _Way(Prepared(options), [])
         for wakeup in wakeups:
-            result = prepared.run(wakeup=wakeup, on_compile=on_compile)
+            result = way.prepared.run(wakeup=wakeup, on_compile=on_compile)
+            way.results.append(result)
             rows.append(_row(result))
             done += _weight(options)
             if progress is not None:
                 progress(done, total, result.end_ps)
+        if (number + 1) % max(1, len(grid.sync)) == 0:  # ways to wait vary fastest
+            fits += _fits(grid, group)
+            group = {}
     varied = tuple(name for name in ("wakeup", "rows", "cols", "peers", "sync") if len(getattr(grid, name)) > 1)
-    return Sweep(rows=tuple(rows), varied=varied, wall_s=time.perf_counter() - began)
+    return Sweep(rows=tuple(rows), varied=varied, fits=tuple(fits), wall_s=time.perf_counter() - began)
+
+
+class _Way(NamedTuple):
+    """One workload with one way to wait, and its results, by wake-up time."""
+
+    prepared: Prepared
+    results: list[EidolonResult]
+
+    def reads(self, wakeup_ps: int) -> int:
+        return self.prepared.run(wakeup=wakeup_ps).flag_reads
+
+
+def _fits(grid: Grid, ways: dict[str, _Way]) -> Iterator[Fit]:
+    spin, mwait = ways.get(SPIN), ways.get(MWAIT)
+    if spin is None or len(grid.wakeup) < 2:
+        return
+    options = spin.prepared.options
+    name = ", ".join(
+        f"{getattr(options, one)} {one}" for one in ("rows", "cols", "peers") if len(getattr(grid, one)) > 1
+    )
+    yield fit(
+        name,
+        [time_ps("wakeup", wakeup) for wakeup in grid.wakeup],
+        [result.flag_reads for result in spin.results],
+        spin.results[0].spin_reads_per_s,
+        None if mwait is None else [result.flag_reads for result in mwait.results],
+        None if mwait is None else (spin.reads, mwait.reads),
+    )
 
 
 def _weight(options: EidolonOptions) -> int:
@@ -206,52 +225,6 @@ def _row(result: EidolonResult) -> Row:
         "events": document["simulator"]["events"],
         "wall_s": document["simulator"]["wall_s"],
     }
-
-
-def _fit(name: str, spin: list[Row], mwait: list[Row] | None) -> Fit:
-    x = np.array([_number(row["wakeup_s"]) for row in spin])
-    reads = np.array([_number(row["flag_reads"]) for row in spin])
-    slope, r2 = _line_through(x, reads)
-    even = saved = None
-    if mwait is not None and len(mwait) == len(spin):
-        more = reads - np.array([_number(row["flag_reads"]) for row in mwait])
-        even = _crossing(x, more)
-        saved = float(more[-1] / reads[-1]) if reads[-1] else None
-    rate = spin[0]["spin_reads_per_s"]
-    return Fit(name, slope, r2, None if rate is None else _number(rate), even, saved)
-
-
-def _line_through(x: Any, y: Any) -> tuple[float | None, float | None]:
-    """Slope and r^2 of least squares."""
-    if len(x) < 3:
-        return None, None
-    slope, start = np.polyfit(x, y, 1)
-    spread = float(((y - y.mean()) ** 2).sum())
-    return float(slope), 1.0 - float(((y - start - slope * x) ** 2).sum()) / spread if spread else None
-
-
-def _crossing(x: Any, more: Any) -> float | None:
-    """Where ``more`` becomes positive for good."""
-    below = np.flatnonzero(more <= 0)
-    if not len(below):
-        return None
-    i = int(below[-1])
-    if i + 1 == len(x):
-        return None
-    return float(x[i] + (x[i + 1] - x[i]) * -more[i] / (more[i + 1] - more[i]))
-
-
-def _fit_lines(fit: Fit) -> Iterator[str]:
-    name = f" ({fit.name})" if fit.name else ""
-    if fit.slope_per_s is not None and fit.expected_per_s is not None and fit.r2 is not None:
-        yield (
-            f"spin{name}: {fit.slope_per_s / 1e6:.4g} flag reads a us, r^2 {fit.r2:.4f}; waiting wavefronts / polling "
-            f"interval {fit.expected_per_s / 1e6:.4g}"
-        )
-    if fit.break_even_s is not None:
-        yield f"mwait{name} reads less from a wake-up time of {format_time(fit.break_even_s * PS_PER_S)} on"
-    if fit.saved_at_most is not None:
-        yield f"mwait{name} saves {100 * fit.saved_at_most:.1f} % of the flag reads at the longest wake-up time"
 
 
 _COLUMNS = (

@@ -33,7 +33,7 @@ def summary(result: EidolonResult) -> str:
 def _head(result: EidolonResult) -> list[str]:
     work = result.work
     lines = [
-        f"{work.program.name}: rank {work.target} of {work.model.name} on {work.cluster.name}, {result.inside.replayed}",
+        f"{work.program.name}: rank {work.target} of {work.model.name}, {result.inside.replayed}",
         *(f"  {note}" for note in work.program.notes),
     ]
     if not result.finished:

@@ -14,6 +14,7 @@ from trine.cluster.presets import load_cluster
 from trine.collectives.kernels.fused import FusedProgram, build_fused, fused_tasks
 from trine.collectives.kernels.fused_lines import expected_reads
 from trine.collectives.kernels.fused_peers import PeerData, PeerFlags, flags_of, peer_writes_of
+from trine.collectives.kernels.options import JOINT
 from trine.eidolon.arrivals import load_arrivals
 from trine.eidolon.options import EidolonOptions
 from trine.errors import InputError
@@ -27,6 +28,8 @@ from trine.spec import read_text
 PEERS = 3
 #: rows, cols, inner of a fused kernel where they are not given; in lines of 64 B 66 to 560 thousand reads.
 USUAL_SIZES = {"gemv": (1024, 1024, 1), "gemm": (1024, 1024, 256), "embedding": (1024, 256, 16)}
+#: Tile of a GEMV: with pieces of whole rows its workgroups end together.
+GEMV_TILE = (64, 1024)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -66,7 +69,7 @@ class Workload:
         group = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
         rank = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
         waiting = np.unique(group[program.op_kind == ACQUIRE])
-        return waiting[rank[waiting] == self.target]
+        return np.asarray(waiting[rank[waiting] == self.target], np.int64)
 
     def flags(self) -> PeerFlags:
         """Flags that the peers write to the target."""
@@ -104,10 +107,13 @@ def make_workload(options: EidolonOptions) -> Workload:
 
 def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, Any]) -> Workload:
     rows, cols, inner = USUAL_SIZES[str(options.kernel).partition("-")[0]]
-    sizes: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, **options.sizes}
+    usual: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, "waits": JOINT}
+    line = machine["model"].line_bytes
+    if options.kernel == "gemv-allreduce" and not GEMV_TILE[1] * (options.dtype_bytes or 4) % line:
+        usual["tile"] = GEMV_TILE
     # what all ranks do is needed only where all are simulated
     only = None if options.symmetric else target
-    line = machine["model"].line_bytes
+    sizes = {**usual, **options.sizes}
     built = build_fused(str(options.kernel), ranks, only_rank=only, fused=options.fused, line_bytes=line, **sizes)
     graph, task_kernel = (None, None) if options.fused else fused_tasks(built)
     return Workload(

@@ -83,8 +83,8 @@ def outstanding(
         "compute unit; GB/s",
         settings=(
             GPU,
-            f"{WAVEFRONTS} wavefronts a workgroup, each with up to 16 requests in flight (assumed); two workgroups for "
-            "each peer (assumed: the paper does not say how many).",
+            f"{WAVEFRONTS} wavefronts a workgroup, each with up to {UNROLL} requests in flight (assumed); two "
+            "workgroups for each peer (assumed: the paper does not say how many).",
         ),
         columns=("limit", *label.values()),
         rows=tuple((limit, *(found[case][i] for case in found)) for i, limit in enumerate(limits)),

@@ -1,0 +1,171 @@
+"""``trine eidolon record`` and ``writes-from``: what peers send, from runs and profiles, as files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trine.cli import eidolon_options as shared
+from trine.cli.output import ProgressLine, reports_errors, say
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.eidolon.writes import WriteTable
+    from trine.model.outside import Arrivals
+
+Text = str | None
+Number = int | None
+
+
+@reports_errors
+def record(
+    kernel: shared.Kernel,
+    output: Annotated[str, typer.Option("--output", "-o", help="The record (.npz).")],
+    rows: Annotated[Number, typer.Option(help="Of the matrix [1024].")] = None,
+    cols: Annotated[Number, typer.Option(help="Of the matrix [1024; embedding 256].")] = None,
+    inner: shared.Inner = None,
+    dtype_bytes: shared.DtypeBytes = None,
+    tile: shared.Tile = None,
+    workgroups: shared.Workgroups = None,
+    algorithm: shared.Algorithm = None,
+    flags: shared.Flags = None,
+    flag_spacing: shared.FlagSpacing = None,
+    unfused: shared.Unfused = False,
+    peers: Annotated[Number, typer.Option(help="GPUs beside the target [3].")] = None,
+    target: Annotated[Number, typer.Option(help="The rank that is recorded [0].")] = None,
+    sync: Annotated[str, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait.")] = "spin",
+    poll: shared.Poll = None,
+    sleep: shared.Sleep = None,
+    monitor_capacity: shared.Capacity = None,
+    monitor_wakeup: shared.MonitorWakeup = None,
+    gpu_model: shared.GpuModel = None,
+    cluster: shared.Cluster = "eidola",
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.")] = False,
+) -> None:
+    """Simulate all GPUs, and record everything that comes to the I/O ports of one: trine eidolon run --arrivals."""
+    from trine.eidolon.arrivals import save_arrivals
+    from trine.eidolon.record import record_run
+
+    if not output.lower().endswith(".npz"):
+        raise InputError(f"a record is .npz, not {Path(output).suffix!r}", file=output)
+    options = shared.options_of(
+        kernel=kernel, rows=rows, cols=cols, inner=inner, dtype_bytes=dtype_bytes, tile=tile, workgroups=workgroups,
+        algorithm=algorithm, waits=flags, flag_spacing=flag_spacing, unfused=unfused, peers=peers,
+        target=target, sync=sync, poll=poll, sleep=sleep, monitor_capacity=monitor_capacity,
+        monitor_wakeup=monitor_wakeup, gpu_model=gpu_model, cluster=cluster,
+    )  # fmt: skip
+    with ProgressLine("requests") as progress:
+        found = record_run(options, fold="off" if no_fold else "auto", progress=progress, on_compile=progress.compiling)
+    save_arrivals(output, found.arrivals)
+    print(found.summary())
+    say(f"record written to {output}")
+
+
+@reports_errors
+def writes_from(
+    result: Annotated[
+        list[str],
+        typer.Argument(metavar="RESULT...", help="Records of a run (npz, csv, parquet), arrivals, or a profile's CSV."),
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", help="The writes: CSV, JSON or Parquet.")],
+    target: Annotated[Number, typer.Option(help="Rank whose transfers are taken [0].")] = None,
+    kernel: Annotated[
+        Text, typer.Option(help="Fused kernel whose flags the transfers stand for; without it they are listed.")
+    ] = None,
+    rows: Annotated[Number, typer.Option(help="Of that kernel [1024].")] = None,
+    cols: Annotated[Number, typer.Option(help="Of that kernel.")] = None,
+    inner: shared.Inner = None,
+    dtype_bytes: shared.DtypeBytes = None,
+    tile: shared.Tile = None,
+    workgroups: shared.Workgroups = None,
+    algorithm: shared.Algorithm = None,
+    flags: shared.Flags = None,
+    flag_spacing: shared.FlagSpacing = None,
+    unfused: shared.Unfused = False,
+    peers: Annotated[Number, typer.Option(help="Of that kernel [3].")] = None,
+    gpu_model: shared.GpuModel = None,
+    cluster: shared.Cluster = "eidola",
+    buffer: Annotated[Text, typer.Option(help="Listed transfers: the buffer that they go to.")] = None,
+    first_flag: Annotated[Number, typer.Option(help="Listed transfers: semaphore of the first [0].")] = None,
+    at: Annotated[
+        Text, typer.Option(metavar="end|start", help="Of a transfer [end]; start for --fabric modelled.")
+    ] = None,
+    mapping: Annotated[Text, typer.Option(help="Of a profile: what its columns and names mean (YAML).")] = None,
+) -> None:
+    """Write down what peers send, from a run or a profile, for trine eidolon run --writes."""
+    from trine.eidolon.files import save_writes
+    from trine.eidolon.record import fused_writes, request_writes, transfer_writes
+
+    of_kernel = {
+        "rows": rows, "cols": cols, "inner": inner, "dtype_bytes": dtype_bytes, "tile": tile, "workgroups": workgroups,
+        "algorithm": algorithm, "waits": flags, "flag_spacing": flag_spacing, "unfused": unfused or None,
+        "peers": peers, "gpu_model": gpu_model,
+    }  # fmt: skip
+    of_list = {"buffer": buffer, "first_flag": first_flag}
+    of_transfers = {"target": target, "at": at, "kernel": kernel}
+    notes: tuple[str, ...] = ()
+    if mapping is not None:
+        _refuse({**of_kernel, **of_list, **of_transfers}, "a profile, whose --mapping says it")
+        table, notes = _profile(result, mapping)
+    elif (found := _arrivals(result)) is not None:
+        _refuse({**of_kernel, **of_list, **of_transfers}, "transfers, and this is a record of arrivals")
+        table, notes = request_writes(found)
+    elif kernel is not None:
+        _refuse(of_list, "transfers that are listed, and --kernel says where they go")
+        given = {name: value for name, value in of_kernel.items() if value is not None}
+        options = shared.options_of(kernel=kernel, cluster=cluster, **given)
+        table = fused_writes(_only(result), options, target or 0, at or "end")
+    else:
+        _refuse(of_kernel, "a kernel: give --kernel")
+        if buffer is None:
+            raise InputError("where do transfers go? --kernel NAME, or --buffer NAME of your program")
+        table = transfer_writes(
+            _only(result), target or 0, buffer, 0 if first_flag is None else first_flag, at or "end"
+        )
+    save_writes(output, table)
+    for note in notes:
+        say(f"note: {note}")
+    say(f"{len(table):,} writes in {output}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command()(record)
+    app.command("writes-from")(writes_from)
+
+
+def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...]]:
+    from trine.eidolon.profiles import read_profile
+
+    found = read_profile(list(paths), mapping)
+    return found.table, found.notes
+
+
+def _arrivals(paths: list[str]) -> Arrivals | None:
+    """The record, if the file is one, and not the records of tasks, which are .npz as well."""
+    from trine.eidolon.arrivals import load_arrivals
+
+    path = _only(paths) if len(paths) == 1 else ""
+    if not path.lower().endswith(".npz") or not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as parts:
+        if "answer_place.npy" not in parts.namelist():
+            return None
+    return load_arrivals(path)
+
+
+def _only(paths: list[str]) -> str:
+    if len(paths) > 1:
+        raise InputError("several files are one profile, and that needs --mapping")
+    return paths[0]
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            option = "--flags" if name == "waits" else f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is about {why}")

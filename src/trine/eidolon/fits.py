@@ -1,0 +1,90 @@
+"""How flag reads grow with the wake-up time when wavefronts spin, and from when mwait reads less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trine.units import PS_PER_S, format_time
+
+#: Halvings of the interval in which the break-even lies.
+_HALVINGS = 8
+
+#: Flag reads by wake-up time (ps).
+Reads = Callable[[int], int]
+
+
+class Fit(NamedTuple):
+    """Flag reads against wake-up time, of one workload that spins (and the same with mwait).
+
+    slope_per_s, r2: of a straight line through them; None of fewer than three. expected_per_s: waiting wavefronts /
+    polling interval. break_even_s: from which wake-up time on mwait reads less, to 1/256 of the step of the grid; None
+    where that is not in the grid. saved: share of the flag reads that mwait saves at ten times that.
+    """
+
+    name: str
+    slope_per_s: float | None
+    r2: float | None
+    expected_per_s: float | None
+    break_even_s: float | None
+    saved: float | None
+
+    def lines(self) -> Iterator[str]:
+        """In words."""
+        name = f" ({self.name})" if self.name else ""
+        if self.slope_per_s is not None and self.expected_per_s is not None and self.r2 is not None:
+            yield (
+                f"spin{name}: {self.slope_per_s / 1e6:.4g} flag reads a us of wake-up time, r^2 {self.r2:.4f}; waiting "
+                f"wavefronts / polling interval: {self.expected_per_s / 1e6:.4g}"
+            )
+        if self.break_even_s is not None and self.saved is not None:
+            yield (
+                f"mwait{name} reads less from a wake-up time of {format_time(self.break_even_s * PS_PER_S)} on; at "
+                f"ten times that {100 * self.saved:.1f} % less"
+            )
+
+
+def fit(
+    name: str,
+    wakeups_ps: Sequence[int],
+    spin: Sequence[int],
+    expected_per_s: float | None,
+    mwait: Sequence[int] | None,
+    reads: tuple[Reads, Reads] | None,
+) -> Fit:
+    """Fit flag reads at wake-up times; ``mwait``: the same with mwait, ``reads``: of spin and mwait, at other times."""
+    order = np.argsort(wakeups_ps)
+    x = np.asarray(wakeups_ps, np.int64)[order]
+    slope, r2 = _line_through(x / PS_PER_S, np.asarray(spin, float)[order])
+    even = saved = None
+    if mwait is not None and reads is not None:
+        even_ps = _break_even(x, (np.asarray(spin) - np.asarray(mwait))[order], reads)
+        if even_ps is not None:
+            even, saved = even_ps / PS_PER_S, 1 - reads[1](10 * even_ps) / reads[0](10 * even_ps)
+    return Fit(name, slope, r2, expected_per_s, even, saved)
+
+
+def _line_through(x: Any, y: Any) -> tuple[float | None, float | None]:
+    """Slope and r^2 of least squares."""
+    if len(x) < 3:
+        return None, None
+    slope, start = np.polyfit(x, y, 1)
+    spread = float(((y - y.mean()) ** 2).sum())
+    return float(slope), 1.0 - float(((y - start - slope * x) ** 2).sum()) / spread if spread else None
+
+
+def _break_even(x: Any, more: Any, reads: tuple[Reads, Reads]) -> int | None:
+    """The wake-up time from which on spin reads more than mwait, ps: halved between two of the grid."""
+    below = np.flatnonzero(more <= 0)
+    if not len(below) or int(below[-1]) + 1 == len(x):
+        return None
+    low, high = int(x[below[-1]]), int(x[below[-1] + 1])
+    for _ in range(_HALVINGS):
+        middle = (low + high) // 2
+        if reads[0](middle) > reads[1](middle):
+            high = middle
+        else:
+            low = middle
+    return high

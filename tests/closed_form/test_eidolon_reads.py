@@ -1,0 +1,94 @@
+"""Do the reads of a replayed fused kernel follow from its wake-up time and its data flow?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trine.collectives.kernels.fused import known_fused
+from trine.eidolon.options import EidolonOptions
+from trine.eidolon.run import Prepared, run_eidolon
+from trine.eidolon.sweep import Grid, sweep
+
+WAKEUPS = [step * 4_000_000 for step in range(11)]
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return sweep(EidolonOptions(rows=512), Grid(wakeup=WAKEUPS, sync=("spin", "mwait")))
+
+
+def reads_of(grid, sync, key="flag_reads"):
+    return np.array([row[key] for row in grid.rows if row["sync"] == sync])
+
+
+def test_flag_reads_grow_linearly_when_spinning(grid):
+    reads = reads_of(grid, "spin")
+    slope, start = np.polyfit(WAKEUPS, reads, 1)
+    rest = reads - start - slope * np.array(WAKEUPS)
+    assert 1 - (rest**2).sum() / ((reads - reads.mean()) ** 2).sum() >= 0.99
+    # 8 tiles of 64 rows, each with one wavefront that waits; interval: 3 us of pause, and the read there and back
+    interval_ps = grid.rows[0]["polling_interval_s"] * 1e12
+    assert 3.1e6 < interval_ps < 3.2e6
+    assert slope == pytest.approx(8 / interval_ps, rel=0.02)
+    assert grid.fits[0].slope_per_s == pytest.approx(slope * 1e12)
+    assert grid.fits[0].r2 >= 0.99
+
+
+def test_each_spinning_wavefront_reads_once_an_interval(grid):
+    """All flags land at once; who began to wait at t reads at t, t + interval, ... until the flag is there."""
+    prepared = Prepared(EidolonOptions(rows=512))
+    result = prepared.run(wakeup="33 us")
+    starts = result.acquires_ps[:, 0]
+    land_ps = prepared.waiting_ps + 33_000_000
+    intervals = (land_ps - starts) / result.polling_interval_ps
+    least, most = np.ceil(intervals - 0.2).sum(), (np.ceil(intervals + 0.2) + 1).sum()
+    assert least <= result.flag_reads <= most
+
+
+def test_flag_reads_are_flat_with_mwait(grid):
+    reads = reads_of(grid, "mwait")
+    # one that is refused, and one after the wake-up; who arrives with the flag reads once
+    assert (reads[1:] == 2 * 8).all()
+    assert reads[0] <= 2 * 8
+
+
+def test_other_reads_are_those_of_the_data_flow(grid):
+    # 512 rows of 64 lines, 8 times the vector of 64 lines, and 4 ranks' 512 partial results of 4 B
+    expected = 512 * 64 + 8 * 64 + 4 * 512 * 4 // 64
+    assert (reads_of(grid, "spin", "non_flag_reads") == expected).all()
+    assert (reads_of(grid, "mwait", "non_flag_reads") == expected).all()
+
+
+def test_mwait_pays_from_the_second_read_on(grid):
+    fit = grid.fits[0]
+    # all wait at nearly the same time: from one interval on a wavefront that spins reads three times, mwait twice
+    assert fit.break_even_s == pytest.approx(grid.rows[0]["polling_interval_s"], rel=0.1)
+    assert fit.saved >= 0.8
+
+
+def test_wait_is_what_the_wake_up_time_says():
+    result = Prepared(EidolonOptions(rows=512, sync="mwait", monitor_wakeup="0 us")).run(wakeup="20 us")
+    starts = result.acquires_ps[:, 0]
+    land_ps = int(result.incoming.outside.time_ps.max())
+    assert land_ps == int(starts.max()) + 20_000_000
+    back_ps = result.polling_interval_ps - result.work.model.poll_ps
+    assert result.wait_ps == pytest.approx(land_ps - starts.mean() + back_ps, abs=40_000)
+    assert result.wait_total_ps // 8 == result.wait_ps
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("kernel", known_fused())
+def test_every_kernel_reads_what_its_data_flow_says(kernel, fused):
+    small = {"rows": 64, "cols": 128, **({} if kernel.startswith("gemv") else {"inner": 32})}
+    result = run_eidolon(EidolonOptions(kernel=kernel, fused=fused, **small))
+    assert result.finished
+    assert not result.warnings
+    assert result.non_flag_reads == result.work.non_flag_reads
+    assert result.writes_late == 0
+
+
+def test_from_the_start_a_late_target_reads_each_flag_once():
+    result = run_eidolon(EidolonOptions(rows=256, waits="single", wakeup="0 us", wakeup_from="start"))
+    assert result.flag_reads == 4 * 3  # 4 tiles, 3 peers
+    assert result.writes_delivered == 2 * 4 * 3  # a flag and a row of partial results each
