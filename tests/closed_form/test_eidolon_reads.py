@@ -10,12 +10,12 @@ from trine.eidolon.options import EidolonOptions
 from trine.eidolon.run import Prepared, run_eidolon
 from trine.eidolon.sweep import Grid, sweep
 
-WAKEUPS = [step * 4_000_000 for step in range(11)]
+WAKEUPS = [step * 3_700_000 for step in range(28)]
 
 
 @pytest.fixture(scope="module")
 def grid():
-    return sweep(EidolonOptions(rows=512), Grid(wakeup=WAKEUPS, sync=("spin", "mwait")))
+    return sweep(EidolonOptions(rows=256), Grid(wakeup=WAKEUPS, sync=("spin", "mwait")))
 
 
 def reads_of(grid, sync, key="flag_reads"):
@@ -27,17 +27,17 @@ def test_flag_reads_grow_linearly_when_spinning(grid):
     slope, start = np.polyfit(WAKEUPS, reads, 1)
     rest = reads - start - slope * np.array(WAKEUPS)
     assert 1 - (rest**2).sum() / ((reads - reads.mean()) ** 2).sum() >= 0.99
-    # 8 tiles of 64 rows, each with one wavefront that waits; interval: 3 us of pause, and the read there and back
+    # 4 tiles of 64 rows, each with one wavefront that waits; interval: 3 us of pause, and the read there and back
     interval_ps = grid.rows[0]["polling_interval_s"] * 1e12
     assert 3.1e6 < interval_ps < 3.2e6
-    assert slope == pytest.approx(8 / interval_ps, rel=0.02)
+    assert slope == pytest.approx(4 / interval_ps, rel=0.02)
     assert grid.fits[0].slope_per_s == pytest.approx(slope * 1e12)
     assert grid.fits[0].r2 >= 0.99
 
 
 def test_each_spinning_wavefront_reads_once_an_interval(grid):
     """All flags land at once; who began to wait at t reads at t, t + interval, ... until the flag is there."""
-    prepared = Prepared(EidolonOptions(rows=512))
+    prepared = Prepared(EidolonOptions(rows=256))
     result = prepared.run(wakeup="33 us")
     starts = result.acquires_ps[:, 0]
     land_ps = prepared.waiting_ps + 33_000_000
@@ -49,13 +49,13 @@ def test_each_spinning_wavefront_reads_once_an_interval(grid):
 def test_flag_reads_are_flat_with_mwait(grid):
     reads = reads_of(grid, "mwait")
     # one that is refused, and one after the wake-up; who arrives with the flag reads once
-    assert (reads[1:] == 2 * 8).all()
-    assert reads[0] <= 2 * 8
+    assert (reads[1:] == 2 * 4).all()
+    assert reads[0] <= 2 * 4
 
 
 def test_other_reads_are_those_of_the_data_flow(grid):
-    # 512 rows of 64 lines, 8 times the vector of 64 lines, and 4 ranks' 512 partial results of 4 B
-    expected = 512 * 64 + 8 * 64 + 4 * 512 * 4 // 64
+    # 256 rows of 64 lines, 4 times the vector of 64 lines, and 4 ranks' 256 partial results of 4 B
+    expected = 256 * 64 + 4 * 64 + 4 * 256 * 4 // 64
     assert (reads_of(grid, "spin", "non_flag_reads") == expected).all()
     assert (reads_of(grid, "mwait", "non_flag_reads") == expected).all()
 
@@ -68,13 +68,13 @@ def test_mwait_pays_from_the_second_read_on(grid):
 
 
 def test_wait_is_what_the_wake_up_time_says():
-    result = Prepared(EidolonOptions(rows=512, sync="mwait", monitor_wakeup="0 us")).run(wakeup="20 us")
+    result = Prepared(EidolonOptions(rows=256, sync="mwait", monitor_wakeup="0 us")).run(wakeup="20 us")
     starts = result.acquires_ps[:, 0]
     land_ps = int(result.incoming.outside.time_ps.max())
     assert land_ps == int(starts.max()) + 20_000_000
     back_ps = result.polling_interval_ps - result.work.model.poll_ps
     assert result.wait_ps == pytest.approx(land_ps - starts.mean() + back_ps, abs=40_000)
-    assert result.wait_total_ps // 8 == result.wait_ps
+    assert result.wait_total_ps // 4 == result.wait_ps
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -12,14 +12,19 @@ from trine.eidolon.writes import WriteTable
 from trine.errors import InputError, PlanError, SpecError
 from trine.gpu.text import parse_program
 
-PAIR = """program pair
-line 64
-ranks 2
-semaphores 1
-buffer data 0x0 4096
-kernel send rank {r}
-workgroup wavefronts 1
-store 1 data+0
+TURN = """program turn
+ranks 3
+line 64 B
+buffer data 4 KiB
+semaphores 3
+kernel 'turn' ranks all wavefronts 1
+  load 4 lines own:data
+  for d in 1..ranks-1
+    release rank+d sem d
+  end
+  for d in 1..ranks-1
+    acquire sem d
+  end
 """
 
 
@@ -167,7 +172,7 @@ def test_a_grid_has_all_combinations(tmp_path):
 
 
 def test_a_program_of_ones_own():
-    program = parse_program(PROGRAM, "turn.txt")
+    program = parse_program(TURN, "turn.txt")
     result = run_eidolon(EidolonOptions(kernel=program, target=1, sync="mwait", wakeup="2 us"))
     assert result.work.peers == 2
     assert (result.flag_reads, result.non_flag_reads) == (2 + 1, 4)  # refused once, then both are there
@@ -176,6 +181,3 @@ def test_a_program_of_ones_own():
         run_eidolon(EidolonOptions(kernel=program, target=5))
     with pytest.raises(InputError, match="--peers says 4 peers and the program says 2"):
         run_eidolon(EidolonOptions(kernel=program, peers=4))
-
-
-PROGRAM = ""

@@ -1,4 +1,7 @@
-"""A 4-ary heap of (time, payload) pairs, ties by payload: what the wheel cannot reach, and tasks, in their order."""
+"""A 4-ary heap of (time, payload) pairs, ties by payload: what the wheel cannot reach, and tasks, in their order.
+
+Like engine/_heap.py, but for the ties, whose order there does not matter and would cost time.
+"""
 
 from __future__ import annotations
 

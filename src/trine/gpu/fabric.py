@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.errors import InputError
-from trine.gpu.distances import distance, rank_grid
+from trine.model.distances import distance, rank_grid
 from trine.model.gpumodel import HASHED, GpuModel
 
 Int64 = npt.NDArray[np.int64]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.errors import InputError
-from trine.gpu.distances import moved
 from trine.gpu.fabric import LaneHop
 from trine.gpu.layout import CHANNEL, PORT, Hop
 from trine.gpu.reference_agenda import TABLE
 from trine.gpu.reference_messages import Messages, OwnRequest, Request, Wires
 from trine.model import outside
+from trine.model.distances import moved
 from trine.model.gpuprogram import ACQUIRE, LOAD, RELEASE, STORE
 from trine.model.outside import IDEAL, Arrivals, PeerWrites
 from trine.units import transfer_ps

@@ -51,8 +51,7 @@ class GpuRun:
 
     program: of all ranks. simulated: of the GPUs that were simulated. group: the device of each rank. records: of the
     tasks of ``graph``; where each kernel is a task of its own, in the order of the kernels of ``simulated``. finished:
-    False where the run was stopped: what had not happened is -1. arrivals: of the rank
-    that was recorded.
+    False where the run was stopped: what had not happened is -1. arrivals: what came to the rank that was recorded.
     """
 
     program: GpuProgram
@@ -112,25 +111,10 @@ def run_gpus(
     if until_ps is not None and (until_ps < 0 or verify):
         problem = "a run that is stopped cannot be verified" if verify else f"must not be negative, got {until_ps}"
         raise InputError(problem, field="until_ps")
-    if graph is None:
-        if task_kernel is not None:
-            raise InputError("says which tasks carry kernels, but there is no graph of tasks", field="task_kernel")
-        if not program.num_kernels:
-            raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
-        graph = kernel_tasks(program)
-        task_kernel = np.arange(program.num_kernels, dtype=np.int32)
-    elif task_kernel is None:
-        raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
-    validate(graph)
-    whole = unfolded(program, cluster, group, model, graph, np.asarray(task_kernel, np.int32))
+    tasks, carried = _tasks_of(program, graph, task_kernel)
+    whole = unfolded(program, cluster, group, model, tasks, carried)
     check_tasks(whole)
-    from trine.gpu.fold_verify import same_outcome
-    from trine.gpu.folding import fold_system
-
-    folded, why = fold_system(whole) if fold == "auto" else (None, "folding is off")
-    if verify and folded is None:
-        raise InputError(f"nothing to verify: {why}", field="verify")
-    system = whole if folded is None else folded
+    system, why = _folded(whole, fold, verify)
     if record is not None:
         check_recordable(whole, record)
         system = replace(system, record=recorded_gpu(system, record))
@@ -139,6 +123,8 @@ def run_gpus(
         other = simulate_system(whole, engine, progress, on_compile, until_ps)
         verify = outcome.finished and other.finished  # Ctrl-C: there is nothing to compare
         if verify:
+            from trine.gpu.fold_verify import same_outcome
+
             same_outcome(system, outcome, whole, other)
     size = program.num_ranks // system.num_gpus
     return GpuRun(
@@ -154,6 +140,30 @@ def run_gpus(
         finished=outcome.finished,
         arrivals=outcome.arrivals,
     )
+
+
+def _tasks_of(program: GpuProgram, graph: TaskGraph | None, task_kernel: Int32 | None) -> tuple[TaskGraph, Int32]:
+    """The tasks and what they carry; without a graph each kernel is a task."""
+    if graph is None:
+        if task_kernel is not None:
+            raise InputError("says which tasks carry kernels, but there is no graph of tasks", field="task_kernel")
+        if not program.num_kernels:
+            raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
+        return kernel_tasks(program), np.arange(program.num_kernels, dtype=np.int32)
+    if task_kernel is None:
+        raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
+    validate(graph)
+    return graph, np.asarray(task_kernel, np.int32)
+
+
+def _folded(whole: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str | None]:
+    """The system to simulate, and why it is the whole one, if it is."""
+    from trine.gpu.folding import fold_system
+
+    folded, why = fold_system(whole) if fold == "auto" else (None, "folding is off")
+    if verify and folded is None:
+        raise InputError(f"nothing to verify: {why}", field="verify")
+    return (whole if folded is None else folded), why
 
 
 def simulate_system(

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.gpu.distances import distance, rank_grid
 from trine.gpu.fabric import Fabric
 from trine.gpu.layout import Layout, layout_of
+from trine.model.distances import distance, rank_grid
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import GpuProgram
 from trine.model.outside import Arrivals, PeerWrites

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError
-from trine.gpu.distances import rank_grid
 from trine.gpu.fabric import Fabric
 from trine.gpu.layout import layout_of
 from trine.gpu.recordable import check_replayable_model
@@ -19,6 +18,7 @@ from trine.gpu.run import check_arguments, check_tasks, kernel_tasks
 from trine.gpu.system import GpuSystem, link_homes
 from trine.gpu.validate import place_of
 from trine.model.builder import no_labels
+from trine.model.distances import rank_grid
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import DMA, LOAD, READ_FLAGGED, GpuProgram
 from trine.model.outside import FABRICS, Arrivals, PeerWrites
