@@ -10,7 +10,7 @@ from trine.eidolon.options import EidolonOptions
 from trine.eidolon.run import Prepared, run_eidolon
 from trine.eidolon.sweep import Grid, sweep
 
-WAKEUPS = [step * 3_700_000 for step in range(28)]
+WAKEUPS = [step * 6_700_000 for step in range(16)]
 
 
 @pytest.fixture(scope="module")

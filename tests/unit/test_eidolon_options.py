@@ -69,7 +69,7 @@ def test_options_that_cannot_be(given, words):
         ({"peers": 256, "rows": 64}, "256"),
         ({"stragglers": {7: "1 us"}}, "rank 7 writes nothing"),
         ({"kernel": "./missing.txt"}, "missing.txt"),
-        ({"rows": 64 * 2000, "cols": 16}, "never begin to wait"),
+        ({"rows": 64 * 500, "cols": 16}, "never begin to wait"),
     ],
 )
 def test_runs_that_cannot_be(given, words):

@@ -190,7 +190,22 @@ def _kinds(machine: Cluster) -> list[str]:
             f"  {kind.medium or 'given':17} {kind.link_class:10} {kind.joins:17} {kind.count:6} "
             f"{format_bandwidth(kind.bytes_per_s):>11} {peak:>11} {format_time(kind.latency_ps):>8}"
         )
-    return lines
+    return lines + _inside(machine)
+
+
+def _inside(machine: Cluster) -> list[str]:
+    """Links that loads and stores see otherwise than the flows of the operator level."""
+    from trine.cluster.capacity import link_kinds
+    from trine.cluster.links import seen_by_messages
+    from trine.cluster.parts import SCALE_UP
+    from trine.units import format_bandwidth, format_time
+
+    found = []
+    for kind in link_kinds(machine):
+        rate, latency_ps = seen_by_messages(kind.bytes_per_s, kind.latency_ps, kind.medium)
+        if kind.link_class == SCALE_UP and (rate, latency_ps) != (kind.bytes_per_s, kind.latency_ps):
+            found.append(f"{kind.medium} {format_bandwidth(rate)}, {format_time(latency_ps)}")
+    return [f"  load by load (--fidelity loadstore): {'; '.join(dict.fromkeys(found))}"] if found else []
 
 
 def _pairs(machine: Cluster) -> list[str]:

@@ -59,8 +59,8 @@ def run(
     ] = False,
     fabric: shared.Fabric = None,
     sync: Annotated[
-        str, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait.", rich_help_panel=_WAITS)
-    ] = "spin",
+        Text, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait [spin].", rich_help_panel=_WAITS)
+    ] = None,
     poll: shared.Poll = None,
     sleep: shared.Sleep = None,
     monitor_capacity: shared.Capacity = None,

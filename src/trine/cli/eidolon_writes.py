@@ -37,7 +37,7 @@ def record(
     unfused: shared.Unfused = False,
     peers: Annotated[Number, typer.Option(help="GPUs beside the target [3].")] = None,
     target: Annotated[Number, typer.Option(help="The rank that is recorded [0].")] = None,
-    sync: Annotated[str, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait.")] = "spin",
+    sync: Annotated[Text, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait [spin].")] = None,
     poll: shared.Poll = None,
     sleep: shared.Sleep = None,
     monitor_capacity: shared.Capacity = None,

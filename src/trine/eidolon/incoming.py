@@ -8,14 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
-from trine.eidolon.derived import FLAG_BYTES, symmetric_arrivals
+from trine.eidolon.derived import FLAG_BYTES
 from trine.eidolon.distributions import draw_writes
 from trine.eidolon.files import read_writes
 from trine.eidolon.options import START, EidolonOptions, time_ps
 from trine.eidolon.resolve import peer_writes
 from trine.eidolon.workload import Workload
 from trine.eidolon.writes import WriteTable
-from trine.gpu.run import Progress
+from trine.errors import SimulationError
+from trine.gpu.run import Progress, run_gpus
 from trine.model.outside import IDEAL, LOAD, Arrivals, PeerWrites
 from trine.units import format_time
 
@@ -78,19 +79,19 @@ def counts_from_wait(options: EidolonOptions) -> bool:
 
 
 def _symmetric(options: EidolonOptions, work: Workload, progress: Progress | None) -> Incoming:
-    arrivals = symmetric_arrivals(
-        work.program,
-        work.cluster,
-        work.group,
-        work.model,
-        work.target,
-        graph=work.graph,
-        task_kernel=work.task_kernel,
-        engine=options.engine,
-        progress=progress,
-    )
-    origin = "peers that do as the target does, recorded in a folded run of all GPUs"
-    return Incoming(outside=arrivals, origin=origin, evidence="modelled")
+    """From a run of all ranks; folded to one GPU where that gives the same."""
+    run = run_gpus(
+        work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel,
+        engine=options.engine, progress=progress, record=work.target,
+    )  # fmt: skip
+    if run.arrivals is None or not run.finished:
+        raise SimulationError("the run of all GPUs was stopped before it ended: there is no record of it")
+    origin = "peers that do as the target does, recorded in a run of all GPUs"
+    why = run.fold.why_unfolded
+    if why is None:
+        return Incoming(outside=run.arrivals, origin=f"{origin}, folded to {run.fold.classes}", evidence="modelled")
+    note = f"all {run.program.num_ranks} GPUs were simulated for the record, since they do not fold: {why}"
+    return Incoming(outside=run.arrivals, origin=origin, evidence="modelled", warnings=(note,))
 
 
 def _written(options: EidolonOptions, work: Workload) -> Incoming:

@@ -46,8 +46,8 @@ class EidolonOptions:
     writes: a table, or a file (docs/formats/peer-writes.md). arrivals: the record of a run, or its file. symmetric: the
         peers do as the target does, recorded in a run of all of them.
     fabric: ``ideal``: writes begin at the target's memory; ``modelled``: at the links from the peers.
-    sync: ``spin``, ``mwait`` or ``sleep``; poll, sleep, monitor_capacity, monitor_wakeup:
-        :func:`trine.gpu.presets.with_options`.
+    sync: ``spin``, ``mwait`` or ``sleep`` [as the GPU model; the preset spins]. poll, sleep, monitor_capacity,
+        monitor_wakeup: :func:`trine.gpu.presets.with_options`.
     gpu_model: name or file [that of the cluster's GPUs]. cluster: name or file.
 
     Raises
@@ -79,7 +79,7 @@ class EidolonOptions:
     arrivals: Arrivals | str | os.PathLike[str] | None = None
     symmetric: bool = False
     fabric: str | None = None
-    sync: str = "spin"
+    sync: str | None = None
     poll: str | int | None = None
     sleep: str | int | None = None
     monitor_capacity: int | None = None

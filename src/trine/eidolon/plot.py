@@ -41,7 +41,7 @@ def plot_waiting(result: EidolonResult, path: str | Path) -> None:
     landed = np.sort(result.incoming.time_ps) / 1e6
     other.step(np.append(0, landed), np.arange(len(landed) + 1), where="post", color=_COLOURS[1], lw=1)
     other.set_ylabel("writes of peers", color=_COLOURS[1])
-    title = f"{result.work.program.name}, {result.inside.replayed}, {result.options.sync}"
+    title = f"{result.work.program.name}, {result.inside.replayed}, {result.work.way}"
     axes.set_title(f"{title}: {format_time(result.end_ps)}, {result.flag_reads:,} flag reads", fontsize=9)
     save(figure, plt, path)
 

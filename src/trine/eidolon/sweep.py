@@ -72,7 +72,7 @@ class Grid:
         names = [name for name in ("rows", "cols", "peers", "sync") if getattr(self, name)]
         for values in product(*(getattr(self, name) for name in names)):
             options = replace(base, **dict(zip(names, values, strict=True)))
-            idle: dict[str, Any] = {name: None for name, ways in _WAYS.items() if options.sync not in ways}
+            idle: dict[str, Any] = {name: None for name, ways in _WAYS.items() if options.sync not in (None, *ways)}
             yield replace(options, **idle)
 
 
@@ -151,7 +151,7 @@ def sweep(
     if grid.wakeup and base.source != "wakeup":
         raise InputError(f"--wakeup and --{base.source} both say when flags land: give one")
     for name, ways in _WAYS.items():
-        if getattr(base, name) is not None and not set(ways) & set(grid.sync or (base.sync,)):
+        if grid.sync and getattr(base, name) is not None and not set(ways) & set(grid.sync):
             raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
     began = time.perf_counter()
     workloads = list(grid.workloads(base))
@@ -161,7 +161,8 @@ def sweep(
     fits: list[Fit] = []
     group: dict[str, _Way] = {}
     for number, options in enumerate(workloads):
-        way = group[options.sync] = _Way(Prepared(options), [])
+        way = _Way(Prepared(options), [])
+        group[way.prepared.work.way] = way
         for wakeup in wakeups:
             result = way.prepared.run(wakeup=wakeup, on_compile=on_compile)
             way.results.append(result)

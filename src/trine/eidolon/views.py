@@ -61,10 +61,11 @@ def _waits(result: EidolonResult) -> list[str]:
         _row("waiting wavefronts", f"{result.waiting_wavefronts:,}", f"{way_words(result)}{since}"),
         _row("wait of each", format_time(result.wait_ps), f"mean; {format_time(result.wait_total_ps)} of all"),
     ]
+    asleep = " and none sleeps" if result.work.model.monitor is not None else ""
     interval, rate = result.polling_interval_ps, result.spin_reads_per_s
     if interval is not None and rate is not None:
         lines.append(
-            _row("polling interval", format_time(interval), f"spinning, {rate / 1e6:.4g} flag reads a us of waiting")
+            _row("polling interval", format_time(interval), f"uncontended; {rate / 1e6:.4g} flag reads a us while all wait{asleep}")
         )
     if result.work.model.monitor is not None:
         full = f"{gpu.monitor_full:,} acquires found the monitor full"
@@ -78,7 +79,9 @@ def way_words(result: EidolonResult) -> str:
     if model.monitor is not None:
         room = f"room for {model.monitor.capacity:,}"
         return f"mwait, {room}, wake-up {format_time(model.monitor.wakeup_ps)}"
-    return f"{result.options.sync}, pause {format_time(model.poll_ps or 0)}"
+    if model.poll_ps is None:
+        return "the memory answers"
+    return f"{result.work.way}, pause {format_time(model.poll_ps)}"
 
 
 def _inside(result: EidolonResult) -> list[str]:
@@ -158,7 +161,7 @@ def _options(result: EidolonResult) -> Row:
         "wakeup_s": seconds(options.delay.first_ps) if options.source == "wakeup" else None,
         "wakeup_from": (options.wakeup_from or WAIT) if drawn else None,
         "fabric": result.incoming.fabric,
-        "sync": options.sync,
+        "sync": work.way,
         "poll_s": None if model.poll_ps is None else seconds(model.poll_ps),
         "monitor": None if monitor is None else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)},
         "writes_begin_at_memory": result.incoming.fabric == IDEAL,

@@ -18,6 +18,7 @@ from trine.collectives.kernels.options import JOINT
 from trine.eidolon.arrivals import load_arrivals
 from trine.eidolon.options import EidolonOptions
 from trine.errors import InputError
+from trine.gpu.model_waits import MWAIT, SPIN
 from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import ACQUIRE, GpuProgram
@@ -26,6 +27,8 @@ from trine.model.taskgraph import TaskGraph
 from trine.spec import read_text
 
 PEERS = 3
+#: A way to wait beside those of options: the memory answers when the semaphore is released.
+ANSWERED = "answered"
 #: rows, cols, inner of a fused kernel where they are not given; in lines of 64 B 66 to 560 thousand reads.
 USUAL_SIZES = {"gemv": (1024, 1024, 1), "gemm": (1024, 1024, 256), "embedding": (1024, 256, 16)}
 #: Tile of a GEMV: with pieces of whole rows its workgroups end together.
@@ -36,13 +39,14 @@ GEMV_TILE = (64, 1024)
 class Workload:
     """built: None of a program that trine did not build. graph, task_kernel: order of kernels, None: all at once.
 
-    record: of the run that is replayed. warnings: what was taken as given.
+    sync: as asked for. record: of the run that is replayed. warnings: what was taken as given.
     """
 
     program: GpuProgram
     target: int
     cluster: Cluster
     model: GpuModel
+    sync: str | None
     built: FusedProgram | None = None
     graph: TaskGraph | None = None
     task_kernel: npt.NDArray[np.int32] | None = None
@@ -52,6 +56,13 @@ class Workload:
     @property
     def group(self) -> tuple[int, ...]:
         return tuple(self.cluster.gpus[: self.program.num_ranks])
+
+    @property
+    def way(self) -> str:
+        """How wavefronts wait: ``spin``, ``sleep``, ``mwait``, or ``answered``, where the memory answers."""
+        if self.model.poll_ps is None:
+            return ANSWERED
+        return MWAIT if self.model.monitor is not None else self.sync or SPIN
 
     @property
     def peers(self) -> int:
@@ -91,9 +102,9 @@ def make_workload(options: EidolonOptions) -> Workload:
     program = options.kernel if isinstance(options.kernel, GpuProgram) else None
     text = "" if program is not None or options.is_fused_name else read_text(os.fspath(str(options.kernel)))
     ranks = _ranks(options, program, text, record)
-    cluster = load_cluster(options.cluster, gpus=ranks)
+    cluster = _cluster(options.cluster, ranks)
     model = _model(options, cluster, ranks)
-    machine: dict[str, Any] = {"cluster": cluster, "model": model, "record": record}
+    machine: dict[str, Any] = {"cluster": cluster, "model": model, "sync": options.sync, "record": record}
     if options.is_fused_name:
         target = 0 if record is None else record.target
         return _fused(options, ranks, target, machine)
@@ -103,6 +114,17 @@ def make_workload(options: EidolonOptions) -> Workload:
         program = parse_program(text, str(options.kernel), num_ranks=None if says_ranks(text) else ranks)
     target = _target(options, program, record)
     return Workload(program=program, target=target, warnings=_of_program(options, program, target), **machine)
+
+
+def _cluster(name: str, ranks: int) -> Cluster:
+    """Load the cluster; in the words of this level where it has not enough GPUs."""
+    try:
+        return load_cluster(name, gpus=ranks)
+    except InputError as error:
+        most = len(load_cluster(name).gpus)
+        if ranks > most:
+            raise InputError(f"--peers {ranks - 1}: cluster {name!r} has {most} GPUs ({error})") from None
+        raise
 
 
 def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, Any]) -> Workload:

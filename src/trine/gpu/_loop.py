@@ -169,6 +169,8 @@ def advance(
                         if n[NEXT_OUTSIDE] < len(o.time_ps):
                             n[NUM_HEAP] = push(wheel.heap, n[NUM_HEAP], o.time_ps[U(n[NEXT_OUTSIDE])], payload)
                     else:
+                        if payload >= first_far:
+                            n[IDLE] = idle  # on its way into the wheel: nothing has happened
                         far_event(c, m, n, first_far, payload)
                 else:
                     n[IDLE] = idle

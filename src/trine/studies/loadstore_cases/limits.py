@@ -50,7 +50,7 @@ def unrolling(
             Finding(
                 paper="until the compute unit's limit of requests in flight",
                 here="; ".join(
-                    f"limit {limit}: from unroll {at[limit]} on nothing grows, {WAVEFRONTS} wavefronts x {at[limit]} = "
+                    f"limit {limit}: from unroll {at[limit]} on within 3 % of the most, {WAVEFRONTS} wavefronts x {at[limit]} = "
                     f"{WAVEFRONTS * at[limit]}"
                     for limit in limits
                 ),
@@ -92,7 +92,7 @@ def outstanding(
             Finding(
                 paper="bandwidth saturates quickly with the limit",
                 here=f"{format_size(sizes[-1])}: {max(large) / large[0]:.1f} times from {limits[0]} to {at}, "
-                "then nothing",
+                "then less than 3 %",
                 agrees=at < limits[-1] and max(large) > 2 * large[0],
             ),
             Finding(

@@ -1,0 +1,83 @@
+"""How long the simulation takes against the number of replayed GPUs. Figure 4 of Eidola (arXiv 2606.12638).
+
+    python examples/43_eidola_peers.py [--times] [--all]
+
+`--times` prints wall times as well, `--all` takes more sizes and numbers. Writes 43_eidola_peers.png.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+from trine.eidolon.options import EidolonOptions
+from trine.eidolon.run import run_eidolon
+from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
+
+PEERS, ROWS = (3, 15, 63, 255), (1024, 4096)
+MORE_PEERS, MORE_ROWS = (3, 7, 15, 31, 63, 127, 255), (1024, 4096, 24576)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--all", action="store_true")
+    asked = parser.parse_args()
+    peers, sizes = (MORE_PEERS, MORE_ROWS) if asked.all else (PEERS, ROWS)
+    run_eidolon(EidolonOptions(rows=64, cols=64, tile=(16, 64)))  # load the compiled kernels
+    rows = [measure(size, number) for size in sizes for number in peers]
+    study = CaseStudy(
+        name="eidola-peers",
+        title="Eidola, figure 4: what the simulation costs, by replayed GPUs",
+        settings=("GEMV + all-reduce, M x 1024 x 4 B; peers' flags land after 10 us; wavefronts spin.",),
+        columns=("M", "peers", "writes", "flag reads", "non-flag reads", "kernel us", "events", "s"),
+        rows=tuple(rows),
+        findings=tuple(finding for size in sizes for finding in findings([row for row in rows if row[0] == size])),
+        panels=(
+            panel(rows, sizes, 7, "Time of the simulation", "wall time (s)"),
+            panel(rows, sizes, 6, "Events", "events"),
+        ),
+        volatile=("s",),
+    )
+    print(study.text(volatile=asked.times))
+    study.plot(Path(__file__).with_suffix(".png"))
+
+
+def measure(size: int, peers: int) -> tuple[int | float, ...]:
+    began = time.perf_counter()
+    result = run_eidolon(EidolonOptions(rows=size, cols=1024, peers=peers))
+    wall_s = time.perf_counter() - began
+    return (
+        size, peers, result.writes_delivered, result.flag_reads, result.non_flag_reads, 1e6 * result.time_s,
+        result.inside.records.num_events, wall_s,
+    )  # fmt: skip
+
+
+def findings(rows: list[tuple]) -> tuple[Finding, ...]:
+    first, last = rows[0], rows[-1]
+    events, wall = last[6] / first[6], last[7] / first[7]
+    said = "from 3 to 255 peers it takes 7.3 to 35.9 times as long, far below 256 times"
+    name = f"M = {first[0]}, {first[1]} to {last[1]} peers"
+    return (
+        Finding(
+            paper=said,
+            here=f"{name}: {events:.2f} times the events, with {last[2] / first[2]:.0f} times the writes",
+            agrees=events < 10,
+        ),
+        Finding(paper=said, here=f"{name}: {wall:.2f} times the wall time", agrees=wall < 10, volatile=True),
+    )
+
+
+def panel(rows: list[tuple], sizes: tuple[int, ...], column: int, title: str, label: str) -> Panel:
+    curves = [
+        Curve(
+            label=f"M = {size}", colour=i,
+            x=tuple(float(row[1]) for row in rows if row[0] == size),
+            y=tuple(float(row[column]) for row in rows if row[0] == size),
+        )
+        for i, size in enumerate(sizes)
+    ]  # fmt: skip
+    return Panel(title=title, x_label="replayed GPUs", y_label=label, curves=tuple(curves), log="xy")
+
+
+if __name__ == "__main__":
+    main()

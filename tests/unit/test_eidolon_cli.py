@@ -1,0 +1,139 @@
+"""Do the commands of `trine eidolon` answer, write what they say, and refuse in one line?"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trine.cli.main import app
+from trine.eidolon.options import EidolonOptions
+from trine.eidolon.record import record_run
+from trine.eidolon.run import run_eidolon
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "eidolon-json.md"
+SMALL = ["gemv-allreduce", "--rows", "128", "--cols", "128"]
+TURN = """program turn
+ranks 3
+line 64 B
+buffer data 4 KiB
+semaphores 3
+kernel 'turn' ranks all wavefronts 1
+  load 4 lines own:data
+  for d in 1..ranks-1
+    release rank+d sem d
+  end
+  for d in 1..ranks-1
+    acquire sem d
+  end
+"""
+
+
+def call(*words, code=0):
+    done = CliRunner().invoke(app, ["eidolon", *map(str, words)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def answer(*words):
+    return json.loads(call("run", *words, "--json", "-").stdout)
+
+
+def test_run_has_the_keys_that_are_asked_for_and_all_are_documented():
+    found = answer(*SMALL, "--sync", "mwait")
+    for key in ("time_s", "flag_reads", "non_flag_reads", "writes_delivered", "wait_s", "simulator"):
+        assert found[key] is not None
+    told = REFERENCE.read_text()
+    for key in [*found, *found["options"], *found["inside"], *found["simulator"]]:
+        assert f"`{key}`" in told, key
+    assert found["options"]["sync"] == "mwait"
+    assert found["evidence"][0]["kind"] == "assumed"
+
+
+def test_a_sweep_writes_its_files(tmp_path):
+    pytest.importorskip("matplotlib")
+    files = {name: tmp_path / f"grid.{name}" for name in ("json", "csv", "png")}
+    done = call(
+        "sweep", *SMALL[:1], "--rows", "64,128", "--cols", "128", "--wakeup", "0:20us:10us", "--json", files["json"],
+        "--csv", files["csv"], "--plot", files["png"],
+    )  # fmt: skip
+    assert "reads less from a wake-up time of" in done.stdout
+    found = json.loads(files["json"].read_text())
+    assert len(found["runs"]) == 2 * 3 * 2
+    assert len(found["fits"]) == 2
+    assert files["csv"].read_text().count("\n") == 13
+    assert files["png"].stat().st_size > 5000
+    told = REFERENCE.read_text()
+    for key in [*found, *found["runs"][0], *found["fits"][0]]:
+        assert f"`{key}`" in told, key
+
+
+def test_a_record_replays_to_the_picosecond(tmp_path):
+    record, program = tmp_path / "record.npz", tmp_path / "turn.txt"
+    program.write_text(TURN)
+    call("record", program, "-o", record)
+    replayed = answer(program, "--arrivals", record)
+    options = EidolonOptions(kernel=str(program))
+    assert replayed["time_s"] == record_run(options, fold="off").run.end_ps / 1e12
+    assert replayed["evidence"][0]["kind"] == "modelled"
+    assert answer(program, "--symmetric")["time_s"] == replayed["time_s"]
+
+
+@pytest.mark.parametrize("sync", ["spin", "mwait"])
+@pytest.mark.parametrize("kernel", ["gemv-allreduce", "gemm-allreduce", "gemm-reducescatter", "embedding-alltoall"])
+def test_symmetric_peers_give_the_times_of_a_run_of_all(kernel, sync):
+    sizes = {"rows": 64, "cols": 128, **({} if kernel.startswith("gemv") else {"inner": 16})}
+    alone = run_eidolon(EidolonOptions(kernel=kernel, **sizes, symmetric=True, sync=sync))
+    options = EidolonOptions(kernel=kernel, **sizes, sync=sync)
+    both = record_run(options, fold="off").run
+    assert alone.end_ps == int(both.records.end_ps[alone.work.target])
+    assert alone.flag_reads == int(both.gpu.acquires[alone.work.target])
+
+
+def test_writes_from_a_record(tmp_path):
+    record, writes = tmp_path / "record.npz", tmp_path / "writes.csv"
+    call("record", *SMALL, "-o", record)
+    assert "to the ps" in call("writes-from", record, "-o", writes).stderr
+    found = answer(*SMALL, "--writes", writes)
+    assert found["writes_delivered"] == answer(*SMALL, "--arrivals", record)["writes_delivered"]
+    assert found["options"]["writes_begin_at_memory"]
+
+
+def test_writes_from_an_operator_level_run(tmp_path):
+    records, writes = tmp_path / "records.csv", tmp_path / "writes.csv"
+    rows = [f"transfer,,{peer},0,{peer}000000,{peer + 1}000000,4096" for peer in (1, 2, 3)]
+    records.write_text("\n".join(["kind,name,rank,peer,start_ps,end_ps,size_bytes", *rows]) + "\n")
+    call("writes-from", records, "--kernel", SMALL[0], *SMALL[1:], "-o", writes)
+    late = answer(*SMALL, "--writes", writes)
+    assert late["time_s"] > 4e-6  # the last transfer ends at 4 us
+    listed = tmp_path / "listed.json"
+    call("writes-from", records, "--buffer", "input", "-o", listed)
+    assert len(json.loads(listed.read_text())["writes"]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "gemv-alreduce"], "did you mean 'gemv-allreduce'"),
+        (["run", *SMALL, "--tile", "64"], "tile"),
+        (["run", *SMALL, "--tile", "a"], "--tile is like"),
+        (["run", *SMALL, "--straggler", "2"], "--straggler is RANK:TIME"),
+        (["run", *SMALL, "--writes", "none.csv"], "none.csv"),
+        (["run", *SMALL, "--plot", "a.txt"], "a picture is a file of"),
+        (["sweep", "--wakeup", "0:40us"], "FIRST:LAST:STEP"),
+        (["sweep", "--rows", "12,x"], "--rows is whole numbers"),
+        (["sweep", "--wakeup", "40us:0:5us"], "goes upwards"),
+        (["sweep", *SMALL[:1], "--plot", "a.png"], "--plot draws curves"),
+        (["record", *SMALL, "-o", "a.csv"], "a record is .npz"),
+        (["writes-from", "a.csv", "-o", "b.csv"], "where do transfers go"),
+        (["writes-from", "a.csv", "b.csv", "-o", "c.csv", "--buffer", "x"], "that needs --mapping"),
+        (["writes-from", "a.csv", "-o", "b.csv", "--rows", "3"], "--rows is about a kernel"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(words, message):
+    done = call(*words, code=2)
+    assert message in done.output
+    assert len(re.findall(r"^error: ", done.stderr, re.MULTILINE)) == 1
