@@ -161,7 +161,9 @@ def test_grids_refuse_what_cannot_be():
 
 
 def test_a_grid_has_all_combinations(tmp_path):
-    found = sweep(EidolonOptions(cols=64, monitor_wakeup="1 us"), Grid(rows=(64, 128), peers=(1, 3), sync=("spin", "mwait")))
+    found = sweep(
+        EidolonOptions(cols=64, monitor_wakeup="1 us"), Grid(rows=(64, 128), peers=(1, 3), sync=("spin", "mwait"))
+    )
     assert [(r["rows"], r["peers"], r["sync"]) for r in found.rows] == [
         (rows, peers, sync) for rows in (64, 128) for peers in (1, 3) for sync in ("spin", "mwait")
     ]

@@ -162,11 +162,14 @@ def sweep(
         found = run_sweep(base, grid, progress=progress, on_compile=progress.compiling)
     show(found.text(), json)
     write_json(found.document(), json)
-    if csv is not None:
+    if csv is not None and found.rows:
         found.to_csv(csv)
-    if plot is not None:
+    if plot is not None and found.finished:
         found.plot(plot)
         say(f"drawn in {plot}")
+    if not found.finished:
+        say("interrupted: the answer is what had been run until then")
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 eidolon_writes.register(app)

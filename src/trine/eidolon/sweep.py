@@ -80,13 +80,14 @@ class Grid:
 class Sweep:
     """rows: one a run (docs/reference/eidolon-json.md). varied: options with several values.
 
-    fits: where wake-up times vary, one for each workload that spins.
+    fits: where wake-up times vary, one for each workload that spins. finished: False: stopped.
     """
 
     rows: tuple[Row, ...]
     varied: tuple[str, ...]
     fits: tuple[Fit, ...]
     wall_s: float
+    finished: bool = True
 
     @property
     def axis(self) -> tuple[str, str, float]:
@@ -128,6 +129,7 @@ class Sweep:
 
         return {
             "runs": list(self.rows),
+            "finished": self.finished,
             "fits": [one._asdict() for one in self.fits],
             "simulator": {"name": "trine", "version": __version__, "wall_s": self.wall_s},
         }
@@ -148,11 +150,7 @@ def sweep(
     ------
     InputError: as :func:`trine.eidolon.run.run_eidolon`; wake-up times where something else says when flags land.
     """
-    if grid.wakeup and base.source != "wakeup":
-        raise InputError(f"--wakeup and --{base.source} both say when flags land: give one")
-    for name, ways in _WAYS.items():
-        if grid.sync and getattr(base, name) is not None and not set(ways) & set(grid.sync):
-            raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
+    _check(base, grid)
     began = time.perf_counter()
     workloads = list(grid.workloads(base))
     wakeups: Sequence[str | int | None] = grid.wakeup or (None,)
@@ -160,21 +158,35 @@ def sweep(
     rows: list[Row] = []
     fits: list[Fit] = []
     group: dict[str, _Way] = {}
-    for number, options in enumerate(workloads):
-        way = _Way(Prepared(options), [])
-        group[way.prepared.work.way] = way
-        for wakeup in wakeups:
-            result = way.prepared.run(wakeup=wakeup, on_compile=on_compile)
-            way.results.append(result)
-            rows.append(_row(result))
-            done += _weight(options)
-            if progress is not None:
-                progress(done, total, result.end_ps)
-        if (number + 1) % max(1, len(grid.sync)) == 0:  # ways to wait vary fastest
+    finished = True
+    way: _Way | None = None
+    for number, (options, wakeup) in enumerate(product(workloads, wakeups), 1):
+        if way is None or options is not way.prepared.options:
+            way = _Way(Prepared(options), [])
+            group[way.prepared.work.way] = way
+        result = way.prepared.run(wakeup=wakeup, on_compile=on_compile)
+        finished = result.finished
+        if not finished:
+            break
+        way.results.append(result)
+        rows.append(_row(result))
+        done += _weight(options)
+        if progress is not None:
+            progress(done, total, result.end_ps)
+        if number % (max(1, len(grid.sync)) * len(wakeups)) == 0:  # ways to wait vary faster than all but wake-up times
             fits += _fits(grid, group)
             group = {}
     varied = tuple(name for name in ("wakeup", "rows", "cols", "peers", "sync") if len(getattr(grid, name)) > 1)
-    return Sweep(rows=tuple(rows), varied=varied, fits=tuple(fits), wall_s=time.perf_counter() - began)
+    wall_s = time.perf_counter() - began
+    return Sweep(rows=tuple(rows), varied=varied, fits=tuple(fits), wall_s=wall_s, finished=finished)
+
+
+def _check(base: EidolonOptions, grid: Grid) -> None:
+    if grid.wakeup and base.source != "wakeup":
+        raise InputError(f"--wakeup and --{base.source} both say when flags land: give one")
+    for name, ways in _WAYS.items():
+        if grid.sync and getattr(base, name) is not None and not set(ways) & set(grid.sync):
+            raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
 
 
 class _Way(NamedTuple):

@@ -65,7 +65,11 @@ def _waits(result: EidolonResult) -> list[str]:
     interval, rate = result.polling_interval_ps, result.spin_reads_per_s
     if interval is not None and rate is not None:
         lines.append(
-            _row("polling interval", format_time(interval), f"uncontended; {rate / 1e6:.4g} flag reads a us while all wait{asleep}")
+            _row(
+                "polling interval",
+                format_time(interval),
+                f"uncontended; {rate / 1e6:.4g} flag reads a us while all wait{asleep}",
+            )
         )
     if result.work.model.monitor is not None:
         full = f"{gpu.monitor_full:,} acquires found the monitor full"

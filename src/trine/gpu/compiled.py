@@ -51,6 +51,8 @@ def simulate(
     if until_ps is not None:
         state.scalars[S.STOP_PS] = until_ps
     finished = _drive(state, system, progress)
+    if not finished and stop_when_stuck and until_ps is None:  # Ctrl-C
+        raise KeyboardInterrupt  # or it would look as if it were stuck
     if finished and state.scalars[S.NUM_DONE] < system.graph.num_tasks:
         if not stop_when_stuck:
             raise _deadlock(state, system)

@@ -63,6 +63,8 @@ def simulate(
     try:
         finished = run.run(progress, until_ps, stop_when_stuck)
     except KeyboardInterrupt:
+        if stop_when_stuck:
+            raise  # or it would look as if it were stuck
         finished = False
     return run.outcome(finished)
 
