@@ -15,6 +15,8 @@ from trine.eidolon.options import EidolonOptions
 from trine.eidolon.run import run_eidolon
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
+#: Column of the table.
+EVENTS = 5
 SIZES = (1024, 4096, 12288, 24576)
 #: From the start: one run is enough, where "after the target waits" needs another to find out when that is.
 LAND = {"wakeup": "100 us", "wakeup_from": "start"}
@@ -38,7 +40,7 @@ def main() -> None:
         findings=tuple(finding for way in ways for finding in findings([row for row in rows if row[1] == way])),
         panels=(
             panel(rows, ways, 7, "Time of the simulation", "wall time (s)"),
-            panel(rows, ways, 5, "Events", "events"),
+            panel(rows, ways, EVENTS, "Events", "events (millions)"),
         ),
         volatile=("s",),
     )
@@ -87,7 +89,7 @@ def panel(rows: list[tuple], ways: tuple[str, ...], column: int, title: str, lab
         Curve(
             label=way, colour=i,
             x=tuple(float(row[0]) for row in rows if row[1] == way),
-            y=tuple(float(row[column]) for row in rows if row[1] == way),
+            y=tuple(row[column] / (1e6 if column == EVENTS else 1) for row in rows if row[1] == way),
         )
         for i, way in enumerate(ways)
     ]  # fmt: skip

@@ -13,6 +13,8 @@ from trine.eidolon.options import EidolonOptions
 from trine.eidolon.run import run_eidolon
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
+#: Column of the table.
+EVENTS = 6
 PEERS, ROWS = (3, 15, 63, 255), (1024, 4096)
 #: From the start: one run is enough, where "after the target waits" needs another to find out when that is.
 LAND = {"wakeup": "100 us", "wakeup_from": "start"}
@@ -36,7 +38,7 @@ def main() -> None:
         findings=tuple(finding for size in sizes for finding in findings([row for row in rows if row[0] == size])),
         panels=(
             panel(rows, sizes, 7, "Time of the simulation", "wall time (s)"),
-            panel(rows, sizes, 6, "Events", "events"),
+            panel(rows, sizes, EVENTS, "Events", "events (millions)"),
         ),
         volatile=("s",),
     )
@@ -74,7 +76,7 @@ def panel(rows: list[tuple], sizes: tuple[int, ...], column: int, title: str, la
         Curve(
             label=f"M = {size}", colour=i,
             x=tuple(float(row[1]) for row in rows if row[0] == size),
-            y=tuple(float(row[column]) for row in rows if row[0] == size),
+            y=tuple(row[column] / (1e6 if column == EVENTS else 1) for row in rows if row[0] == size),
         )
         for i, size in enumerate(sizes)
     ]  # fmt: skip

@@ -17,6 +17,7 @@ _PUBLIC = {
     "CollectiveOptions": "trine.model.collective",
     "Collectives": "trine.collectives.library",
     "DeadlockError": "trine.errors",
+    "EidolonOptions": "trine.eidolon.options",
     "HopProtocol": "trine.parallel.hop",
     "InputError": "trine.errors",
     "LoadStoreCosts": "trine.collectives.loadstore",
@@ -36,6 +37,7 @@ _PUBLIC = {
     "TrineError": "trine.errors",
     "UnitError": "trine.errors",
     "Workload": "trine.model.workload",
+    "WriteTable": "trine.eidolon.writes",
     "build_topology": "trine.cluster",
     "calibrate": "trine.compute",
     "capture": "trine.traces",
@@ -49,6 +51,7 @@ _PUBLIC = {
     "loadstore_collective": "trine.collectives.loadstore",
     "overlap_range": "trine.studies.overlap",
     "run": "trine.engine",
+    "run_eidolon": "trine.eidolon.run",
     "save": "trine.traces",
     "simulate": "trine.simulation",
     "synthesize": "trine.traces",
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
         loadstore_collective,
     )
     from trine.compute import Calibration, calibrate
+    from trine.eidolon.options import EidolonOptions
+    from trine.eidolon.run import run_eidolon
+    from trine.eidolon.writes import WriteTable
     from trine.engine import run
     from trine.errors import (
         DeadlockError,
@@ -98,6 +104,7 @@ __all__ = [
     "CollectiveOptions",
     "Collectives",
     "DeadlockError",
+    "EidolonOptions",
     "HopProtocol",
     "InputError",
     "LoadStoreCosts",
@@ -117,6 +124,7 @@ __all__ = [
     "TrineError",
     "UnitError",
     "Workload",
+    "WriteTable",
     "build_topology",
     "calibrate",
     "capture",
@@ -130,6 +138,7 @@ __all__ = [
     "loadstore_collective",
     "overlap_range",
     "run",
+    "run_eidolon",
     "save",
     "simulate",
     "synthesize",

@@ -81,6 +81,8 @@ def test_listed_writes_are_data_and_a_flag_each():
     assert wrapped.tolist() == [0, 100, 0, 100]
     with pytest.raises(InputError, match="a transfer of 300 bytes is larger than the 256 of the buffer"):
         listed_writes(TWO, buffer="input", buffer_bytes=256)
+    with pytest.raises(InputError, match="first_flag: must not be negative, got -1"):
+        listed_writes(TWO, buffer="input", first_flag=-1)
 
 
 def test_transfers_of_a_result_are_the_same_from_every_file(result, tmp_path):

@@ -205,8 +205,14 @@ def test_faults_of_parquet_are_named(tmp_path):
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"writes are .csv, .json or .parquet, not '.cvs'; did you mean '.csv'"):
         read_writes(tmp_path / "writes.cvs")
-    with pytest.raises(InputError, match="cannot write"):
-        save_writes(tmp_path / "no" / "writes.csv", WriteTable())
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_where_nothing_can_be_written_is_named(tmp_path, suffix):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    with pytest.raises(InputError, match=rf"writes.{suffix}: cannot write: No such file"):
+        save_writes(tmp_path / "no" / f"writes.{suffix}", WriteTable())
 
 
 def test_errors_found_later_name_the_line(tmp_path):

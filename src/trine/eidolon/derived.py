@@ -79,9 +79,11 @@ def listed_writes(
 
     Raises
     ------
-    InputError: a transfer that is larger than the buffer.
+    InputError: a transfer that is larger than the buffer, a negative flag.
     """
     _check_moment(at)
+    if first_flag is not None and first_flag < 0:
+        raise InputError(f"must not be negative, got {first_flag}", field="first_flag")
     some = transfers.size_bytes > 0
     size = transfers.size_bytes[some]
     offset = _laid_out(size, buffer_bytes)

@@ -79,11 +79,12 @@ def save_writes(path: str | os.PathLike[str], table: WriteTable) -> None:
         "value": columns.value[order].tolist(),
         "time_ps": columns.time_ps[order].tolist(),
     }
-    if suffix == ".parquet":
-        pa, pq = _pyarrow()
-        pq.write_table(pa.table(rows), os.fspath(path))
-        return
     try:
+        if suffix == ".parquet":
+            pa, pq = _pyarrow()
+            with Path(path).open("wb") as sink:
+                pq.write_table(pa.table(rows), sink)
+            return
         with Path(path).open("w", encoding="utf-8", newline="") as stream:
             if suffix == ".csv":
                 writer = csv.writer(stream, lineterminator="\n")

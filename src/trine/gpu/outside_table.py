@@ -20,6 +20,8 @@ from trine.units import transfer_ps
 
 _NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQ
 _PLACE_BITS = S.SHIFT_LABEL - S.SHIFT_WAVE
+#: Rows of the log at first.
+_FIRST_ROWS = 1 << 12
 
 
 class _Entries(NamedTuple):
@@ -55,7 +57,7 @@ def make_outside(system: GpuSystem, ways: WayTable, numbers: Int64, flag_line: I
         key = key | entries.label << S.SHIFT_LABEL
     order = np.lexsort((key, entries.label, entries.time_ps))
     there_ps, home_ps = _inside_ps(system, PORT, CHANNEL), _inside_ps(system, CHANNEL, PORT)
-    is_replay = system.num_gpus < len(np.unique(system.gpu_of))
+    is_replay = bool((system.gpu_of < 0).any())
     return Outside(
         time_ps=entries.time_ps[order],
         key=key[order],
@@ -72,11 +74,8 @@ def make_outside(system: GpuSystem, ways: WayTable, numbers: Int64, flag_line: I
         there_ps=there_ps if is_replay else np.zeros(0, np.int64),
         home_ps=home_ps if is_replay else np.zeros(0, np.int64),
         memory_ps=_memory_ps(system.model),
-        log=np.zeros(S.LOG_WORDS * (FIRST_ROWS if system.record >= 0 else 0), np.int64),
+        log=np.zeros(S.LOG_WORDS * (_FIRST_ROWS if system.record >= 0 else 0), np.int64),
     )
-
-
-FIRST_ROWS = 1 << 12
 
 
 def _entries(system: GpuSystem, flag_line: Int32) -> _Entries:

@@ -68,6 +68,7 @@ def when_waiting(
     graph: TaskGraph | None = None,
     task_kernel: Int32 | None = None,
     engine: str = "compiled",
+    on_compile: Callable[[], None] | None = None,
 ) -> int:
     """The instant (ps) at which the last workgroup of ``target`` has taken up its first acquire, if no flag ever lands.
 
@@ -78,7 +79,7 @@ def when_waiting(
     InputError: a workgroup never begins, or never comes to wait; no workgroup waits.
     """
     system = target_system(program, cluster, group, model, target, outside, graph, task_kernel, engine)
-    outcome = simulate_system(system, engine, stop_when_stuck=True)
+    outcome = simulate_system(system, engine, on_compile=on_compile, stop_when_stuck=True)
     code = system.program
     group_of = np.repeat(np.arange(code.num_workgroups), np.diff(code.workgroup_ptr))
     acquires = np.flatnonzero(code.op_kind == ACQUIRE)
@@ -88,8 +89,9 @@ def when_waiting(
     since_ps = outcome.gpu.op_start_ps[acquires[first]]
     late = waiting[since_ps < 0]
     if len(late):
-        begun = outcome.gpu.workgroup_start_ps[late] >= 0
-        why = "waits elsewhere before" if begun.all() else f"never begins: others hold the places of {model.name!r}"
+        has_begun = outcome.gpu.workgroup_start_ps[late[0]] >= 0
+        others = f"never begins: others hold the places of {model.name!r}"
+        why = "waits for something else first" if has_begun else others
         raise InputError(
             f"{code.name!r}: {len(late)} of {len(waiting)} workgroups never begin to wait for their flags (workgroup "
             f"{late[0]} {why}); give the kernel fewer workgroups, or say when flags land from the start"

@@ -26,17 +26,15 @@ class GpuSystem:
     """Simulated GPUs 0..g-1, and what they stand for.
 
     program: of the simulated GPUs: kernel_rank and operand_rank are their numbers (of a folded run: of the one that
-    stands
-        for the rank that is meant), and semaphores has a row for each.
+        stands for the rank that is meant; operand_rank -1: that is replayed), and semaphores has a row for each.
     ranks: int32[g], the rank that each is. gpu_of: int32[ranks], which of them stands for each rank.
     operand_peer: int32[operands], the rank that is meant: ways and distances are those to it.
     link_image: int32[links of the cluster], the link that stands for each (itself, where nothing is folded).
     link_home: int32[links], the rank at one of whose ends it is (all that crosses it comes from there, or all goes
-    there), -1:
-        none.
+        there), -1: none.
     grid: the sizes of what the ranks form, row-major; ``(ranks,)`` where they form a ring. Distances are along it.
-    outside: what reaches GPU 0 from ranks that are not simulated (gpu_of -1: replayed); None: all are. record: the
-    simulated GPU whose arrivals are recorded, -1: none.
+    outside: what reaches GPU 0 from ranks that are not simulated (gpu_of -1: replayed); None: nothing.
+    record: the simulated GPU whose arrivals are recorded, -1: none.
     graph: the tasks; task_kernel: int32[tasks], the kernel that each carries, -1: none. Ranks of the graph are ranks.
     """
 

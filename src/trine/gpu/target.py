@@ -77,7 +77,7 @@ def target_system(
 
 
 def of_rank(program: GpuProgram, rank: int) -> GpuProgram:
-    """The kernels of one rank as those of GPU 0; operands of others keep their addresses, and count as its own."""
+    """The kernels of one rank as those of GPU 0; operands of others keep their addresses, and are of GPU -1."""
     kernels = np.flatnonzero(program.kernel_rank == rank)
     workgroups, kernel_ptr = _members(program.kernel_ptr, kernels)
     operations, workgroup_ptr = _members(program.workgroup_ptr, workgroups)
@@ -95,7 +95,7 @@ def of_rank(program: GpuProgram, rank: int) -> GpuProgram:
         op_label=program.op_label[operations],
         operand_ptr=operand_ptr,
         operand_role=program.operand_role[operands],
-        operand_rank=np.zeros(len(operands), np.int32),
+        operand_rank=np.where(program.operand_rank[operands] == rank, 0, -1).astype(np.int32),
         operand_address=program.operand_address[operands],
         operand_step=program.operand_step[operands],
         operand_semaphore=program.operand_semaphore[operands],

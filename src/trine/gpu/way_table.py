@@ -129,16 +129,6 @@ class WayTable:
     def back_ptr(self) -> list[int]:
         return [len(self.out) + at for at in self._back_ptr]
 
-    def _way(self, way: Way, requester: int, peer: int) -> tuple[int, int, int, int]:
-        first = len(self.rows)
-        for hop in way.hops:
-            home = self.home[hop.link]
-            label = 1 + self.system.distance(requester, peer if home < 0 else home)
-            resource = self.lanes.resource(self.image[hop.link], hop.lane)
-            own = 0 if home == requester else label
-            self._cross(resource, hop.bytes_per_s, hop.after_ps, own, hop.link)
-        return first, len(self.rows), way.port_out, way.port_in
-
     def _services_ps(self, rate: int) -> tuple[int, int]:
         """How long a message with data and one without take at ``rate``."""
         if rate not in self.service_ps:

@@ -12,7 +12,7 @@ from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.draft import ALIGN_BYTES
 from trine.collectives.kernels.fused_options import TWOSHOT, FusedOptions
 from trine.collectives.kernels.fused_tiles import Grid
-from trine.model.gpuprogram import Buffer, GpuProgram
+from trine.model.gpuprogram import GpuProgram
 
 Int64 = npt.NDArray[np.int64]
 
@@ -74,7 +74,7 @@ def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: st
         end = max((b.base + b.size_bytes for b in buffers), default=0)
         base = -(-end // ALIGN_BYTES) * ALIGN_BYTES
         moved[i] = base - buffer.base
-        buffers.append(Buffer(name=buffer.name, base=base, size_bytes=buffer.size_bytes))
+        buffers.append(replace(buffer, base=base))
     which = np.searchsorted([b.base for b in second.buffers], second.operand_address, "right") - 1
     shift, labels = first.semaphores.shape[1], len(first.labels)
     semaphore = np.where(second.operand_semaphore >= 0, second.operand_semaphore + shift, -1).astype(np.int32)

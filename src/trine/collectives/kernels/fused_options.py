@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -178,23 +179,10 @@ def fused_options(
     if dtype_bytes not in MACS_PER_CYCLE:
         raise InputError(f"must be one of 1, 2, 4 and 8, got {dtype_bytes!r}", field="dtype_bytes")
     kind = FUSED[name]
-    in_tables = kind.compute == EMBEDDING
-    for field, given, matters, why in (
-        ("algorithm", algorithm, kind.op == ALL_REDUCE, f"{name} has one algorithm"),
-        (
-            "flag_spacing",
-            flag_spacing,
-            fused,
-            "the collective of the unfused form has semaphores on lines of their own",
-        ),
-        ("collective_workgroups", collective_workgroups, not fused, "a fused kernel has workgroups alone"),
-        ("table_rows", table_rows, in_tables, f"{name} has no table"),
-        ("seed", seed, in_tables, f"nothing is random in {name}"),
-        ("macs_per_cycle", macs_per_cycle, not in_tables, "rows of a table are added up as they arrive"),
-        ("inner", None if inner == 1 else inner, kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
-    ):
-        if given is not None and not matters:
-            raise InputError(f"cannot matter here: {why}", field=field)
+    of_one_form = {"flag_spacing": flag_spacing, "collective_workgroups": collective_workgroups}
+    of_compute = {"table_rows": table_rows, "seed": seed, "macs_per_cycle": macs_per_cycle}
+    given = {"algorithm": algorithm, "inner": None if inner == 1 else inner, **of_one_form, **of_compute}
+    _refuse_idle(name, fused, given)
     usual = {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, "")
     if algorithm is not None and algorithm not in ALGORITHMS:
         raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
@@ -220,6 +208,23 @@ def fused_options(
         collective_workgroups=COLLECTIVE_WORKGROUPS if collective_workgroups is None else collective_workgroups,
         only_rank=only_rank,
     )
+
+
+def _refuse_idle(name: str, fused: bool, given: Mapping[str, object]) -> None:
+    """Raise InputError for options (None: not given) that cannot matter."""
+    kind = FUSED[name]
+    in_tables = kind.compute == EMBEDDING
+    for field, matters, why in (
+        ("algorithm", kind.op == ALL_REDUCE, f"{name} has one algorithm"),
+        ("flag_spacing", fused, "the collective of the unfused form has semaphores on lines of their own"),
+        ("collective_workgroups", not fused, "a fused kernel has workgroups alone"),
+        ("table_rows", in_tables, f"{name} has no table"),
+        ("seed", in_tables, f"nothing is random in {name}"),
+        ("macs_per_cycle", not in_tables, "rows of a table are added up as they arrive"),
+        ("inner", kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
+    ):
+        if given[field] is not None and not matters:
+            raise InputError(f"cannot matter here: {why}", field=field)
 
 
 def _usual_tile(compute: str, line_elements: int) -> tuple[int, ...]:

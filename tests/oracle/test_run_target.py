@@ -1,0 +1,76 @@
+"""Is one GPU of a fused kernel, cut out by ``run_target``, the same compiled and in plain Python?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_cases import assert_same
+from gpu_replay import assert_same_target, replayed
+
+from trine.collectives.kernels.fused import known_fused
+from trine.eidolon.incoming import make_incoming
+from trine.eidolon.options import EidolonOptions
+from trine.eidolon.run import Prepared
+from trine.gpu.outcome import GpuOutcome
+from trine.gpu.replayed import run_target
+from trine.gpu.run import kernel_tasks, run_gpus
+from trine.gpu.system import unfolded
+from trine.gpu.target import target_system
+
+
+def small(kernel, **options):
+    sizes = {"rows": 64, "cols": 64, **({} if kernel.startswith("gemv") else {"inner": 16})}
+    return EidolonOptions(kernel=kernel, **sizes, **options)
+
+
+def outcome_of(work, outside, engine):
+    run = run_target(
+        work.program, work.cluster, work.group, work.model, target=work.target, outside=outside, engine=engine
+    )
+    return GpuOutcome(run.records, run.gpu, run.finished, None)
+
+
+CASES = [
+    *((kernel, "spin", "ideal") for kernel in known_fused()),
+    *((kernel, "mwait", "modelled") for kernel in known_fused()),
+    ("gemv-allreduce", "sleep", "modelled"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "sync", "fabric"), CASES)
+def test_flags_that_land_when_the_target_waits(kernel, sync, fabric):
+    """Requests to peers leave, and nothing of them stays: each engine has its own way to know whose they are."""
+    both = []
+    for engine in ("reference", "compiled"):
+        options = small(kernel, sync=sync, fabric=fabric, engine=engine, wakeup="3 us")
+        prepared = Prepared(options)
+        incoming = make_incoming(options, prepared.work, prepared.waiting_ps)
+        both.append((prepared.waiting_ps, outcome_of(prepared.work, incoming.outside, engine)))
+    assert both[0][0] == both[1][0]
+    assert_same(both[1][1], both[0][1])
+    assert both[0][1].records.end_ps.max() > both[0][0] + 3_000_000
+
+
+@pytest.mark.parametrize("engine", ["reference", "compiled"])
+@pytest.mark.parametrize("target", [0, 2])
+def test_a_record_gives_the_target_its_times_of_the_run_of_all(target, engine):
+    work = Prepared(small("gemm-allreduce", symmetric=True, sync="mwait")).work
+    program, group = work.program, work.group
+    full = run_gpus(program, work.cluster, group, work.model, fold="off", engine=engine, record=target)
+    alone = run_target(program, work.cluster, group, work.model, target=target, outside=full.arrivals, engine=engine)
+    kernels = np.arange(program.num_kernels, dtype=np.int32)
+    system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program), kernels)
+    assert_same_target(full, system, target, alone)
+
+
+def test_the_system_of_a_target_is_the_one_that_tests_cut_out():
+    """Everything else that is known of replays is known of those."""
+    work = Prepared(small("gemm-alltoall", symmetric=True)).work
+    program, group = work.program, work.group
+    kernels = np.arange(program.num_kernels, dtype=np.int32)
+    system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program), kernels)
+    for rank in (0, 3):
+        found = target_system(program, work.cluster, group, work.model, rank, None).program
+        expected = replayed(system, rank, None).program
+        for field in ("kernel_rank", "workgroup_ptr", "op_kind", "operand_ptr", "operand_rank", "operand_address"):
+            np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)
