@@ -93,6 +93,25 @@ def test_symmetric_peers_give_the_times_of_a_run_of_all(kernel, sync):
     assert alone.flag_reads == int(both.gpu.acquires[alone.work.target])
 
 
+def test_a_rank_that_is_folded_is_recorded_where_it_is_simulated(tmp_path):
+    """Of three that do the same, turned, one is simulated: its record is that of the others, turned."""
+    program = tmp_path / "turn.txt"
+    program.write_text(TURN)
+    said = call("record", program, "--target", "2", "-o", tmp_path / "record.npz").stdout
+    assert "came to rank 0, as which rank 2 does" in said
+    found = answer(program, "--target", "2", "--symmetric")
+    assert found["options"]["target"] == 0
+    assert "rank 2 does as rank 0 does, which is simulated" in found["warnings"]
+    alone = record_run(EidolonOptions(kernel=str(program), target=2), fold="off").run
+    assert found["time_s"] == int(alone.records.end_ps[2]) / 1e12
+
+
+def test_peers_that_write_no_flag_have_no_wake_up_time(tmp_path):
+    program = tmp_path / "quiet.txt"
+    program.write_text(TURN.partition("  for d")[0])
+    assert "peers release no semaphore" in call("run", program, "--wakeup-from", "start", code=2).stderr
+
+
 def test_writes_from_a_record(tmp_path):
     record, writes = tmp_path / "record.npz", tmp_path / "writes.csv"
     call("record", *SMALL, "-o", record)
@@ -121,6 +140,7 @@ def test_writes_from_an_operator_level_run(tmp_path):
         (["run", *SMALL, "--tile", "64"], "tile"),
         (["run", *SMALL, "--tile", "a"], "--tile is like"),
         (["run", *SMALL, "--straggler", "2"], "--straggler is RANK:TIME"),
+        (["run", *SMALL, "--straggler", "2:1us", "--straggler", "2:3us"], "--straggler names a rank twice"),
         (["run", *SMALL, "--writes", "none.csv"], "none.csv"),
         (["run", *SMALL, "--plot", "a.txt"], "a picture is a file of"),
         (["sweep", "--wakeup", "0:40us"], "FIRST:LAST:STEP"),
@@ -131,6 +151,7 @@ def test_writes_from_an_operator_level_run(tmp_path):
         (["writes-from", "a.csv", "-o", "b.csv"], "where do transfers go"),
         (["writes-from", "a.csv", "b.csv", "-o", "c.csv", "--buffer", "x"], "that needs --mapping"),
         (["writes-from", "a.csv", "-o", "b.csv", "--rows", "3"], "--rows is about a kernel"),
+        (["writes-from", "a.csv", "-o", "b.csv", "--cluster", "dgx-h100"], "--cluster is about a kernel"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(words, message):

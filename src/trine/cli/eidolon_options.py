@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,7 +77,7 @@ def options_of(**given: Any) -> EidolonOptions:
     return EidolonOptions(
         fused=not given.pop("unfused", False),
         tile=None if tile is None else _tile(tile),
-        stragglers=dict(_straggler(text) for text in late or ()),
+        stragglers=_stragglers(late or ()),
         **given,
     )
 
@@ -85,6 +86,14 @@ def _tile(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,9}(x\d{1,9}){0,2}", text):
         raise InputError(f"--tile is like 64x256, or 128x128x32 for a GEMM, got {text[:80]!r}")
     return tuple(int(part) for part in text.split("x"))
+
+
+def _stragglers(texts: Sequence[str]) -> dict[int, str]:
+    pairs = [_straggler(text) for text in texts]
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise InputError("--straggler names a rank twice")
+    return found
 
 
 def _straggler(text: str) -> tuple[int, str]:

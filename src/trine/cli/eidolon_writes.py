@@ -88,7 +88,7 @@ def writes_from(
     unfused: shared.Unfused = False,
     peers: Annotated[Number, typer.Option(help="Of that kernel [3].")] = None,
     gpu_model: shared.GpuModel = None,
-    cluster: shared.Cluster = "eidola",
+    cluster: Annotated[Text, typer.Option(help="Of that kernel: preset name or cluster file [eidola].")] = None,
     buffer: Annotated[Text, typer.Option(help="Listed transfers: the buffer that they go to.")] = None,
     first_flag: Annotated[Number, typer.Option(help="Listed transfers: semaphore of the first [0].")] = None,
     at: Annotated[
@@ -103,7 +103,7 @@ def writes_from(
     of_kernel = {
         "rows": rows, "cols": cols, "inner": inner, "dtype_bytes": dtype_bytes, "tile": tile, "workgroups": workgroups,
         "algorithm": algorithm, "waits": flags, "flag_spacing": flag_spacing, "unfused": unfused or None,
-        "peers": peers, "gpu_model": gpu_model,
+        "peers": peers, "gpu_model": gpu_model, "cluster": cluster,
     }  # fmt: skip
     of_list = {"buffer": buffer, "first_flag": first_flag}
     of_transfers = {"target": target, "at": at, "kernel": kernel}
@@ -117,7 +117,7 @@ def writes_from(
     elif kernel is not None:
         _refuse(of_list, "transfers that are listed, and --kernel says where they go")
         given = {name: value for name, value in of_kernel.items() if value is not None}
-        options = shared.options_of(kernel=kernel, cluster=cluster, **given)
+        options = shared.options_of(kernel=kernel, **given)
         table = fused_writes(_only(result), options, target or 0, at or "end")
     else:
         _refuse(of_kernel, "a kernel: give --kernel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from trine.eidolon.options import START, EidolonOptions, time_ps
 from trine.eidolon.resolve import peer_writes
 from trine.eidolon.workload import Workload
 from trine.eidolon.writes import WriteTable
-from trine.errors import SimulationError
+from trine.errors import InputError, SimulationError
 from trine.gpu.run import Progress, run_gpus
 from trine.model.outside import IDEAL, LOAD, Arrivals, PeerWrites
 from trine.units import format_time
@@ -53,7 +54,11 @@ class Incoming:
 
 
 def make_incoming(
-    options: EidolonOptions, work: Workload, waiting_ps: int, progress: Progress | None = None
+    options: EidolonOptions,
+    work: Workload,
+    waiting_ps: int,
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
 ) -> Incoming:
     """What the options ask for. waiting_ps: when the last workgroup waits, where times count from there.
 
@@ -63,7 +68,7 @@ def make_incoming(
     """
     source = options.source
     if source == "symmetric":
-        return _symmetric(options, work, progress)
+        return _symmetric(options, work, progress, on_compile)
     if source == "arrivals":
         assert work.record is not None
         name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
@@ -78,18 +83,23 @@ def counts_from_wait(options: EidolonOptions) -> bool:
     return options.source in ("wakeup", "distribution") and options.wakeup_from != START
 
 
-def _symmetric(options: EidolonOptions, work: Workload, progress: Progress | None) -> Incoming:
+def _symmetric(
+    options: EidolonOptions, work: Workload, progress: Progress | None, on_compile: Callable[[], None] | None
+) -> Incoming:
     """From a run of all ranks; folded to one GPU where that gives the same."""
     run = run_gpus(
         work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel,
-        engine=options.engine, progress=progress, record=work.target,
+        engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
     )  # fmt: skip
     if run.arrivals is None or not run.finished:
         raise SimulationError("the run of all GPUs was stopped before it ended: there is no record of it")
     origin = "peers that do as the target does, recorded in a run of all GPUs"
     why = run.fold.why_unfolded
     if why is None:
-        return Incoming(outside=run.arrivals, origin=f"{origin}, folded to {run.fold.classes}", evidence="modelled")
+        origin += f", folded to {run.fold.classes}"
+        same = run.arrivals.target
+        notes = () if same == work.target else (f"rank {work.target} does as rank {same} does, which is simulated",)
+        return Incoming(outside=run.arrivals, origin=origin, evidence="modelled", warnings=notes)
     note = f"all {run.program.num_ranks} GPUs were simulated for the record, since they do not fold: {why}"
     return Incoming(outside=run.arrivals, origin=origin, evidence="modelled", warnings=(note,))
 
@@ -103,7 +113,13 @@ def _written(options: EidolonOptions, work: Workload) -> Incoming:
 
 
 def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming:
-    table = _table(options, work.flags(), work.data(), waiting_ps)
+    flags = work.flags()
+    if not len(flags.peer):
+        raise InputError(
+            f"{work.program.name!r}: peers release no semaphore of rank {work.target}, so a wake-up time cannot "
+            "matter: --writes, --symmetric or --arrivals"
+        )
+    table = _table(options, flags, work.data(), waiting_ps)
     found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
     moment = "the target's last workgroup waits" if counts_from_wait(options) else "the start"
     lands = "land" if found.writes.fabric == IDEAL else "leave"
@@ -112,7 +128,8 @@ def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming
         words = f"{format_time(delay.first_ps)} after {moment}"
     else:
         words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
-    late = "".join(f"; rank {peer} {late} later" for peer, late in sorted(options.stragglers.items()))
+    behind = {peer: format_time(time_ps("stragglers", late)) for peer, late in sorted(options.stragglers.items())}
+    late = "".join(f"; rank {peer} {words} later" for peer, words in behind.items())
     return Incoming(
         outside=found.writes,
         origin=f"peers' writes {lands} {words}{late}",

@@ -28,16 +28,17 @@ class Recorded:
     arrivals: Arrivals
 
     def summary(self) -> str:
-        """In three lines."""
+        """In two lines."""
         run, found = self.run, self.arrivals
         kinds = [int(np.count_nonzero(found.kind == kind)) for kind in range(4)]
         fold = run.fold
         how = f"folded to {fold.classes}" if fold.why_unfolded is None else "each simulated"
+        alike = "" if found.target == self.work.target else f", as which rank {self.work.target} does"
         return "\n".join(
             (
                 f"{run.program.name}: {run.program.num_ranks} GPUs of {run.model.name} ({how}), "
                 f"{format_time(run.end_ps)}",
-                f"came to rank {found.target}: {kinds[LOAD]:,} loads, {kinds[STORE]:,} stores, "
+                f"came to rank {found.target}{alike}: {kinds[LOAD]:,} loads, {kinds[STORE]:,} stores, "
                 f"{kinds[RELEASE]:,} releases, {len(found.answer_ps):,} answers",
             )
         )

@@ -13,6 +13,7 @@ from trine.eidolon.workload import Workload, make_workload
 from trine.errors import InputError
 from trine.gpu.replayed import run_target, when_waiting
 from trine.gpu.run import Progress
+from trine.model.outside import Arrivals
 
 __all__ = ["EidolonOptions", "EidolonResult", "Prepared", "run_eidolon"]
 
@@ -31,11 +32,15 @@ class Prepared:
     @property
     def waiting_ps(self) -> int:
         """When the target's last workgroup begins to wait, if no flag ever lands."""
+        return self.waiting_since()
+
+    def waiting_since(self, on_compile: Callable[[], None] | None = None) -> int:
+        """As :attr:`waiting_ps`."""
         if self._waiting_ps is None:
             work = self.work
             self._waiting_ps = when_waiting(
                 work.program, work.cluster, work.group, work.model, target=work.target, graph=work.graph,
-                task_kernel=work.task_kernel, engine=self.options.engine,
+                task_kernel=work.task_kernel, engine=self.options.engine, on_compile=on_compile,
             )  # fmt: skip
         return self._waiting_ps
 
@@ -50,9 +55,10 @@ class Prepared:
         began = time.perf_counter()
         options = self.options if wakeup is None else replace(self.options, wakeup=wakeup)
         work = self.work
-        incoming = make_incoming(options, work, self.waiting_ps if counts_from_wait(options) else 0, progress)
-        if isinstance(getattr(incoming.outside, "target", None), int):
-            work = _turned(work, incoming.outside.target)  # type: ignore[union-attr]
+        waiting_ps = self.waiting_since(on_compile) if counts_from_wait(options) else 0
+        incoming = make_incoming(options, work, waiting_ps, progress, on_compile)
+        if isinstance(incoming.outside, Arrivals):
+            work = _turned(work, incoming.outside.target)
         simulated = time.perf_counter()
         run = run_target(
             work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _LABEL = 26
+_MOST = 4
 
 
 def summary(result: EidolonResult) -> str:
@@ -209,4 +210,6 @@ def _row(label: str, value: str, words: str = "") -> str:
 
 
 def _wrapped(label: str, text: str) -> list[str]:
-    return textwrap.wrap(f"{label}: {text}", _WIDTH, subsequent_indent="    ")[:4]
+    """In lines of _WIDTH columns, of which at most _MOST are shown: JSON has all of it."""
+    lines = textwrap.wrap(f"{label}: {text}", _WIDTH, subsequent_indent="    ")
+    return lines if len(lines) <= _MOST else [*lines[: _MOST - 1], f"{lines[_MOST - 1][: _WIDTH - 4]} ..."]

@@ -22,21 +22,9 @@ def check_recordable(system: GpuSystem, target: int) -> None:
     if len(dma):
         raise InputError(f"{place_of(program, int(dma[0]))}: copies by copy engines are not recorded", field="record")
     if (system.graph.kind != COMPUTE).any():
-        raise InputError("task graphs with transfers are not recorded", field="record")
+        raise InputError("task graphs with transfers or joins are not recorded", field="record")
     _check_routes(system, target)
     check_replayable_model(system, "record")
-
-
-def recorded_gpu(system: GpuSystem, target: int) -> int:
-    """The simulated GPU that is rank ``target`` itself: of one that stands for it, the record would be of that."""
-    gpu = int(system.gpu_of[target])
-    if system.ranks[gpu] != target:
-        raise InputError(
-            f"rank {target} is folded: rank {system.ranks[gpu]}, which behaves alike, is simulated; record that one, "
-            "or do not fold",
-            field="record",
-        )
-    return gpu
 
 
 def check_replayable_model(system: GpuSystem, field: str) -> None:

@@ -15,7 +15,7 @@ from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
 from trine.gpu.check_model import check_numbers
 from trine.gpu.outcome import GpuOutcome
-from trine.gpu.recordable import check_recordable, recorded_gpu
+from trine.gpu.recordable import check_recordable
 from trine.gpu.system import GpuSystem, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.validate import validate_program
@@ -100,7 +100,7 @@ def run_gpus(
     engine: ``compiled``, or ``reference``, its plain-Python twin.
     progress: called a few times a second with (requests issued, requests in all, now in ps). until_ps: stop then.
     record: a rank; everything that comes to its I/O ports is recorded (``GpuRun.arrivals``), to be replayed. Where it
-        is folded, it must be one that is simulated: the first of those that behave alike.
+        is folded, what comes to the rank that is simulated for it (``arrivals.target``).
 
     Raises
     ------
@@ -117,7 +117,7 @@ def run_gpus(
     system, why = _folded(whole, fold, verify)
     if record is not None:
         check_recordable(whole, record)
-        system = replace(system, record=recorded_gpu(system, record))
+        system = replace(system, record=int(system.gpu_of[record]))
     outcome = simulate_system(system, engine, progress, on_compile, until_ps)
     if verify:
         other = simulate_system(whole, engine, progress, on_compile, until_ps)

@@ -50,8 +50,8 @@ def unrolling(
             Finding(
                 paper="until the compute unit's limit of requests in flight",
                 here="; ".join(
-                    f"limit {limit}: from unroll {at[limit]} on within 3 % of the most, {WAVEFRONTS} wavefronts x {at[limit]} = "
-                    f"{WAVEFRONTS * at[limit]}"
+                    f"limit {limit}: from unroll {at[limit]} on within 3 % of the most, "
+                    f"{WAVEFRONTS} wavefronts x {at[limit]} = {WAVEFRONTS * at[limit]}"
                     for limit in limits
                 ),
                 agrees=all(WAVEFRONTS * at[limit] <= limit for limit in limits),
