@@ -45,12 +45,14 @@ def test_small_all_reduce_of_mscclpp_on_eight_h100():
     assert times == sorted(times)
 
 
-def test_the_best_of_one_and_two_steps_is_another_algorithm_than_the_measured_and_faster():
-    points = [each for each in chosen(["mscclpp-dsl-h100"]) if each.size_bytes in (1 << 10, 64 << 10)]
-    small, middle = compare(points, ONE_AND_TWO_SHOT)
-    assert (small.program, middle.program.split(",")[0]) == ("one-shot packets", "two-shot packets")
-    assert -0.55 < small.error < -0.45
-    assert -0.35 < middle.error < -0.25
+def test_the_best_of_mscclpps_kernels_of_one_and_two_steps_on_eight_h100():
+    points = chosen(["mscclpp-dsl-h100"])
+    small = compare([each for each in points if each.size_bytes <= 32 << 10], ONE_AND_TWO_SHOT)
+    # Beyond, one step moves four times as much as two, and packets twice as much as whole lines: slow, here too.
+    large = compare([each for each in points if each.size_bytes > 32 << 10])
+    assert median_error([*small, *large]) <= TARGET
+    assert max(abs(each.error) for each in small) <= 0.35  # 32 %, up to 4 KiB: one step, which was not measured
+    assert [small[0].program, small[-1].program] == ["one-shot packets", "two-shot between meetings"]
 
 
 @pytest.mark.parametrize(
@@ -62,14 +64,11 @@ def test_two_gpus_put_get_and_send_packets(series, most):
     assert all(abs(each.error) <= most for each in compared)
 
 
-def test_packets_in_two_steps_on_eight_a100_and_h100():
-    a100 = compare(chosen(["mscclpp-kernel6-a100"]))
-    assert all(abs(each.error) <= 0.20 for each in a100)
-    h100 = compare(chosen(["mscclpp-kernel6-h100"]))
-    missing_us = [(each.point.time_ps - each.time_ps) / 1e6 for each in h100]
-    assert all(
-        1.5 < us < 2.6 for us in missing_us
-    )  # too fast by about the same at each size: docs/background/gpu-models.md
+@pytest.mark.parametrize("series", ["mscclpp-kernel6-a100", "mscclpp-kernel6-h100"])
+def test_packets_in_two_steps_on_eight_a100_and_h100(series):
+    compared = compare(chosen([series]))
+    assert len(compared) == 3
+    assert all(abs(each.error) <= 0.20 for each in compared)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -86,11 +85,11 @@ def test_the_copies_move_without_races(kind):
 
 def _counting_words(program):
     """Reads of counters and handles, which nobody writes in the program, become writes: the checker follows data."""
-    loads = program.op_kind == LOAD
-    first = program.operand_ptr[:-1][loads]
     role = program.operand_role.copy()
-    assert (role[first] == READ).all()
-    role[first] = WRITE
+    first = np.minimum(program.operand_ptr[:-1], len(role) - 1)
+    loads = (program.op_kind == LOAD) & (role[first] == READ)
+    assert loads.any()
+    role[first[loads]] = WRITE
     return replace(program, op_kind=np.where(loads, STORE, program.op_kind).astype(np.int8), operand_role=role)
 
 

@@ -81,7 +81,7 @@ def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
             part.copy(part.read(source), part.write(slots, distance, distance - 1), label="put")
         share = block.part(lines, blocks, number)
         if share.lines:
-            share.reduce(_arrived(share, source, slots, ranks), share.write(result), label="reduce")
+            block.add_up(share, source, slots, [share.write(result)])
         block.leave()
     return draft.program()
 
@@ -103,7 +103,7 @@ def twoshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
         share = block.part(lines, blocks, number)
         if share.lines:
             targets = [share.write(result), *(share.write(sums, d, d - 1) for d in range(1, ranks))]
-            share.reduce(_arrived(share, source, slots, ranks), *targets, label="reduce")
+            block.add_up(share, source, slots, targets)
         if part.lines:
             part.copy(part.read(sums, chunk=distance - 1), part.write(result, chunk=-distance), label="unpack")
         block.leave()
@@ -141,10 +141,6 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
     return draft.program()
 
 
-def _arrived(share: Workgroup, source: Region, slots: Region, ranks: int) -> list[Operand]:
-    return [share.read(source), *(share.read(slots, chunk=d - 1) for d in range(1, ranks))]
-
-
 class _Block(Workgroup):
     """A thread block: its control operations, and the parts of the data that its threads work on."""
 
@@ -169,6 +165,16 @@ class _Block(Workgroup):
         self.signal(signals, [(d, 0) for d in distances], "signal")
         self.word("wait")
         self.wait(signals, 0, len(distances), "wait")
+
+    def add_up(self, share: Workgroup, source: Region, slots: Region, targets: Sequence[Operand]) -> None:
+        """The own input and the packets of all peers. A lane waits for those of one peer before it asks for the next's;
+        the reduction then reads once more what is in registers in truth, beside the last peer's."""
+        seen, last = slots._replace(flags=-1), self.draft.options.num_ranks - 2
+        for slot in range(last):
+            self.draft.add(LOAD, share.lines, [share.read(slots, chunk=slot)], "reduce")
+            self.draft.add(WAITCNT, 0, (), "reduce")
+        known = [share.read(seen, chunk=slot) for slot in range(last)]
+        share.reduce([share.read(source), *known, share.read(slots, chunk=last)], *targets, label="reduce")
 
     def grid_barrier(self, signals: Signals) -> None:
         """All blocks of the GPU meet: each adds to a counter that all poll; here, one for each."""

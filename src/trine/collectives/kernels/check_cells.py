@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trine.collectives.kernels.count import operand_ops
 from trine.errors import InputError
-from trine.model.gpuprogram import COPY, DATA_OPS, DMA, Buffer, GpuProgram
+from trine.model.gpuprogram import COPY, DATA_OPS, DMA, LOAD, READ_FLAGGED, WRITE_FLAGGED, Buffer, GpuProgram
 
 Int64 = npt.NDArray[np.int64]
 Clock = npt.NDArray[np.int32]
@@ -68,11 +68,18 @@ class Cells:
 
 
 def line_widths(program: GpuProgram) -> Int64:
-    """Payload of a line of each operation: the smallest step of its operands, at most a line. int64[n]."""
+    """Payload of a line of each operation: the smallest step of its operands, at most a line. int64[n].
+
+    A load of flagged lines has no other operand to say so: it has what flagged lines are written with.
+    """
     op = operand_ops(program)
     step = np.abs(program.operand_step.astype(np.int64))
     widths = np.full(program.num_ops, program.line_bytes, np.int64)
     np.minimum.at(widths, op, np.where(step > 0, step, program.line_bytes))
+    written = widths[op[program.operand_role == WRITE_FLAGGED]]
+    loads = op[(program.operand_role == READ_FLAGGED) & (program.op_kind[op] == LOAD)]
+    if len(written):
+        widths[loads] = np.minimum(widths[loads], written.min())
     return widths
 
 

@@ -16,7 +16,19 @@ from collections.abc import Iterable, Sequence
 from trine.collectives.kernels.lower_memory import Addresses
 from trine.collectives.kernels.lower_order import Take
 from trine.collectives.kernels.lower_writer import Place, Writer
-from trine.model.gpuprogram import ACQUIRE, BARRIER, COPY, DMA, LOAD, READ, REDUCE, RELEASE, WAITCNT, WRITE
+from trine.model.gpuprogram import (
+    ACQUIRE,
+    BARRIER,
+    COPY,
+    DMA,
+    LOAD,
+    READ,
+    READ_FLAGGED,
+    REDUCE,
+    RELEASE,
+    WAITCNT,
+    WRITE,
+)
 
 #: rank, first byte, byte behind the last, whether it is written
 Access = tuple[int, int, int, bool]
@@ -44,12 +56,15 @@ class Emitter:
     def sync(self) -> None:
         """What ``__syncthreads`` promises; threads meet even where nothing is to be waited for."""
         if self._pending:
-            self.waits_early |= self._dmas > 0
-            self._add(WAITCNT)
-            self._dmas = 0
+            self._wait()
             self._pending.clear()
         self._add(BARRIER)
         self._taken = False
+
+    def _wait(self) -> None:
+        self.waits_early |= self._dmas > 0
+        self._add(WAITCNT)
+        self._dmas = 0
 
     def meet(self) -> None:
         """The other wavefronts wait for what wavefront 0 has taken."""
@@ -81,8 +96,20 @@ class Emitter:
     def data(self, lines: int, sources: Sequence[Place], targets: Sequence[Place]) -> None:
         """A copy, or a sum of several sources; a load where there are no targets."""
         self._before(lines, (*sources, *targets))
+        sources = self._one_by_one(lines, sources)
         kind = REDUCE if len(sources) > 1 else COPY if targets else LOAD
         self._add(kind, lines, (*sources, *targets))
+
+    def _one_by_one(self, lines: int, sources: Sequence[Place]) -> Sequence[Place]:
+        """A lane waits for the packet of one source before it asks for the next's (MSCCL++, execution_kernel.hpp). The
+        sum then reads once more what is in registers in truth, beside the last packet; returns what it reads."""
+        flagged = [number for number, place in enumerate(sources) if place.role == READ_FLAGGED]
+        seen = list(sources)
+        for number in flagged[:-1]:
+            self._add(LOAD, lines, [sources[number]])
+            self._wait()
+            seen[number] = sources[number]._replace(role=READ, semaphore=-1)
+        return seen
 
     def dma(self, size_bytes: int, source: Place, target: Place) -> None:
         """Hand a transfer to the copy engine."""
