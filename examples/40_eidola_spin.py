@@ -56,13 +56,14 @@ def findings(found: Sweep) -> tuple[Finding, ...]:
             here=f"slope {fit.slope_per_s / 1e6:.2f} flag reads a us; waiting wavefronts / polling interval = "
             f"{first['waiting_wavefronts']} / {1e6 * first['polling_interval_s']:.3f} us = "
             f"{fit.expected_per_s / 1e6:.2f} ({100 * off:+.1f} %). The interval is derived from this very figure of "
-            "the paper, so that the slope is its own (13.2) proves nothing; that it is a line, and the other reads, do",
+            "the paper, so that the slope is its own (13.15) proves nothing; that it is a line, and the other reads, "
+            "do",
             agrees=None,
         ),
         Finding(
             paper="",
-            here="129 reads are one for each flag. At 0 us there are more, as 21 of 43 workgroups have two of the 64 "
-            "tiles: the others have waited for them for some us",
+            here="129 reads are one for each flag. At 0 us there are more: 22 of 43 workgroups have one of the 64 "
+            "tiles, the others two; those 22 have waited for them, and read once in vain",
             agrees=None,
         ),
     )

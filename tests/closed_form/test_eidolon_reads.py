@@ -11,6 +11,10 @@ from trine.eidolon.run import Prepared, run_eidolon
 from trine.eidolon.sweep import Grid, sweep
 
 WAKEUPS = [step * 6_700_000 for step in range(16)]
+#: Way to a channel and back: two links of 64 GB/s for 16 B and 50 ns each; there 16 B at 38.4 GB/s, and 180 ns.
+READ_PS = 2 * (2 * 250 + 50_000) + 417 + 180_000
+#: 3 us of pause, and a read past the L2: 43 wavefronts read 13.10 times a us; Eidola's figure 1 has (660 - 134) / 40.
+INTERVAL_PS = 3_000_000 + READ_PS
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +31,25 @@ def test_flag_reads_grow_linearly_when_spinning(grid):
     slope, start = np.polyfit(WAKEUPS, reads, 1)
     rest = reads - start - slope * np.array(WAKEUPS)
     assert 1 - (rest**2).sum() / ((reads - reads.mean()) ** 2).sum() >= 0.99
-    # 4 tiles of 64 rows, each with one wavefront that waits; interval: 3 us of pause, and the read there and back
-    interval_ps = grid.rows[0]["polling_interval_s"] * 1e12
-    assert 3.1e6 < interval_ps < 3.2e6
-    assert slope == pytest.approx(4 / interval_ps, rel=0.02)
+    # 4 tiles of 64 rows, each with one wavefront that waits
+    assert slope == pytest.approx(4 / INTERVAL_PS, rel=0.02)
+    assert grid.rows[0]["polling_interval_s"] == pytest.approx(INTERVAL_PS / 1e12)
     assert grid.fits[0].slope_per_s == pytest.approx(slope * 1e12)
     assert grid.fits[0].r2 >= 0.99
+
+
+@pytest.mark.parametrize("waits", ["single", "joint"])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("kernel", known_fused())
+def test_a_lone_wavefront_reads_flags_of_every_kernel_past_the_l2(kernel, fused, waits):
+    """To the picosecond: flags that land eight intervals later are read eight times more. A line a chunk: no queues."""
+    small = {"rows": 16, "cols": 16} if kernel.startswith("gemv") else {"rows": 4, "cols": 16, "inner": 16}
+    prepared = Prepared(EidolonOptions(kernel=kernel, fused=fused, waits=waits, **small))
+    early, late = (prepared.run(wakeup=wakeup) for wakeup in (33_000_000, 33_000_000 + 8 * INTERVAL_PS))
+    assert early.polling_interval_ps == INTERVAL_PS
+    assert early.waiting_wavefronts == 1
+    assert late.flag_reads - early.flag_reads == 8
+    assert late.wait_total_ps - early.wait_total_ps == late.end_ps - early.end_ps == 8 * INTERVAL_PS
 
 
 def test_each_spinning_wavefront_reads_once_an_interval(grid):

@@ -80,6 +80,20 @@ def test_programs_are_well_formed(name, fused):
     assert len(program.notes) == 1
 
 
+@pytest.mark.parametrize("waits", ["single", "joint"])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_flags_and_nothing_else_are_in_uncached_memory(name, fused, waits):
+    """As in Eidola; of both forms, so that comparing them is fair."""
+    program = build_fused(name, 4, fused=fused, waits=waits, **CASES[name][0]).program
+    kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
+    uncached = np.zeros(len(kind), bool)
+    for buffer in program.buffers:
+        inside = (program.operand_address >= buffer.base) & (program.operand_address < buffer.base + buffer.size_bytes)
+        uncached |= inside & buffer.uncached
+    assert (uncached == np.isin(kind, (ACQUIRE, RELEASE))).all()
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_one_rank_is_that_of_all(name, fused):

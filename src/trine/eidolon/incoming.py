@@ -129,7 +129,7 @@ def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming
     else:
         words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
     behind = {peer: format_time(time_ps("stragglers", late)) for peer, late in sorted(options.stragglers.items())}
-    late = "".join(f"; rank {peer} {words} later" for peer, words in behind.items())
+    late = "".join(f"; rank {peer} {time} later" for peer, time in behind.items())
     return Incoming(
         outside=found.writes,
         origin=f"peers' writes {lands} {words}{late}",

@@ -87,7 +87,7 @@ def _flags(plan: Plan, phases: int) -> tuple[Flags, Flags]:
     options, writer = plan.options, plan.writer
     each = 1 if options.waits == JOINT else options.num_ranks - 1
     count = plan.grid.crews * each
-    base = writer.buffer("flags", phases * count * options.flag_spacing)
+    base = writer.buffer("flags", phases * count * options.flag_spacing, uncached=True)
     writer.num_semaphores += phases * count
     ready = Flags(0, each, base, options.flag_spacing)
     return ready, ready._replace(first=count)

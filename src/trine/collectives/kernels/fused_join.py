@@ -12,13 +12,15 @@ from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.draft import ALIGN_BYTES
 from trine.collectives.kernels.fused_options import TWOSHOT, FusedOptions
 from trine.collectives.kernels.fused_tiles import Grid
-from trine.model.gpuprogram import GpuProgram
+from trine.model.gpuprogram import ACQUIRE, RELEASE, GpuProgram
 
 Int64 = npt.NDArray[np.int64]
 
 
 def collective_kernel(options: FusedOptions, grid: Grid) -> GpuProgram:
     """The collective that the result goes through: it moves the same lines as the fused kernel does.
+
+    Its flags are in uncached memory, as those of the fused kernel.
 
     Raises InputError as :func:`trine.collectives.kernels.build.build_kernel`.
     """
@@ -33,7 +35,17 @@ def collective_kernel(options: FusedOptions, grid: Grid) -> GpuProgram:
         waits=options.waits,
         line_bytes=options.line_bytes,
     )
+    program = _flags_uncached(program)
     return program if options.only_rank is None else one_rank(program, options.only_rank)
+
+
+def _flags_uncached(program: GpuProgram) -> GpuProgram:
+    """With every buffer uncached that has semaphores which are released or acquired."""
+    is_flag = np.isin(program.op_kind, (ACQUIRE, RELEASE)).repeat(np.diff(program.operand_ptr))
+    # buffers come in the order of their bases
+    which = np.searchsorted([b.base for b in program.buffers], program.operand_address[is_flag], "right") - 1
+    has_flags = set(which.tolist())
+    return replace(program, buffers=tuple(replace(b, uncached=i in has_flags) for i, b in enumerate(program.buffers)))
 
 
 def one_rank(program: GpuProgram, rank: int) -> GpuProgram:

@@ -56,11 +56,11 @@ class Writer:
         self._labels: dict[str, int] = {}
         self._written: list[_Written] = []
 
-    def buffer(self, name: str, size_bytes: int) -> int:
+    def buffer(self, name: str, size_bytes: int, *, uncached: bool = False) -> int:
         """A new buffer; returns where it begins."""
         last = self.buffers[-1] if self.buffers else None
         base = 0 if last is None else -(-(last.base + last.size_bytes) // ALIGN_BYTES) * ALIGN_BYTES
-        self.buffers.append(Buffer(name=name, base=base, size_bytes=size_bytes))
+        self.buffers.append(Buffer(name=name, base=base, size_bytes=size_bytes, uncached=uncached))
         return base
 
     def add(
