@@ -1,16 +1,17 @@
 """How long does the whole study of Eidola take? M = 1024..24576, 3..255 replayed peers, both ways to wait.
 
-Run: python benchmarks/bench_eidolon.py [--quick] [--profile]
+Run: python benchmarks/bench_eidolon.py [--quick] [--sweep] [--profile]
 GEMV + all-reduce, M x 1024 x 4 B, flags 10 us after the target's last workgroup waits. CPU seconds of this process,
-which other work on the machine stretches less than wall time: "build" the program; "when" the target waits, by a run
-without flags; "writes" of the peers, drawn and resolved; "run" the one that counts, with its tables. An event is one
-hop of one request, or something that a wavefront, CU or dispatcher does. ``--profile``: which functions of the largest
-run take most.
+which other work on the machine stretches less than wall time: "build" the program and its peers' writes; "until" the
+target waits; "rest": what comes then, from a copy of that state. An event is one hop of one request, or something that
+a wavefront, CU or dispatcher does. ``--sweep``: the same as ``trine eidolon sweep`` runs it, on all cores, in all.
+``--profile``: which functions of the largest run take most.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 from trine.eidolon.incoming import make_incoming
 from trine.eidolon.options import EidolonOptions
 from trine.eidolon.run import Prepared, run_eidolon
-from trine.gpu.replayed import run_target
+from trine.eidolon.sweep import Grid, sweep
+from trine.model.outside import PeerWrites
 
 ROWS = (1024, 2048, 4096, 8192, 16384, 24576)
 PEERS = (3, 7, 15, 31, 63, 127, 255)
@@ -29,12 +31,11 @@ MOST_S, MOST_GROWTH = 300.0, 10.0
 
 
 class Measured(NamedTuple):
-    """CPU seconds of each step and wall seconds of all; events of the run that counts; flag reads and others."""
+    """CPU seconds of each step and wall seconds of all; events; flag reads and others."""
 
     build_s: float
-    when_s: float
-    writes_s: float
-    run_s: float
+    until_s: float
+    rest_s: float
     wall_s: float
     events: int
     flag_reads: int
@@ -42,7 +43,7 @@ class Measured(NamedTuple):
 
     @property
     def cpu_s(self) -> float:
-        return self.build_s + self.when_s + self.writes_s + self.run_s
+        return self.build_s + self.until_s + self.rest_s
 
 
 def measure(rows: int, peers: int, sync: str) -> Measured:
@@ -50,18 +51,14 @@ def measure(rows: int, peers: int, sync: str) -> Measured:
     options = EidolonOptions(rows=rows, cols=1024, peers=peers, sync=sync, wakeup=WAKEUP)
     began = time.perf_counter()
     prepared, build_s = timed(lambda: Prepared(options))
-    waiting_ps, when_s = timed(lambda: prepared.waiting_ps)
-    work = prepared.work
-    incoming, writes_s = timed(lambda: make_incoming(options, work, waiting_ps))
-    found, run_s = timed(
-        lambda: run_target(
-            work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside
-        )
-    )
+    waiting, until_s = timed(prepared.waiting)
+    incoming, writes_s = timed(lambda: make_incoming(options, prepared.work, waiting.since_ps))
+    assert isinstance(incoming.outside, PeerWrites)
+    found, rest_s = timed(lambda: waiting.run(incoming.outside))
     wall_s = time.perf_counter() - began
     records = found.gpu
     return Measured(
-        build_s, when_s, writes_s, run_s, wall_s, records.num_events,
+        build_s + writes_s, until_s, rest_s, wall_s, records.num_events,
         int(records.acquires[0] + records.flagged_loads[0]), int(records.loads[0] - records.flagged_loads[0]),
     )  # fmt: skip
 
@@ -72,10 +69,10 @@ def timed(do: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def show(rows: int, peers: int, sync: str, one: Measured) -> None:
+    rate = one.events / (one.until_s + one.rest_s)
     print(
-        f"{rows:6} {peers:6} {sync:>6} {one.build_s:7.2f} {one.when_s:7.2f} {one.writes_s:7.2f} {one.run_s:7.2f} "
-        f"{one.wall_s:7.2f} {one.events / 1e6:9.2f} {one.events / one.run_s / 1e6:6.1f} {one.flag_reads:8,} "
-        f"{one.non_flag_reads:11,}",
+        f"{rows:6} {peers:6} {sync:>6} {one.build_s:7.2f} {one.until_s:7.2f} {one.rest_s:7.2f} {one.wall_s:7.2f} "
+        f"{one.events / 1e6:9.2f} {rate / 1e6:6.1f} {one.flag_reads:8,} {one.non_flag_reads:11,}",
         flush=True,
     )
 
@@ -90,9 +87,18 @@ def profile(rows: int, peers: int) -> None:
     pstats.Stats(found).sort_stats("tottime").print_stats(20)
 
 
+def whole(grid: Grid) -> None:
+    """Print how long a sweep takes on all cores."""
+    began_s = time.process_time()
+    found = sweep(EidolonOptions(cols=1024, wakeup=WAKEUP), grid)
+    cpu_s = time.process_time() - began_s
+    print(f"{len(found.rows)} runs: {found.wall_s:.0f} s on {os.cpu_count()} cores (< {MOST_S:g} s), CPU {cpu_s:.0f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="only the corners of the grid")
+    parser.add_argument("--sweep", action="store_true", help="only how long all takes on all cores")
     parser.add_argument("--profile", action="store_true", help="only which functions take most")
     asked = parser.parse_args()
     run_eidolon(EidolonOptions(rows=64, cols=64, tile=(16, 64)))  # load the compiled kernels
@@ -100,19 +106,21 @@ def main() -> None:
         profile(ROWS[-1], PEERS[-1])
         return
     sizes, numbers = ((ROWS[0], ROWS[-1]), (PEERS[0], PEERS[-1])) if asked.quick else (ROWS, PEERS)
-    print("     M  peers  waits   build    when  writes     run    wall  M events    M/s    flags other reads")
+    if asked.sweep:
+        whole(Grid(rows=sizes, peers=numbers, sync=WAYS))
+        return
+    print("     M  peers  waits   build   until    rest    wall  M events    M/s    flags other reads")
     found = {}
     for rows in sizes:
         for peers in numbers:
             for sync in WAYS:
                 found[rows, peers, sync] = measure(rows, peers, sync)
                 show(rows, peers, sync, found[rows, peers, sync])
-    sums = {name: sum(getattr(one, name) for one in found.values()) for name in ("build_s", "when_s", "writes_s")}
     cpu_s, wall_s = sum(one.cpu_s for one in found.values()), sum(one.wall_s for one in found.values())
-    python = (sums["build_s"] + sums["writes_s"]) / cpu_s
+    python_s = sum(one.build_s for one in found.values())
     print(
         f"{len(found)} runs: {wall_s:.0f} s, CPU {cpu_s:.0f} s on one core (< {MOST_S:g} s); building and writes "
-        f"{100 * python:.1f} %, finding when the target waits {100 * sums['when_s'] / cpu_s:.0f} %"
+        f"{100 * python_s / cpu_s:.1f} %"
     )
     for rows in sizes:
         for sync in WAYS:

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from trine.errors import SpecError, nearest
+from trine.errors import InputError, SpecError, nearest
 from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -116,6 +116,19 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
         raise SpecError(f"is not UTF-8 text (byte {error.start})", file=os.fspath(path)) from None
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file of UTF-8. Raises InputError where it cannot be written."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
+
+
+def write_json(path: str | os.PathLike[str], content: object) -> None:
+    """Write plain data as JSON. Raises InputError where the file cannot be written."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
 class _Loader(yaml.CSafeLoader):
     """Safe YAML in which no key is given twice."""
 
@@ -190,7 +203,7 @@ def parse_json(text: str, file: object) -> object:
         return data
 
     def refuse(constant: str) -> object:
-        raise SpecError(f"{constant} is not a number", file=file)
+        raise SpecError(f"not valid JSON: {constant} is not a number", file=file)
 
     try:
         return json.loads(text, object_pairs_hook=mapping, parse_constant=refuse)
@@ -198,8 +211,10 @@ def parse_json(text: str, file: object) -> object:
         raise SpecError(f"not valid JSON: {error.msg}", file=f"{file}:{error.lineno}") from None
     except RecursionError:
         raise SpecError("nested too deeply", file=file) from None
-    except ValueError as error:  # an integer of more than 4300 digits
-        raise SpecError(f"not valid JSON: {str(error)[:200]}", file=file) from None
+    except SpecError:
+        raise
+    except ValueError:  # Python reads no longer ones
+        raise SpecError("not valid JSON: a whole number has more than 4300 digits", file=file) from None
 
 
 def dump_yaml(data: Mapping[str, object]) -> str:

@@ -61,9 +61,9 @@ def _parse(value: object, units: dict[str, Fraction], what: str, example: str, b
     return number * units[unit]
 
 
-def _whole(number: Fraction, what: str, *, up: bool) -> int:
+def _whole(number: Fraction, what: str, value: object, *, up: bool) -> int:
     if number < 0:
-        raise UnitError(f"{what} must not be negative")
+        raise UnitError(f"{what} must not be negative, got {value!r}")
     whole = -(-number.numerator // number.denominator) if up else round(number)
     if whole > MAX_INT64:
         raise UnitError(f"{what} is too large")
@@ -75,7 +75,7 @@ def parse_time(value: object, what: str = "a time", *, base: bool = False) -> in
     number = _parse(value, _TIME, what, "1 us", base)
     if base and not isinstance(value, str):
         number *= PS_PER_S
-    return _whole(number, what, up=True)
+    return _whole(number, what, value, up=True)
 
 
 def parse_bytes(value: object, what: str = "a size", *, base: bool = False) -> int:
@@ -83,12 +83,12 @@ def parse_bytes(value: object, what: str = "a size", *, base: bool = False) -> i
     number = _parse(value, _BYTES, what, "25 MiB", base)
     if number.denominator != 1:
         raise UnitError(f"{what} must be a whole number of bytes, got {value!r}")
-    return _whole(number, what, up=False)
+    return _whole(number, what, value, up=False)
 
 
 def parse_bandwidth(value: object, what: str = "a bandwidth", *, base: bool = False) -> int:
     """Parse ``"50 GB/s"`` or ``"400 Gbit/s"`` into whole bytes per second, which must be positive."""
-    bandwidth = _whole(_parse(value, _BANDWIDTH, what, "50 GB/s", base), what, up=False)
+    bandwidth = _whole(_parse(value, _BANDWIDTH, what, "50 GB/s", base), what, value, up=False)
     if bandwidth <= 0:
         raise UnitError(f"{what} must be positive, got {value!r}")
     return bandwidth
@@ -96,7 +96,7 @@ def parse_bandwidth(value: object, what: str = "a bandwidth", *, base: bool = Fa
 
 def parse_rate(value: object, what: str = "a compute rate") -> int:
     """Parse ``"989 TFLOP/s"`` into whole floating-point operations per second."""
-    rate = _whole(_parse(value, _RATE, what, "989 TFLOP/s", False), what, up=False)
+    rate = _whole(_parse(value, _RATE, what, "989 TFLOP/s", False), what, value, up=False)
     if rate <= 0:
         raise UnitError(f"{what} must be positive, got {value!r}")
     return rate
@@ -104,7 +104,7 @@ def parse_rate(value: object, what: str = "a compute rate") -> int:
 
 def parse_power(value: object, what: str = "a power") -> int:
     """Parse ``"700 W"`` into whole watts, which must be positive."""
-    power = _whole(_parse(value, _POWER, what, "700 W", False), what, up=False)
+    power = _whole(_parse(value, _POWER, what, "700 W", False), what, value, up=False)
     if power <= 0:
         raise UnitError(f"{what} must be positive, got {value!r}")
     return power

@@ -113,12 +113,12 @@ def test_together_base_and_straggler():
         ("unifrom(1us, 2us)", "unknown distribution 'unifrom'; did you mean 'uniform'"),
         ("uniform(1us)", "uniform takes least and most, got '1us'"),
         ("uniform(2us, 1us)", "the first must not be the larger"),
-        ("uniform(1, 2)", "least needs a unit"),
+        ("uniform(1, 2)", "the least of uniform needs a unit"),
         ("lognormal(1us, 1us)", "sigma must be a number without a unit, got '1us'"),
         ("lognormal(1us, nan)", "its sigma from 0 to 10"),
         ("exponential(2000000 s)", "its times must be from 0"),
         ("soon", "must be a time, or one of constant, uniform"),
-        ("normal(-1us, 1us)", "mean must not be negative"),
+        ("normal(-1us, 1us)", "the mean of normal must not be negative, got .-1us"),
     ],
 )
 def test_faults_are_named(text, message):

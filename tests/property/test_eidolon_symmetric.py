@@ -10,7 +10,6 @@ import pytest
 from trine import build_topology
 from trine.collectives.kernels.fused import build_fused
 from trine.eidolon.arrivals import load_arrivals, save_arrivals
-from trine.eidolon.derived import symmetric_arrivals
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model
 from trine.gpu.replayed import run_target
@@ -30,7 +29,9 @@ def machine(ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_symmetric_peers_are_those_of_a_run_of_all(ranks, tmp_path):
     program, (cluster, group, model) = built(ranks), machine(ranks)
-    found = symmetric_arrivals(program, cluster, group, model)
+    folded = run_gpus(program, cluster, group, model, record=ranks - 1)
+    assert folded.fold.classes == 1
+    found = folded.arrivals
     expected = run_gpus(program, cluster, group, model, fold="off", record=found.target).arrivals
     assert len(found.time_ps)
     assert len(found.answer_ps)
@@ -44,7 +45,7 @@ def test_symmetric_peers_are_those_of_a_run_of_all(ranks, tmp_path):
 @pytest.mark.parametrize("target", [0, 3])
 def test_a_target_among_symmetric_peers_has_the_times_of_a_run_of_all(target):
     program, (cluster, group, model) = built(4), machine(4)
-    found = symmetric_arrivals(program, cluster, group, model, target)
+    found = run_gpus(program, cluster, group, model, record=target).arrivals
     alone = run_target(program, cluster, group, model, target=found.target, outside=found)
     whole = run_gpus(program, cluster, group, model, fold="off")
     mine = np.flatnonzero(program.kernel_rank == target)  # all ranks are alike
@@ -57,18 +58,5 @@ def test_a_target_among_symmetric_peers_has_the_times_of_a_run_of_all(target):
 
 def test_an_unknown_target_is_refused():
     cluster, group, model = machine(2)
-    with pytest.raises(InputError, match="target: there is no rank 2: the program has 0 to 1"):
-        symmetric_arrivals(built(2), cluster, group, model, 2)
-
-
-def test_what_is_not_symmetric_is_refused():
-    cluster = build_topology("tree:2", "50 GB/s", "300 ns", 3)
-    model = load_gpu_model("eidola")
-    with pytest.raises(InputError, match=r"the ranks of 'gemv-allreduce.* are not symmetric: .*; record a run of all"):
-        symmetric_arrivals(built(3), cluster, list(cluster.gpus), model)
-
-
-def test_a_program_of_one_rank_says_nothing_of_the_others():
-    cluster, group, model = machine(4)
-    with pytest.raises(InputError, match="needs the kernels of all ranks: build the program without only_rank"):
-        symmetric_arrivals(built(4, only_rank=0), cluster, group, model)
+    with pytest.raises(InputError, match="record: rank 2 is not one of 2"):
+        run_gpus(built(2), cluster, group, model, record=2)

@@ -215,27 +215,3 @@ def test_picoseconds_matter_where_ranks_share_links_unevenly(tmp_path):
     found = uneven["ensemble"]
     assert found["max_s"] - found["min_s"] > 1e-4 * uneven["step_time_s"]
     assert "--repeat 5 gives the spread" in " ".join(text.split())
-
-
-def test_stages_are_told_after_two_seconds(capsys):
-    from trine.cli.output import ProgressLine
-
-    now = [100.0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trine.cli.output.time.monotonic", lambda: now[0])
-        progress = ProgressLine()
-        progress.stage("first")
-        now[0] += 1
-        progress(10, 100, 0)
-        assert capsys.readouterr().err == ""
-        now[0] += 3
-        progress(50, 100, 10**9)
-        assert capsys.readouterr().err.splitlines() == [
-            "first",
-            "simulated  50.0 % of 100 tasks, 1.000 ms; about 4 s left",
-        ]
-        progress.stage("second")
-        assert capsys.readouterr().err == "second\n"
-        now[0] += 10
-        progress(20, 100, 10**9)
-        assert "about 40 s left" in capsys.readouterr().err

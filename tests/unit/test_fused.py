@@ -54,9 +54,9 @@ TABLE = {"name": "embedding-alltoall", "num_ranks": 4, "rows": 64, "cols": 64, "
         (GEMM | {"rows": 1 << 24, "cols": 1 << 24, "inner": 1 << 24}, "take larger tiles, or only one rank"),
         (
             TABLE | {"rows": 1 << 24, "inner": 1 << 24, "only_rank": 0},
-            "more than 33554432 operands: take larger tiles$",
+            "more than 8388608 operands: take larger tiles$",
         ),
-        (GEMV | {"num_ranks": 4096, "rows": 1 << 18, "only_rank": 0}, "flags: take fewer workgroups, or waits='joint'"),
+        (GEMV | {"num_ranks": 4096, "rows": 1 << 16, "only_rank": 0}, "flags: take fewer workgroups, or waits='joint'"),
         (GEMV | {"num_ranks": 1024, "rows": 1 << 16}, "operands"),
     ],
 )

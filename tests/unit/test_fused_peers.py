@@ -161,7 +161,7 @@ def test_wrong_input_is_refused():
 def test_too_many_lines_apart_are_refused():
     one = build_fused("gemm-alltoall", 2, rows=64, cols=256, inner=16, only_rank=1, tile=(32, 16, 16))
     amount = np.where(one.program.op_kind == STORE, 1 << 24, one.program.op_amount)
-    with pytest.raises(InputError, match="more than 33554432 lines apart: take larger tiles"):
+    with pytest.raises(InputError, match="more than 8388608 lines apart: take larger tiles"):
         peer_writes_of(replace(one, program=replace(one.program, op_amount=amount)), 1)
 
 

@@ -202,6 +202,7 @@ def test_a_mesh_may_become_a_crossbar_and_back(tmp_path: Path) -> None:
         ("base: h100-sxm\nnoc: {kind: mesh}", r"noc.rows: is missing: a mesh has 'rows' and 'cols'"),
         ("base: h100-sxm\nnoc: {kind: ring}", r"noc.kind: should be 'mesh' or 'crossbar', got 'ring'"),
         ("base: h100-sxm\nmemory: {interleave: 100 B}", r"interleave: 100 B is no multiple of the line of 128 B; 128"),
+        ("base: h100-sxm\nline: 0", r"line: must be from 1 to 1048576, got 0"),
         ("base: h100-sxm\nline: 192 B", r"memory.interleave: 128 B is no multiple of the line of 192 B; 192 B is"),
         ("base: h100-sxm\nl2: {capacity: 51 MiB}", r"l2.capacity: 51 MiB is no whole number of sets .* 53411840 B is"),
         ("base: eidola\nmonitor: {capacity: -1, wakeup: 0}", r"monitor.capacity: should be greater than or equal to 0"),
@@ -358,3 +359,13 @@ def test_one_port_leaves_no_choice() -> None:
     single = replace(model, ports=replace(model.ports, count=1))
     with pytest.raises(InputError, match="--port-choice cannot matter: 'h100-sxm' has one port"):
         with_options(single, port_choice="hashed")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("h1000", "h100"), ("h10", "h100"), ("NVIDIA H100 NVL", "h100"), ("mi300", "mi300x"), ("eidloa", "eidola")],
+)
+def test_the_nearest_name_may_be_one_that_drivers_and_people_use(asked: str, meant: str) -> None:
+    with pytest.raises(SpecError, match=f"no GPU model '{asked}'; did you mean '{meant}'?"):
+        load_gpu_model(asked)
+    load_gpu_model(meant)

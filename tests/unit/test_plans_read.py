@@ -105,6 +105,8 @@ CASES = [
     (V1, put("gpus.0.channels.0.type", "nvlink"), "unknown 'nvlink'"),
     (V1, put("gpus.0.outputChunks", -1), "must be from 0"),
     (V1, put("max_message_size", 2**64), "max_message_size: must be from 0"),
+    (V1, put("gpus", {}), "gpus: is not a plan: must be a list of what each GPU does, got {}"),
+    (V1, put("name", "x" * 1001), "name: must be at most 1000 characters, got 1001"),
 ]  # fmt: skip
 
 

@@ -185,7 +185,8 @@ def _alone_on(cluster: Cluster, model: GpuModel, on_compile: Callable[[], None] 
             join_programs(parts, 1), cluster, cluster.gpus[:1], idle, graph=builder.build(),
             task_kernel=np.arange(len(parts), dtype=np.int32), fold="off", on_compile=on_compile,
         )  # fmt: skip
-        times: list[int] = (done.records.end_ps - done.records.start_ps).tolist()
+        records = done.whole().records
+        times: list[int] = (records.end_ps - records.start_ps).tolist()
         return times
 
     return alone

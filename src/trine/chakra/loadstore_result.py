@@ -52,9 +52,9 @@ class LoadStoreResult(Result):
         """Return the result as plain data (docs/reference/result-json.md), with that of the GPUs as ``gpus``."""
         content = super().to_json() | {"gpus": self.gpu.document()}
         if path is not None:
-            import json
+            from trine.spec import write_json
 
-            Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_json(path, content)
         return content
 
     def to_perfetto(self, path: str | Path) -> None:

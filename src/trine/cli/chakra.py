@@ -16,7 +16,6 @@ from trine.cli.chakra_loadstore import (
     ProtocolOption,
     WavefrontsOption,
     WorkgroupsOption,
-    end_loadstore,
     is_loadstore,
     report_loadstore,
     run_loadstore,
@@ -40,7 +39,8 @@ from trine.cli.machine import (
     SlowLinkOption,
     TopologyOption,
 )
-from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, write_json
+from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 from trine.units import format_bytes
 
@@ -130,7 +130,7 @@ def run(
         found = run_loadstore(trace, machine, inside, algorithms, warnings)
         report_loadstore(found, inside, json)
         write_files(found, perfetto, parquet, timeline)
-        end_loadstore(found)
+        end(found.gpu.finished)
         return
     result = _run_operator(trace, machine, network, collective_costs, warnings)
     show(result.summary(), json)

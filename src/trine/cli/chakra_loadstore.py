@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trine.cli.loadstore import LEVELS, PANEL, check_picture, draw_inside
-from trine.cli.output import EXIT_INTERRUPTED, ProgressLine, say, show, write_json
+from trine.cli.loadstore import LEVELS, PANEL, draw_inside
+from trine.cli.output import show, write_json
+from trine.cli.progress import ProgressLine
 from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -93,7 +94,6 @@ def is_loadstore(fidelity: str | None, options: ChakraInside, others: Mapping[st
     for name, value in others.items():
         if value is not None:
             raise InputError(f"{name} is about the operator level: leave it out, or leave out --fidelity loadstore")
-    check_picture(options.plot_noc)
     return True
 
 
@@ -143,10 +143,3 @@ def report_loadstore(result: LoadStoreResult, options: ChakraInside, json: str |
     show(result.summary(), json)
     write_json(result.to_json(), json)
     draw_inside(result.gpu, options.inside_perfetto, options.plot_noc)
-
-
-def end_loadstore(result: LoadStoreResult) -> None:
-    """Leave with the exit code of a run that was stopped, if it was."""
-    if not result.gpu.finished:
-        say("interrupted: the answer is about what had happened until then")
-        raise typer.Exit(EXIT_INTERRUPTED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -139,10 +138,9 @@ def show_cluster(
 
 
 def _write(machine: Cluster, target: str) -> None:
-    try:
-        Path(target).write_text(machine.to_yaml(), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=target) from None
+    from trine.spec import write_text
+
+    write_text(target, machine.to_yaml())
     say(f"written to {target}")
 
 

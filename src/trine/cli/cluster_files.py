@@ -46,6 +46,7 @@ def import_cluster(
 ) -> None:
     """Read a cluster from another tool's file, say what was taken from where, and write a cluster file."""
     from trine.cluster.importers import read_any
+    from trine.spec import write_text
     from trine.units import format_bandwidth, format_time
 
     cluster = read_any(
@@ -72,7 +73,7 @@ def import_cluster(
     for note in cluster.notes.splitlines():
         show(f"  note: {note}", json)
     if yaml is not None:
-        _write(yaml, cluster.to_yaml())
+        write_text(yaml, cluster.to_yaml())
         show(f"written to {yaml}", json)
     words = {"sources": dict(cluster.sources), "notes": cluster.notes}
     write_json({"name": cluster.name, "devices": dict(kinds), "links": rows, **words}, json)
@@ -138,12 +139,3 @@ def _link_rows(cluster: Cluster) -> list[dict[str, Any]]:
     counts = Counter((k.link_class, k.medium, k.bytes_per_s, k.latency_ps) for k in cluster.links)
     names = ("class", "medium", "bytes_per_s", "latency_ps")
     return [{**dict(zip(names, key, strict=True)), "count": count} for key, count in counts.items()]
-
-
-def _write(path: str, text: str) -> None:
-    from trine.errors import InputError
-
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from None

@@ -36,7 +36,8 @@ from trine.cli.machine import (
     SlowLinkOption,
     TopologyOption,
 )
-from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:

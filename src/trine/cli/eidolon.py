@@ -8,7 +8,8 @@ import typer
 
 from trine.cli import eidolon_options as shared
 from trine.cli import eidolon_writes
-from trine.cli.output import EXIT_INTERRUPTED, ProgressLine, reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, write_json
+from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ _KERNEL, _WRITES, _WAITS = "Kernel", "What peers send", "How wavefronts wait"
 @reports_errors
 def run(
     kernel: shared.Kernel,
-    rows: Annotated[Number, typer.Option(help="Of the matrix [1024].", rich_help_panel=_KERNEL)] = None,
-    cols: Annotated[Number, typer.Option(help="Of the matrix [1024; embedding 256].", rich_help_panel=_KERNEL)] = None,
+    rows: shared.Rows = None,
+    cols: shared.Cols = None,
     inner: shared.Inner = None,
     dtype_bytes: shared.DtypeBytes = None,
     tile: shared.Tile = None,
@@ -58,9 +59,7 @@ def run(
         bool, typer.Option("--symmetric", help="Peers do as the target does.", rich_help_panel=_WRITES)
     ] = False,
     fabric: shared.Fabric = None,
-    sync: Annotated[
-        Text, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait [spin].", rich_help_panel=_WAITS)
-    ] = None,
+    sync: shared.Sync = None,
     poll: shared.Poll = None,
     sleep: shared.Sleep = None,
     monitor_capacity: shared.Capacity = None,
@@ -73,10 +72,8 @@ def run(
     plot: Annotated[Text, typer.Option(help="Draw who waits when (PNG, SVG, PDF); needs trine[plot].")] = None,
 ) -> None:
     """Run the kernel of one GPU; of its peers only what they write to it exists."""
-    from trine.cli.loadstore import check_picture
     from trine.eidolon.run import run_eidolon
 
-    check_picture(plot)
     options = shared.options_of(
         kernel=kernel, rows=rows, cols=cols, inner=inner, dtype_bytes=dtype_bytes, tile=tile, workgroups=workgroups,
         algorithm=algorithm, waits=flags, flag_spacing=flag_spacing, unfused=unfused, peers=peers, target=target,
@@ -100,9 +97,7 @@ def _report(result: EidolonResult, json: Text, perfetto: Text, plot: Text) -> No
     if plot is not None:
         result.plot(plot)
         say(f"drawn in {plot}")
-    if not result.finished:
-        say("interrupted: the answer is about what had happened until then")
-        raise typer.Exit(EXIT_INTERRUPTED)
+    end(result.finished)
 
 
 @app.command()
@@ -135,16 +130,15 @@ def sweep(
     monitor_wakeup: shared.MonitorWakeup = None,
     gpu_model: shared.GpuModel = None,
     cluster: shared.Cluster = "eidola",
+    jobs: Annotated[Number, typer.Option(help="Runs at a time [one a core].")] = None,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
     csv: Annotated[Text, typer.Option(help="Write a line a run.")] = None,
     plot: Annotated[Text, typer.Option(help="Draw it (PNG, SVG, PDF); needs trine[plot].")] = None,
 ) -> None:
     """Run all combinations of the values given: how flag reads grow, and from when mwait pays."""
-    from trine.cli.loadstore import check_picture
     from trine.eidolon.sweep import Grid
     from trine.eidolon.sweep import sweep as run_sweep
 
-    check_picture(plot)
     grid = Grid(
         rows=shared.whole_numbers("--rows", rows), cols=shared.whole_numbers("--cols", cols),
         peers=shared.whole_numbers("--peers", peers), wakeup=shared.times("--wakeup", wakeup),
@@ -158,8 +152,8 @@ def sweep(
         fabric=fabric, poll=poll, sleep=sleep, monitor_capacity=monitor_capacity, monitor_wakeup=monitor_wakeup,
         gpu_model=gpu_model, cluster=cluster,
     )  # fmt: skip
-    with ProgressLine("units of work") as progress:
-        found = run_sweep(base, grid, progress=progress, on_compile=progress.compiling)
+    with ProgressLine(None) as progress:
+        found = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling)
     show(found.text(), json)
     write_json(found.document(), json)
     if csv is not None and found.rows:
@@ -167,9 +161,7 @@ def sweep(
     if plot is not None and found.finished:
         found.plot(plot)
         say(f"drawn in {plot}")
-    if not found.finished:
-        say("interrupted: the answer is what had been run until then")
-        raise typer.Exit(EXIT_INTERRUPTED)
+    end(found.finished)
 
 
 eidolon_writes.register(app)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trine.errors import InputError
+from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from trine.eidolon.options import EidolonOptions
@@ -22,6 +22,8 @@ Kernel = Annotated[
         help="gemv-allreduce, gemm-allreduce, gemm-reducescatter, gemm-alltoall, embedding-alltoall, or a program.",
     ),
 ]
+Rows = Annotated[int | None, typer.Option(help="Of the matrix [1024].", rich_help_panel=_KERNEL)]
+Cols = Annotated[int | None, typer.Option(help="Of the matrix [1024; embedding 256].", rich_help_panel=_KERNEL)]
 Inner = Annotated[int | None, typer.Option(help="Depth of a GEMM [256], rows of a sum [16].", rich_help_panel=_KERNEL)]
 DtypeBytes = Annotated[int | None, typer.Option(help="Of an element [4].", rich_help_panel=_KERNEL)]
 Tile = Annotated[str | None, typer.Option(metavar="RxC[xK]", help="Of the result.", rich_help_panel=_KERNEL)]
@@ -54,6 +56,9 @@ Straggler = Annotated[
         metavar="RANK:TIME", help="A peer whose writes come later; again for others.", rich_help_panel=_WRITES
     ),
 ]
+Sync = Annotated[
+    str | None, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait [spin].", rich_help_panel=_WAITS)
+]
 Poll = Annotated[str | None, typer.Option(help="Pause between reads of a flag.", rich_help_panel=_WAITS)]
 Sleep = Annotated[str | None, typer.Option(help="Pause of --sync sleep.", rich_help_panel=_WAITS)]
 Capacity = Annotated[
@@ -71,8 +76,11 @@ Engine = Annotated[str, typer.Option(metavar="compiled|reference", help="The eng
 
 def options_of(**given: Any) -> EidolonOptions:
     """From what was typed; ``tile``, ``straggler`` and ``unfused`` are as the command line has them."""
+    from trine.collectives.kernels.options import WAITS
     from trine.eidolon.options import EidolonOptions
 
+    if given.get("waits") not in (None, *WAITS):
+        raise InputError(f"unknown --flags {given['waits']!r:.80}{nearest(given['waits'][:80], WAITS)}")
     tile, late = given.pop("tile", None), given.pop("straggler", None)
     return EidolonOptions(
         fused=not given.pop("unfused", False),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli import eidolon_options as shared
-from trine.cli.output import ProgressLine, reports_errors, say
+from trine.cli.output import reports_errors, say
+from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ Number = int | None
 def record(
     kernel: shared.Kernel,
     output: Annotated[str, typer.Option("--output", "-o", help="The record (.npz).")],
-    rows: Annotated[Number, typer.Option(help="Of the matrix [1024].")] = None,
-    cols: Annotated[Number, typer.Option(help="Of the matrix [1024; embedding 256].")] = None,
+    rows: shared.Rows = None,
+    cols: shared.Cols = None,
     inner: shared.Inner = None,
     dtype_bytes: shared.DtypeBytes = None,
     tile: shared.Tile = None,
@@ -37,7 +38,7 @@ def record(
     unfused: shared.Unfused = False,
     peers: Annotated[Number, typer.Option(help="GPUs beside the target [3].")] = None,
     target: Annotated[Number, typer.Option(help="The rank that is recorded [0].")] = None,
-    sync: Annotated[Text, typer.Option(metavar="spin|mwait|sleep", help="How wavefronts wait [spin].")] = None,
+    sync: shared.Sync = None,
     poll: shared.Poll = None,
     sleep: shared.Sleep = None,
     monitor_capacity: shared.Capacity = None,

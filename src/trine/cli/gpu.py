@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trine.cli.output import reports_errors, show, write_json
-from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.model.gpumodel import GpuModel
@@ -116,9 +114,6 @@ def _document(model: GpuModel) -> dict[str, Any]:
 
 def _write(model: GpuModel, target: str) -> None:
     from trine.gpu.model_file import to_mapping
-    from trine.spec import dump_yaml
+    from trine.spec import dump_yaml, write_text
 
-    try:
-        Path(target).write_text(dump_yaml(to_mapping(model)), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=target) from None
+    write_text(target, dump_yaml(to_mapping(model)))

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.progress import ProgressLine
 
 
 @reports_errors

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli.machine import ClusterOption, LinkDownOption, NodesOption, SlowLinkOption
-from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, write_json
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def hop(
         runs = ensemble(lambda each: run(protocol, each).end_ps, repeat, seed or 0)
         show(runs.summary(), json)
         write_json(runs.to_json(), json)
+        end(runs.finished)
         return
     result = run(protocol, seed or 0)
     show(result.summary(), json)

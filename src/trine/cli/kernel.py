@@ -20,7 +20,8 @@ from trine.cli.machine import (
     SlowLinkOption,
     TopologyOption,
 )
-from trine.cli.output import EXIT_INTERRUPTED, ProgressLine, reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, show, write_json
+from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,11 +79,9 @@ def run(
     plot_noc: Annotated[Text, typer.Option(help="Draw how busy the NoC is (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
     """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy."""
-    from trine.cli.loadstore import check_picture
     from trine.cli.machine import MachineOptions
     from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
 
-    check_picture(plot_noc)
     if no_fold and verify_fold:
         raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
     source = _Source.read(file, size, wavefronts)
@@ -105,9 +104,7 @@ def run(
         fold="off" if no_fold else "auto", verify=verify_fold, engine=engine,
     )  # fmt: skip
     _report(result, json, perfetto, plot_noc)
-    if not result.finished:
-        say("interrupted: the answer is about what had happened until then")
-        raise typer.Exit(EXIT_INTERRUPTED)
+    end(result.finished)
 
 
 @app.command("show")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trine.cli.output import EXIT_INTERRUPTED, ProgressLine, say, show, write_json
+from trine.cli.output import end, say, show, write_json
+from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,20 +61,6 @@ PerfettoOption = Annotated[
 ]
 
 
-def check_picture(path: str | None) -> None:
-    """Refuse before any work a picture that cannot be drawn.
-
-    Raises InputError for another kind of file, MissingExtraError without matplotlib.
-    """
-    from trine.collectives.plot import ENDINGS, pyplot
-
-    if path is None:
-        return
-    if not path.lower().endswith(ENDINGS):
-        raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
-    pyplot()
-
-
 def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -> None:
     """Write the timeline of workgroups and the picture of the NoC, where they were asked for."""
     if perfetto is not None:
@@ -124,7 +111,6 @@ class LoadStoreGiven:
         for name, value in (("--plot-noc", self.plot_noc), ("--perfetto", self.perfetto)):
             if value is not None and (num_sizes > 1 or self.compare_fidelity):
                 raise InputError(f"{name} shows one run: give one size, and no {_COMPARE}")
-        check_picture(self.plot_noc)
         if plot is not None and self.compare_fidelity:
             raise InputError(f"--plot draws one level: leave out {_COMPARE}")
 
@@ -177,9 +163,7 @@ def answer_loadstore(
     _report(answer, given, json, plot)
     for warning in warnings:
         say(f"note: {warning}")
-    if not answer.finished:
-        say("interrupted: the answer is about what had happened until then")
-        raise typer.Exit(EXIT_INTERRUPTED)
+    end(answer.finished)
 
 
 def _run(op: str, sizes: list[int], machine: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> LoadStoreAnswer:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli.circuits import CircuitOptions, circuits_alone, joined
-from trine.errors import InputError
+from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -70,8 +70,8 @@ def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
     machine, warnings = described_machine(options)
     if machine is None:
         raise InputError(
-            "no machine was described: --cluster NAME or FILE, --topology with --bandwidth, or --circuit-setup with "
-            "--circuit-ports and --circuit-bandwidth"
+            "no machine was described: --cluster NAME or FILE, or --topology with --bandwidth; in commands with "
+            "circuits also --circuit-setup with --circuit-ports and --circuit-bandwidth"
         )
     return machine, warnings
 
@@ -121,12 +121,16 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
     if options.bandwidth is None:
         raise InputError(f'--topology {options.topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
     from trine.cluster import build_topology
+    from trine.cluster.blueprints import BLUEPRINTS
     from trine.cluster.select import slow_down, take_down
     from trine.cluster.topologies import implied_gpus
 
     text = str(options.topology)
     gpus = implied_gpus(text) if options.gpus is None else options.gpus
     if gpus is None:
+        kind = text.partition(":")[0]
+        if kind not in BLUEPRINTS:
+            raise InputError(f"unknown --topology {text!r:.80}{nearest(kind[:80], BLUEPRINTS)}")
         raise InputError(f"--topology {text} needs --gpus")
     warnings = [] if options.latency is not None else ["--latency was not given: links have none"]
     latency = options.latency if options.latency is not None else 0

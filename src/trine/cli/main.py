@@ -27,10 +27,11 @@ from trine.cli import (
     validate,
     warmup,
 )
+from trine.cli.interrupt import keep_interrupts
 
 app = typer.Typer(
     name="trine",
-    help="How long does a deep-learning job take on N GPUs, and why? Simulated from one single-GPU trace.",
+    help="How long does a training step, a collective or a kernel take on N GPUs, and why? Simulated, without them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -48,7 +49,7 @@ def _version(asked: bool) -> None:
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """How long does a deep-learning job take on N GPUs, and why? Simulated from one single-GPU trace."""
+    """How long does a training step, a collective or a kernel take on N GPUs, and why? Simulated, without them."""
 
 
 train.register(app)
@@ -76,6 +77,7 @@ def main() -> None:
     end (measured by benchmarks/bench_train.py), so it runs without the one and leaves without the other.
     """
     gc.disable()
+    keep_interrupts()
     code: object = 0
     try:
         app()

@@ -138,6 +138,11 @@ class RankAnswer:
             result = self._ensemble.result
         return result.of_ranks(self._options.show_ranks) if self._options.show_ranks else result
 
+    @property
+    def finished(self) -> bool:
+        """False: Ctrl-C came before the last of repeated runs."""
+        return self._ensemble is None or self._ensemble.runs.finished
+
     def summary(self, result: Result) -> str:
         """The result's summary, below what the ensemble says."""
         text = self._overlap.summary(result)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.progress import ProgressLine
 
 
 @reports_errors
@@ -16,7 +17,6 @@ def study(
     json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
 ) -> None:
     """Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the paper."""
-    from trine.cli.loadstore import check_picture
     from trine.errors import InputError
     from trine.studies.loadstore_cases import CASES, run_case
 
@@ -25,8 +25,8 @@ def study(
             raise InputError(f"which study? {', '.join(CASES)}")
         show("\n".join(f"{key:15} {question}" for key, (_, question) in CASES.items()), None)
         return
-    check_picture(plot)
-    found = run_case(name)
+    with ProgressLine() as progress:
+        found = run_case(name, on_run=progress.told)
     show(found.text(), json)
     write_json(found.to_json(), json)
     if plot is not None:

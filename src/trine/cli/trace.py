@@ -43,23 +43,25 @@ def inspect(
 @reports_errors
 def convert(
     path: Annotated[str, typer.Argument(help="Trace folder or file, or a bundled trace.")],
-    target: Annotated[str, typer.Argument(help="File to write: NAME.trine.json or NAME.trine.json.gz.")],
+    output: Annotated[
+        str, typer.Argument(metavar="TARGET", help="File to write: NAME.trine.json or NAME.trine.json.gz.")
+    ],
     json: Json = None,
 ) -> None:
     """Write a trace in trine's own format, which keeps everything (docs/formats/trace.md)."""
     from trine.traces import load, save
 
     workload = load(path)
-    save(workload, target)
-    show(f"{len(workload.operators)} operators and {len(workload.tensors)} tensors written to {target}", json)
-    write_json({"target": target, "operators": len(workload.operators), "tensors": len(workload.tensors)}, json)
+    save(workload, output)
+    show(f"{len(workload.operators)} operators and {len(workload.tensors)} tensors written to {output}", json)
+    write_json({"target": output, "operators": len(workload.operators), "tensors": len(workload.tensors)}, json)
 
 
 @app.command()
 @reports_errors
 def capture(
     function: Annotated[str, typer.Argument(help="package.module:function or path/to/file.py:function.")],
-    output: Annotated[
+    into: Annotated[
         str | None, typer.Option("--output", "-o", help="Folder to write the trace to [trace-FUNCTION].")
     ] = None,
     device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where the step runs.")] = "auto",
@@ -75,7 +77,7 @@ def capture(
     from trine.traces import capture_function, describe, load, load_function
 
     target = load_function(function)
-    folder = output if output is not None else f"trace-{function.rpartition(':')[2]}"
+    folder = into if into is not None else f"trace-{function.rpartition(':')[2]}"
     say(f"capturing {function}: {warmup} warm-up, {steps} timed and 2 recorded steps ...")
     capture_function(target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
     description = describe(load(folder))

@@ -37,7 +37,8 @@ from trine.cli.machine import (
     SlowLinkOption,
     TopologyOption,
 )
-from trine.cli.output import ProgressLine, reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, write_json
+from trine.cli.progress import ProgressLine
 from trine.cli.ranks import (
     JitterOption,
     JitterPerOption,
@@ -260,6 +261,7 @@ def train(
     write_json(answer.to_json(result), json)
     write_files(result, perfetto, parquet, timeline)
     exported.report()
+    end(answer.finished)
 
 
 def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, until_stopped, write_json
 
 app = typer.Typer(no_args_is_help=True)
 SHOWN = 25
@@ -37,8 +37,6 @@ def collectives(
 
     if report is not None and machine:
         raise InputError("the report is about all machines: leave out --machine", field="--report")
-    if plot is not None and Path(plot).suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"must end in .png, .svg or .pdf, got {plot!r}", field="--plot")
     series = load_measurements()
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)
@@ -64,14 +62,15 @@ def loadstore(
     """Published times of communication kernels against the load-store level: small all-reduces, puts, gets, packets."""
     from trine.collectives.sizes import parse_size
     from trine.errors import InputError
-    from trine.studies.gpu_measured import as_json, chosen, compare, table
+    from trine.studies.gpu_measured import as_json, chosen, compare_point, table
 
     points = chosen(series, parse_size(largest))
     if not points:
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
-    compared = compare(points)
+    compared, finished = until_stopped(map(compare_point, points))
     show(table(compared), json)
-    write_json(as_json(compared), json)
+    write_json({**as_json(compared), "finished": finished}, json)
+    end(finished)
 
 
 @app.callback()

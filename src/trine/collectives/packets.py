@@ -106,7 +106,7 @@ def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], mo
     graph, _ = schedule_graph(expanded, cluster, group)
     carried = np.full(graph.num_tasks, -1, np.int32)
     done = run_gpus(_no_kernels(len(group)), cluster, group, model, graph=graph, task_kernel=carried, fold="off")
-    return done.records.end_ps[: expanded.num_transfers]
+    return done.whole().records.end_ps[: expanded.num_transfers]
 
 
 def _starts(expanded: ExpandedSchedule, ends: Int64) -> Int64:

@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trine.errors import InputError, MissingExtraError
+from trine.errors import InputError
+from trine.results.picture import COLOURS, check_ending, log_scale, pyplot, save
 
 if TYPE_CHECKING:
     from trine.collectives.ask import CollectiveAnswer
-
-ENDINGS = (".png", ".svg", ".pdf")
-#: Okabe and Ito, 2008: apart for colour-blind readers.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999")
-
-
-def pyplot() -> Any:
-    """matplotlib.pyplot without a display. Raises MissingExtraError where it is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtraError("drawing", "plot", "matplotlib") from None
-    matplotlib.use("Agg", force=False)
-    from matplotlib import pyplot as plt
-
-    return plt
 
 
 def size_axis(axis: Any, sizes: list[int]) -> None:
@@ -32,10 +17,10 @@ def size_axis(axis: Any, sizes: list[int]) -> None:
     from trine.collectives.sizes import format_size
 
     axis.set_xscale("log", base=2)
-    step = max(1, len(sizes) // 8)
+    step = max(1, -(-len(sizes) // 10))
     shown = sizes[::step]
     axis.set_xticks(shown, [format_size(size) for size in shown])
-    axis.minorticks_off()
+    axis.xaxis.minorticks_off()
     axis.set_xlabel("size (bytes)")
 
 
@@ -43,8 +28,7 @@ def check_plot(path: str, sizes: Sequence[int]) -> None:
     """Refuse before any work what cannot be drawn: InputError for fewer than two sizes or another kind of file."""
     if len([size for size in sizes if size > 0]) < 2:
         raise InputError("a picture needs at least two sizes, such as --size 1K:1G", field="plot")
-    if not path.lower().endswith(ENDINGS):
-        raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
+    check_ending(path)
 
 
 def plot_collective(answer: CollectiveAnswer, path: str) -> None:
@@ -59,10 +43,11 @@ def plot_collective(answer: CollectiveAnswer, path: str) -> None:
     plt = pyplot()
     figure, (times, rates) = plt.subplots(1, 2, figsize=(11, 4.4), constrained_layout=True)
     sizes = [row.size_bytes for row in rows]
-    times.fill_between(
-        sizes, [r.low_ps / 1e6 for r in rows], [r.high_ps / 1e6 for r in rows], color="#56B4E9", alpha=0.3, lw=0,
-        label="band (80 % expected inside)",
-    )  # fmt: skip
+    if any(row.low_ps < row.high_ps for row in rows):
+        times.fill_between(
+            sizes, [r.low_ps / 1e6 for r in rows], [r.high_ps / 1e6 for r in rows], color="#56B4E9", alpha=0.3, lw=0,
+            label="band (80 % expected inside)",
+        )  # fmt: skip
     times.plot(sizes, [row.time_ps / 1e6 for row in rows], color="black", lw=1, zorder=2)
     rates.plot(sizes, [row.busbw_bytes_per_s / 1e9 for row in rows], color="black", lw=1, zorder=2)
     names = list(dict.fromkeys((row.algorithm, row.protocol) for row in rows))
@@ -72,18 +57,13 @@ def plot_collective(answer: CollectiveAnswer, path: str) -> None:
         style = {"s": 22, "color": colour, "zorder": 3, "label": "/".join(name)}
         times.scatter(where, [row.time_ps / 1e6 for row in mine], **style)
         rates.scatter(where, [row.busbw_bytes_per_s / 1e9 for row in mine], **style)
-    times.set_yscale("log")
     times.set_ylabel("time (µs)")
     rates.set_ylabel("bus bandwidth (GB/s)")
     rates.set_ylim(bottom=0)
     for axis in (times, rates):
         size_axis(axis, sizes)
         axis.grid(alpha=0.3)
+    log_scale(times)
     times.legend(frameon=False, fontsize=8)
     figure.suptitle(f"{answer.op} of {len(answer.group)} ranks, {answer.cluster.name}", fontsize=11)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write: {error}", file=path) from None
-    finally:
-        plt.close(figure)
+    save(figure, plt, path)

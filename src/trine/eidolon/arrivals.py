@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 import zlib
 from dataclasses import fields
@@ -15,7 +16,7 @@ from trine.errors import InputError, SpecError, nearest
 from trine.model.outside import LOAD, RELEASE, STORE, Arrivals
 
 FORMAT, VERSION = "trine-arrivals", 1
-MAX_UNPACKED_BYTES = 16 * 2**30
+MAX_UNPACKED_BYTES = 2 * 2**30
 
 _REQUESTS = {
     "time_ps": np.int64, "rank": np.int32, "place": np.int32, "number": np.int32, "kind": np.int8, "address": np.int64,
@@ -24,6 +25,7 @@ _REQUESTS = {
 _ANSWERS = {"answer_place": np.int32, "answer_number": np.int32, "answer_ps": np.int64, "answer_refused": np.int8}
 _SINGLE = {"target": np.int64, "num_ranks": np.int64, "version": np.int64}
 _KEYS = ("format", *_SINGLE, *_REQUESTS, *_ANSWERS)
+_ORIGIN = re.compile(r"|[0-9a-f]{16}( [0-9a-f]{16}){2}")
 
 
 def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
@@ -61,12 +63,22 @@ def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:
         raise SpecError(f"is not a record of arrivals: {str(error)[:200]}", file=file) from None
     _check_columns(columns, file)
     arrivals = Arrivals(
+        origin=_origin(columns, file),
         target=int(columns["target"]),
         num_ranks=int(columns["num_ranks"]),
         **{key: columns[key] for key in (*_REQUESTS, *_ANSWERS)},
     )
     _check_values(arrivals, file)
     return arrivals
+
+
+def _origin(columns: dict[str, Any], file: str) -> str:
+    """Of which run the record is; files of others may leave it out."""
+    text = str(columns.get("origin", ""))
+    if not _ORIGIN.fullmatch(text):
+        raise SpecError(f"must be three fingerprints of 16 hexadecimal digits, got {text[:80]!r}", file=file,
+                        field="origin")  # fmt: skip
+    return text
 
 
 def _check_name(path: str | os.PathLike[str]) -> None:
@@ -84,7 +96,7 @@ def _check_size(file: str) -> None:
 
 def _check_columns(columns: dict[str, Any], file: str) -> None:
     for key in columns:
-        if key not in _KEYS:
+        if key not in (*_KEYS, "origin"):
             raise SpecError(f"unknown column {key[:80]!r}{nearest(key[:80], _KEYS)}", file=file)
     for key in _KEYS:
         if key not in columns:

@@ -121,11 +121,13 @@ def _number(name: str, cell: object, factor: int | None, row: int) -> int:
     try:
         number = _parsed(name, cell, factor)
     except UnitError as error:
-        if str(error).endswith("must not be negative"):
+        if "must not be negative" in str(error):
             raise Fault(
                 f"{cell!r} is in the past: the run begins at 0" if name == "time" else str(error), row
             ) from None
         raise Fault(str(error).removeprefix("a time ").removeprefix("a size "), row) from None
+    except OverflowError:
+        raise Fault(f"{cell!r} is too large", row) from None
     except (InvalidOperation, ValueError):
         raise Fault(f"must be a{'' if name == 'time' else ' whole'} number, got {cell!r}", row) from None
     if abs(number) > MAX_INT64:
@@ -134,16 +136,18 @@ def _number(name: str, cell: object, factor: int | None, row: int) -> int:
 
 
 def _parsed(name: str, cell: str | int | float, factor: int | None) -> int:
-    """Raises UnitError, ValueError or InvalidOperation."""
+    """Raises UnitError, ValueError, OverflowError or InvalidOperation."""
     if name == "time" and factor is None:
         return parse_time(cell)
-    if name == "bytes" and factor is None and isinstance(cell, str) and not cell.isdecimal():
+    if name == "bytes" and factor is None and isinstance(cell, str) and not cell.removeprefix("-").isdecimal():
         return parse_bytes(cell)
     if name == "value" and isinstance(cell, str) and cell[:2] in ("0x", "0X"):
         return int(cell, 16)
     exact = Decimal(str(cell))
-    if not exact.is_finite() or exact.adjusted() > 20:
+    if not exact.is_finite():
         raise ValueError
+    if exact.adjusted() > 20:
+        raise OverflowError
     whole = (exact * (factor or 1)).to_integral_value(ROUND_CEILING)
     if whole != exact * (factor or 1) and name != "time":
         raise ValueError

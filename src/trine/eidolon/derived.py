@@ -1,23 +1,14 @@
-"""Writes that need no profile: from transfers of an operator-level run, or from a load-store run of all GPUs."""
+"""Writes that need no profile: from transfers of an operator-level run."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.cluster import Cluster
 from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
 from trine.eidolon.transfers import Transfers
 from trine.eidolon.writes import WriteTable
-from trine.errors import InputError, SimulationError, nearest
-from trine.gpu.run import kernel_tasks, run_gpus
-from trine.gpu.system import unfolded
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import GpuProgram
-from trine.model.outside import Arrivals
-from trine.model.taskgraph import TaskGraph
+from trine.errors import InputError, nearest
 
 Int64 = npt.NDArray[np.int64]
 
@@ -104,60 +95,6 @@ def listed_writes(
             time_ps=moments,
         )
     return table
-
-
-def symmetric_arrivals(
-    program: GpuProgram,
-    cluster: Cluster,
-    group: Sequence[int],
-    model: GpuModel,
-    target: int = 0,
-    *,
-    graph: TaskGraph | None = None,
-    task_kernel: npt.NDArray[np.int32] | None = None,
-    engine: str = "compiled",
-    progress: Callable[[int, int, int], None] | None = None,
-    on_compile: Callable[[], None] | None = None,
-) -> Arrivals:
-    """What comes to rank ``target`` from peers that do as it does, turned: from a folded run of all of them.
-
-    Exact, since folding is: the peers' writes are the target's own, with the delays that its waiting causes. The
-    record is of the rank that was simulated for ``target``: ``arrivals.target``.
-
-    Raises
-    ------
-    InputError: the ranks do not provably do the same (says what keeps them apart); or as
-        :func:`trine.gpu.run.run_gpus`.
-    """
-    if not 0 <= target < program.num_ranks:
-        raise InputError(f"there is no rank {target}: the program has 0 to {program.num_ranks - 1}", field="target")
-    tasks = kernel_tasks(program) if graph is None else graph
-    kernels = np.arange(program.num_kernels, dtype=np.int32) if task_kernel is None else task_kernel
-    if graph is None and set(program.kernel_rank.tolist()) != set(range(program.num_ranks)):
-        raise InputError("needs the kernels of all ranks: build the program without only_rank", field="program")
-    from trine.gpu.folding import fold_system
-
-    folded, why = fold_system(unfolded(program, cluster, group, model, tasks, kernels))
-    if folded is None:
-        raise InputError(
-            f"the ranks of {program.name!r} are not symmetric: {why}; record a run of all of them instead",
-            field="program",
-        )
-    run = run_gpus(
-        program,
-        cluster,
-        group,
-        model,
-        graph=graph,
-        task_kernel=task_kernel,
-        engine=engine,
-        progress=progress,
-        on_compile=on_compile,
-        record=int(folded.ranks[folded.gpu_of[target]]),
-    )
-    if run.arrivals is None or not run.finished:
-        raise SimulationError("the run was stopped before it ended: there is no record of it")
-    return run.arrivals
 
 
 def _check_moment(at: str) -> None:

@@ -79,7 +79,11 @@ def parse_distribution(text: str) -> Distribution:
     names = KINDS[kind]
     if len(parts) != len(names):
         raise InputError(f"{kind} takes {' and '.join(names)}, got {match[2].strip()!r}", field="distribution")
-    times = [parse_time(part, name) for part, name in zip(parts, names, strict=True) if name != "sigma"]
+    times = [
+        parse_time(part, f"distribution: the {name} of {kind}")
+        for part, name in zip(parts, names, strict=True)
+        if name != "sigma"
+    ]
     return Distribution(
         kind=kind,
         first_ps=times[0],

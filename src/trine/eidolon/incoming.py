@@ -13,10 +13,11 @@ from trine.eidolon.derived import FLAG_BYTES
 from trine.eidolon.distributions import draw_writes
 from trine.eidolon.files import read_writes
 from trine.eidolon.options import START, EidolonOptions, time_ps
+from trine.eidolon.origin import differing, origin_of
 from trine.eidolon.resolve import peer_writes
 from trine.eidolon.workload import Workload
 from trine.eidolon.writes import WriteTable
-from trine.errors import InputError, SimulationError
+from trine.errors import InputError, nearest
 from trine.gpu.run import Progress, run_gpus
 from trine.model.outside import IDEAL, LOAD, Arrivals, PeerWrites
 from trine.units import format_time
@@ -70,9 +71,7 @@ def make_incoming(
     if source == "symmetric":
         return _symmetric(options, work, progress, on_compile)
     if source == "arrivals":
-        assert work.record is not None
-        name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
-        return Incoming(outside=work.record, origin=f"the record{name} of a run of all GPUs", evidence="modelled")
+        return _recorded(options, work)
     if source == "writes":
         return _written(options, work)
     return _drawn(options, work, waiting_ps)
@@ -83,6 +82,17 @@ def counts_from_wait(options: EidolonOptions) -> bool:
     return options.source in ("wakeup", "distribution") and options.wakeup_from != START
 
 
+def _recorded(options: EidolonOptions, work: Workload) -> Incoming:
+    record = work.record
+    assert record is not None
+    name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
+    others = differing(record.origin, origin_of(work.program, record.target, work.model, work.cluster))
+    notes = tuple(f"the record{name} is of another {what}: its peers write when they did there" for what in others)
+    return Incoming(
+        outside=record, origin=f"the record{name} of a run of all GPUs", evidence="modelled", warnings=notes
+    )
+
+
 def _symmetric(
     options: EidolonOptions, work: Workload, progress: Progress | None, on_compile: Callable[[], None] | None
 ) -> Incoming:
@@ -91,24 +101,31 @@ def _symmetric(
         work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel,
         engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
     )  # fmt: skip
-    if run.arrivals is None or not run.finished:
-        raise SimulationError("the run of all GPUs was stopped before it ended: there is no record of it")
+    arrivals = run.whole().arrivals
+    assert arrivals is not None
     origin = "peers that do as the target does, recorded in a run of all GPUs"
     why = run.fold.why_unfolded
     if why is None:
         origin += f", folded to {run.fold.classes}"
-        same = run.arrivals.target
+        same = arrivals.target
         notes = () if same == work.target else (f"rank {work.target} does as rank {same} does, which is simulated",)
-        return Incoming(outside=run.arrivals, origin=origin, evidence="modelled", warnings=notes)
+        return Incoming(outside=arrivals, origin=origin, evidence="modelled", warnings=notes)
     note = f"all {run.program.num_ranks} GPUs were simulated for the record, since they do not fold: {why}"
-    return Incoming(outside=run.arrivals, origin=origin, evidence="modelled", warnings=(note,))
+    return Incoming(outside=arrivals, origin=origin, evidence="modelled", warnings=(note,))
 
 
 def _written(options: EidolonOptions, work: Workload) -> Incoming:
     assert options.writes is not None
     table = options.writes if isinstance(options.writes, WriteTable) else read_writes(options.writes)
-    found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
-    name = "registered writes" if table is options.writes else f"writes of {options.writes}"
+    is_file = table is not options.writes
+    try:
+        found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
+    except InputError as error:
+        # what is wrong with all writes together names no file
+        if is_file and error.file is None:
+            raise InputError(str(error), file=options.writes) from None
+        raise
+    name = f"writes of {options.writes}" if is_file else "registered writes"
     return Incoming(outside=found.writes, origin=name, evidence="assumed", warnings=found.warnings)
 
 
@@ -141,6 +158,10 @@ def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming
 
 def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, waiting_ps: int) -> WriteTable:
     """Flags after a draw each, data with the flag behind it (of the same peer, for the same workgroup)."""
+    writers = np.unique(flags.peer).tolist()
+    for peer in options.stragglers:
+        if peer not in writers:
+            raise InputError(f"--straggler: rank {peer} writes nothing{nearest(str(peer), map(str, writers))}")
     drawn = draw_writes(
         peer=flags.peer,
         address=flags.address,

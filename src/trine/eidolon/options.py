@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trine.collectives.kernels.fused import known_fused
@@ -156,17 +156,12 @@ class EidolonOptions:
 
     def _check_program(self) -> None:
         if isinstance(self.kernel, str) and os.sep not in self.kernel and not Path(self.kernel).exists():
-            hint = nearest(self.kernel, known_fused())
-            raise InputError(f"no fused kernel {self.kernel!r:.80}{hint}, and no file of that name")
+            hint = nearest(self.kernel[:80], known_fused())
+            raise InputError(f"neither a fused kernel nor a file is called {self.kernel!r:.80}{hint}")
         for name in self.sizes:
             raise InputError(f"{_option(name)} is about fused kernels: a program says it itself")
         if not self.fused:
             raise InputError("--unfused is about fused kernels: a program is what it is")
-
-
-def option_names() -> tuple[str, ...]:
-    """Fields of :class:`EidolonOptions`."""
-    return tuple(one.name for one in fields(EidolonOptions))
 
 
 def time_ps(name: str, value: str | int) -> int:

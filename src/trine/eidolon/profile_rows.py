@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from trine.errors import InputError, SpecError, UnitError, nearest
 from trine.units import parse_bytes, parse_time
 
-MAX_FILE_BYTES = 512 * 2**20
-MAX_ROWS = 10**7
+MAX_FILE_BYTES = 128 * 2**20
+MAX_ROWS = 2 * 10**6
 
 COPY, KERNEL, RANGE = "copy", "kernel", "range"
 KINDS = (COPY, KERNEL, RANGE)

@@ -10,10 +10,11 @@ import numpy as np
 
 from trine.eidolon.derived import FLAG_BYTES, listed_writes, writes_from_transfers
 from trine.eidolon.options import EidolonOptions
+from trine.eidolon.origin import origin_of
 from trine.eidolon.transfers import read_transfers
 from trine.eidolon.workload import Workload, make_workload
 from trine.eidolon.writes import WriteTable
-from trine.errors import InputError, SimulationError
+from trine.errors import InputError
 from trine.gpu.run import GpuRun, Progress, run_gpus
 from trine.model.outside import LOAD, RELEASE, STORE, Arrivals
 from trine.units import format_time
@@ -58,7 +59,7 @@ def record_run(
     Raises
     ------
     InputError, SpecError, PlanError: as :func:`trine.eidolon.run.run_eidolon`; options about peers' writes, which are
-        simulated here. SimulationError: the run was stopped.
+        simulated here. KeyboardInterrupt: Ctrl-C came before the end.
     """
     if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
         raise InputError("what peers send is simulated when it is recorded: give nothing that says when they write")
@@ -67,9 +68,10 @@ def record_run(
         work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel, fold=fold,
         engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
     )  # fmt: skip
-    if run.arrivals is None or not run.finished:
-        raise SimulationError("the run was stopped before it ended: there is no record of it")
-    return Recorded(work=work, run=run, arrivals=run.arrivals)
+    arrivals = run.whole().arrivals
+    assert arrivals is not None
+    origin = origin_of(work.program, arrivals.target, work.model, work.cluster)
+    return Recorded(work=work, run=run, arrivals=replace(arrivals, origin=origin))
 
 
 def fused_writes(path: str | os.PathLike[str], options: EidolonOptions, target: int, at: str = "end") -> WriteTable:

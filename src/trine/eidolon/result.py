@@ -29,7 +29,7 @@ _IDEAL = "links and ports on the way of the peers' writes, which begin at the ta
 class EidolonResult:
     """What a replay gave. inside: the one GPU, as the load-store level shows it. end_ps: when its last kernel ended.
 
-    wall_s: of all, engine_s: of it the simulation that counts.
+    wall_s: of all, engine_s: of it the simulation; with the beginning that it shares with other runs, if it does.
     """
 
     options: EidolonOptions
@@ -181,7 +181,9 @@ class EidolonResult:
 
     def to_json(self, path: str | Path) -> None:
         """Write :meth:`document`."""
-        views.write_json(self.document(), path)
+        from trine.spec import write_json
+
+        write_json(path, self.document())
 
     def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
         """Write a timeline of the target for https://ui.perfetto.dev; return what was left out of it, in words."""

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from trine.eidolon.incoming import counts_from_wait, make_incoming
+from trine.eidolon.incoming import Incoming, counts_from_wait, make_incoming
 from trine.eidolon.options import EidolonOptions
 from trine.eidolon.result import EidolonResult
 from trine.eidolon.workload import Workload, make_workload
 from trine.errors import InputError
-from trine.gpu.replayed import run_target, when_waiting
-from trine.gpu.run import Progress
-from trine.model.outside import Arrivals
+from trine.gpu.replayed import run_target
+from trine.gpu.run import GpuRun, Progress
+from trine.gpu.waiting import Waiting, until_waiting
+from trine.model.outside import Arrivals, PeerWrites
 
 __all__ = ["EidolonOptions", "EidolonResult", "Prepared", "run_eidolon"]
 
@@ -24,7 +25,8 @@ class Prepared:
 
     options: EidolonOptions
     work: Workload = field(init=False)
-    _waiting_ps: int | None = None
+    _waiting: Waiting | None = None
+    _until_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.work = make_workload(self.options)
@@ -32,17 +34,22 @@ class Prepared:
     @property
     def waiting_ps(self) -> int:
         """When the target's last workgroup begins to wait, if no flag ever lands."""
-        return self.waiting_since()
+        return self.waiting().since_ps
 
-    def waiting_since(self, on_compile: Callable[[], None] | None = None) -> int:
-        """As :attr:`waiting_ps`."""
-        if self._waiting_ps is None:
-            work = self.work
-            self._waiting_ps = when_waiting(
-                work.program, work.cluster, work.group, work.model, target=work.target, graph=work.graph,
-                task_kernel=work.task_kernel, engine=self.options.engine, on_compile=on_compile,
+    def waiting(self, progress: Progress | None = None, on_compile: Callable[[], None] | None = None) -> Waiting:
+        """The target when its last workgroup begins to wait: runs go on from there. Raises as :func:`run_eidolon`."""
+        if self._waiting is None:
+            began, work = time.perf_counter(), self.work
+            announced = make_incoming(self.options, work, 0, progress, on_compile).outside
+            if not isinstance(announced, PeerWrites):
+                raise InputError("what a record has to come does not count from when the target waits")
+            self._waiting = until_waiting(
+                work.program, work.cluster, work.group, work.model, target=work.target, outside=announced,
+                graph=work.graph, task_kernel=work.task_kernel, engine=self.options.engine, progress=progress,
+                on_compile=on_compile,
             )  # fmt: skip
-        return self._waiting_ps
+            self._until_s = time.perf_counter() - began
+        return self._waiting
 
     def run(
         self,
@@ -52,21 +59,35 @@ class Prepared:
         on_compile: Callable[[], None] | None = None,
     ) -> EidolonResult:
         """Run it; ``wakeup`` in place of that of the options. Raises as :func:`run_eidolon`."""
-        began = time.perf_counter()
         options = self.options if wakeup is None else replace(self.options, wakeup=wakeup)
+        from_wait = counts_from_wait(options)
+        began = time.perf_counter() - (self._until_s if from_wait else 0.0)  # what runs share counts for each
         work = self.work
-        waiting_ps = self.waiting_since(on_compile) if counts_from_wait(options) else 0
-        incoming = make_incoming(options, work, waiting_ps, progress, on_compile)
+        waiting = self.waiting(progress, on_compile) if from_wait else None
+        incoming = make_incoming(options, work, 0 if waiting is None else waiting.since_ps, progress, on_compile)
         if isinstance(incoming.outside, Arrivals):
             work = _turned(work, incoming.outside.target)
-        simulated = time.perf_counter()
-        run = run_target(
-            work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside,
-            graph=work.graph, task_kernel=work.task_kernel, engine=options.engine, progress=progress,
-            on_compile=on_compile,
-        )  # fmt: skip
+        simulated = time.perf_counter() - (self._until_s if from_wait else 0.0)
+        if waiting is not None and isinstance(incoming.outside, PeerWrites):
+            run = waiting.run(incoming.outside, progress=progress, on_compile=on_compile)
+        else:
+            run = _run_from_the_start(options, work, incoming, progress, on_compile)
         now = time.perf_counter()
         return EidolonResult.of(options, work, incoming, run, wall_s=now - began, engine_s=now - simulated)
+
+
+def _run_from_the_start(
+    options: EidolonOptions,
+    work: Workload,
+    incoming: Incoming,
+    progress: Progress | None,
+    on_compile: Callable[[], None] | None,
+) -> GpuRun:
+    return run_target(
+        work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside,
+        graph=work.graph, task_kernel=work.task_kernel, engine=options.engine, progress=progress,
+        on_compile=on_compile,
+    )  # fmt: skip
 
 
 def run_eidolon(

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from trine.eidolon.fits import Fit, fit
+from trine.eidolon.fits import Fit
 from trine.eidolon.options import EidolonOptions, time_ps
-from trine.eidolon.result import EidolonResult
-from trine.eidolon.run import Prepared
+from trine.eidolon.sweep_runs import OnRun, Runs
 from trine.errors import InputError
-from trine.gpu.model_waits import MWAIT, SPIN
+from trine.gpu.run import announce_compiling
 from trine.results.document import Row
 from trine.units import PS_PER_S, format_time
 
@@ -32,9 +31,6 @@ _AXES = {
 
 #: Which ways to wait an option is about: in a grid over ways the others go without it.
 _WAYS = {"poll": ("spin", "mwait"), "sleep": ("sleep",), "monitor_capacity": ("mwait",), "monitor_wakeup": ("mwait",)}
-
-#: Called with (work done, work in all, simulated ps of the last run).
-OnRun = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,43 +138,40 @@ class Sweep:
 
 
 def sweep(
-    base: EidolonOptions, grid: Grid, *, progress: OnRun | None = None, on_compile: Callable[[], None] | None = None
+    base: EidolonOptions,
+    grid: Grid,
+    *,
+    jobs: int | None = None,
+    progress: OnRun | None = None,
+    on_compile: Callable[[], None] | None = None,
 ) -> Sweep:
-    """Run all of ``grid``, each with the other options of ``base``; on one core.
+    """Run all of ``grid``, each with the other options of ``base``, ``jobs`` workloads at a time [as there are cores].
 
     Raises
     ------
     InputError: as :func:`trine.eidolon.run.run_eidolon`; wake-up times where something else says when flags land.
     """
     _check(base, grid)
+    if jobs is not None and (isinstance(jobs, bool) or jobs < 1):
+        raise InputError(f"--jobs counts from 1, got {jobs}")
     began = time.perf_counter()
-    workloads = list(grid.workloads(base))
-    wakeups: Sequence[str | int | None] = grid.wakeup or (None,)
-    total, done = sum(_weight(each) for each in workloads) * len(wakeups), 0
-    rows: list[Row] = []
-    fits: list[Fit] = []
-    group: dict[str, _Way] = {}
-    finished = True
-    way: _Way | None = None
-    for number, (options, wakeup) in enumerate(product(workloads, wakeups), 1):
-        if way is None or options is not way.prepared.options:
-            way = _Way(Prepared(options), [])
-            group[way.prepared.work.way] = way
-        result = way.prepared.run(wakeup=wakeup, on_compile=on_compile)
-        finished = result.finished
-        if not finished:
-            break
-        way.results.append(result)
-        rows.append(_row(result))
-        done += _weight(options)
-        if progress is not None:
-            progress(done, total, result.end_ps)
-        if number % (max(1, len(grid.sync)) * len(wakeups)) == 0:  # ways to wait vary faster than all but wake-up times
-            fits += _fits(grid, group)
-            group = {}
-    varied = tuple(name for name in ("wakeup", "rows", "cols", "peers", "sync") if len(getattr(grid, name)) > 1)
-    wall_s = time.perf_counter() - began
-    return Sweep(rows=tuple(rows), varied=varied, fits=tuple(fits), wall_s=wall_s, finished=finished)
+    workloads, ways = list(grid.workloads(base)), max(1, len(grid.sync))
+    runs = Runs(
+        workloads=workloads,
+        wakeups=grid.wakeup or (None,),
+        ways=ways,
+        fit_names=[_fit_name(grid, options) for options in workloads[::ways]],
+        progress=progress,
+    )
+    announce_compiling(on_compile)
+    runs.run(jobs or os.cpu_count() or 1)
+    return Sweep(
+        rows=tuple(row for rows in runs.rows for row in rows),
+        varied=tuple(name for name in ("wakeup", "rows", "cols", "peers", "sync") if len(getattr(grid, name)) > 1),
+        fits=tuple(runs.fits[number] for number in sorted(runs.fits)),
+        wall_s=time.perf_counter() - began,
+        finished=not runs.stopped,
+    )
 
 
 def _check(base: EidolonOptions, grid: Grid) -> None:
@@ -189,55 +182,10 @@ def _check(base: EidolonOptions, grid: Grid) -> None:
             raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
 
 
-class _Way(NamedTuple):
-    """One workload with one way to wait, and its results, by wake-up time."""
-
-    prepared: Prepared
-    results: list[EidolonResult]
-
-    def reads(self, wakeup_ps: int) -> int:
-        return self.prepared.run(wakeup=wakeup_ps).flag_reads
-
-
-def _fits(grid: Grid, ways: dict[str, _Way]) -> Iterator[Fit]:
-    spin, mwait = ways.get(SPIN), ways.get(MWAIT)
-    if spin is None or len(grid.wakeup) < 2:
-        return
-    options = spin.prepared.options
-    name = ", ".join(
-        f"{getattr(options, one)} {one}" for one in ("rows", "cols", "peers") if len(getattr(grid, one)) > 1
-    )
-    yield fit(
-        name,
-        [time_ps("wakeup", wakeup) for wakeup in grid.wakeup],
-        [result.flag_reads for result in spin.results],
-        spin.results[0].spin_reads_per_s,
-        None if mwait is None else [result.flag_reads for result in mwait.results],
-        None if mwait is None else (spin.reads, mwait.reads),
-    )
-
-
-def _weight(options: EidolonOptions) -> int:
-    """About how much work a run is: elements of the matrix, and of its peers' partial results."""
-    rows = options.rows or 1024
-    return rows * ((options.cols or 1024) * (options.inner or 1) + 4 * (options.peers or 3))
-
-
-def _row(result: EidolonResult) -> Row:
-    document: dict[str, Any] = result.document()
-    asked = document["options"]
-    keys = (
-        "time_s", "flag_reads", "non_flag_reads", "non_flag_reads_expected", "writes_delivered", "wait_s",
-        "wait_total_s", "waiting_wavefronts", "wakeups", "spurious_wakeups", "monitor_full", "polling_interval_s",
-        "spin_reads_per_s",
-    )  # fmt: skip
-    return {
-        "kernel": document["kernel"],
-        **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "sync", "wakeup_s")},
-        **{key: document[key] for key in keys},
-        "events": document["simulator"]["events"],
-        "wall_s": document["simulator"]["wall_s"],
-    }
+def _fit_name(grid: Grid, options: EidolonOptions) -> str:
+    """What its workload is among those of the grid."""
+    varied = [one for one in ("rows", "cols", "peers") if len(getattr(grid, one)) > 1]
+    return ", ".join(f"{getattr(options, one)} {one}" for one in varied)
 
 
 _COLUMNS = (

@@ -19,7 +19,9 @@ from trine.results.records import RecordTable
 
 Int64 = npt.NDArray[np.int64]
 
-MAX_RECORDS = 2**26
+#: As arrays, and as rows of CSV.
+MAX_RECORDS = 2**24
+MAX_CSV_RECORDS = 2**22
 MAX_FILE_BYTES = 2 * 2**30
 _COLUMNS = ("kind", "rank", "peer", "start_ps", "end_ps", "size_bytes")
 
@@ -104,7 +106,7 @@ def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | N
 def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
     try:
         with zipfile.ZipFile(path) as parts:
-            if sum(entry.file_size for entry in parts.infolist()) > 8 * MAX_FILE_BYTES:
+            if sum(entry.file_size for entry in parts.infolist()) > MAX_FILE_BYTES:
                 raise SpecError("is too large when unpacked", file=path)
         with np.load(path, allow_pickle=False) as content:
             columns = {name: content[name] for name in (*_COLUMNS, "kind_names") if name in content.files}
@@ -130,7 +132,7 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:
             place = [header.index(name) for name in _COLUMNS]
             rows: list[list[str]] = []
             for cells in reader:
-                if len(cells) != len(header) or len(rows) >= MAX_RECORDS:
+                if len(cells) != len(header) or len(rows) >= MAX_CSV_RECORDS:
                     raise SpecError("has another number of values than the header, or is too long",
                                     file=f"{path}:{reader.line_num}")  # fmt: skip
                 rows.append([cells[at] for at in place])
@@ -155,6 +157,7 @@ def _numbers(texts: Sequence[str], name: str, path: Path) -> Int64:
 def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
     try:
         import pyarrow as pa
+        import pyarrow.compute as pc
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("records in Parquet (CSV and npz need nothing)", "parquet", "pyarrow") from None
@@ -170,7 +173,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
         if not pa.types.is_integer(content[name].type) or content[name].null_count:
             raise SpecError("must be whole numbers", file=path, field=name)
     columns = {name: content[name].to_numpy() for name in _COLUMNS[1:]}
-    return columns, np.array([kind == KIND_NAMES[TRANSFER] for kind in content["kind"].to_pylist()], bool)
+    return columns, pc.equal(content["kind"], KIND_NAMES[TRANSFER]).to_numpy()
 
 
 def _require(found: Any, names: Sequence[str], path: Path) -> None:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import textwrap
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.eidolon.options import WAIT
-from trine.errors import InputError
 from trine.model.outside import IDEAL
 from trine.results import gpu_document, gpu_metrics
 from trine.results.document import Row, seconds
+from trine.results.lines import wrapped
 from trine.results.result import EVIDENCE_KINDS
 from trine.units import format_time
 
 if TYPE_CHECKING:
     from trine.eidolon.result import EidolonResult
 
-_WIDTH = 100
 _LABEL = 26
-_MOST = 4
 
 
 def summary(result: EidolonResult) -> str:
@@ -94,7 +88,7 @@ def _inside(result: EidolonResult) -> list[str]:
     shares = zip(times, gpu_metrics.percentages(list(times.values())), strict=True)
     return [
         _row("wavefronts", ", ".join(f"{name} {share}" for name, share in shares)),
-        *_wrapped("bottleneck", result.inside.bottleneck.sentence),
+        *wrapped("bottleneck", result.inside.bottleneck.sentence),
     ]
 
 
@@ -108,9 +102,9 @@ def _known(result: EidolonResult) -> list[str]:
     rate = f"{events / result.engine_s / 1e6:.2g} M a s" if result.engine_s else ""
     wall = format_time(result.wall_s * 1e12)
     return [
-        *_wrapped("evidence", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {counts}"),
-        *_wrapped("not modelled", "; ".join(result.not_modelled)),
-        *(line for words in result.warnings for line in _wrapped("warning", words)),
+        *wrapped("evidence", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {counts}"),
+        *wrapped("not modelled", "; ".join(result.not_modelled)),
+        *(line for words in result.warnings for line in wrapped("warning", words)),
         f"simulated 1 of {result.work.peers + 1:,} GPUs, {events:,} events in {wall} ({rate}) by trine {__version__}",
     ]
 
@@ -197,19 +191,5 @@ def _simulator(result: EidolonResult) -> Row:
     }
 
 
-def write_json(content: Row, path: str | os.PathLike[str]) -> None:
-    """Write plain data. Raises InputError where the file cannot be written."""
-    try:
-        Path(path).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
-
-
 def _row(label: str, value: str, words: str = "") -> str:
     return f"{label:{_LABEL}}{value:>14}  {words}" if len(value) <= 14 else f"{label:{_LABEL}}{value}  {words}"
-
-
-def _wrapped(label: str, text: str) -> list[str]:
-    """In lines of _WIDTH columns, of which at most _MOST are shown: JSON has all of it."""
-    lines = textwrap.wrap(f"{label}: {text}", _WIDTH, subsequent_indent="    ")
-    return lines if len(lines) <= _MOST else [*lines[: _MOST - 1], f"{lines[_MOST - 1][: _WIDTH - 4]} ..."]

@@ -16,7 +16,7 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 
-MAX_WRITES = 2**25
+MAX_WRITES = 2**22
 #: So that sums of an address and a size stay within int64, and what a semaphore holds within int32.
 MAX_ADDRESS, MAX_SIZE, MAX_VALUE, MAX_RANK = 2**61, 2**40, 2**31 - 1, 2**31 - 1
 

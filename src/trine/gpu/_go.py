@@ -25,12 +25,15 @@ from trine.gpu._state import (
     ENDED,
     KICK_CU,
     KICK_GPU,
+    LOOKED_FOR,
     N_BARRIER_PS,
     N_CYCLE_PS,
     N_FIRST_WAVE,
     N_UNROLL,
+    NOT_WAITING,
     NOW,
     NUM_TODO,
+    STOP_PS,
     W_COUNT,
     W_CU,
     W_DOING,
@@ -64,7 +67,7 @@ def go_on(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64) -> N
     wave, now = m.wave, n[NOW]
     n[NUM_TODO] -= 1
     place = np.int64(m.todo[U(n[NUM_TODO])])
-    doing = _pass_operations(c, m, seen, k, place, now)
+    doing = _pass_operations(c, m, seen, n, k, place)
     do(m, seen, place, doing, now)
     cu = np.int64(wave[U(WAVE_HALVES * place + W_CU)])
     if doing == D_QUEUED:
@@ -83,9 +86,9 @@ def go_on(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64) -> N
 
 
 @inlined
-def _pass_operations(c: Code, m: Machine, seen: Seen, k: Int64, place: Int, now: Int) -> Int:
+def _pass_operations(c: Code, m: Machine, seen: Seen, n: Int64, k: Int64, place: Int) -> Int:
     """Pass operations that are over or another wavefront's; returns what it does now."""
-    wave, op_start = m.wave, seen.op_start
+    wave, op_start, now = m.wave, seen.op_start, n[NOW]
     at = WAVE_HALVES * place
     index = np.int64(wave[U(at + W_INDEX)])
     while True:
@@ -96,6 +99,8 @@ def _pass_operations(c: Code, m: Machine, seen: Seen, k: Int64, place: Int, now:
         mine = index == 0 or kind not in (ACQUIRE, RELEASE, DMA)
         if mine:
             if op_start[U(op)] < 0:
+                if op_start[U(op)] == LOOKED_FOR:
+                    _begin_to_wait(n)
                 op_start[U(op)] = now
             doing = _begin_or_wait(c, wave, k, at, op, kind)
             if doing >= 0:
@@ -104,6 +109,14 @@ def _pass_operations(c: Code, m: Machine, seen: Seen, k: Int64, place: Int, now:
         wave[U(at + W_OP)] = op + 1
         wave[U(at + W_LINE)] = index
         wave[U(at + W_OPERAND)] = 0
+
+
+@inlined
+def _begin_to_wait(n: Int64) -> None:
+    """A workgroup waits from now on; with the last one, this instant is the last that happens."""
+    n[NOT_WAITING] -= 1
+    if n[NOT_WAITING] == 0:
+        n[STOP_PS] = n[NOW]
 
 
 @inlined

@@ -161,6 +161,7 @@ def advance(
                     r = issue(e, c, w, m, o, seen, n, k, entity, idle)
                 elif entity == FROM_HEAP:
                     if wheel.heap[U(0)] > n[STOP_PS]:
+                        n[IDLE] = idle
                         status = np.int64(STOPPED)
                         break
                     payload = take_far(wheel, n)

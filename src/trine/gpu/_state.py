@@ -20,9 +20,9 @@ Int8: TypeAlias = npt.NDArray[np.int8]
 #: a request gets no answer from the record that is replayed.
 FINISHED, PAUSED, REQUESTS_FULL, LINES_FULL, STOPPED, OVERFLOW, STUCK, LOG_FULL, NO_ANSWER = range(9)
 
-#: Buckets of the time wheel are 64 ps wide: events of one bucket are sorted by one int64: 6 bits of time, then the key.
-BUCKET_BITS = 6
-NUM_BUCKETS = 1 << 16
+#: Buckets of the time wheel are 32 ps wide: events of one bucket are sorted by one int64: 5 bits of time, then the key.
+BUCKET_BITS = 5
+NUM_BUCKETS = 1 << 17
 #: Keys: what it is (3 bits), distance of the requester (13), place of the wavefront in its GPU (15), number of the
 #: request (14), rank of the requester (12).
 SHIFT_SEQ, SHIFT_WAVE, SHIFT_LABEL, SHIFT_CLASS, SHIFT_TIME = 12, 26, 41, 54, 57
@@ -104,6 +104,9 @@ E_RESOURCE, E_DATA_PS, E_CONTROL_PS, E_AFTER_PS, E_RATE, E_LABEL, E_LEAVES = ran
 WAY_HALVES = 4
 Y_FIRST, Y_END, Y_PORT_OUT, Y_PORT_IN = range(4)
 
+#: What ``Seen.op_start`` has of the first acquire of a workgroup that is not there yet, in a run up to when all are.
+LOOKED_FOR = -2
+
 #: Scalars that survive from one call of the loop to the next. KICK_CU, KICK_GPU: may have something to do. WAKE: a
 #: semaphore that has changed. INJECT: a flow whose packets INJECT_NUMBER to INJECT_END enter. DELIVER: a pair whose
 #: first dma may have arrived. BEGIN: a task. IDLE: events of refused polls, one after the other. What lives within a
@@ -111,12 +114,14 @@ Y_FIRST, Y_END, Y_PORT_OUT, Y_PORT_IN = range(4)
 #: the end of a leg; wavefronts that have a place back (FREED), and one thing less unfinished (FEWER); a line that has
 #: all its reads (READY_LINE), one that is over (OVER_LINE); a poll to be repeated (RETRIED); a task (ENDED). All of
 #: these -1: none. NEXT_OUTSIDE: entry of the write tracking table; NUM_LOG rows of the log, of LOG_ROOM and some more;
-#: UNRECORDED: a request that gets no answer, -1.
+#: UNRECORDED: a request that gets no answer, -1. NOT_WAITING: of a run up to when the last workgroup waits, how many do
+#: not yet.
 (NOW, OPEN, NUM_OPEN, AT_OPEN, IN_WHEEL, NUM_HEAP, NUM_TODO, NUM_READY, NUM_DONE, NUM_FREE_REQUESTS,
  NUM_FREE_LINES, NUM_EVENTS, NUM_ISSUED, STOP_PS, KICK_CU, KICK_GPU, WAKE, INJECT, INJECT_NUMBER,
  INJECT_END, DELIVER, BEGIN, TICK, POLLERS, QUEUED_POLLS, CU_EVENTS, IDLE, SCHEDULED, OTHER, ONWARD, FREED, FEWER,
- READY_LINE, RETRIED, OVER_LINE, ENDED, NEXT_OUTSIDE, NUM_LOG, LOG_ROOM, UNRECORDED) = range(40)  # fmt: skip
-NUM_SCALARS = 40
+ READY_LINE, RETRIED, OVER_LINE, ENDED, NEXT_OUTSIDE, NUM_LOG, LOG_ROOM, UNRECORDED,
+ NOT_WAITING) = range(41)  # fmt: skip
+NUM_SCALARS = 41
 
 #: Numbers of the GPU model and the system, read only: ``numbers[...]``. N_CHANNEL_CU and the like: where paths of each
 #: kind begin. N_RECORD: GPU whose arrivals are logged, -1. N_ANSWERS: 1: answers of replayed peers are those of a
@@ -200,13 +205,16 @@ class Entities(NamedTuple):
 class Wheel(NamedTuple):
     """Events in the order of time, modified in place.
 
-    head: int32[buckets], -1: empty. open_key, open_id: events of the open bucket, sorted from AT_OPEN to NUM_OPEN.
+    head: int32[buckets], -1: empty. next: int32[entities], the next one in its bucket; apart from the entities, so that
+        a walk along a bucket need not wait for the memory of one after the other (1.3 times as fast).
+    open_key, open_id: events of the open bucket, sorted from AT_OPEN to NUM_OPEN.
     heap: what is too far away, and tasks.
     """
 
     head: Int32
     open_key: Int64
     open_id: Int32
+    next: Int32
     heap: Int64
 
 

@@ -30,7 +30,8 @@ def check_model(model: GpuModel, file: object = None) -> GpuModel:
     SpecError: names file (or the model) and field, and the nearest value that would do.
     """
     where = file or f"GPU model {model.name!r}"
-    for problem in (_ranges(model), _network(model), _lines(model), _cache(model), _monitor(model)):
+    for check in (_ranges, _network, _lines, _cache, _monitor):  # later ones divide by what the first have checked
+        problem = check(model)
         if problem is not None:
             field, message = problem
             raise SpecError(message, file=where, field=field)
@@ -44,7 +45,8 @@ def check_numbers(model: GpuModel) -> GpuModel:
     ------
     SpecError: names the model and the field.
     """
-    for problem in (_ranges(model), _mesh(model), _monitor(model)):
+    for check in (_ranges, _mesh, _monitor):
+        problem = check(model)
         if problem is not None:
             field, message = problem
             raise SpecError(message, file=f"GPU model {model.name!r}", field=field)

@@ -13,9 +13,10 @@ from trine.engine._state import END_PS, READY_PS, START_PS, WORDS
 from trine.errors import InputError, SimulationError
 from trine.gpu._acts import finish_states
 from trine.gpu._loop import advance
+from trine.gpu._state import Int64
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.record import answer_fault, arrivals_of
-from trine.gpu.start import State, more_lines, more_log, more_requests, new_state
+from trine.gpu.start import State, begin_outside, goes_on, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.gpu.way_table import lane_columns
@@ -28,6 +29,11 @@ BUDGET = 1 << 20
 PROGRESS_S = 0.25
 #: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
+
+
+def is_cold_loop() -> bool:
+    """Whether the next run has to compile the loop first."""
+    return is_cold(advance)
 
 
 def simulate(
@@ -45,14 +51,45 @@ def simulate(
     InputError: the record of what comes from outside is of another program or model.
     SimulationError: simulated time passes 106 days.
     """
-    if on_compile is not None and is_cold(advance):
+    if on_compile is not None and is_cold_loop():
         on_compile()
     state = new_state(system)
+    begin_outside(state)
     if until_ps is not None:
         state.scalars[S.STOP_PS] = until_ps
-    finished = _drive(state, system, progress)
-    if not finished and stop_when_stuck and until_ps is None:  # Ctrl-C
-        raise KeyboardInterrupt  # or it would look as if it were stuck
+    return _finish(state, system, progress, stop_when_stuck)
+
+
+def simulate_until(
+    system: GpuSystem, first: Int64, progress: Progress | None = None, on_compile: Callable[[], None] | None = None
+) -> State:
+    """The state when the last of the operations ``first`` has begun, or nothing can happen, and nothing has come.
+
+    first: the first acquire of each workgroup; -2 in ``seen.op_start`` of those that have not begun.
+    """
+    if on_compile is not None and is_cold_loop():
+        on_compile()
+    state = new_state(system)
+    state.seen.op_start[first] = S.LOOKED_FOR
+    state.scalars[S.NOT_WAITING] = len(first)
+    _drive(state, system, progress)
+    return state
+
+
+def simulate_from(state: State, system: GpuSystem, progress: Progress | None = None) -> GpuOutcome:
+    """Go on from a state of :func:`simulate_until`, which stays as it is; ``system``: as of ``goes_on``."""
+    return _finish(goes_on(state, system), system, progress)
+
+
+def _finish(
+    state: State, system: GpuSystem, progress: Progress | None, stop_when_stuck: bool = False
+) -> GpuOutcome:  # fmt: skip
+    try:
+        finished = _drive(state, system, progress)
+    except KeyboardInterrupt:
+        if stop_when_stuck:
+            raise  # or it would look as if it were stuck
+        finished = False
     if finished and state.scalars[S.NUM_DONE] < system.graph.num_tasks:
         if not stop_when_stuck:
             raise _deadlock(state, system)
@@ -61,20 +98,17 @@ def simulate(
 
 
 def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
-    """Let everything happen that can happen; False: stopped before."""
+    """Let everything happen that can happen; False: the instant to stop at has come."""
     total = requests_in_all(system)
     scalars = state.scalars
     reported = monotonic()
     while True:
-        try:
-            status = int(
-                advance(
-                    state.tasks, state.code, state.ways, state.outside, state.entities, state.wheel, state.machine,
-                    state.seen, scalars, state.numbers, BUDGET,
-                )
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            return False
+        status = int(
+            advance(
+                state.tasks, state.code, state.ways, state.outside, state.entities, state.wheel, state.machine,
+                state.seen, scalars, state.numbers, BUDGET,
+            )
+        )  # fmt: skip
         if status in (S.FINISHED, S.STUCK):
             return True
         if status == S.STOPPED:
@@ -130,7 +164,7 @@ def gpu_records(state: State, system: GpuSystem) -> GpuRecords:
     inside = gpus * system.layout.num_resources
     own, lane = resource[:inside].reshape(gpus, -1, S.RESOURCE_WORDS), resource[inside:]
     counts = seen.counts.reshape(gpus, S.NUM_COUNTS)
-    links, numbers = lane_columns(state.lanes)
+    links, numbers = lane_columns(state.table.lanes)
     return GpuRecords(
         ranks=system.ranks,
         gpu_of=system.gpu_of,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:
         return _read(Path(name))
     found = _preset_name(name)
     if found is None:
-        raise SpecError(f"no GPU model {name!r}{nearest(name, known_gpu_models())} (or give the path of a file)")
+        raise SpecError(f"no GPU model {name!r}{_nearest(name)} (or give the path of a file)")
     return _preset(found)
 
 
@@ -83,6 +84,17 @@ def _preset_name(name: str) -> str | None:
     except SpecError:
         return None
     return found if found in known_gpu_models() else None
+
+
+def _nearest(name: str) -> str:
+    """As ``nearest``, also of what else GPUs are called; what ``name`` contains comes first ("nvidia h100 nvl")."""
+    plain, models = name.lower(), known_gpu_models()
+    names = (*models, *(alias.lower() for model in models for alias in load_gpu(model).aliases))
+    inside = sorted((known for known in names if known in plain), key=len, reverse=True)
+    close = (
+        get_close_matches(plain, models, n=1, cutoff=0.8) or inside[:1] or get_close_matches(plain, names, n=1)
+    )  # fmt: skip
+    return f"; did you mean {close[0]!r}?" if close else nearest(name, models)
 
 
 @cache

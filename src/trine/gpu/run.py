@@ -71,6 +71,12 @@ class GpuRun:
         """When the last task ended, or, where the run was stopped, when that was."""
         return int(self.records.end_ps.max(initial=0)) if self.finished else self.gpu.end_ps
 
+    def whole(self) -> GpuRun:
+        """Itself, for what needs its end. Raises KeyboardInterrupt where Ctrl-C stopped it."""
+        if not self.finished:
+            raise KeyboardInterrupt
+        return self
+
 
 def run_gpus(
     program: GpuProgram,
@@ -174,18 +180,37 @@ def simulate_system(
     until_ps: int | None = None,
     stop_when_stuck: bool = False,
 ) -> GpuOutcome:
-    """Run a system that has been checked."""
-    places = system.model.num_cus * places_of(system)
-    if places > MAX_WAVES:
-        raise InputError(f"{system.model.name!r} would run {places} wavefronts at a time, of at most {MAX_WAVES}")
+    """Run a system that has been checked. Raises KeyboardInterrupt where Ctrl-C came before anything had happened."""
+    check_places(system)
     if engine == "reference":
         from trine.gpu.reference import simulate as twin
 
-        return twin(system, progress, until_ps, stop_when_stuck=stop_when_stuck)
-    with without_collector():
-        from trine.gpu.compiled import simulate
+        outcome = twin(system, progress, until_ps, stop_when_stuck=stop_when_stuck)
+    else:
+        with without_collector():
+            from trine.gpu.compiled import simulate
 
-        return simulate(system, progress, until_ps, on_compile, stop_when_stuck)
+            outcome = simulate(system, progress, until_ps, on_compile, stop_when_stuck)
+    if not outcome.records.num_events and not outcome.finished and until_ps is None and not stop_when_stuck:
+        raise KeyboardInterrupt
+    return outcome
+
+
+def announce_compiling(on_compile: Callable[[], None] | None) -> None:
+    """Call it if the next run has to compile the loop first."""
+    if on_compile is None:
+        return
+    with without_collector():
+        from trine.gpu.compiled import is_cold_loop
+
+        if is_cold_loop():
+            on_compile()
+
+
+def check_places(system: GpuSystem) -> None:
+    places = system.model.num_cus * places_of(system)
+    if places > MAX_WAVES:
+        raise InputError(f"{system.model.name!r} would run {places} wavefronts at a time, of at most {MAX_WAVES}")
 
 
 def kernel_tasks(program: GpuProgram) -> TaskGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from trine.gpu._state import Code, Entities, Int32, Int64, Machine, Outside, See
 from trine.gpu.outside_table import make_outside
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import make_code, make_numbers, service_columns
-from trine.gpu.way_table import Lanes, make_ways
+from trine.gpu.way_table import Lanes, WayTable, make_ways
 from trine.model.gpurecords import STATE_NAMES
 from trine.network._limits import MAX_PS
 
@@ -28,6 +29,7 @@ NONE_YET = [
 ]  # fmt: skip
 MAX_REQUESTS = 1 << 27
 Number = TypeVar("Number", bound=np.generic)
+Parts = TypeVar("Parts", Tasks, Entities, Wheel, Machine, Seen)
 
 
 @dataclass(slots=True)
@@ -44,11 +46,11 @@ class State:
     seen: Seen
     scalars: Int64
     numbers: Int64
-    lanes: Lanes
+    table: WayTable
 
 
 def new_state(system: GpuSystem) -> State:
-    """The state at 0, before anything has happened."""
+    """The state at 0, before anything has happened; what comes from outside is still to begin."""
     ways, pair, table = make_ways(system)
     code = make_code(system, pair)
     numbers = make_numbers(system)
@@ -74,11 +76,9 @@ def new_state(system: GpuSystem) -> State:
         head=np.full(S.NUM_BUCKETS, -1, np.int32),
         open_key=np.zeros(total + 1, np.int64),
         open_id=np.zeros(total + 1, np.int32),
+        next=np.zeros(total, np.int32),
         heap=np.zeros(2 * heap_room, np.int64),
     )
-    if len(outside.time_ps):
-        wheel.heap[:2] = outside.time_ps[0], 2 * system.graph.num_tasks
-        scalars[S.NUM_HEAP] = 1
     program = system.program
     return State(
         tasks=tasks,
@@ -99,8 +99,57 @@ def new_state(system: GpuSystem) -> State:
         ),
         scalars=scalars,
         numbers=numbers,
-        lanes=table.lanes,
+        table=table,
     )
+
+
+def begin_outside(state: State) -> None:
+    """The first entry of the write tracking table gets its event."""
+    if not len(state.outside.time_ps):
+        return
+    num_far, num_tasks = state.scalars[S.NUM_HEAP], state.numbers[S.N_TASKS]
+    far = state.wheel.heap[: 2 * num_far + 2].reshape(-1, 2)
+    far[num_far] = state.outside.time_ps[0], 2 * num_tasks
+    far[:] = far[np.lexsort((far[:, 1], far[:, 0]))]  # what is in order is a heap
+    state.scalars[S.NUM_HEAP] = num_far + 1
+
+
+def goes_on(state: State, system: GpuSystem) -> State:
+    """A copy that goes on with what comes from outside ``system``; what the loop only reads is shared.
+
+    system: that of ``state``, but for what and when its replayed peers send.
+    """
+    scalars = state.scalars.copy()
+    scalars[S.STOP_PS] = MAX_PS
+    copy = State(
+        tasks=_own(state.tasks),
+        code=state.code,
+        ways=state.ways,
+        outside=make_outside(system, state.table, state.numbers, state.code.flag_line),
+        entities=_own(state.entities),
+        wheel=_own(state.wheel),
+        machine=_own(state.machine),
+        seen=_own(state.seen),
+        scalars=scalars,
+        numbers=state.numbers,
+        table=state.table,
+    )
+    begin_outside(copy)
+    return copy
+
+
+def _own(arrays: Parts) -> Parts:
+    """The arrays of a NamedTuple, copied; ``half`` of the copy is the memory of its ``word``."""
+    own = {name: _in_lines((array.nbytes + 7) // 8).view(array.dtype)[: len(array)] for name, array in _named(arrays)}
+    for name, array in _named(arrays):
+        own[name][:] = array
+    if "half" in own:
+        own["half"] = own["word"].view(np.int32)
+    return arrays._replace(**own)
+
+
+def _named(arrays: Parts) -> Iterable[tuple[str, npt.NDArray[np.generic]]]:
+    return arrays._asdict().items()
 
 
 def _new_machine(system: GpuSystem, numbers: Int64, lanes: Lanes, pairs: int, flag_line: Int32) -> Machine:
@@ -187,6 +236,7 @@ def more_requests(state: State) -> None:
         head=state.wheel.head,
         open_key=_longer(state.wheel.open_key, total + 1),
         open_id=_longer(state.wheel.open_id, total + 1),
+        next=_longer(state.wheel.next, total),
         heap=_longer(state.wheel.heap, len(state.wheel.heap) + 2 * before),
     )
 

@@ -72,7 +72,7 @@ def target_system(
         outside=outside,
     )
     check_tasks(replace(system, program=_as_rank(own, target, program)))
-    _check_replayable(system, target)
+    check_replayable(system, target)
     return system
 
 
@@ -159,7 +159,8 @@ def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target
     return own, kernel[task_kernel[tasks]]
 
 
-def _check_replayable(system: GpuSystem, target: int) -> None:
+def check_replayable(system: GpuSystem, target: int) -> None:
+    """Raise InputError where the program, or what comes from outside, is not replayed at ``target``."""
     program, outside = system.program, system.outside
     dma = np.flatnonzero(program.op_kind == DMA)
     if len(dma):
@@ -186,7 +187,8 @@ def _check_replayable(system: GpuSystem, target: int) -> None:
 def _check_semaphores(system: GpuSystem, semaphore: Int32) -> None:
     count = system.program.semaphores.shape[1]
     if semaphore.max(initial=-1) >= count:
-        raise InputError(f"semaphore {semaphore.max()} is not one of {count}", field="outside")
+        problem = f"semaphore {semaphore.max()} of the record is not one of {count}: it is of another program"
+        raise InputError(problem, field="outside")
 
 
 def _check_writes(system: GpuSystem, writes: PeerWrites, target: int) -> None:

@@ -48,6 +48,7 @@ class Arrivals:
     Answers to requests of the target to others: answer_place int32[m]; answer_number int32[m], the how manieth request
     to another GPU of that place it answers, from 0, as issued; answer_ps int64[m], when it came out of the port;
     answer_refused int8[m], 1: a flagged load that came too early.
+    origin: fingerprints of what was run (``trine.eidolon.origin``), "" where nobody has said.
     """
 
     target: int
@@ -64,3 +65,4 @@ class Arrivals:
     answer_number: Int32
     answer_ps: Int64
     answer_refused: Int8
+    origin: str = ""

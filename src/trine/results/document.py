@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,9 @@ def to_json(result: Result, path: str | Path | None = None) -> Row:
     """Return the result as plain data, and write it to ``path`` if given."""
     content = document(result)
     if path is not None:
-        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        from trine.spec import write_json
+
+        write_json(path, content)
     return content
 
 

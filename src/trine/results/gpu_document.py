@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
 
 #: Kinds and labels of operations that are listed; those that take most time come first.
 MAX_OPERATIONS = 200
-
-
-def write_json(result: GpuResult, path: Path) -> None:
-    """Write the result to ``path``."""
-    path.write_text(json.dumps(document(result), indent=2) + "\n", encoding="utf-8")
 
 
 def document(result: GpuResult) -> Row:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.errors import InputError
 from trine.model.gpumodel import MESH, GpuModel
 from trine.results.gpu_resources import port_busy
-from trine.results.plot import pyplot, save
+from trine.results.picture import check_ending, pyplot, save
 from trine.units import format_time
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-ENDINGS = (".png", ".svg", ".pdf")
 #: Light to dark, apart for colour-blind readers and in grey.
 _COLOURS = "magma_r"
 _HALF = 0.27  # of the side of a router, where the distance between two is 1
@@ -53,8 +51,7 @@ def plot_noc(result: GpuResult, path: str | Path, *, rank: int | None = None) ->
     InputError: no such rank or a replayed one, or a file that is not PNG, SVG or PDF. MissingExtraError: no matplotlib.
     """
     gpu = 0 if rank is None else result.gpu_of(rank)
-    if not str(path).lower().endswith(ENDINGS):
-        raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
+    check_ending(path)
     plt = pyplot()
     busy = result.records.resource_busy_ps[gpu] / max(1, result.time_ps)
     draw = _mesh if result.model.noc.kind == MESH else _crossbar

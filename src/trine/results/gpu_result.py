@@ -197,8 +197,10 @@ class GpuResult:
         return gpu_document.document(self)
 
     def to_json(self, path: str | Path) -> None:
-        """Write :meth:`document` to ``path``."""
-        gpu_document.write_json(self, Path(path))
+        """Write :meth:`document` to ``path``. Raises InputError where it cannot be written."""
+        from trine.spec import write_json
+
+        write_json(path, self.document())
 
     def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
         """Write a timeline for https://ui.perfetto.dev; return what was left out of it, in words.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trine.results import gpu_metrics
 from trine.results.gpu_resources import KIND_NAMES, Traffic, fabric_traffic, noc_traffic
+from trine.results.lines import wrapped
 from trine.results.result import EVIDENCE_KINDS
 from trine.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from trine.results.gpu_result import GpuResult
 
-_WIDTH = 100
 _LINKS, _OPERATIONS = 4, 6
 
 
@@ -22,7 +21,7 @@ def summary(result: GpuResult) -> str:
     """Return a text of at most about 45 lines of 100 columns."""
     blocks = (
         _head(result),
-        _wrapped("bottleneck", result.bottleneck.sentence),
+        wrapped("bottleneck", result.bottleneck.sentence),
         _wavefronts(result),
         _requests(result),
         _resources(result),
@@ -169,9 +168,9 @@ def _operations(result: GpuResult) -> list[str]:
 
 def _notes(result: GpuResult) -> list[str]:
     lines = _evidence(result)
-    lines += _wrapped("not modelled", "; ".join(result.not_modelled), 2)
+    lines += wrapped("not modelled", "; ".join(result.not_modelled), 2)
     for note in (*result.program.notes, *result.notes):
-        lines += _wrapped("note", note)
+        lines += wrapped("note", note)
     return [*lines, *_folding(result), _simulated(result)]
 
 
@@ -183,8 +182,8 @@ def _evidence(result: GpuResult) -> list[str]:
     assumed = [item.what.rpartition(" ")[2] for item in of_model if item.kind == "assumed"]
     numbers = f"numbers of GPU {result.model.name} {', '.join(counts)}; " if counts else ""
     return [
-        *_wrapped("evidence", f"{numbers}{of_cluster.what} {of_cluster.kind}", 2),
-        *_wrapped("assumed", ", ".join(assumed), 2),
+        *wrapped("evidence", f"{numbers}{of_cluster.what} {of_cluster.kind}", 2),
+        *wrapped("assumed", ", ".join(assumed), 2),
     ]
 
 
@@ -193,7 +192,7 @@ def _folding(result: GpuResult) -> list[str]:
     if fold is None or result.program.num_ranks == 1 or result.replayed:
         return []
     if fold.why_unfolded is not None:
-        return _wrapped("not folded", fold.why_unfolded)
+        return wrapped("not folded", fold.why_unfolded)
     return [f"folded: {result.program.num_ranks} ranks behave in {_count(fold.classes, 'way')}"]
 
 
@@ -216,16 +215,6 @@ def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
         for row in cells
     ]
-
-
-def _wrapped(label: str, text: str, most: int = 4) -> list[str]:
-    """Return "label  text" in lines of _WIDTH columns, continued with an indent, cut after ``most`` lines."""
-    if not text:
-        return []
-    lines = textwrap.wrap(f"{label}: {text}", _WIDTH, subsequent_indent="    ")
-    if len(lines) > most:
-        lines = [*lines[: most - 1], f"{lines[most - 1][: _WIDTH - 4]} ..."]
-    return lines
 
 
 def _percent(part: int, whole: int) -> str:

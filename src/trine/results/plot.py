@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trine.errors import InputError, MissingExtraError
+from trine.errors import InputError
 from trine.model.taskgraph import COMPUTE
 from trine.results.activity import (
     PHASE_NAMES,
@@ -21,6 +21,7 @@ from trine.results.activity import (
     transfer_activity,
 )
 from trine.results.intervals import Intervals, merge
+from trine.results.picture import pyplot, save
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -135,18 +136,6 @@ def _scale(ps: int) -> tuple[int, str]:
     return next((scale for scale in _SCALES if ps >= scale[0]), _SCALES[-1])
 
 
-def pyplot() -> Any:
-    """Return matplotlib.pyplot without a display. Raises MissingExtraError where it is not installed."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot as plt
-    except ImportError:
-        raise MissingExtraError("drawing", "plot", "matplotlib") from None
-    return plt
-
-
 def _legend(figure: Any, plt: Any, names: Sequence[str]) -> None:
     handles = [plt.Rectangle((0, 0), 1, 1, color=_COLOURS[name]) for name in names]
     columns = max(2, int(figure.get_figwidth() / 2))
@@ -157,13 +146,3 @@ def _tidy(axes: Any, grid: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     axes.grid(axis=grid, color="#EEEEEE")
-
-
-def save(figure: Any, plt: Any, path: str | Path) -> None:
-    """Write the picture without the date, so that the same result gives the same bytes."""
-    try:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
-    except ValueError as problem:
-        raise InputError(f"cannot be drawn: {problem}", file=path) from None
-    finally:
-        plt.close(figure)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from trine.results.lines import wrapped
 from trine.results.metrics import Share
 from trine.results.waits import RANK_REASONS
 from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
@@ -13,7 +13,6 @@ from trine.units import format_bandwidth, format_bytes, format_energy, format_po
 if TYPE_CHECKING:
     from trine.results.result import Result
 
-_WIDTH = 100
 _NAME = 44
 _HIDDEN_FACTS = ("source", "cluster_fingerprint", "is_training", "num_steps", "num_ranks")
 
@@ -42,8 +41,8 @@ def _head(result: Result) -> list[str]:
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
     for sentence in result.warnings:
-        lines += _wrapped("warning", sentence)
-    return [*lines, *_wrapped("plan", facts)]
+        lines += wrapped("warning", sentence)
+    return [*lines, *wrapped("plan", facts)]
 
 
 def _times(result: Result) -> list[str]:
@@ -66,8 +65,8 @@ def _times(result: Result) -> list[str]:
     return [
         f"time of rank {result.slowest_rank}, {_place(result)}",
         *_table(rows),
-        *_wrapped("waited for", waited),
-        *_wrapped("critical path", ", ".join(f"{name} {_percent(ps, step).strip()}" for ps, name in path)),
+        *wrapped("waited for", waited),
+        *wrapped("critical path", ", ".join(f"{name} {_percent(ps, step).strip()}" for ps, name in path)),
     ]
 
 
@@ -135,7 +134,7 @@ def _memory(result: Result) -> list[str]:
     said = verdict.upper() if of else verdict
     head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {result.shown_ranks[rank]}): {said}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
-    return [head, *_wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
+    return [head, *wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
 
 
 def _energy(result: Result) -> list[str]:
@@ -153,9 +152,9 @@ def _notes(result: Result) -> list[str]:
     for item in result.evidence:
         share = "" if item.share is None else f" ({100 * item.share:.1f} % of the time)"
         detail = f": {item.detail}" if item.detail else ""
-        lines += _wrapped(item.kind, f"{item.what}{share}{detail}", 2)
+        lines += wrapped(item.kind, f"{item.what}{share}{detail}", 2)
     for sentence in result.not_modelled:
-        lines += _wrapped("not modelled", sentence)
+        lines += wrapped("not modelled", sentence)
     run = result.simulator
     ranks = f"{run.ranks_simulated} of {result.num_ranks} ranks"
     return [
@@ -177,7 +176,7 @@ def _folding(result: Result) -> list[str]:
         lines.append(f"folded{since}: {ways}, {stage.num_tasks:,} tasks, {stage.num_events:,} events")
     if len(scope.stages) > 4:
         lines.append(f"folded: {len(scope.stages) - 4} more stages of the run with finer classes")
-    return lines + [line for note in scope.notes for line in _wrapped("folding", note)]
+    return lines + [line for note in scope.notes for line in wrapped("folding", note)]
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
@@ -189,16 +188,6 @@ def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
         "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
         for row in cells
     ]
-
-
-def _wrapped(label: str, text: str, most: int = 4) -> list[str]:
-    """Return "label: text" in lines of _WIDTH columns, continued with an indent, cut after ``most`` lines."""
-    if not text:
-        return []
-    lines = textwrap.wrap(f"{label}: {text}", _WIDTH, subsequent_indent="    ")
-    if len(lines) > most:
-        lines = [*lines[: most - 1], f"{lines[most - 1][: _WIDTH - 4]} ..."]
-    return lines
 
 
 def _percent(part: int, whole: int) -> str:

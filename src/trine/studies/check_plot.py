@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from trine.collectives.plot import pyplot, size_axis
+from trine.collectives.plot import size_axis
 from trine.collectives.sizes import format_size
 from trine.errors import InputError
+from trine.results.picture import log_scale, pyplot, save
 from trine.studies.check import FAST, INSIDE, SLOW, Check
 from trine.studies.check_text import summary
 
@@ -49,16 +50,11 @@ def plot_check(check: Check, path: str) -> None:
     for axis, name in ((times, "time (µs)"), (rates, "bus bandwidth (GB/s)")):
         if check.suspicious_from is not None and check.suspicious_to is not None:
             axis.axvspan(check.suspicious_from, check.suspicious_to, color="#D55E00", alpha=0.07, lw=0)
-        axis.set_yscale("log")
         axis.set_ylabel(name)
         size_axis(axis, sizes)
+        log_scale(axis)
         axis.grid(alpha=0.3)
     times.legend(frameon=False, fontsize=8)
     state = "healthy" if check.healthy else f"suspicious from {format_size(check.suspicious_from or 0)}"
     figure.suptitle(f"{summary(check)}: {state}", fontsize=10)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write: {error}", file=path) from None
-    finally:
-        plt.close(figure)
+    save(figure, plt, path)

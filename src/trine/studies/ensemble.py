@@ -32,10 +32,12 @@ class EnsembleResult:
     """Times of repeated runs: ``times_ps[i]`` is that of ``seeds[i]``, whole picoseconds.
 
     Percentiles interpolate between the sorted times (numpy's default); ``std_ps`` is that of the sample (n - 1).
+    finished: False: Ctrl-C came before the last.
     """
 
     seeds: tuple[int, ...]
     times_ps: tuple[int, ...]
+    finished: bool = True
 
     def percentile_ps(self, percent: float) -> float:
         """The time below which so many percent of the runs lie."""
@@ -77,6 +79,7 @@ class EnsembleResult:
         names = ("min", "p5", "median", "p95", "max", "mean", "std")
         return {
             "repeats": len(self.seeds),
+            "finished": self.finished,
             **{f"{name}_s": getattr(self, f"{name}_ps") / 1e12 for name in names},
             "runs": [{"seed": seed, "time_ps": time} for seed, time in zip(self.seeds, self.times_ps, strict=True)],
         }
@@ -89,7 +92,8 @@ class EnsembleResult:
             f"{name} {format_time(round(value))}" for name, value in parts
         )
         tail = f"mean {format_time(round(self.mean_ps))}, standard deviation {format_time(round(self.std_ps))}"
-        return "\n".join([head, tail, *self._histogram()])
+        partial = [] if self.finished else ["PARTIAL: stopped; these are the runs until then"]
+        return "\n".join([*partial, head, tail, *self._histogram()])
 
     def _histogram(self) -> list[str]:
         if self.min_ps == self.max_ps:
@@ -109,12 +113,20 @@ def ensemble(run: Callable[[int], int], repeats: int, first_seed: int = 0) -> En
 
     Raises
     ------
-    InputError: no repeats, or more than MAX_REPEATS. What ``run`` raises passes through.
+    InputError: no repeats, or more than MAX_REPEATS. What ``run`` raises passes through; but Ctrl-C, when two or more
+        runs have ended, leaves an answer about those.
     """
     if not 1 <= repeats <= MAX_REPEATS:
         raise InputError(f"repeats are 1 to {MAX_REPEATS}, got {repeats}", field="repeat")
     seeds = tuple(range(first_seed, first_seed + repeats))
-    return EnsembleResult(seeds=seeds, times_ps=tuple(int(run(seed)) for seed in seeds))
+    times: list[int] = []
+    try:
+        for seed in seeds:
+            times.append(int(run(seed)))
+    except KeyboardInterrupt:
+        if len(times) < 2:
+            raise
+    return EnsembleResult(seeds=seeds[: len(times)], times_ps=tuple(times), finished=len(times) == repeats)
 
 
 @dataclass(frozen=True, kw_only=True)

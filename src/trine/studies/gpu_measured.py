@@ -183,11 +183,13 @@ def chosen(series: Sequence[str] | None = None, largest_bytes: int | None = None
 def compare(points: Iterable[FinePoint], programs: Sequence[str] | None = None) -> tuple[FineCompared, ...]:
     """Each point with its prediction; ``programs``: names in PROGRAMS, of which the fastest counts, instead of what
     stands for the series."""
-    return tuple(_compared(point, programs or point.stand.programs) for point in points)
+    return tuple(compare_point(point, programs) for point in points)
 
 
-def _compared(point: FinePoint, programs: Sequence[str]) -> FineCompared:
-    times = {name: predicted_ps(name, point.stand.cluster, point.gpus, point.size_bytes) for name in programs}
+def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> FineCompared:
+    """One of :func:`compare`."""
+    names = programs or point.stand.programs
+    times = {name: predicted_ps(name, point.stand.cluster, point.gpus, point.size_bytes) for name in names}
     best = min(times, key=lambda name: times[name][-1])
     return FineCompared(point=point, program=best, time_ps=times[best][-1], first_ps=times[best][0])
 

@@ -39,7 +39,7 @@ def round_times_ps(
         kernel_tasks(whole), predecessor_ptr=ptr, predecessor_idx=idx, need=np.diff(ptr).astype(np.int32)
     )  # fmt: skip
     carried = np.arange(whole.num_kernels, dtype=np.int32)
-    run = run_gpus(whole, cluster, group, model, graph=graph, task_kernel=carried, fold="off")
+    run = run_gpus(whole, cluster, group, model, graph=graph, task_kernel=carried, fold="off").whole()
     ends = run.records.end_ps.reshape(rounds, ranks).max(axis=1)
     return tuple(int(each) for each in np.diff(ends, prepend=0))
 

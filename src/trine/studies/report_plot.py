@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trine.collectives.plot import pyplot, size_axis
+from trine.collectives.plot import size_axis
+from trine.results.picture import pyplot, save
 from trine.studies.measured import COUNTED, Series
 from trine.studies.validate import MIB, Compared, Validation
 
@@ -41,7 +42,7 @@ def plot_errors(validation: Validation, path: Path) -> None:
     axis.set_ylabel("predicted / measured time")
     axis.set_title("Green: the targets for the median error (25 % below 1 MiB, 12 % from there)", fontsize=10)
     axis.legend(frameon=False, fontsize=9)
-    _save(plt, figure, path)
+    save(figure, plt, path)
 
 
 def plot_curves(validation: Validation, path: Path) -> None:
@@ -56,7 +57,7 @@ def plot_curves(validation: Validation, path: Path) -> None:
         _curve(axis, points)
         axis.set_title(series.name, fontsize=9)
     axes.flat[0].legend(frameon=False, fontsize=8)
-    _save(plt, figure, path)
+    save(figure, plt, path)
 
 
 def _curve(axis: Any, points: list[Compared]) -> None:
@@ -78,11 +79,6 @@ def _curve(axis: Any, points: list[Compared]) -> None:
     axis.set_ylabel("busbw (GB/s)", fontsize=8)
     axis.tick_params(labelsize=7)
     axis.grid(alpha=0.3)
-
-
-def _save(plt: Any, figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def series_named(validation: Validation, machine: str, op: str, gpus: int) -> tuple[Series, list[Compared]] | None:

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trine.errors import InputError, SpecError, nearest
+from trine.errors import SpecError, nearest
+from trine.spec import write_text
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
@@ -56,11 +57,7 @@ def write_cluster(cluster: Cluster, path: str | os.PathLike[str], format: str, *
     SpecError: as :func:`export_text`.
     InputError: the file cannot be written.
     """
-    text = export_text(cluster, format, as_json=Path(path).suffix == ".json", lossy=lossy)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from None
+    write_text(path, export_text(cluster, format, as_json=Path(path).suffix == ".json", lossy=lossy))
 
 
 def __getattr__(name: str) -> object:

@@ -13,8 +13,8 @@ from trine.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
 
-#: Of all ranks together: 700 MB of arrays, and 1 GB.
-MAX_OPERANDS, MAX_FLAGS = 1 << 25, 1 << 28
+#: Of all ranks together: below 1 GB at the peak (measured: 130 bytes an operand), and 1 GB.
+MAX_OPERANDS, MAX_FLAGS = 1 << 23, 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ WAITS = (JOINT, SINGLE)
 WORKGROUPS, WAVEFRONTS = 32, 8
 
 MAX_SIZE_BYTES = 1 << 40
-MAX_OPERANDS = 100_000_000
+MAX_OPERANDS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,7 +45,10 @@ class LevelPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRow:
-    """One size. The parts of each level sum to its time; none where the load-store run was stopped (not finished)."""
+    """One size. The parts of each level sum to its time; none where Ctrl-C came before they were known.
+
+    finished: False where the load-store run itself was stopped: its time is when.
+    """
 
     operator: CollectiveTime
     loadstore: CollectiveTime
@@ -135,15 +138,15 @@ def compare_fidelity(
     stopped = False
     for size, known in zip(sizes, answer.rows, strict=True):
         least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
-        parts = _operator_parts(known, least, answer.network is not None, usual, ask)
         try:
+            parts = _operator_parts(known, least, answer.network is not None, usual, ask)
             rows.append(_row(asked, size, known, parts))
         except KeyboardInterrupt:
             if not rows:
                 raise
             stopped = True
             break
-        stopped = not rows[-1].finished
+        stopped = not rows[-1].parts
         if stopped:
             break
     return FidelityAnswer(
@@ -162,7 +165,7 @@ def _row(asked: LoadStoreRuns, size: int, known: CollectiveTime, operator: dict[
     row = asked.row(size)
     found = split(asked, row) if row.finished else None
     if found is None or not found.finished:
-        return ComparedRow(operator=known, loadstore=row.time, parts=(), finished=False)
+        return ComparedRow(operator=known, loadstore=row.time, parts=(), finished=row.finished)
     inside = {name: (ps, why) for name, ps, why in found.parts}
     parts = tuple(_part(name, operator.get(name), inside.get(name)) for name in PARTS)
     return ComparedRow(operator=known, loadstore=row.time, parts=parts, finished=True)

@@ -57,11 +57,12 @@ def _what(time: CollectiveTime) -> str:
 
 
 def _parts(row: ComparedRow) -> list[str]:
+    size = format_size(row.size_bytes)
     if not row.finished:
-        return [
-            f"{format_size(row.size_bytes)}: the load-store run was stopped at {format_time(row.loadstore.time_ps)}"
-        ]
-    lines = [f"{format_size(row.size_bytes):32} {'operator':>11} {'load-store':>11} {'difference':>11}"]
+        return [f"{size}: PARTIAL: the load-store run was stopped at {format_time(row.loadstore.time_ps)}"]
+    if not row.parts:
+        return [f"{size}: PARTIAL: stopped before the parts of the times were known"]
+    lines = [f"{size:32} {'operator':>11} {'load-store':>11} {'difference':>11}"]
     for part in row.parts:
         if part.operator_ps or part.loadstore_ps:
             lines.append(_part(part))

@@ -19,7 +19,10 @@ from trine.errors import InputError
 from trine.gpu.fabric import Fabric
 
 #: What decides durations besides the input: a file that changes makes new keys.
-_SOURCES = ("gpu", "collectives/kernels", "collectives/loadstore", "cluster", "presets/links.yaml")
+_SOURCES = (
+    "gpu", "engine", "model", "units.py", "collectives/kernels", "collectives/loadstore", "cluster",
+    "presets/links.yaml",
+)  # fmt: skip
 
 
 class GroupDurations:

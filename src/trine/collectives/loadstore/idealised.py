@@ -33,7 +33,7 @@ class Split:
 
 
 def split(asked: LoadStoreRuns, row: LoadStoreRow) -> Split:
-    """The parts of a row of :meth:`LoadStoreRuns.row` that has its result; five runs more."""
+    """The parts of a row of :meth:`LoadStoreRuns.row` that has its result; four runs more."""
     name, size = row.time.algorithm, row.time.size_bytes
     program = asked.programs.program(name, size)
     model = asked.model

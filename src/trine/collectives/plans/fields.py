@@ -11,6 +11,7 @@ MAX_RANKS = 4096
 MAX_CHUNKS = 2**20
 MAX_OPERATIONS = 2_000_000
 MAX_BYTES = 2**64 - 1
+MAX_TEXT = 1000
 
 
 class Fields:
@@ -69,8 +70,10 @@ class Fields:
 
     def text(self, name: str, known: Collection[str] | None = None, default: str | None = None) -> str:
         value = self.get(name) if default is None else self.get(name, default)
-        if not isinstance(value, str) or len(value) > 1000:
+        if not isinstance(value, str):
             raise self.fail(f"must be text, got {show(value)}", name)
+        if len(value) > MAX_TEXT:
+            raise self.fail(f"must be at most {MAX_TEXT} characters, got {len(value)}", name)
         if known is not None and value not in known:
             raise self.fail(f"unknown {show(value)}{nearest(value[:80], known)}", name)
         return value
@@ -81,6 +84,8 @@ class Fields:
     def mappings(self, name: str, default: list[object] | None = None) -> list[Fields]:
         where = f"{self.where}.{name}".lstrip(".")
         items = self._list(name, default)
+        if len(items) > MAX_OPERATIONS:
+            raise self.fail(f"must have at most {MAX_OPERATIONS} entries, got {len(items)}", name)
         return [Fields(item, self.file, f"{where}[{i}]") for i, item in enumerate(items)]
 
     def _list(self, name: str, default: list[object] | None = None) -> list[object]:

@@ -11,7 +11,7 @@ from trine.collectives.plans.read_v2 import read_v2
 from trine.collectives.plans.read_xml import read_xml
 from trine.errors import SpecError
 from trine.model.kernelplan import KernelPlan
-from trine.spec import parse_json, read_text
+from trine.spec import parse_json, read_text, show
 
 
 def load_plan(path: str | os.PathLike[str]) -> KernelPlan:
@@ -36,7 +36,11 @@ def load_plan(path: str | os.PathLike[str]) -> KernelPlan:
 def _read_json(text: str, file: str) -> KernelPlan:
     data = parse_json(text, file)
     gpus = data.get("gpus") if isinstance(data, Mapping) else None
-    first = gpus[0] if isinstance(gpus, list) and gpus else None
+    if not isinstance(gpus, list) or not gpus:
+        raise SpecError(
+            f"is not a plan: must be a list of what each GPU does, got {show(gpus)}", file=file, field="gpus"
+        )
+    first = gpus[0]
     if isinstance(first, Mapping) and "inputChunks" in first:
         return read_v1(data, file)
     if isinstance(first, Mapping) and "input_chunks" in first:

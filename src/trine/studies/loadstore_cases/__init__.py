@@ -7,6 +7,7 @@ from importlib import import_module
 
 from trine.errors import InputError, nearest
 from trine.studies.loadstore_cases.case import CaseStudy
+from trine.studies.loadstore_cases.runs import OnRun, telling
 
 __all__ = ["CASES", "CaseStudy", "run_case"]
 
@@ -22,8 +23,8 @@ CASES: dict[str, tuple[str, str]] = {
 }
 
 
-def run_case(name: str) -> CaseStudy:
-    """Run one study, with the sizes of its example.
+def run_case(name: str, on_run: OnRun | None = None) -> CaseStudy:
+    """Run one study, with the sizes of its example. on_run: called with a sentence after each of its runs.
 
     Raises
     ------
@@ -33,4 +34,5 @@ def run_case(name: str) -> CaseStudy:
         raise InputError(f"no study {name!r:.80}{nearest(name[:80], CASES)}", field="study")
     module, function = CASES[name][0].split(":")
     run: Callable[[], CaseStudy] = getattr(import_module(f"{__name__}.{module}"), function)
-    return run()
+    with telling(on_run):
+        return run()

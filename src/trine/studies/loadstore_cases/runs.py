@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 
 from trine.cluster import load_cluster
 from trine.cluster.cluster import Cluster
 from trine.collectives.kernels.build import build_kernel
+from trine.collectives.sizes import format_size
 from trine.gpu.presets import load_gpu_model
 from trine.gpu.run import GpuRun, run_gpus
 from trine.model.gpumodel import GpuModel
+from trine.units import format_time
 
 PRESET = "astra3-generic"
 #: 1024 threads in wavefronts whose requests of one line are 32 lanes of 4 bytes; the paper does not say.
@@ -22,6 +27,10 @@ SHAPE = (
     "in flight, a compute unit with up to 512 (assumed)."
 )
 KIB, MIB = 1 << 10, 1 << 20
+
+#: Called with a sentence after each run.
+OnRun = Callable[[str], None]
+_ON_RUN: ContextVar[OnRun | None] = ContextVar("on_run", default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +53,23 @@ class Measured:
     @property
     def time_us(self) -> float:
         return self.time_ps / 1e6
+
+
+@contextmanager
+def telling(on_run: OnRun | None) -> Iterator[None]:
+    """Within it, runs are told to ``on_run`` as they end: a study takes a minute, and may be stopped."""
+    token = _ON_RUN.set(on_run)
+    try:
+        yield
+    finally:
+        _ON_RUN.reset(token)
+
+
+def tell(sentence: str) -> None:
+    """Say what has been run."""
+    on_run = _ON_RUN.get()
+    if on_run is not None:
+        on_run(sentence)
 
 
 @cache
@@ -75,8 +101,13 @@ def measure(
         op, ranks, size_bytes, algorithm=algorithm, workgroups=workgroups, wavefronts=WAVEFRONTS, protocol=protocol
     )
     began = time.perf_counter()
-    run = run_gpus(program, where, where.gpus[:ranks], model or gpu_model(), fold=fold)
+    gpu = model or gpu_model()
+    run = run_gpus(program, where, where.gpus[:ranks], gpu, fold=fold).whole()
     wall_s = time.perf_counter() - began
+    tell(
+        f"{program.name} ({protocol}) of {format_size(size_bytes)} on {ranks} GPUs; unroll {gpu.unroll}, "
+        f"{gpu.max_outstanding} requests a CU, ports {gpu.ports.arbitration}: {format_time(run.end_ps)}"
+    )
     loads = int(run.gpu.loads[0])
     return Measured(
         size_bytes=size_bytes,

@@ -12,7 +12,8 @@ from trine.collectives.packets import HEADER_BYTES, PACKET_BYTES, PacketRun, pac
 from trine.collectives.registry import make_schedule
 from trine.model.schedule import Schedule
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel, Value
-from trine.studies.loadstore_cases.runs import MIB
+from trine.studies.loadstore_cases.runs import MIB, tell
+from trine.units import format_time
 
 GPUS = 8
 #: What the paper prints: us, Gbit/s, and times of flows in ns.
@@ -96,9 +97,11 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
 
 def _run(schedule: Schedule, assumed: Assumed) -> PacketRun:
     cluster = build_topology(f"clos:{assumed.per_leaf}", "100 Gb/s", f"{assumed.latency_ns} ns", GPUS)
-    return packet_collective(
+    run = packet_collective(
         schedule, cluster, cluster.gpus, packet_bytes=assumed.packet_bytes, header_bytes=assumed.header_bytes
     )
+    tell(f"{assumed}: {format_time(run.end_ps)}")
+    return run
 
 
 def numbers(run: PacketRun) -> dict[str, float]:
@@ -123,18 +126,24 @@ def _panels(schedule: Schedule, run: PacketRun) -> tuple[Panel, ...]:
     flow = tuple(float(t) for t in np.sort(run.flow_ps) / 1e3)
     place = tuple(float(i + 1) for i in range(len(flow)))
     marks = [
-        Curve(label=f"paper: {name}", x=(place[0], place[-1]), y=(PAPER[name],) * 2, style="--", colour=colour)
+        Curve(
+            label=f"paper: {name.removesuffix(' ns')}",
+            x=(place[0], place[-1]),
+            y=(PAPER[name],) * 2,
+            style="--",
+            colour=colour,
+        )
         for colour, name in ((1, "flow, least ns"), (2, "flow, mean ns"), (3, "flow, most ns"), (4, "flow alone ns"))
     ]
     return (
         Panel(
-            title="All-reduce: end of each step", x_label="step", y_label="us", log="",
+            title="All-reduce: end of each step", x_label="step", y_label="time (us)", log="",
             curves=(
                 Curve(label="here", x=number, y=ends), Curve(label="paper", x=number, y=paper, style="--", colour=1)
             ),
         ),
         Panel(
-            title="Completion of flows, ascending", x_label="flow", y_label="ns", log="",
+            title="Completion of flows, ascending", x_label="flow", y_label="time of a flow (ns)", log="",
             curves=(Curve(label="here", x=place, y=flow, style="."), *marks),
         ),
     )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+
+
+class ProgressLine:
+    """Progress on stderr after two silent seconds, with an estimate of the time left.
+
+    The estimate goes by the speed of the last seconds: the first moments of a run are no measure of the rest, nor is
+    the time before it, in which kernels are compiled. things: what is counted; None: work of no unit.
+    """
+
+    SILENT_S = 2.0
+    #: How far back the speed is measured, and how long at least.
+    WINDOW_S, LEAST_S = 10.0, 2.0
+
+    def __init__(self, things: str | None = "tasks") -> None:
+        self._things = things
+        self._began = time.monotonic()
+        self._stages: list[str] = []
+        self._shown = 0
+        self._next_s = self.SILENT_S
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def __call__(self, done: int, total: int, now_ps: int) -> None:
+        """Callback of :func:`trine.engine.run`."""
+        now = time.monotonic()
+        self._see(now, done)
+        elapsed = now - self._began
+        if elapsed < self._next_s or not done:
+            return
+        self._say_stages()
+        is_terminal = sys.stderr.isatty()
+        self._next_s = elapsed + (0.2 if is_terminal else 5.0)
+        self._print(self._sentence(done, total, now_ps), is_terminal)
+
+    def _see(self, now: float, done: int) -> None:
+        """Remember how much was done when; forget what lies before the window, or belongs to another run."""
+        seen = self._seen
+        if seen and done < seen[-1][1]:
+            seen.clear()
+        seen.append((now, done))
+        while len(seen) > 2 and seen[1][0] <= now - self.WINDOW_S:
+            seen.popleft()
+
+    def _sentence(self, done: int, total: int, now_ps: int) -> str:
+        from trine.units import format_time
+
+        of_what = "the work" if self._things is None else f"{total:,} {self._things}"
+        left = self._left_s(total)
+        estimate = "" if left is None else f"; about {left:.0f} s left"
+        return f"simulated {100 * done / total:.1f} % of {of_what}, up to {format_time(now_ps)}{estimate}"
+
+    def _left_s(self, total: int) -> float | None:
+        """By the speed since the window began; None: that is not long enough ago."""
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        if last_s - first_s < self.LEAST_S or last == first:
+            return None
+        return (last_s - first_s) * (total - last) / (last - first)
+
+    def _print(self, line: str, is_terminal: bool) -> None:
+        if not is_terminal:
+            print(line, file=sys.stderr, flush=True)
+            return
+        print(f"\r{line:{self._shown}}", end="", file=sys.stderr, flush=True)  # as long as what it replaces
+        self._shown = len(line)
+
+    def stage(self, sentence: str) -> None:
+        """What is simulated from now on, for a run in several stages, each with an estimate of its own."""
+        self._seen.clear()
+        self.told(sentence)
+
+    def told(self, sentence: str) -> None:
+        """Something that has been done, of many: told when that takes long, or is stopped."""
+        self._stages.append(sentence)
+        if time.monotonic() - self._began >= self.SILENT_S:
+            self._say_stages()
+
+    def _say_stages(self) -> None:
+        for sentence in self._stages:
+            self._end_line()
+            print(sentence, file=sys.stderr, flush=True)
+        self._stages.clear()
+
+    def compiling(self) -> None:
+        """Say why the first run takes long."""
+        self._end_line()
+        print("compiling kernels (first run on this machine only, about 10 to 60 s) ...", file=sys.stderr, flush=True)
+
+    def _end_line(self) -> None:
+        if self._shown:
+            print(file=sys.stderr, flush=True)
+        self._shown = 0
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is KeyboardInterrupt:
+            self._say_stages()
+        self._end_line()

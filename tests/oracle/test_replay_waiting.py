@@ -1,0 +1,83 @@
+"""Is a run that goes on from where the target waits the same as one from the start, in plain Python?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu_cases import assert_same
+
+from trine.collectives.kernels.fused import known_fused
+from trine.eidolon.incoming import make_incoming
+from trine.eidolon.options import EidolonOptions
+from trine.eidolon.run import Prepared
+from trine.errors import InputError
+from trine.gpu.outcome import GpuOutcome
+from trine.gpu.replayed import run_target
+
+CASES = [
+    *((kernel, "spin", "ideal", wakeup) for kernel in known_fused() for wakeup in ("3 us", "0 us")),
+    *((kernel, "mwait", "modelled", wakeup) for kernel in known_fused() for wakeup in ("3 us", "1 ps")),
+    ("gemv-allreduce", "sleep", "modelled", "0 us"),
+]
+
+
+def small(kernel, **options):
+    sizes = {"rows": 64, "cols": 64, **({} if kernel.startswith("gemv") else {"inner": 16})}
+    return EidolonOptions(kernel=kernel, **sizes, **options)
+
+
+def from_the_start(prepared, options, engine):
+    work = prepared.work
+    incoming = make_incoming(options, work, prepared.waiting_ps)
+    run = run_target(
+        work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside, engine=engine
+    )
+    return GpuOutcome(run.records, run.gpu, run.finished), incoming.outside
+
+
+def going_on(prepared, outside):
+    run = prepared.waiting().run(outside)
+    return GpuOutcome(run.records, run.gpu, run.finished)
+
+
+@pytest.mark.parametrize(("kernel", "sync", "fabric", "wakeup"), CASES)
+def test_going_on_is_the_same_as_the_twin_from_the_start(kernel, sync, fabric, wakeup):
+    options = small(kernel, sync=sync, fabric=fabric, wakeup=wakeup)
+    prepared = Prepared(options)
+    assert prepared.waiting_ps == Prepared(replace(options, engine="reference")).waiting_ps
+    slow, outside = from_the_start(prepared, options, "reference")
+    assert_same(going_on(prepared, outside), slow)
+
+
+@pytest.mark.parametrize("sync", ["spin", "mwait", "sleep"])
+@pytest.mark.parametrize(("fabric", "peers"), [("ideal", 3), ("modelled", 12)])
+def test_runs_that_go_on_leave_each_other_alone(sync, fabric, peers):
+    """With places and lanes in use when the target waits, and more peers than it has lanes."""
+    base = EidolonOptions(rows=256, cols=256, tile=(16, 256), waits="single", peers=peers, sync=sync, fabric=fabric)
+    prepared = Prepared(base)
+    for wakeup in ("20 us", "1 us", "20 us", "0 us", "7 us"):
+        whole, outside = from_the_start(prepared, replace(base, wakeup=wakeup), "compiled")
+        part = going_on(prepared, outside)
+        assert_same(part, whole)
+        assert part.gpu.num_events == whole.gpu.num_events
+
+
+def test_flags_may_come_one_by_one():
+    base = EidolonOptions(rows=256, cols=64, distribution="exponential(4 us)", seed=3, stragglers={2: "5 us"})
+    prepared = Prepared(base)
+    whole, outside = from_the_start(prepared, base, "reference")
+    assert len(np.unique(outside.time_ps)) > 3
+    assert_same(going_on(prepared, outside), whole)
+
+
+def test_writes_of_other_peers_are_refused():
+    """Ways exist for those that were announced."""
+    prepared = Prepared(small("gemv-allreduce"))
+    _, outside = from_the_start(prepared, prepared.options, "compiled")
+    for wrong in (replace(outside, peer=np.ones_like(outside.peer)), replace(outside, fabric="modelled")):
+        with pytest.raises(InputError, match="other peers, or over another fabric"):
+            prepared.waiting().run(wrong)
+    with pytest.raises(InputError, match="does not count from when the target waits"):
+        Prepared(small("gemm-alltoall", symmetric=True)).waiting()
