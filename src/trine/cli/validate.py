@@ -64,7 +64,7 @@ def loadstore(
     from trine.errors import InputError
     from trine.studies.gpu_measured import as_json, chosen, compare_point, table
 
-    points = chosen(series, parse_size(largest))
+    points = chosen(series, parse_size(largest, "--largest"))
     if not points:
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
     compared, finished = until_stopped(map(compare_point, points))

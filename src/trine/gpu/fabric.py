@@ -112,7 +112,8 @@ class Fabric:
                 if self.cluster.links[link].link_class != SCALE_UP:
                     raise InputError(
                         f"rank {source} reaches rank {target} through {self.cluster.links[link].name!r}, which loads "
-                        "and stores cannot cross; between nodes use dma operations (port channels)"
+                        "and stores cannot cross; between nodes take a plan whose data goes through port channels (dma "
+                        "operations), or --fidelity operator"
                     )
             ways.extend(self.lanes(route))
         return tuple(ways)
