@@ -98,6 +98,8 @@ def test_a_folder_that_is_read_only(tmp_path):
 def test_two_answers_do_not_go_into_one_file(tmp_path):
     with pytest.raises(InputError, match="--json and --perfetto both write it"):
         check_outputs({"json": f"{tmp_path}/a", "perfetto": f"{tmp_path}/./a"})
+    with pytest.raises(InputError, match="--perfetto - names no file: only --json writes to stdout"):
+        check_outputs({"perfetto": "-"})
     with pytest.raises(InputError, match="--csv names no file"):
         check_outputs({"csv": ""})
 

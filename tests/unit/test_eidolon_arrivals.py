@@ -51,6 +51,12 @@ def test_what_is_saved_is_loaded_again(tmp_path):
         ({"amount": np.array([0, 0], np.int64)}, "amount: must be one row of int64, as long as the others"),
         ({"place": np.array([0, 4, 0], np.int64)}, "place: must be one row of int32"),
         ({"answer_refused": np.array([2], np.int8)}, "answer_refused: cannot be 2"),
+        ({"answer_ps": np.array([2**62], np.int64)}, "answer_ps: cannot be 4611686018427387904"),
+        ({"time_ps": np.array([5, 5, 2**62], np.int64)}, r"time_ps: cannot be 4611686018427387904 \(row 2\)"),
+        ({"address": np.array([64, 2**62, 0], np.int64)}, r"address: cannot be 4611686018427387904 \(row 1\)"),
+        ({"amount": np.array([0, 0, 2**31], np.int64)}, "amount: cannot be 2147483648"),
+        ({"semaphore": np.array([-1, -1, -1], np.int32)}, r"semaphore: cannot be -1 \(row 2\)"),
+        ({"origin": "of my own"}, "origin: is not what 'trine eidolon record' writes: 'of my own'"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(tmp_path, changes, message):
@@ -64,7 +70,7 @@ def test_other_files_are_no_records(tmp_path):
     path = tmp_path / "record.npz"
     for content in (b"", b"no zip", b"PK\x05\x06" + bytes(18)):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"is not a record|is missing"):
+        with pytest.raises(InputError, match=r"is not a record|format: must be 'trine-arrivals'"):
             load_arrivals(path)
     with pytest.raises(InputError, match="cannot be read: No such file"):
         load_arrivals(tmp_path / "none.npz")
@@ -84,10 +90,11 @@ def test_unknown_and_other_versions_are_refused(tmp_path):
     path = tmp_path / "record.npz"
     columns = {field.name: getattr(record(), field.name) for field in fields(Arrivals)}
     for changes, message in (
-        ({"tiem_ps": 3, "version": 1, "format": "trine-arrivals"}, "unknown column 'tiem_ps'; did you mean 'time_ps'"),
-        ({"version": 2, "format": "trine-arrivals"}, "version: is 2; this trine reads 1"),
-        ({"version": 1, "format": "x"}, "format: must be 'trine-arrivals'"),
-        ({"version": 1}, "format: is missing"),
+        ({"tiem_ps": 3, "version": 2, "format": "trine-arrivals"}, "unknown column 'tiem_ps'; did you mean 'time_ps'"),
+        ({"version": 1, "format": "trine-arrivals"}, r"version: is 1; this trine reads 2: record the run again"),
+        ({"version": 2, "format": "x"}, "format: must be 'trine-arrivals'"),
+        ({"version": 2}, "format: must be 'trine-arrivals'"),
+        ({"format": "trine-arrivals"}, "version: must be one whole number"),
     ):
         np.savez(path, **(columns | changes))
         with pytest.raises(InputError, match=message):
@@ -101,3 +108,12 @@ def test_a_file_of_too_many_parts_is_not_unpacked(tmp_path):
             parts.writestr(f"{number}.npy", b"")
     with pytest.raises(InputError, match="has too many parts"):
         load_arrivals(path)
+
+
+def test_a_column_that_lacks_is_named(tmp_path):
+    path = tmp_path / "record.npz"
+    columns = {field.name: getattr(record(), field.name) for field in fields(Arrivals)} | {"version": 2}
+    for name in ("origin", "answer_ps"):
+        np.savez(path, format="trine-arrivals", **{key: columns[key] for key in columns if key != name})
+        with pytest.raises(InputError, match=f"{name}: is missing"):
+            load_arrivals(path)

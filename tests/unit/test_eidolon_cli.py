@@ -128,9 +128,26 @@ def test_writes_from_an_operator_level_run(tmp_path):
     call("writes-from", records, "--kernel", SMALL[0], *SMALL[1:], "-o", writes)
     late = answer(*SMALL, "--writes", writes)
     assert late["time_s"] > 4e-6  # the last transfer ends at 4 us
+    early = tmp_path / "early.csv"
+    call("writes-from", records, "--kernel", SMALL[0], *SMALL[1:], "--from", "first", "-o", early)
+    first, there = (min(int(row.rsplit(",", 1)[1]) for row in file.read_text().split()[1:]) for file in (early, writes))
+    assert there - first == 10**6  # the first transfer starts at 1 us
     listed = tmp_path / "listed.json"
     call("writes-from", records, "--buffer", "input", "-o", listed)
     assert len(json.loads(listed.read_text())["writes"]) >= 5
+
+
+def test_a_profile_without_its_mapping_is_seen(tmp_path):
+    profile = tmp_path / "profile.csv"
+    profile.write_text("Kind,Agent_Id,Kernel_Name,Start_Timestamp,End_Timestamp\n")
+    for words in ((), ("--buffer", "input"), ("--kernel", SMALL[0])):
+        said = call("writes-from", profile, *words, "-o", tmp_path / "writes.csv", code=2).stderr
+        assert "this is no table of records" in said
+        assert "of a profile --mapping FILE says" in said
+    records = tmp_path / "records.csv"
+    records.write_text("kind,rank,peer,start_ps,end_ps,size_bytes\n")
+    said = call("writes-from", records, "-o", tmp_path / "writes.csv", code=2).stderr
+    assert f"{records}: where do transfers go?" in said
 
 
 @pytest.mark.parametrize(
@@ -148,8 +165,8 @@ def test_writes_from_an_operator_level_run(tmp_path):
         (["sweep", "--wakeup", "40us:0:5us"], "goes upwards"),
         (["sweep", *SMALL[:1], "--plot", "a.png"], "--plot draws curves"),
         (["record", *SMALL, "-o", "a.csv"], "a record is .npz"),
-        (["writes-from", "a.csv", "-o", "b.csv"], "where do transfers go"),
-        (["writes-from", "a.csv", "b.csv", "-o", "c.csv", "--buffer", "x"], "that needs --mapping"),
+        (["writes-from", "a.csv", "-o", "b.csv"], "a.csv: cannot be read: there is no such file"),
+        (["writes-from", "a.csv", "b.csv", "-o", "c.csv", "--buffer", "x"], "which needs --mapping FILE"),
         (["writes-from", "a.csv", "-o", "b.csv", "--rows", "3"], "--rows is about a kernel"),
         (["writes-from", "a.csv", "-o", "b.csv", "--cluster", "dgx-h100"], "--cluster is about a kernel"),
     ],

@@ -8,7 +8,7 @@ from results_graphs import full_result
 
 from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
 from trine.eidolon.derived import listed_writes, writes_from_transfers
-from trine.eidolon.transfers import Transfers, read_transfers, transfers_into, transfers_of
+from trine.eidolon.transfers import Transfers, read_transfers, transfers_from, transfers_into, transfers_of
 from trine.errors import InputError
 
 
@@ -117,10 +117,20 @@ def test_faults_of_records_are_named(result, tmp_path):
     (tmp_path / "r.npz").write_bytes(b"no")
     with pytest.raises(InputError, match="is not a table of records"):
         read_transfers(tmp_path / "r.npz", 0)
+    (tmp_path / "r.json").write_text("{}")
     with pytest.raises(InputError, match=r"records are .npz, .csv or .parquet"):
         read_transfers(tmp_path / "r.json", 0)
     with pytest.raises(InputError, match="there is no such file"):
         read_transfers(tmp_path / "x.npz", 0)
+
+
+def test_times_count_from_where_they_are_asked_to():
+    late = transfers_from(TWO, 5)
+    assert [column.tolist() for column in late] == [[2, 0, 0], [0, 5, 35], [15, 35, 85], [300, 100, 200]]
+    first = transfers_from(late._replace(start_ps=late.start_ps + 7, end_ps=late.end_ps + 7))
+    assert all((a == b).all() for a, b in zip(first, late, strict=True))
+    with pytest.raises(InputError, match="no transfer starts at 41 ps or later: the last starts at 40 ps"):
+        transfers_from(TWO, 41)
 
 
 def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():

@@ -229,3 +229,28 @@ def test_an_address_of_two_semaphores_must_be_said_by_number():
     writes = peer_writes(table_of((1, "sem 0", 8, 1, 0), (1, "sem 1", 8, 1, 0)), program, 0).writes
     assert writes.semaphore.tolist() == [0, 1]
     assert writes.address.tolist() == [flag(0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("address", "size_bytes", "flags"),
+    [
+        ("flags+0x38", 16, "1 flag, which it does not change: sem 1 at flags+0x40"),
+        ("flags+0x39", 7, None),
+        ("flags+0x38", 8, None),
+        ("flags+0x41", 4, "1 flag, which it does not change: sem 1 at flags+0x40"),
+        ("flags+0x47", 1, "1 flag"),
+        ("flags+0x48", 56, None),
+        ("flags+0x41", 300, "5 flags, which it does not change: sem 1"),
+        ("input", 64, None),
+    ],
+)
+def test_data_over_the_bytes_of_flags_is_a_warning(address, size_bytes, flags):
+    """Of eight flags, at multiples of 64 B."""
+    table = all_flags(WriteTable())
+    for number in (1, 5):
+        table.register_write(peer=0, address=flag(number), size_bytes=8, value=1, time_ps=3)
+    program = target_program(peers=(0, 1, 2, 3))
+    table.register_write(peer=0, address=address, size_bytes=size_bytes, time_ps=9)
+    warnings = peer_writes(table, program, 1).warnings
+    assert len(warnings) == (flags is not None)
+    assert flags is None or f"peers write data over {flags}" in warnings[0]

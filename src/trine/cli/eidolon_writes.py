@@ -5,12 +5,12 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trine.cli import eidolon_options as shared
-from trine.cli.output import reports_errors, say
+from trine.cli.output import reports_errors, say, show
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Text = str | None
 Number = int | None
+#: Of --from: from the start of the first transfer.
+FIRST = "first"
 
 
 @reports_errors
@@ -62,7 +64,7 @@ def record(
     with ProgressLine("requests") as progress:
         found = record_run(options, fold="off" if no_fold else "auto", progress=progress, on_compile=progress.compiling)
     save_arrivals(output, found.arrivals)
-    print(found.summary())
+    show(found.summary(), None)
     say(f"record written to {output}")
 
 
@@ -95,11 +97,17 @@ def writes_from(
     at: Annotated[
         Text, typer.Option(metavar="end|start", help="Of a transfer [end]; start for --fabric modelled.")
     ] = None,
+    since: Annotated[
+        Text,
+        typer.Option(
+            "--from", metavar="TIME|first", help="Transfers that start then or later, times from there [all, from 0]."
+        ),
+    ] = None,
     mapping: Annotated[Text, typer.Option(help="Of a profile: what its columns and names mean (YAML).")] = None,
 ) -> None:
     """Write down what peers send, from a run or a profile, for trine eidolon run --writes."""
     from trine.eidolon.files import save_writes
-    from trine.eidolon.record import fused_writes, request_writes, transfer_writes
+    from trine.eidolon.record import request_writes
 
     of_kernel = {
         "rows": rows, "cols": cols, "inner": inner, "dtype_bytes": dtype_bytes, "tile": tile, "workgroups": workgroups,
@@ -107,7 +115,7 @@ def writes_from(
         "peers": peers, "gpu_model": gpu_model, "cluster": cluster,
     }  # fmt: skip
     of_list = {"buffer": buffer, "first_flag": first_flag}
-    of_transfers = {"target": target, "at": at, "kernel": kernel}
+    of_transfers = {"target": target, "at": at, "from": since, "kernel": kernel}
     notes: tuple[str, ...] = ()
     if mapping is not None:
         _refuse({**of_kernel, **of_list, **of_transfers}, "a profile, whose --mapping says it")
@@ -115,18 +123,13 @@ def writes_from(
     elif (found := _arrivals(result)) is not None:
         _refuse({**of_kernel, **of_list, **of_transfers}, "transfers, and this is a record of arrivals")
         table, notes = request_writes(found)
-    elif kernel is not None:
-        _refuse(of_list, "transfers that are listed, and --kernel says where they go")
-        given = {name: value for name, value in of_kernel.items() if value is not None}
-        options = shared.options_of(kernel=kernel, **given)
-        table = fused_writes(_only(result), options, target or 0, at or "end")
     else:
-        _refuse(of_kernel, "a kernel: give --kernel")
-        if buffer is None:
-            raise InputError("where do transfers go? --kernel NAME, or --buffer NAME of your program")
-        table = transfer_writes(
-            _only(result), target or 0, buffer, 0 if first_flag is None else first_flag, at or "end"
-        )
+        if kernel is None:
+            _refuse(of_kernel, "a kernel: give --kernel")
+        else:
+            _refuse(of_list, "transfers that are listed, and --kernel says where they go")
+        given = {name: value for name, value in {"kernel": kernel, **of_kernel}.items() if value is not None}
+        table = _transferred(_only(result), target or 0, at or "end", since, given, of_list)
     save_writes(output, table)
     for note in notes:
         say(f"note: {note}")
@@ -146,6 +149,26 @@ def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...
     return found.table, found.notes
 
 
+def _transferred(
+    path: str, target: int, at: str, since: Text, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
+) -> WriteTable:
+    """Transfers of an operator-level run as what peers of a kernel write, or else listed."""
+    from trine.eidolon.derived import listed_writes
+    from trine.eidolon.record import fused_writes
+    from trine.eidolon.transfers import read_transfers, records_file, transfers_from
+    from trine.units import parse_time
+
+    records_file(path)
+    if not of_kernel and of_list["buffer"] is None:
+        raise InputError("where do transfers go? --kernel NAME, or --buffer NAME of your program", file=path)
+    transfers = read_transfers(path, target)
+    if since is not None:
+        transfers = transfers_from(transfers, None if since == FIRST else parse_time(since, "--from"))
+    if of_kernel:
+        return fused_writes(transfers, shared.options_of(**of_kernel), target, at)
+    return listed_writes(transfers, buffer=of_list["buffer"], first_flag=of_list["first_flag"] or 0, at=at)
+
+
 def _arrivals(paths: list[str]) -> Arrivals | None:
     """The record, if the file is one, and not the records of tasks, which are .npz as well."""
     from trine.eidolon.arrivals import load_arrivals
@@ -161,7 +184,7 @@ def _arrivals(paths: list[str]) -> Arrivals | None:
 
 def _only(paths: list[str]) -> str:
     if len(paths) > 1:
-        raise InputError("several files are one profile, and that needs --mapping")
+        raise InputError("several files are one profile, which needs --mapping FILE")
     return paths[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
@@ -56,7 +57,21 @@ def say(text: str) -> None:
 
 def show(text: str, json_target: str | None) -> None:
     """The readable answer: on stdout, or on stderr when stdout belongs to the JSON."""
-    print(text, file=sys.stderr if json_target == "-" else sys.stdout, flush=True)
+    if json_target == "-":
+        say(text)
+    else:
+        _put(text)
+
+
+def _put(text: str) -> None:
+    """A text on stdout. Whoever closed it (``| head -1``) has read enough: files are still to be written."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # else Python complains when it flushes what is left
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
@@ -84,7 +99,7 @@ def write_json(answer: object, target: str | None) -> None:
     if target is None:
         return
     if target == "-":
-        print(json.dumps(answer, indent=2, allow_nan=False), flush=True)
+        _put(json.dumps(answer, indent=2, allow_nan=False))
         return
     from trine.spec import write_json as write
 

@@ -34,6 +34,8 @@ def check_outputs(given: Mapping[str, object]) -> None:
         option = f"--{name.replace('_', '-')}"
         if not target:
             raise InputError(f"{option} names no file")
+        if target == STDOUT:
+            raise InputError(f"{option} - names no file: only --json writes to stdout (./- is a file of that name)")
         place = os.path.realpath(target)
         if place in seen and not _is_device(place):
             raise InputError(f"{seen[place]} and {option} both write it", file=target)

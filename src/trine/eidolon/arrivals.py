@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import zipfile
 import zlib
 from dataclasses import fields
@@ -12,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from trine.eidolon.origin import is_origin
+from trine.eidolon.writes import MAX_ADDRESS
 from trine.errors import InputError, SpecError, nearest
 from trine.model.outside import LOAD, RELEASE, STORE, Arrivals
 
-FORMAT, VERSION = "trine-arrivals", 1
+FORMAT, VERSION = "trine-arrivals", 2
 MAX_UNPACKED_BYTES = 2 * 2**30
+#: Of the simulation, 11 days; what a release may add.
+MAX_PS, MAX_AMOUNT = 10**18, 2**31 - 1
 
 _REQUESTS = {
     "time_ps": np.int64, "rank": np.int32, "place": np.int32, "number": np.int32, "kind": np.int8, "address": np.int64,
@@ -24,8 +27,7 @@ _REQUESTS = {
 }  # fmt: skip
 _ANSWERS = {"answer_place": np.int32, "answer_number": np.int32, "answer_ps": np.int64, "answer_refused": np.int8}
 _SINGLE = {"target": np.int64, "num_ranks": np.int64, "version": np.int64}
-_KEYS = ("format", *_SINGLE, *_REQUESTS, *_ANSWERS)
-_ORIGIN = re.compile(r"|[0-9a-f]{16}( [0-9a-f]{16}){2}")
+_KEYS = ("format", "origin", *_SINGLE, *_REQUESTS, *_ANSWERS)
 
 
 def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
@@ -63,22 +65,13 @@ def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:
         raise SpecError(f"is not a record of arrivals: {str(error)[:200]}", file=file) from None
     _check_columns(columns, file)
     arrivals = Arrivals(
-        origin=_origin(columns, file),
+        origin=str(columns["origin"]),
         target=int(columns["target"]),
         num_ranks=int(columns["num_ranks"]),
         **{key: columns[key] for key in (*_REQUESTS, *_ANSWERS)},
     )
-    _check_values(arrivals, file)
+    check_values(arrivals, file)
     return arrivals
-
-
-def _origin(columns: dict[str, Any], file: str) -> str:
-    """Of which run the record is; files of others may leave it out."""
-    text = str(columns.get("origin", ""))
-    if not _ORIGIN.fullmatch(text):
-        raise SpecError(f"must be three fingerprints of 16 hexadecimal digits, got {text[:80]!r}", file=file,
-                        field="origin")  # fmt: skip
-    return text
 
 
 def _check_name(path: str | os.PathLike[str]) -> None:
@@ -95,14 +88,13 @@ def _check_size(file: str) -> None:
 
 
 def _check_columns(columns: dict[str, Any], file: str) -> None:
+    _check_format(columns, file)
     for key in columns:
-        if key not in (*_KEYS, "origin"):
+        if key not in _KEYS:
             raise SpecError(f"unknown column {key[:80]!r}{nearest(key[:80], _KEYS)}", file=file)
     for key in _KEYS:
         if key not in columns:
             raise SpecError("is missing", file=file, field=key)
-    if columns["format"].shape != () or str(columns["format"]) != FORMAT:
-        raise SpecError(f"must be {FORMAT!r}", file=file, field="format")
     for group in (_REQUESTS, _ANSWERS):
         length = columns[next(iter(group))].shape
         for key, kind in group.items():
@@ -112,28 +104,47 @@ def _check_columns(columns: dict[str, Any], file: str) -> None:
                     f"must be one row of {np.dtype(kind)}, as long as the others; is {got}", file=file, field=key
                 )
     for key in _SINGLE:
-        if columns[key].shape != () or columns[key].dtype.kind not in "iu":
-            raise SpecError("must be one whole number", file=file, field=key)
-    if int(columns["version"]) != VERSION:
-        raise SpecError(f"is {int(columns['version'])}; this trine reads {VERSION}", file=file, field="version")
+        _check_single(columns, key, "iu", file)
+    _check_single(columns, "origin", "U", file)
 
 
-def _check_values(arrivals: Arrivals, file: str) -> None:
+def _check_format(columns: dict[str, Any], file: str) -> None:
+    """First, since another version has other columns."""
+    if "format" not in columns or columns["format"].shape != () or str(columns["format"]) != FORMAT:
+        raise SpecError(f"must be {FORMAT!r}", file=file, field="format")
+    _check_single(columns, "version", "iu", file)
+    version = int(columns["version"])
+    if version != VERSION:
+        problem = f"is {version}; this trine reads {VERSION}: record the run again (trine eidolon record)"
+        raise SpecError(problem, file=file, field="version")
+
+
+def _check_single(columns: dict[str, Any], key: str, kinds: str, file: str) -> None:
+    if key not in columns or columns[key].shape != () or columns[key].dtype.kind not in kinds:
+        raise SpecError(f"must be one {'text' if kinds == 'U' else 'whole number'}", file=file, field=key)
+
+
+def check_values(arrivals: Arrivals, file: str | None = None) -> None:
+    """Raise SpecError naming column and row of what no run brings."""
+    if arrivals.origin and not is_origin(arrivals.origin):
+        raise SpecError(f"is not what 'trine eidolon record' writes: {arrivals.origin[:80]!r}", file=file,
+                        field="origin")  # fmt: skip
     ranks = arrivals.num_ranks
     if not 0 <= arrivals.target < ranks:
         raise SpecError(f"must be from 0 to {ranks - 1}, got {arrivals.target}", file=file, field="target")
+    time_ps, answer_ps, flagged = arrivals.time_ps, arrivals.answer_ps, arrivals.semaphore >= 0
     wrong = {
-        "time_ps": (arrivals.time_ps < 0) | (np.diff(arrivals.time_ps, prepend=0) < 0),
+        "time_ps": (time_ps < 0) | (np.diff(time_ps, prepend=0) < 0) | (time_ps > MAX_PS),
         "rank": (arrivals.rank < 0) | (arrivals.rank >= ranks) | (arrivals.rank == arrivals.target),
         "place": arrivals.place < 0,
         "number": arrivals.number < 0,
         "kind": ~np.isin(arrivals.kind, (LOAD, STORE, RELEASE)),
-        "address": arrivals.address < 0,
-        "semaphore": arrivals.semaphore < -1,
-        "amount": arrivals.amount < 0,
+        "address": (arrivals.address < 0) | (arrivals.address > MAX_ADDRESS),
+        "semaphore": (arrivals.semaphore < -1) | ((arrivals.kind == RELEASE) & ~flagged),
+        "amount": (arrivals.amount < 0) | (arrivals.amount > MAX_AMOUNT),
         "answer_place": arrivals.answer_place < 0,
         "answer_number": arrivals.answer_number < 0,
-        "answer_ps": arrivals.answer_ps < 0,
+        "answer_ps": (answer_ps < 0) | (answer_ps > MAX_PS),
         "answer_refused": ~np.isin(arrivals.answer_refused, (0, 1)),
     }
     for key, bad in wrong.items():

@@ -13,7 +13,7 @@ from trine.eidolon.derived import FLAG_BYTES
 from trine.eidolon.distributions import draw_writes
 from trine.eidolon.files import read_writes
 from trine.eidolon.options import START, EidolonOptions, time_ps
-from trine.eidolon.origin import differing, origin_of
+from trine.eidolon.recorded import check_record
 from trine.eidolon.resolve import peer_writes
 from trine.eidolon.workload import Workload
 from trine.eidolon.writes import WriteTable
@@ -83,14 +83,11 @@ def counts_from_wait(options: EidolonOptions) -> bool:
 
 
 def _recorded(options: EidolonOptions, work: Workload) -> Incoming:
-    record = work.record
-    assert record is not None
+    assert work.record is not None
+    notes = check_record(options, work)
     name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
-    others = differing(record.origin, origin_of(work.program, record.target, work.model, work.cluster))
-    notes = tuple(f"the record{name} is of another {what}: its peers write when they did there" for what in others)
-    return Incoming(
-        outside=record, origin=f"the record{name} of a run of all GPUs", evidence="modelled", warnings=notes
-    )
+    origin = f"the record{name} of a run of all GPUs"
+    return Incoming(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
 
 
 def _symmetric(

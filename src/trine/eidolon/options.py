@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from trine.collectives.kernels.fused import known_fused
 from trine.eidolon.distributions import Distribution, parse_distribution
 from trine.eidolon.writes import WriteTable
@@ -26,6 +28,12 @@ WAKEUP = "10 us"
 SIZES = (
     "rows", "cols", "inner", "dtype_bytes", "tile", "workgroups", "wavefronts", "algorithm", "waits", "flag_spacing",
 )  # fmt: skip
+#: Options that count, and times.
+_NUMBERS = (
+    "rows", "cols", "inner", "dtype_bytes", "workgroups", "wavefronts", "flag_spacing", "peers", "target", "seed",
+    "monitor_capacity",
+)  # fmt: skip
+_TIMES = ("wakeup", "poll", "sleep", "monitor_wakeup")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -89,6 +97,7 @@ class EidolonOptions:
     engine: str = "compiled"
 
     def __post_init__(self) -> None:
+        self._check_types()
         given = [name for name in SOURCES if getattr(self, name) not in (None, False)]
         if len(given) > 1:
             raise InputError(
@@ -101,7 +110,7 @@ class EidolonOptions:
                 raise InputError(f"--target cannot matter: all ranks of {self.kernel} do the same")
         else:
             self._check_program()
-        if self.peers is not None and (isinstance(self.peers, bool) or not 1 <= self.peers <= 4095):
+        if self.peers is not None and not 1 <= self.peers <= 4095:
             raise InputError(f"--peers is a number from 1 to 4095, got {self.peers}")
 
     @property
@@ -131,6 +140,18 @@ class EidolonOptions:
     def sizes(self) -> dict[str, object]:
         """The options of a fused kernel that were given."""
         return {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
+
+    def _check_types(self) -> None:
+        for name in _NUMBERS:
+            if not (getattr(self, name) is None or _is_whole(getattr(self, name))):
+                raise InputError(f"{_option(name)} is a whole number, got {getattr(self, name)!r:.80}")
+        for name in _TIMES:
+            if getattr(self, name) is not None:
+                time_ps(name, getattr(self, name))
+        if not isinstance(self.stragglers, Mapping):
+            raise InputError(f"stragglers are times by rank, such as {{2: '5 us'}}, got {self.stragglers!r:.80}")
+        if not isinstance(self.distribution, str | Distribution | None):
+            raise InputError(f"--distribution is like 'uniform(5 us, 15 us)', got {self.distribution!r:.80}")
 
     def _check_words(self) -> None:
         for name, known in (("wakeup_from", MOMENTS), ("fabric", FABRICS)):
@@ -168,9 +189,15 @@ def time_ps(name: str, value: str | int) -> int:
     """Text with a unit, or picoseconds. Raises InputError naming the option."""
     if isinstance(value, str):
         return parse_time(value, _option(name))
-    if isinstance(value, bool) or value < 0:
+    if not _is_whole(value):
+        raise InputError(f"{_option(name)} is a time such as '10 us', or whole picoseconds, got {value!r:.80}")
+    if value < 0:
         raise InputError(f"{_option(name)} is not negative, got {value} ps")
     return value
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _option(name: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.eidolon.derived import FLAG_BYTES, listed_writes, writes_from_transfers
+from trine.eidolon.derived import FLAG_BYTES, writes_from_transfers
 from trine.eidolon.options import EidolonOptions
 from trine.eidolon.origin import origin_of
-from trine.eidolon.transfers import read_transfers
+from trine.eidolon.transfers import Transfers
 from trine.eidolon.workload import Workload, make_workload
 from trine.eidolon.writes import WriteTable
 from trine.errors import InputError
@@ -74,34 +73,21 @@ def record_run(
     return Recorded(work=work, run=run, arrivals=replace(arrivals, origin=origin))
 
 
-def fused_writes(path: str | os.PathLike[str], options: EidolonOptions, target: int, at: str = "end") -> WriteTable:
+def fused_writes(transfers: Transfers, options: EidolonOptions, target: int, at: str = "end") -> WriteTable:
     """Flags and data of the peers of a fused kernel, when an operator-level run brought as much to ``target``.
 
-    path: records of that run. Its ranks are those of the kernel, whose rank 0 is the target; so ranks are turned by
+    transfers: of that run. Its ranks are those of the kernel, whose rank 0 is the target; so ranks are turned by
     ``target``.
 
     Raises
     ------
-    InputError, SpecError: wrong options or records; a peer of the kernel that sends nothing in that run.
+    InputError, SpecError: wrong options; a peer of the kernel that sends nothing in that run.
     """
     work = make_workload(options)
-    transfers = read_transfers(path, target)
     turned = transfers._replace(peer=(transfers.peer - target) % (work.peers + 1))
     if int(transfers.peer.max()) > work.peers or target > work.peers:
-        raise InputError(f"the run has more ranks than the kernel's {work.peers + 1}: --peers N", file=os.fspath(path))
+        raise InputError(f"the run has more ranks than the kernel's {work.peers + 1}: --peers N")
     return writes_from_transfers(turned, work.flags(), work.data(), at=at)
-
-
-def transfer_writes(
-    path: str | os.PathLike[str], target: int, buffer: str, first_flag: int, at: str = "end"
-) -> WriteTable:
-    """Each transfer to ``target`` of an operator-level run, as data behind each other and a flag.
-
-    Raises
-    ------
-    InputError, SpecError: as :func:`trine.eidolon.transfers.read_transfers`.
-    """
-    return listed_writes(read_transfers(path, target), buffer=buffer, first_flag=first_flag, at=at)
 
 
 def request_writes(arrivals: Arrivals) -> tuple[WriteTable, tuple[str, ...]]:
@@ -115,7 +101,7 @@ def request_writes(arrivals: Arrivals) -> tuple[WriteTable, tuple[str, ...]]:
         peer=arrivals.rank[writes],
         address=arrivals.address[writes],
         size_bytes=FLAG_BYTES,
-        value=np.where(arrivals.kind == RELEASE, arrivals.amount, 0)[writes],
+        value=np.where(arrivals.semaphore >= 0, arrivals.amount, 0)[writes],
         time_ps=arrivals.time_ps[writes],
     )
     notes = ["as writes they begin at the memory, at the times of the port: --arrivals replays the record to the ps"]

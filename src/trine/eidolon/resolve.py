@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trine.eidolon.flags import Places, flag_places, gives_of, takes_of, waiting_workgroup
+from trine.eidolon.fitting import (
+    SHOWN,
+    buffer_list,
+    check_flags,
+    flag_count,
+    flag_name,
+    listed,
+    outside_buffers,
+    place_name,
+)
+from trine.eidolon.flags import Places, flag_places
 from trine.eidolon.writes import SEMAPHORE, WriteTable
 from trine.errors import InputError, nearest
 from trine.model.gpuprogram import GpuProgram
@@ -19,8 +29,6 @@ Bool = npt.NDArray[np.bool_]
 
 #: Cache lines that all writes may have: each is an event.
 MAX_LINES = 2**28
-#: Flags that a message names; of the rest it says how many they are.
-SHOWN = 8
 #: A flag is at most so large on today's GPUs.
 FLAG_BYTES = 8
 
@@ -39,7 +47,7 @@ def peer_writes(table: WriteTable, program: GpuProgram, target: int, fabric: str
     """Find what each write is to the kernels of rank ``target``.
 
     A write to the address of one of the target's semaphores is a flag, any other data. Warnings name flags that nobody
-    waits for, and values that nobody looks at.
+    waits for, values that nobody looks at, and data over the bytes of flags.
 
     Raises
     ------
@@ -54,15 +62,12 @@ def peer_writes(table: WriteTable, program: GpuProgram, target: int, fabric: str
     _check_places(table, program, address, semaphore)
     columns = table.columns
     is_flag = semaphore >= 0
-    given = np.zeros(program.semaphores.shape[1], np.int64)
-    np.add.at(given, semaphore[is_flag], columns.value[is_flag])
-    takes = takes_of(program, target)
-    has = given + gives_of(program, target) + program.semaphores[target]
-    _check_waits(program, target, takes, has, places)
-    warnings = [
+    flags = check_flags(program, target, semaphore[is_flag], columns.value[is_flag], places)
+    warnings = (
         *_unread_values(table, program, address, is_flag),
-        *_unwaited(program, target, takes, has, places, np.unique(semaphore[is_flag])),
-    ]
+        *_covered_flags(table, program, address, is_flag, places),
+        *flags,
+    )
     value = np.where(is_flag, columns.value, 0)
     order = np.lexsort((columns.size_bytes, value, semaphore, address, columns.peer, columns.time_ps))
     writes = PeerWrites(
@@ -74,7 +79,7 @@ def peer_writes(table: WriteTable, program: GpuProgram, target: int, fabric: str
         time_ps=columns.time_ps[order],
         fabric=fabric,
     )
-    return Resolved(writes, tuple(warnings))
+    return Resolved(writes, warnings)
 
 
 def _check_choice(program: GpuProgram, target: int, fabric: str) -> None:
@@ -174,14 +179,11 @@ def _check_places(table: WriteTable, program: GpuProgram, address: Int64, semaph
             file=table.where(row),
             field="bytes",
         )
-    starts, ends = _covered(program)
-    within = np.searchsorted(starts, address, "right") - 1
-    inside = (within >= 0) & (address + size <= np.append(ends, 0)[within])
-    if (out := (semaphore < 0) & ~inside).any():
+    if (out := (semaphore < 0) & outside_buffers(program, address, size)).any():
         row = int(out.argmax())
         raise InputError(
             f"{table.address_text(row)} and {size[row]} bytes are outside the buffers of the target"
-            f"{_buffer_list(program)}",
+            f"{buffer_list(program)}",
             file=table.where(row),
             field="address",
         )
@@ -190,88 +192,31 @@ def _check_places(table: WriteTable, program: GpuProgram, address: Int64, semaph
         raise InputError(f"the writes have {lines} cache lines, more than {MAX_LINES}", field="bytes")
 
 
-def _covered(program: GpuProgram) -> tuple[Int64, Int64]:
-    """Where the buffers begin and end, those that touch or overlap as one; int64 each."""
-    merged: list[list[int]] = []
-    for base, end in sorted((buffer.base, buffer.base + buffer.size_bytes) for buffer in program.buffers):
-        if merged and base <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([base, end])
-    ranges = np.array(merged, np.int64).reshape(-1, 2)
-    return ranges[:, 0], ranges[:, 1]
-
-
-def _buffer_list(program: GpuProgram) -> str:
-    if not program.buffers:
-        return ", which the program does not name any of"
-    shown = [f"{b.name} 0x{b.base:x} to 0x{b.base + b.size_bytes:x}" for b in program.buffers[:SHOWN]]
-    return f": {', '.join(shown)}{', ...' if len(program.buffers) > SHOWN else ''}"
-
-
-def _check_waits(program: GpuProgram, target: int, takes: Int64, has: Int64, places: Places) -> None:
-    short = np.flatnonzero(takes > has)
-    if not len(short):
-        return
-    named = [
-        f"{_flag_name(program, places, s)} lacks {takes[s] - has[s]} of {takes[s]}{_waiter(program, target, s)}"
-        for s in short[:SHOWN].tolist()
-    ]
-    raise InputError(
-        f"rank {target} waits for {_flags(len(short))} that no write satisfies: {_listed(named, len(short))}",
-        field="writes",
-    )
-
-
-def _waiter(program: GpuProgram, target: int, semaphore: int) -> str:
-    who = waiting_workgroup(program, target, semaphore)
-    return f" ({who} waits)" if who else ""
-
-
-def _unwaited(
-    program: GpuProgram, target: int, takes: Int64, has: Int64, places: Places, written: Int64
-) -> Iterator[str]:
-    idle = written[takes[written] == 0]
-    extra = written[(takes[written] > 0) & (has[written] > takes[written])]
-    if len(idle):
-        names = [_flag_name(program, places, s) for s in idle[:SHOWN].tolist()]
-        yield f"rank {target} never waits for {_flags(len(idle))} that peers write: {_listed(names, len(idle))}"
-    if len(extra):
-        names = [_flag_name(program, places, s) for s in extra[:SHOWN].tolist()]
-        yield f"more comes to {_flags(len(extra))} than the waits of rank {target} take: {_listed(names, len(extra))}"
-
-
 def _unread_values(table: WriteTable, program: GpuProgram, address: Int64, is_flag: Bool) -> Iterator[str]:
     """Writes as small as a flag, with a value, where no flag is: likely a flag at a wrong address."""
     columns = table.columns
     rows = np.flatnonzero((columns.value != 0) & ~is_flag & (columns.size_bytes <= FLAG_BYTES))
     if len(rows):
         distinct = np.unique(address[rows])
-        names = [_place_name(program, place) for place in distinct[:SHOWN].tolist()]
+        names = [place_name(program, place) for place in distinct[:SHOWN].tolist()]
         yield (
             f"peers write values, as if to flags, where nobody waits ({len(distinct)} addresses); they are data: "
-            f"{_listed(names, len(distinct))}"
+            f"{listed(names, len(distinct))}"
         )
 
 
-def _flags(number: int) -> str:
-    return "1 flag" if number == 1 else f"{number} flags"
-
-
-def _flag_name(program: GpuProgram, places: Places, semaphore: int) -> str:
-    """``sem 5 at flags+0x140``."""
-    at = np.flatnonzero(places.semaphore == semaphore)
-    if not len(at):
-        return f"sem {semaphore}"
-    return f"sem {semaphore} at {_place_name(program, int(places.address[at[0]]))}"
-
-
-def _place_name(program: GpuProgram, address: int) -> str:
-    for buffer in program.buffers:
-        if buffer.base <= address < buffer.base + buffer.size_bytes:
-            return f"{buffer.name}+0x{address - buffer.base:x}"
-    return f"0x{address:x}"
-
-
-def _listed(names: Sequence[str], number: int) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {number - SHOWN} more" if number > SHOWN else "")
+def _covered_flags(
+    table: WriteTable, program: GpuProgram, address: Int64, is_flag: Bool, places: Places
+) -> Iterator[str]:
+    """Data over the bytes of a flag: likely meant for its neighbour, or for the flag."""
+    size = table.columns.size_bytes
+    first = np.searchsorted(places.address, address - FLAG_BYTES, "right")
+    end = np.searchsorted(places.address, address + size, "left")
+    rows = np.flatnonzero(~is_flag & (end > first))
+    if len(rows):
+        steps = np.zeros(len(places.address) + 1, np.int64)
+        np.add.at(steps, first[rows], 1)
+        np.add.at(steps, end[rows], -1)
+        flags = np.unique(places.semaphore[np.cumsum(steps)[:-1] > 0])
+        names = [flag_name(program, places, s) for s in flags[:SHOWN].tolist()]
+        yield (f"peers write data over {flag_count(len(flags))}, which it does not change: {listed(names, len(flags))}")

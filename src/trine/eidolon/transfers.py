@@ -16,6 +16,7 @@ import numpy.typing as npt
 from trine.errors import InputError, MissingExtraError, SpecError
 from trine.model.taskgraph import KIND_NAMES, TRANSFER, Records, TaskGraph
 from trine.results.records import RecordTable
+from trine.units import format_time
 
 Int64 = npt.NDArray[np.int64]
 
@@ -23,6 +24,7 @@ Int64 = npt.NDArray[np.int64]
 MAX_RECORDS = 2**24
 MAX_CSV_RECORDS = 2**22
 MAX_FILE_BYTES = 2 * 2**30
+MAX_HEADER = 2**16
 _COLUMNS = ("kind", "rank", "peer", "start_ps", "end_ps", "size_bytes")
 
 
@@ -63,6 +65,23 @@ def transfers_of(graph: TaskGraph, records: Records, target: int) -> Transfers:
     return _into(columns, graph.kind == TRANSFER, target, None)
 
 
+def transfers_from(transfers: Transfers, start_ps: int | None = None) -> Transfers:
+    """Those that start at ``start_ps`` or later, their times counted from there; None: from the start of the first.
+
+    Raises
+    ------
+    InputError: none starts so late.
+    """
+    if start_ps is None:
+        start_ps = int(transfers.start_ps.min())
+    later = transfers.start_ps >= start_ps
+    if not later.any():
+        last = format_time(int(transfers.start_ps.max()))
+        raise InputError(f"no transfer starts at {format_time(start_ps)} or later: the last starts at {last}")
+    peer, start, end, size = (column[later] for column in transfers)
+    return Transfers(peer, start - start_ps, end - start_ps, size)
+
+
 def read_transfers(path: str | os.PathLike[str], target: int) -> Transfers:
     """The transfers into rank ``target`` of a records file (``result.to_npz``, ``.to_csv``, ``.to_parquet``).
 
@@ -72,21 +91,35 @@ def read_transfers(path: str | os.PathLike[str], target: int) -> Transfers:
     ------
     SpecError: not such a file, or too large; names the column. InputError: nothing is sent to ``target``.
     """
+    given = records_file(path)
+    columns, is_transfer = _READERS[given.suffix](given)
+    return _into(columns, is_transfer, target, given)
+
+
+def records_file(path: str | os.PathLike[str]) -> Path:
+    """The file with the records, of a folder the one in it.
+
+    Raises
+    ------
+    SpecError: there is none, it is too large, or CSV with other columns. InputError: none of .npz, .csv and .parquet.
+    """
     given = Path(path)
     if given.is_dir():
         inside = [given / name for name in ("records.parquet", "records.csv") if (given / name).is_file()]
         if not inside:
             raise SpecError("has neither records.parquet nor records.csv", file=given)
         given = inside[0]
-    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
-    if given.suffix not in readers:
-        raise InputError(f"records are .npz, .csv or .parquet, not {given.suffix!r}", file=given)
     if not given.is_file():
         raise SpecError("cannot be read: there is no such file", file=given)
+    if given.suffix not in _READERS:
+        raise InputError(f"records are .npz, .csv or .parquet, not {given.suffix!r}", file=given)
     if given.stat().st_size > MAX_FILE_BYTES:
         raise SpecError(f"is larger than {MAX_FILE_BYTES} bytes", file=given)
-    columns, is_transfer = readers[given.suffix](given)
-    return _into(columns, is_transfer, target, given)
+    if given.suffix == ".csv":
+        with given.open(encoding="utf-8", newline="", errors="replace") as stream:
+            header = next(csv.reader([stream.readline(MAX_HEADER)]), [])
+        _require(header, _COLUMNS, given, "; of a profile --mapping FILE says what its columns mean")
+    return given
 
 
 def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | None) -> Transfers:
@@ -128,7 +161,6 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:
         try:
             reader = csv.reader(stream, strict=True)
             header = next(reader, [])
-            _require(header, _COLUMNS, path)
             place = [header.index(name) for name in _COLUMNS]
             rows: list[list[str]] = []
             for cells in reader:
@@ -176,8 +208,11 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
     return columns, pc.equal(content["kind"], KIND_NAMES[TRANSFER]).to_numpy()
 
 
-def _require(found: Any, names: Sequence[str], path: Path) -> None:
+def _require(found: Any, names: Sequence[str], path: Path, hint: str = "") -> None:
     for name in names:
         if name not in found:
-            raise SpecError("is missing: this is no table of records (result.to_npz, .to_csv, .to_parquet)", file=path,
-                            field=name)  # fmt: skip
+            raise SpecError(f"is missing: this is no table of records (result.to_npz, .to_csv, .to_parquet){hint}",
+                            file=path, field=name)  # fmt: skip
+
+
+_READERS = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}

@@ -63,7 +63,7 @@ def target_system(
         num_ranks=program.num_ranks,
         ranks=np.array([target], np.int32),
         gpu_of=gpu_of,
-        operand_peer=_operand_peers(program, target),
+        operand_peer=operand_peers(program, target),
         link_image=np.arange(len(cluster.links), dtype=np.int32),
         link_home=link_homes(cluster, group),
         grid=rank_grid(cluster, group),
@@ -110,7 +110,8 @@ def _as_rank(own: GpuProgram, target: int, program: GpuProgram) -> GpuProgram:
     return replace(own, kernel_rank=kernel_rank, num_ranks=program.num_ranks)
 
 
-def _operand_peers(program: GpuProgram, rank: int) -> Int32:
+def operand_peers(program: GpuProgram, rank: int) -> Int32:
+    """int32[operands]: whose memory each operand of :func:`of_rank` is."""
     workgroups, _ = _members(program.kernel_ptr, np.flatnonzero(program.kernel_rank == rank))
     operations, _ = _members(program.workgroup_ptr, workgroups)
     operands, _ = _members(program.operand_ptr, operations)
