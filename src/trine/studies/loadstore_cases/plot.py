@@ -42,4 +42,4 @@ def _panel(axis: Any, panel: Panel) -> None:
     axis.set_ylabel(panel.y_label)
     axis.set_title(panel.title, loc="left", fontsize=10)
     axis.grid(alpha=0.3)
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(fontsize=8, framealpha=0.8, edgecolor="none")
