@@ -1,10 +1,15 @@
 """Do the examples run, and print what their .out files say?"""
 
 import re
+import runpy
 import shutil
-import subprocess
 import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -14,19 +19,34 @@ README = EXAMPLES.parent / "README.md"
 WALL = re.compile(r"events in .* by trine")
 
 
-def run(script: Path, folder: Path) -> str:
+#: What an example takes too long for here: the words that make it shorter, and how many lines of its .out it prints then.
+SHORTER = {"18_llama_405b_at_scale": (["--dp", "128"], 4)}
+
+
+def run(script: Path, folder: Path, words: Sequence[str] = ()) -> str:
+    """What a script prints; here and not in a process of its own, which would load all kernels again."""
     copy = folder / script.name  # pictures are written beside the script
     copy.write_text(script.read_text())
     if script.parent == EXAMPLES:
         shutil.copytree(EXAMPLES / "data", folder / "data")
-    done = subprocess.run([sys.executable, str(copy)], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return WALL.sub("events in ... by trine", done.stdout)
+    printed = StringIO()
+    with (
+        patch.object(sys, "argv", [str(copy), *words]),
+        patch.object(sys, "path", [str(folder), *sys.path]),
+        warnings.catch_warnings(),
+        redirect_stdout(printed),
+    ):
+        warnings.simplefilter("default")
+        runpy.run_path(str(copy), run_name="__main__")
+    return WALL.sub("events in ... by trine", printed.getvalue())
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("[0-9]*.py")), ids=lambda path: path.stem)
 def test_example_prints_what_it_says(script, tmp_path):
-    assert run(script, tmp_path) == WALL.sub("events in ... by trine", script.with_suffix(".out").read_text())
+    said = WALL.sub("events in ... by trine", script.with_suffix(".out").read_text())
+    words, lines = SHORTER.get(script.stem, ((), None))
+    printed = run(script, tmp_path, words)
+    assert printed.splitlines()[:lines] == said.splitlines()[:lines]
     if script.with_suffix(".png").exists():
         assert (tmp_path / script.with_suffix(".png").name).stat().st_size > 5000
 

@@ -150,7 +150,7 @@ REFUSED = [
     (INSIDE, "--slow-link pcie0->host0:0.5", "--slow-link"),
     (INSIDE, "--routing ecmp-hash", "--routing"),
     (INSIDE.removesuffix(" --fidelity loadstore"), "--fidelity loadstore --nodes 2", "loads and stores"),
-    (INSIDE, "--verify-fold", "nothing to verify"),
+    (f"{INSIDE} --algorithm twoshot", "--verify-fold", "nothing to verify"),
     ("all_reduce --size 1K --cluster mi300x-node --fidelity loadstore", "--link-down gpu0-gpu1", "loads and stores"),
     (INSIDE, "--algorithm twoshto", "twoshot"),
     (INSIDE, "--protocol none", "protocol"),
