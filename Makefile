@@ -12,7 +12,7 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
-.PHONY: demo test check bench validation examples clean
+.PHONY: demo test test-slow check bench validation examples clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,9 +28,12 @@ demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundle
 	$(BIN)/trine train $(TRACE) --gpus 8 --parallel ddp --cluster dgx-h100
 
 test: check  ## everything that CI runs
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(SMALL)
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 $(SMALL) $(LARGE)
+
+test-slow: $(VENV)/.installed-test  ## the examples that make test leaves out, as they take too long
+	$(BIN)/python -m pytest -n 2 -m slow
 
 check: $(VENV)/.installed-test  ## style, types, layers, public names
 	$(BIN)/ruff check .

@@ -19,8 +19,23 @@ README = EXAMPLES.parent / "README.md"
 WALL = re.compile(r"events in .* by trine")
 
 
-#: What an example takes too long for here: the words that make it shorter, and how many lines of its .out it prints then.
+#: Examples that take too long for here: the words that shorten them, and how many lines of the .out they print then.
 SHORTER = {"18_llama_405b_at_scale": (["--dp", "128"], 4)}
+#: Six seconds and more each: `make test-slow`.
+SLOW = (
+    "14_hop_backup_workers",
+    "15_photonic_wafer",
+    "19_ddp_to_32768",
+    "21_collective_loadstore",
+    "22_chakra_loadstore",
+    "23_h100_small_allreduce",
+    "30_get_put_reduce_scatter",
+    "31_get_put_all_gather",
+    "32_loop_unrolling",
+    "34_loadstore_cost",
+    "36_ll_simple_crossover",
+)
+SCRIPTS = sorted(EXAMPLES.glob("[0-9]*.py"))
 
 
 def run(script: Path, folder: Path, words: Sequence[str] = ()) -> str:
@@ -38,10 +53,14 @@ def run(script: Path, folder: Path, words: Sequence[str] = ()) -> str:
     ):
         warnings.simplefilter("default")
         runpy.run_path(str(copy), run_name="__main__")
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
     return WALL.sub("events in ... by trine", printed.getvalue())
 
 
-@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("[0-9]*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script", [pytest.param(each, marks=[pytest.mark.slow] * (each.stem in SLOW), id=each.stem) for each in SCRIPTS]
+)
 def test_example_prints_what_it_says(script, tmp_path):
     said = WALL.sub("events in ... by trine", script.with_suffix(".out").read_text())
     words, lines = SHORTER.get(script.stem, ((), None))
@@ -53,7 +72,8 @@ def test_example_prints_what_it_says(script, tmp_path):
 
 def test_the_list_names_every_example_in_order():
     listed = re.findall(r"^\| `(\d\w+)`", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
-    assert listed == sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
+    assert listed == [each.stem for each in SCRIPTS]
+    assert set(SLOW) <= set(listed)
 
 
 def test_the_readme_prints_what_it_says(tmp_path):
