@@ -32,7 +32,7 @@ test: check  ## everything that CI runs
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(SMALL)
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 $(SMALL) $(LARGE)
 
-test-slow: $(VENV)/.installed-test  ## the examples that make test leaves out, as they take too long
+test-slow: $(VENV)/.installed-test  ## the examples and checks that make test leaves out, as they take too long
 	$(BIN)/python -m pytest -n 2 -m slow
 
 check: $(VENV)/.installed-test  ## style, types, layers, public names

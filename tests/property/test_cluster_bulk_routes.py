@@ -73,6 +73,7 @@ def test_presets_as_they_are_joined_and_routed(name: str) -> None:
         assert_same_routes(cluster, some_pairs(cluster, 40, number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "asked"),
     [

@@ -55,6 +55,7 @@ def assert_as_alone(cluster: Cluster, groups: np.ndarray, kind: str, size: int) 
     return len(answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "asked"), MACHINES, ids=str)
 def test_groups_are_answered_as_alone(name: str, asked: dict[str, object]) -> None:
     cluster = load_cluster(name, **asked)  # type: ignore[arg-type]

@@ -238,6 +238,7 @@ def test_compute_models_that_change_their_mind_or_claim_a_measurement():
 # -- collective algorithms ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_built_in_collectives(name):
     check_collective(name.partition("/")[0], ALGORITHMS.get(name))
