@@ -1,8 +1,8 @@
 """Every published time of a communication kernel that comes with trine, against the load-store level.
 
 Run: python benchmarks/gpu_fine_grained.py [--largest 16M] [--series NAME]
-Of the judged series also the best of one and two steps, whatever was measured; of MI300X what a time without its size
-is compared with.
+Of the judged series also the best of one and two steps, of MSCCL++'s kernels and of trine's own, whatever was measured;
+of MI300X what a time without its size is compared with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from trine.collectives.sizes import parse_size
-from trine.studies.gpu_measured import ONE_AND_TWO_SHOT, STANDS, chosen, compare, median_error, predicted_ps, table
+from trine.studies.gpu_measured import ONE_AND_TWO_SHOT, OWN, STANDS, chosen, compare, median_error, predicted_ps, table
 
 
 def main() -> None:
@@ -27,6 +27,10 @@ def main() -> None:
     print(table(judged).splitlines()[0])
     print("\n".join(line for line in table(judged).splitlines() if line.startswith("8x H100")))
     print(f"median of |error| {median_error(judged):.1%}")
+    own = compare(chosen([name for name, stand in STANDS.items() if stand.judged], largest), OWN)
+    print("\nthe same against the better of trine's own programs, which have no library's bookkeeping:")
+    print("\n".join(line for line in table(own).splitlines() if line.startswith("8x H100")))
+    print(f"median of |error| {median_error(own):.1%}")
     print("\n8 x MI300X, all-reduce; muiLLM's kernel is said to take 5 us, without its size:")
     for size in (1 << 10, 16 << 10, 64 << 10):
         times = [

@@ -11,6 +11,21 @@ from trine.model.gpuprogram import Buffer
 
 INPUT, FLAGS = 0x10000, 0x20000
 LINE = 128
+#: Each rank loads, tells all others, and waits for them.
+TURN = """program turn
+ranks 3
+line 64 B
+buffer data 4 KiB
+semaphores 3
+kernel 'turn' ranks all wavefronts 1
+  load 4 lines own:data
+  for d in 1..ranks-1
+    release rank+d sem d
+  end
+  for d in 1..ranks-1
+    acquire sem d
+  end
+"""
 
 
 def flag(number):

@@ -48,29 +48,34 @@ def both(system, **how):
 def test_random_programs_with_monitors(first):
     """All ranks simulated, copy engines and transfers too."""
     for seed in range(first, first + 10):
-        both(random_case(seed, size=5, monitored=True).system())
+        assert both(random_case(seed, size=5, monitored=True).system()).finished
 
 
 @pytest.mark.parametrize("monitored", [False, True], ids=["as it comes", "mwait"])
 @pytest.mark.parametrize("first", range(25, 40, 5))
 def test_records_and_what_is_replayed_from_them(first, monitored):
+    tried = 0
     for seed in range(first, first + 5):
         system = random_case(seed, size=3, without=WITHOUT, monitored=monitored).system()
         rank = seed % system.num_ranks
         full = both(replace(system, record=rank))
         if system.num_ranks > 1 and by_instant(system) and not leads_through(system, rank):
             assert_same_target(full, system, rank, both(replayed(system, rank, full.arrivals, record=True)))
+            tried += 1
+    assert tried >= 2
 
 
 @pytest.mark.parametrize("first", [0, 5])
 def test_records_of_folded_runs(first):
+    tried = 0
     for seed in range(first, first + 5):
         made = relative_case(seed, size=3, without=(*WITHOUT, "kernels"))
         kernels = np.arange(made.program.num_kernels, dtype=np.int32)
         whole = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program), kernels)
         folded, _ = fold_system(whole)
         if folded is not None:
-            both(replace(folded, record=seed % folded.num_gpus))
+            tried += both(replace(folded, record=seed % folded.num_gpus)).finished
+    assert tried >= 3
 
 
 def scheduled(arrivals, rng, fabric):
@@ -108,14 +113,15 @@ def test_random_schedules_of_writes(first, fabric, monitored):
         both(one, until_ps=outcome.gpu.end_ps // 2)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_looking_at_the_clock_and_growing_change_nothing(seed, monkeypatch):
     monkeypatch.setattr(compiled, "BUDGET", 7)
     monkeypatch.setattr(start, "FIRST_REQUESTS", 4)
     system = random_case(seed, size=4, without=WITHOUT, monitored=True).system()
-    if by_instant(system) and not leads_through(system, 0):
-        full = both(replace(system, record=0))
-        both(replayed(system, 0, full.arrivals))
+    assert by_instant(system)
+    assert not leads_through(system, 0)
+    full = both(replace(system, record=0))
+    assert both(replayed(system, 0, full.arrivals)).finished
 
 
 def stuck(capacity, poll_ps):

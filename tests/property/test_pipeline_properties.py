@@ -36,7 +36,7 @@ def plans(draw):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans(), st.integers(11, 14))
 def test_operators_messages_and_the_end(plan, layers):
     workload = Transformer(layers).workload()
@@ -65,7 +65,7 @@ def test_operators_messages_and_the_end(plan, layers):
     )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(plans(), st.integers(11, 12))
 def test_the_step_lies_between_the_busiest_rank_and_the_sum_of_all(plan, layers):
     workload = Transformer(layers).workload()

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from eidolon_cases import TURN
 from typer.testing import CliRunner
 
 from trine.cli.main import app
@@ -16,20 +17,6 @@ from trine.eidolon.run import run_eidolon
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "eidolon-json.md"
 SMALL = ["gemv-allreduce", "--rows", "128", "--cols", "128"]
-TURN = """program turn
-ranks 3
-line 64 B
-buffer data 4 KiB
-semaphores 3
-kernel 'turn' ranks all wavefronts 1
-  load 4 lines own:data
-  for d in 1..ranks-1
-    release rank+d sem d
-  end
-  for d in 1..ranks-1
-    acquire sem d
-  end
-"""
 
 
 def call(*words, code=0):

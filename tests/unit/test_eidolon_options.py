@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from eidolon_cases import TURN
 
 from trine.eidolon.options import EidolonOptions
 from trine.eidolon.run import Prepared, run_eidolon
@@ -11,21 +12,6 @@ from trine.eidolon.sweep import Grid, sweep
 from trine.eidolon.writes import WriteTable
 from trine.errors import InputError, PlanError, SpecError
 from trine.gpu.text import parse_program
-
-TURN = """program turn
-ranks 3
-line 64 B
-buffer data 4 KiB
-semaphores 3
-kernel 'turn' ranks all wavefronts 1
-  load 4 lines own:data
-  for d in 1..ranks-1
-    release rank+d sem d
-  end
-  for d in 1..ranks-1
-    acquire sem d
-  end
-"""
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -170,16 +169,10 @@ def _transferred(
 
 
 def _arrivals(paths: list[str]) -> Arrivals | None:
-    """The record, if the file is one, and not the records of tasks, which are .npz as well."""
-    from trine.eidolon.arrivals import load_arrivals
+    """The record, if the file is one."""
+    from trine.eidolon.arrivals import is_record, load_arrivals
 
-    path = _only(paths) if len(paths) == 1 else ""
-    if not path.lower().endswith(".npz") or not zipfile.is_zipfile(path):
-        return None
-    with zipfile.ZipFile(path) as parts:
-        if "answer_place.npy" not in parts.namelist():
-            return None
-    return load_arrivals(path)
+    return load_arrivals(paths[0]) if len(paths) == 1 and is_record(paths[0]) else None
 
 
 def _only(paths: list[str]) -> str:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trine.eidolon.archive import has_part, read_archive
 from trine.eidolon.origin import is_origin
 from trine.eidolon.writes import MAX_ADDRESS
 from trine.errors import InputError, SpecError, nearest
 from trine.model.outside import LOAD, RELEASE, STORE, Arrivals
 
 FORMAT, VERSION = "trine-arrivals", 2
-MAX_UNPACKED_BYTES = 2 * 2**30
 #: Of the simulation, 11 days; what a release may add.
 MAX_PS, MAX_AMOUNT = 10**18, 2**31 - 1
 
@@ -55,14 +53,7 @@ def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:
     """
     _check_name(path)
     file = os.fspath(path)
-    try:
-        _check_size(file)
-        with np.load(file, allow_pickle=False) as content:
-            columns = {key: content[key] for key in content.files}
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror or error}", file=file) from None
-    except (ValueError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
-        raise SpecError(f"is not a record of arrivals: {str(error)[:200]}", file=file) from None
+    columns = read_archive(file, "a record of arrivals")
     _check_columns(columns, file)
     arrivals = Arrivals(
         origin=str(columns["origin"]),
@@ -79,12 +70,9 @@ def _check_name(path: str | os.PathLike[str]) -> None:
         raise InputError(f"a record of arrivals is .npz, not {Path(path).suffix!r}", file=os.fspath(path))
 
 
-def _check_size(file: str) -> None:
-    """Refuse what would unpack to more than memory should hold, before any of it is."""
-    with zipfile.ZipFile(file) as parts:
-        entries = parts.infolist()
-        if len(entries) > 2 * len(_KEYS) or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-            raise SpecError(f"has too many parts, or more than {MAX_UNPACKED_BYTES} bytes when unpacked", file=file)
+def is_record(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is meant as a record of arrivals; records of tasks are .npz as well."""
+    return Path(path).suffix.lower() == ".npz" and has_part(path, next(iter(_ANSWERS)))
 
 
 def _check_columns(columns: dict[str, Any], file: str) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from trine.cluster.cluster import Cluster
 from trine.gpu.model_fields import FIELDS, PATHS, ModelField, shown, values
-from trine.gpu.target import of_rank, operand_peers
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import GpuProgram
+from trine.model.rank_kernels import kernels_of_rank
 from trine.units import MAX_INT64
 
 Value: TypeAlias = int | str | bool | None
@@ -26,7 +26,7 @@ PROGRAM, MODEL, CLUSTER = "program", "gpu_model", "cluster"
 _COLUMNS = {
     "kernel_wavefronts": "<i4", "kernel_ptr": "<i8", "workgroup_ptr": "<i8", "op_kind": "<i1", "op_amount": "<i8",
     "op_unroll": "<i4", "operand_ptr": "<i8", "operand_role": "<i1", "operand_address": "<i8", "operand_step": "<i4",
-    "operand_semaphore": "<i4", "semaphores": "<i4",
+    "operand_semaphore": "<i4", "operand_rank": "<i4",
 }  # fmt: skip
 _DIGITS = 16
 _FINGERPRINT = re.compile(rf"[0-9a-f]{{{_DIGITS}}}")
@@ -87,11 +87,11 @@ def _said(field: ModelField, value: Value) -> str:
 
 
 def _fingerprint(program: GpuProgram, rank: int) -> str:
-    own = of_rank(program, rank)
+    own = kernels_of_rank(program, rank)
     buffers = [(buffer.base, buffer.size_bytes, buffer.uncached) for buffer in program.buffers]
     described = json.dumps([program.num_ranks, program.line_bytes, buffers]).encode()
     columns = [np.ascontiguousarray(getattr(own, name), kind).tobytes() for name, kind in _COLUMNS.items()]
-    columns.append(np.ascontiguousarray(operand_peers(program, rank), "<i4").tobytes())
+    columns.append(np.ascontiguousarray(own.semaphores[rank], "<i4").tobytes())
     whole = hashlib.sha256()
     for part in (described, *columns):
         whole.update(len(part).to_bytes(8, "little") + part)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.eidolon.archive import read_archive
 from trine.errors import InputError, MissingExtraError, SpecError
 from trine.model.taskgraph import KIND_NAMES, TRANSFER, Records, TaskGraph
 from trine.results.records import RecordTable
@@ -137,14 +136,7 @@ def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | N
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
-    try:
-        with zipfile.ZipFile(path) as parts:
-            if sum(entry.file_size for entry in parts.infolist()) > MAX_FILE_BYTES:
-                raise SpecError("is too large when unpacked", file=path)
-        with np.load(path, allow_pickle=False) as content:
-            columns = {name: content[name] for name in (*_COLUMNS, "kind_names") if name in content.files}
-    except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
-        raise SpecError(f"is not a table of records: {str(error)[:200]}", file=path) from None
+    columns = read_archive(path, "a table of records", (*_COLUMNS, "kind_names"))
     _require(columns, (*_COLUMNS, "kind_names"), path)
     rows = columns["kind"].shape
     for name in _COLUMNS:

@@ -22,6 +22,7 @@ from trine.model.distances import rank_grid
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import DMA, LOAD, READ_FLAGGED, GpuProgram
 from trine.model.outside import FABRICS, Arrivals, PeerWrites
+from trine.model.rank_kernels import kernels_of_rank, members
 from trine.model.taskgraph import COMPUTE, TaskGraph
 from trine.units import format_time
 
@@ -44,11 +45,11 @@ def target_system(
     check_arguments(program, cluster, group, model, "off", engine)
     if not 0 <= target < program.num_ranks:
         raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
-    own = of_rank(program, target)
-    if not own.num_kernels and graph is None:
+    kernels = kernels_of_rank(program, target)
+    if not kernels.num_kernels and graph is None:
         raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")
     if graph is None:
-        graph, task_kernel = kernel_tasks(_as_rank(own, target, program)), np.arange(own.num_kernels, dtype=np.int32)
+        graph, task_kernel = kernel_tasks(kernels), np.arange(kernels.num_kernels, dtype=np.int32)
     elif task_kernel is None:
         raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
     else:
@@ -56,14 +57,14 @@ def target_system(
     gpu_of = np.full(program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
     system = GpuSystem(
-        program=own,
+        program=_as_gpu_0(kernels, target),
         model=model,
         layout=layout_of(model),
         fabric=Fabric(cluster, group, model),
         num_ranks=program.num_ranks,
         ranks=np.array([target], np.int32),
         gpu_of=gpu_of,
-        operand_peer=operand_peers(program, target),
+        operand_peer=kernels.operand_rank,
         link_image=np.arange(len(cluster.links), dtype=np.int32),
         link_home=link_homes(cluster, group),
         grid=rank_grid(cluster, group),
@@ -71,58 +72,20 @@ def target_system(
         task_kernel=task_kernel,
         outside=outside,
     )
-    check_tasks(replace(system, program=_as_rank(own, target, program)))
+    check_tasks(replace(system, program=kernels))
     check_replayable(system, target)
     return system
 
 
-def of_rank(program: GpuProgram, rank: int) -> GpuProgram:
+def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
     """The kernels of one rank as those of GPU 0; operands of others keep their addresses, and are of GPU -1."""
-    kernels = np.flatnonzero(program.kernel_rank == rank)
-    workgroups, kernel_ptr = _members(program.kernel_ptr, kernels)
-    operations, workgroup_ptr = _members(program.workgroup_ptr, workgroups)
-    operands, operand_ptr = _members(program.operand_ptr, operations)
     return replace(
-        program,
+        kernels,
         num_ranks=1,
-        kernel_rank=np.zeros(len(kernels), np.int32),
-        kernel_wavefronts=program.kernel_wavefronts[kernels],
-        kernel_ptr=kernel_ptr,
-        workgroup_ptr=workgroup_ptr,
-        op_kind=program.op_kind[operations],
-        op_amount=program.op_amount[operations],
-        op_unroll=program.op_unroll[operations],
-        op_label=program.op_label[operations],
-        operand_ptr=operand_ptr,
-        operand_role=program.operand_role[operands],
-        operand_rank=np.where(program.operand_rank[operands] == rank, 0, -1).astype(np.int32),
-        operand_address=program.operand_address[operands],
-        operand_step=program.operand_step[operands],
-        operand_semaphore=program.operand_semaphore[operands],
-        semaphores=program.semaphores[rank : rank + 1],
-        kernel_names=tuple(program.kernel_names[i] for i in kernels.tolist()) if program.kernel_names else (),
+        kernel_rank=np.zeros(kernels.num_kernels, np.int32),
+        operand_rank=np.where(kernels.operand_rank == rank, 0, -1).astype(np.int32),
+        semaphores=kernels.semaphores[rank : rank + 1],
     )
-
-
-def _as_rank(own: GpuProgram, target: int, program: GpuProgram) -> GpuProgram:
-    """The kernels of GPU 0 as those of its rank, whose tasks the graph has."""
-    kernel_rank = np.full(own.num_kernels, target, np.int32)
-    return replace(own, kernel_rank=kernel_rank, num_ranks=program.num_ranks)
-
-
-def operand_peers(program: GpuProgram, rank: int) -> Int32:
-    """int32[operands]: whose memory each operand of :func:`of_rank` is."""
-    workgroups, _ = _members(program.kernel_ptr, np.flatnonzero(program.kernel_rank == rank))
-    operations, _ = _members(program.workgroup_ptr, workgroups)
-    operands, _ = _members(program.operand_ptr, operations)
-    return program.operand_rank[operands].astype(np.int32)
-
-
-def _members(ptr: Int64, rows: Int64) -> tuple[Int64, ...]:
-    """The members of some rows of a CSR, in order, and the pointers of these rows alone."""
-    length = ptr[rows + 1] - ptr[rows]
-    new_ptr = np.concatenate(([0], np.cumsum(length))).astype(np.int64)
-    return np.arange(new_ptr[-1], dtype=np.int64) + np.repeat(ptr[rows] - new_ptr[:-1], length), new_ptr
 
 
 def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target: int) -> tuple[TaskGraph, Int32]:
@@ -133,7 +96,7 @@ def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target
     if (graph.kind != COMPUTE).any():
         raise InputError("task graphs with transfers or joins are not replayed", field="graph")
     tasks = np.flatnonzero(graph.rank == target)
-    before, pointers = _members(graph.predecessor_ptr, tasks)
+    before, pointers = members(graph.predecessor_ptr, tasks)
     number = np.full(graph.num_tasks, -1, np.int64)
     number[tasks] = np.arange(len(tasks))
     others = np.flatnonzero(number[graph.predecessor_idx[before]] < 0)

@@ -56,6 +56,8 @@ PROGRAMS: Mapping[str, Build] = {
     "two-shot between meetings": lambda size, ranks: twoshot_between_meetings(size, ranks),
     "one-stage reads": _vllm("oneshot-get"),
     "two-stage reads": _vllm("twoshot-get"),
+    "oneshot": lambda size, ranks: build_kernel("all_reduce", ranks, size, algorithm="oneshot"),
+    "twoshot": lambda size, ranks: build_kernel("all_reduce", ranks, size, algorithm="twoshot"),
 }
 
 
@@ -106,6 +108,8 @@ STANDS: Mapping[str, Stand] = {
 }
 #: Any of these is one or two steps of an all-reduce: what the best of them takes, for the judged series.
 ONE_AND_TWO_SHOT = ("one-shot packets", *_PACKETS, "two-shot between meetings")
+#: What `--algorithm` has of the same: programs without a library's handles, counters and flags of launches.
+OWN = ("oneshot", "twoshot")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

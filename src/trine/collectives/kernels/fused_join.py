@@ -13,6 +13,7 @@ from trine.collectives.kernels.draft import ALIGN_BYTES
 from trine.collectives.kernels.fused_options import TWOSHOT, FusedOptions
 from trine.collectives.kernels.fused_tiles import Grid
 from trine.model.gpuprogram import ACQUIRE, RELEASE, GpuProgram
+from trine.model.rank_kernels import kernels_of_rank
 
 Int64 = npt.NDArray[np.int64]
 
@@ -36,7 +37,7 @@ def collective_kernel(options: FusedOptions, grid: Grid) -> GpuProgram:
         line_bytes=options.line_bytes,
     )
     program = _flags_uncached(program)
-    return program if options.only_rank is None else one_rank(program, options.only_rank)
+    return program if options.only_rank is None else kernels_of_rank(program, options.only_rank)
 
 
 def _flags_uncached(program: GpuProgram) -> GpuProgram:
@@ -46,29 +47,6 @@ def _flags_uncached(program: GpuProgram) -> GpuProgram:
     which = np.searchsorted([b.base for b in program.buffers], program.operand_address[is_flag], "right") - 1
     has_flags = set(which.tolist())
     return replace(program, buffers=tuple(replace(b, uncached=i in has_flags) for i, b in enumerate(program.buffers)))
-
-
-def one_rank(program: GpuProgram, rank: int) -> GpuProgram:
-    """The kernels of one rank alone, of a program whose kernels are one a rank, in their order."""
-    group = slice(int(program.kernel_ptr[rank]), int(program.kernel_ptr[rank + 1]))
-    op = slice(int(program.workgroup_ptr[group.start]), int(program.workgroup_ptr[group.stop]))
-    part = slice(int(program.operand_ptr[op.start]), int(program.operand_ptr[op.stop]))
-
-    def offsets(ptr: Int64, of: slice) -> Int64:
-        moved: Int64 = ptr[of.start : of.stop + 1] - ptr[of.start]
-        return moved
-
-    return replace(
-        program,
-        kernel_rank=program.kernel_rank[rank : rank + 1],
-        kernel_wavefronts=program.kernel_wavefronts[rank : rank + 1],
-        kernel_names=program.kernel_names[rank : rank + 1],
-        kernel_ptr=offsets(program.kernel_ptr, slice(rank, rank + 1)),
-        workgroup_ptr=offsets(program.workgroup_ptr, group),
-        operand_ptr=offsets(program.operand_ptr, op),
-        **{name: getattr(program, name)[op] for name in _OPS},
-        **{name: getattr(program, name)[part] for name in _OPERANDS},
-    )
 
 
 def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: str) -> GpuProgram:
