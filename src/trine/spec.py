@@ -16,7 +16,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from trine.errors import InputError, SpecError, nearest
+from trine.errors import SpecError, nearest
+from trine.outputs import write_text
 from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -114,14 +115,6 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError(f"is not UTF-8 text (byte {error.start})", file=os.fspath(path)) from None
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file of UTF-8. Raises InputError where it cannot be written."""
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
 
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:

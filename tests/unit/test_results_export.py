@@ -13,13 +13,14 @@ TABLES = ["collectives", "layers", "links", "memory", "operators", "phases", "ra
 def test_csv_holds_every_table_and_the_records(tmp_path):
     full_result().to_csv(tmp_path / "new" / "folder")
     files = sorted((tmp_path / "new" / "folder").iterdir())
-    assert [file.name for file in files] == [f"{name}.csv" for name in TABLES]
-    with files[TABLES.index("records")].open(newline="") as file:
+    assert [file.name for file in files] == ["SHA256SUMS", *(f"{name}.csv" for name in TABLES)]
+    folder = tmp_path / "new" / "folder"
+    with (folder / "records.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == ["input copy", "conv", "conv", "broadcast", "linear", "conv"]
     assert rows[4]["wait_reason"] == "communication"
     assert (rows[0]["layer"], rows[1]["layer"]) == ("", "features.0")
-    with files[TABLES.index("memory")].open(newline="") as file:
+    with (folder / "memory.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["weights_bytes"] == "1000"
 
 
@@ -36,7 +37,7 @@ def test_npz_is_read_back_without_pickle_and_is_the_same_every_time(tmp_path):
 def test_parquet_keeps_numbers_and_words(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     full_result().to_parquet(tmp_path)
-    assert sorted(file.stem for file in tmp_path.iterdir()) == TABLES
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["SHA256SUMS", *(f"{name}.parquet" for name in TABLES)]
     table = parquet.read_table(tmp_path / "records.parquet").to_pydict()
     assert table["start_ps"] == [0, 10, 40, 50, 90, 0]
     assert table["layer"] == [None, "features.0", "features.0", "features.0", "fc", "features.0"]

@@ -18,6 +18,7 @@ from trine.chakra.read import WRITER, groups_file
 from trine.chakra.template import Encoder, Sizes
 from trine.errors import InputError, PlanError, nearest
 from trine.model.program import Collective, Job, Peer, Recv, Send
+from trine.outputs import MANIFEST, OutputFolder
 from trine.parallel.grid import RankGrid
 from trine.units import format_bytes
 
@@ -75,18 +76,25 @@ def write_chakra(
             f"{format_bytes(max_bytes)}: take fewer ranks or micro-batches"
         )
     num_bytes = num_nodes = 0
-    for rank in range(len(job.program_of)):
-        with Path(f"{text}.{rank}.et").open("wb") as file:
-            num_bytes += sum(file.write(part) for part in writer.file(rank))
-        num_nodes += writer.num_nodes(rank)
+    with OutputFolder(Path(text).parent, manifest_file(text).name) as folder:
+        for rank in range(len(job.program_of)):
+            with folder.open(f"{Path(text).name}.{rank}.et") as file:
+                num_bytes += sum(file.write(part) for part in writer.file(rank))
+            num_nodes += writer.num_nodes(rank)
+        groups = _write_groups(folder, groups_file(text), writer.groups())
     return ChakraFiles(
         prefix=text,
         num_ranks=len(job.program_of),
         num_nodes=num_nodes,
         num_bytes=num_bytes,
-        groups=_write_groups(text, writer.groups()),
+        groups=groups,
         notes=notes,
     )
+
+
+def manifest_file(prefix: str) -> Path:
+    """Where the list of a job's traces is, with their SHA-256; it is written last."""
+    return Path(f"{prefix}.{MANIFEST}")
 
 
 def _check_place(prefix: str, num_ranks: int) -> None:
@@ -102,14 +110,14 @@ def _check_place(prefix: str, num_ranks: int) -> None:
             )
 
 
-def _write_groups(prefix: str, groups: dict[str, list[int]]) -> Path | None:
+def _write_groups(folder: OutputFolder, place: Path, groups: dict[str, list[int]]) -> Path | None:
     """One group a line, or no file (and none of an earlier job) where there is no group."""
-    place = groups_file(prefix)
     if not groups:
         place.unlink(missing_ok=True)
         return None
     rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(ranks)}" for name, ranks in groups.items())
-    place.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
+    with folder.open(place.name) as file:
+        file.write(f"{{\n{rows}\n}}\n".encode())
     return place
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.output import reports_errors, say, show, write_json, writes
 
 
 @reports_errors
@@ -22,8 +22,9 @@ def calibrate(
     calibration = fit([load(path) for path in traces])
     show(calibration.report.text(), json)
     if output is not None:
-        calibration.save(output)
-        say(f"fits written to {output}: use them with trine train --calibration {output}")
+        with writes():
+            calibration.save(output)
+            say(f"fits written to {output}: use them with trine train --calibration {output}")
     write_json(calibration.report.to_json(), json)
 
 

@@ -17,7 +17,7 @@ from trine.cli.machine import (
     SlowLinkOption,
     TopologyOption,
 )
-from trine.cli.output import EXIT_FAILED, reports_errors, say, show, write_json
+from trine.cli.output import EXIT_FAILED, reports_errors, say, show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.cli.machine import MachineOptions
@@ -76,8 +76,9 @@ def check(
     show(answer.table(), json)
     write_json(answer.to_json(), json)
     if plot is not None:
-        answer.plot(plot)
-        say(f"drawn in {plot}")
+        with writes():
+            answer.plot(plot)
+            say(f"drawn in {plot}")
     if fail_if_suspicious and not answer.healthy:
         raise typer.Exit(EXIT_FAILED)
 

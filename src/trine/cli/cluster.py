@@ -20,7 +20,7 @@ from trine.cli.machine import (
     TopologyOption,
     group_machine,
 )
-from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.output import reports_errors, say, show, write_json, writes
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,11 +134,12 @@ def show_cluster(
     if json is not None:
         write_json(_document(machine), json)
     if yaml is not None:
-        _write(machine, yaml)
+        with writes():
+            _write(machine, yaml)
 
 
 def _write(machine: Cluster, target: str) -> None:
-    from trine.spec import write_text
+    from trine.outputs import write_text
 
     write_text(target, machine.to_yaml())
     say(f"written to {target}")

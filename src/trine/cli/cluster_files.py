@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trine.cli.output import reports_errors, show, write_json
+from trine.cli.output import reports_errors, show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -46,7 +46,7 @@ def import_cluster(
 ) -> None:
     """Read a cluster from another tool's file, say what was taken from where, and write a cluster file."""
     from trine.cluster.importers import read_any
-    from trine.spec import write_text
+    from trine.outputs import write_text
     from trine.units import format_bandwidth, format_time
 
     cluster = read_any(
@@ -73,8 +73,9 @@ def import_cluster(
     for note in cluster.notes.splitlines():
         show(f"  note: {note}", json)
     if yaml is not None:
-        write_text(yaml, cluster.to_yaml())
-        show(f"written to {yaml}", json)
+        with writes():
+            write_text(yaml, cluster.to_yaml())
+            show(f"written to {yaml}", json)
     words = {"sources": dict(cluster.sources), "notes": cluster.notes}
     write_json({"name": cluster.name, "devices": dict(kinds), "links": rows, **words}, json)
 

@@ -36,7 +36,7 @@ from trine.cli.machine import (
     SlowLinkOption,
     TopologyOption,
 )
-from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.output import reports_errors, say, show, write_json, writes
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
@@ -159,8 +159,9 @@ def collective(
         show(answer.explain(), json)
     write_json(answer.to_json(), json)
     if plot is not None:
-        answer.plot(plot)
-        say(f"drawn in {plot}")
+        with writes():
+            answer.plot(plot)
+            say(f"drawn in {plot}")
 
 
 def _plain(algorithm: str) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from trine.cli import eidolon_options as shared
 from trine.cli import eidolon_writes
-from trine.cli.output import end, reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, write_json, writes
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
@@ -91,12 +91,14 @@ def _report(result: EidolonResult, json: Text, perfetto: Text, plot: Text) -> No
     show(result.summary(), json)
     write_json(result.document(), json)
     if perfetto is not None:
-        for note in result.to_perfetto(perfetto):
-            say(f"note: {note}")
-        say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev")
+        with writes():
+            for note in result.to_perfetto(perfetto):
+                say(f"note: {note}")
+            say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev")
     if plot is not None:
-        result.plot(plot)
-        say(f"drawn in {plot}")
+        with writes():
+            result.plot(plot)
+            say(f"drawn in {plot}")
     end(result.finished)
 
 
@@ -157,10 +159,12 @@ def sweep(
     show(found.text(), json)
     write_json(found.document(), json)
     if csv is not None and found.rows:
-        found.to_csv(csv)
+        with writes():
+            found.to_csv(csv)
     if plot is not None and found.finished:
-        found.plot(plot)
-        say(f"drawn in {plot}")
+        with writes():
+            found.plot(plot)
+            say(f"drawn in {plot}")
     end(found.finished)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trine.cli.output import reports_errors, show, write_json
+from trine.cli.output import reports_errors, show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.model.gpumodel import GpuModel
@@ -65,7 +65,8 @@ def show_model(
     if json is not None:
         write_json(_document(model), json)
     if yaml is not None:
-        _write(model, yaml)
+        with writes():
+            _write(model, yaml)
 
 
 def _counts(model: GpuModel) -> dict[str, int]:
@@ -114,6 +115,7 @@ def _document(model: GpuModel) -> dict[str, Any]:
 
 def _write(model: GpuModel, target: str) -> None:
     from trine.gpu.model_file import to_mapping
-    from trine.spec import dump_yaml, write_text
+    from trine.outputs import write_text
+    from trine.spec import dump_yaml
 
     write_text(target, dump_yaml(to_mapping(model)))

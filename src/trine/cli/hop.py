@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli.machine import ClusterOption, LinkDownOption, NodesOption, SlowLinkOption
-from trine.cli.output import end, reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, write_json, writes
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ def hop(
         answer = {**answer, "standard": against.to_json(), "speedup": speedup}
     write_json(answer, json)
     if perfetto is not None:
-        result.to_perfetto(perfetto)
-        say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")
+        with writes():
+            result.to_perfetto(perfetto)
+            say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")
 
 
 def _machine(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trine.cli.output import end, say, show, write_json
+from trine.cli.output import end, say, show, write_json, writes
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
@@ -64,12 +64,14 @@ PerfettoOption = Annotated[
 def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -> None:
     """Write the timeline of workgroups and the picture of the NoC, where they were asked for."""
     if perfetto is not None:
-        for note in result.to_perfetto(perfetto):
-            say(f"note: {note}")
-        say(f"timeline of workgroups written to {perfetto}: open it at https://ui.perfetto.dev")
+        with writes():
+            for note in result.to_perfetto(perfetto):
+                say(f"note: {note}")
+            say(f"timeline of workgroups written to {perfetto}: open it at https://ui.perfetto.dev")
     if plot_noc is not None:
-        result.plot_noc(plot_noc)
-        say(f"drawn in {plot_noc}")
+        with writes():
+            result.plot_noc(plot_noc)
+            say(f"drawn in {plot_noc}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,8 +203,9 @@ def _report(
         return
     draw_inside(answer.result, given.perfetto, given.plot_noc)
     if plot is not None and answer.finished:
-        answer.plot(plot)
-        say(f"drawn in {plot}")
+        with writes():
+            answer.plot(plot)
+            say(f"drawn in {plot}")
 
 
 def _refuse_others(others: Mapping[str, object], comparing: bool) -> None:

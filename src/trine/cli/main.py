@@ -28,6 +28,7 @@ from trine.cli import (
     warmup,
 )
 from trine.cli.interrupt import keep_interrupts
+from trine.cli.streams import end_streams, keep_streams
 
 app = typer.Typer(
     name="trine",
@@ -78,13 +79,13 @@ def main() -> None:
     """
     gc.disable()
     keep_interrupts()
+    keep_streams()
     code: object = 0
     try:
         app()
     except SystemExit as stop:
         code = stop.code
+    number = code if isinstance(code, int) else 0 if code is None else 1
     if "torch" in sys.modules:  # a capture: torch has threads and files of its own to close
-        sys.exit(code if isinstance(code, int | str) else None)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+        sys.exit(end_streams(number))
+    os._exit(end_streams(number))

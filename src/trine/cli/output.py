@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import typer
 
+from trine.cli.streams import want_stdout
 from trine.cli.writable import check_outputs
 from trine.errors import InputError, TrineError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+#: What the command that runs could not write, in words.
+_missing: list[str] = []
 
 EXIT_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
@@ -30,24 +34,46 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            _missing.clear()
             check_outputs(kwargs)
-            return command(*args, **kwargs)
+            answer = command(*args, **kwargs)
         except InputError as error:
             say(f"error: {error}")
             raise typer.Exit(EXIT_INPUT) from None
         except TrineError as error:
             say(f"error: {error}")
             raise typer.Exit(EXIT_FAILED) from None
-        except BrokenPipeError:
-            raise typer.Exit(EXIT_FAILED) from None
         except OSError as error:
-            say(f"error: {error.filename or ''}: {error.strerror or error}")
+            say(_line(error))
             raise typer.Exit(EXIT_INPUT) from None
         except KeyboardInterrupt:
             say("interrupted")
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        if _missing:
+            raise typer.Exit(EXIT_INPUT)
+        return answer
 
     return wrapped
+
+
+@contextmanager
+def writes() -> Iterator[None]:
+    """Write one of the files that were asked for; where that fails it is said, and the command goes on to the others.
+
+    It ends with the exit code 2 then: the answer behind them may have taken hours.
+    """
+    try:
+        yield
+    except (InputError, OSError) as error:
+        _missing.append(_line(error))
+        say(_missing[-1])
+
+
+def _line(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return f"error: {error}"
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"error: {where}{error.strerror or error}"
 
 
 def say(text: str) -> None:
@@ -60,18 +86,7 @@ def show(text: str, json_target: str | None) -> None:
     if json_target == "-":
         say(text)
     else:
-        _put(text)
-
-
-def _put(text: str) -> None:
-    """A text on stdout. Whoever closed it (``| head -1``) has read enough: files are still to be written."""
-    try:
         print(text, flush=True)
-    except BrokenPipeError:
-        # else Python complains when it flushes what is left
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
@@ -95,12 +110,14 @@ def end(finished: bool) -> None:
 
 
 def write_json(answer: object, target: str | None) -> None:
-    """Write ``answer`` to a file, or to stdout for ``-``. Raises InputError when the file cannot be written."""
+    """Write ``answer`` to a file, as :func:`writes`, or to stdout for ``-``."""
     if target is None:
         return
     if target == "-":
-        _put(json.dumps(answer, indent=2, allow_nan=False))
+        want_stdout()
+        print(json.dumps(answer, indent=2, allow_nan=False), flush=True)
         return
     from trine.spec import write_json as write
 
-    write(target, answer)
+    with writes():
+        write(target, answer)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.output import reports_errors, say, show, write_json, writes
 from trine.cli.progress import ProgressLine
 
 
@@ -30,8 +30,9 @@ def study(
     show(found.text(), json)
     write_json(found.to_json(), json)
     if plot is not None:
-        found.plot(plot)
-        say(f"drawn in {plot}")
+        with writes():
+            found.plot(plot)
+            say(f"drawn in {plot}")
 
 
 def register(parent: typer.Typer) -> None:

@@ -37,7 +37,7 @@ from trine.cli.machine import (
     SlowLinkOption,
     TopologyOption,
 )
-from trine.cli.output import end, reports_errors, say, show, write_json
+from trine.cli.output import end, reports_errors, say, show, write_json, writes
 from trine.cli.progress import ProgressLine
 from trine.cli.ranks import (
     JitterOption,
@@ -267,16 +267,19 @@ def train(
 def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:
     """Write what was asked for, and say where."""
     if perfetto is not None:
-        result.to_perfetto(perfetto)
-        say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")
+        with writes():
+            result.to_perfetto(perfetto)
+            say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")
     if parquet is not None:
-        result.to_parquet(parquet)
-        say(f"records written to {parquet}")
+        with writes():
+            result.to_parquet(parquet)
+            say(f"records written to {parquet}")
     if timeline is not None:
         from trine.results import plot_timeline
 
-        plot_timeline(result, timeline)
-        say(f"timeline drawn in {timeline}")
+        with writes():
+            plot_timeline(result, timeline)
+            say(f"timeline drawn in {timeline}")
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trine.cli.output import end, reports_errors, say, show, until_stopped, write_json
+from trine.cli.output import end, reports_errors, say, show, until_stopped, write_json, writes
 
 app = typer.Typer(no_args_is_help=True)
 SHOWN = 25
@@ -43,13 +43,15 @@ def collectives(
     show(summary_text(found, None if every else SHOWN, without, doubt), json)
     write_json(report_json(found, without, doubt), json)
     if plot is not None:
-        from trine.studies.report_plot import plot_errors
+        with writes():
+            from trine.studies.report_plot import plot_errors
 
         plot_errors(found, Path(plot))
         say(f"drawn in {plot}")
     if report is not None:
-        for path in write_report(found, report, without, doubt):
-            say(f"wrote {path}")
+        with writes():
+            for path in write_report(found, report, without, doubt):
+                say(f"wrote {path}")
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from trine.errors import InputError
@@ -72,13 +73,13 @@ def _check_drawing(name: str, target: str) -> None:
 
 
 def _try_file(path: Path) -> None:
-    """Open it, without changing it; one that is not there yet is made and taken away again."""
+    """Open it, without changing it; of one that is not there yet, look at its name and its folder."""
     if path.is_file() or path.is_dir():
         os.close(os.open(path, os.O_WRONLY))
     elif not path.exists() and not path.is_symlink():
         _try_folder(path.parent, is_made=False)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        path.unlink()
+        with suppress(FileNotFoundError):
+            os.lstat(path)
 
 
 def _try_folder(path: Path, is_made: bool = True) -> None:

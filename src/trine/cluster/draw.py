@@ -12,7 +12,8 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.draw_layout import lay_out
 from trine.cluster.draw_picture import MORE, Line, Mark, Picture
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Link
-from trine.errors import InputError, MissingExtraError
+from trine.errors import MissingExtraError
+from trine.outputs import save_figure
 from trine.units import format_bandwidth, format_time
 
 #: Colours that stay apart for colour-blind readers and in grey (Okabe and Ito, 2008).
@@ -40,7 +41,7 @@ def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None
     left, right, bottom, top = _extent(picture)
     wide = min(30.0, max(6.0, (right - left) * _INCHES))
     size = wide, min(24.0, wide * (top - bottom) / (right - left) + 1.1)
-    with figures["rc_context"]({"svg.hashsalt": "trine", "font.size": 8}):
+    with figures["rc_context"]({"font.size": 8}):
         figure = figures["Figure"](figsize=size, layout="constrained")
         axes = figure.add_subplot()
         axes.set_xlim(left, right)
@@ -51,7 +52,7 @@ def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None
         zoom = max(1.0, wide / 16)  # a large picture is shown smaller
         axes.set_title(title or _title(cluster), fontsize=10 * zoom, loc="left")
         _legend(figure, figures, picture, zoom)
-        _save(figure, path)
+        save_figure(figure, path, dpi=140, bbox_inches="tight", pad_inches=0.1)
 
 
 def _matplotlib() -> dict[str, Any]:
@@ -195,13 +196,3 @@ def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float)
         title="; ".join(notes),
         title_fontsize=7 * zoom,
     )
-
-
-def _save(figure: Any, path: str | Path) -> None:
-    try:
-        metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else None
-        figure.savefig(path, dpi=140, metadata=metadata, bbox_inches="tight", pad_inches=0.1)
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from None
-    except ValueError as error:
-        raise InputError(str(error), file=path) from None

@@ -12,6 +12,7 @@ from typing import cast
 from trine.compute.calibration import Calibration, Point
 from trine.compute.kinds import BACKWARD_SUFFIX, FAMILIES, family_of
 from trine.errors import SpecError, nearest
+from trine.outputs import write_text
 from trine.units import MAX_INT64
 
 _FORMAT, _VERSION = "trine-calibration", 1
@@ -23,7 +24,7 @@ _POINT_INTS = {"batch": 1, "flops": 0, "bytes": 0, "time_ps": 1}
 def write(calibration: Calibration, path: str | os.PathLike[str]) -> None:
     """Write ``calibration`` to ``path``: the same calibration gives the same bytes."""
     data = {"format": _FORMAT, "version": _VERSION, **asdict(calibration)}
-    Path(path).write_text(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read(path: str | os.PathLike[str]) -> Calibration:

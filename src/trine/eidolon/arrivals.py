@@ -14,6 +14,7 @@ from trine.eidolon.origin import is_origin
 from trine.eidolon.writes import MAX_ADDRESS
 from trine.errors import InputError, SpecError, nearest
 from trine.model.outside import LOAD, RELEASE, STORE, Arrivals
+from trine.outputs import open_output
 
 FORMAT, VERSION = "trine-arrivals", 2
 #: Of the simulation, 11 days; what a release may add.
@@ -37,11 +38,8 @@ def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
     """
     _check_name(path)
     columns = {field.name: getattr(arrivals, field.name) for field in fields(arrivals)}
-    try:
-        with Path(path).open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, format=np.array(FORMAT), version=np.int64(VERSION), **columns)
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
+    with open_output(path) as file:
+        np.savez_compressed(file, allow_pickle=False, format=np.array(FORMAT), version=np.int64(VERSION), **columns)
 
 
 def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:

@@ -14,6 +14,7 @@ import numpy as np
 from trine.eidolon.cells import COLUMNS, Cells, Fault, read_header, whole_numbers
 from trine.eidolon.writes import MAX_WRITES, MEMORY, WriteTable
 from trine.errors import InputError, MissingExtraError, SpecError, nearest
+from trine.outputs import open_output, write_csv, write_text
 
 #: Of CSV; with MAX_WRITES, reading stays below 2 GiB of memory. JSON, of which a byte takes more, has its own limit.
 MAX_FILE_BYTES = 128 * 2**20
@@ -80,22 +81,16 @@ def save_writes(path: str | os.PathLike[str], table: WriteTable) -> None:
         "value": columns.value[order].tolist(),
         "time_ps": columns.time_ps[order].tolist(),
     }
-    try:
-        if suffix == ".parquet":
-            pa, pq = _pyarrow()
-            with Path(path).open("wb") as sink:
-                pq.write_table(pa.table(rows), sink)
-            return
-        with Path(path).open("w", encoding="utf-8", newline="") as stream:
-            if suffix == ".csv":
-                writer = csv.writer(stream, lineterminator="\n")
-                writer.writerow(rows)
-                writer.writerows(zip(*rows.values(), strict=True))
-            else:
-                writes = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-                stream.write(json.dumps({"writes": writes}))
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
+    if suffix == ".parquet":
+        pa, pq = _pyarrow()
+        with open_output(path) as sink:
+            pq.write_table(pa.table(rows), sink)
+    elif suffix == ".csv":
+        with open_output(path) as sink:
+            write_csv(sink, rows, zip(*rows.values(), strict=True))
+    else:
+        writes = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+        write_text(path, json.dumps({"writes": writes}))
 
 
 Read = tuple[Sequence[object], Sequence[Cells], Sequence[int]]

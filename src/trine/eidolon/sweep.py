@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ from trine.eidolon.options import EidolonOptions, time_ps
 from trine.eidolon.sweep_runs import OnRun, Runs
 from trine.errors import InputError
 from trine.gpu.run import announce_compiling
+from trine.outputs import open_output, write_csv
 from trine.results.document import Row
 from trine.units import PS_PER_S, format_time
 
@@ -110,14 +109,8 @@ class Sweep:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write one line a run. Raises InputError where the file cannot be written."""
-        text = io.StringIO()
-        table = csv.DictWriter(text, list(self.rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(self.rows)
-        try:
-            Path(path).write_text(text.getvalue(), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write: {error.strerror or error}", file=os.fspath(path)) from None
+        with open_output(path) as file:
+            write_csv(file, self.rows[0], (row.values() for row in self.rows))
 
     def document(self) -> Row:
         """Plain data (docs/reference/eidolon-json.md)."""

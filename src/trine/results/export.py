@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trine.errors import MissingExtraError
+from trine.outputs import OutputFolder, open_output, write_csv
 from trine.results import document
 from trine.results.records import RecordTable
 
@@ -38,18 +37,20 @@ def to_npz(result: Result, path: str | Path) -> None:
     """Write the record table: one array a column; text columns are codes, their words in ``<column>_names``."""
     table = result.record_table
     words = {f"{name}_names": np.array(values, np.str_) for name, values in table.categories.items()}
-    with Path(path).open("wb") as file:  # an open file, because numpy would add ".npz" to a bare path
+    with open_output(path) as file:  # an open file, because numpy would add ".npz" to a bare path
         np.savez_compressed(file, allow_pickle=False, **table.columns, **words)
 
 
 def to_csv(result: Result, directory: str | Path) -> None:
     """Write ``records.csv`` and one file a table of metrics into ``directory``, which is made if need be."""
-    folder = _folder(directory)
     table = result.record_table
     columns = [table.text(name) if name in table.categories else table.columns[name].tolist() for name in table.columns]
-    _write_csv(folder / "records.csv", table.columns, zip(*columns, strict=True))
-    for name, rows in metric_tables(result).items():
-        _write_csv(folder / f"{name}.csv", rows[0], (row.values() for row in rows))
+    with OutputFolder(directory) as folder:
+        with folder.open("records.csv") as file:
+            write_csv(file, table.columns, zip(*columns, strict=True))
+        for name, rows in metric_tables(result).items():
+            with folder.open(f"{name}.csv") as file:
+                write_csv(file, rows[0], (row.values() for row in rows))
 
 
 def to_parquet(result: Result, directory: str | Path) -> None:
@@ -59,12 +60,14 @@ def to_parquet(result: Result, directory: str | Path) -> None:
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("writing Parquet (CSV and npz need nothing)", "parquet", "pyarrow") from None
-    folder = _folder(directory)
     table = result.record_table
     columns = {name: _arrow_column(table, name, pa) for name in table.columns}
-    pq.write_table(pa.table(columns), folder / "records.parquet")
-    for name, rows in metric_tables(result).items():
-        pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+    with OutputFolder(directory) as folder:
+        with folder.open("records.parquet") as file:
+            pq.write_table(pa.table(columns), file)
+        for name, rows in metric_tables(result).items():
+            with folder.open(f"{name}.parquet") as file:
+                pq.write_table(pa.Table.from_pylist(rows), file)
 
 
 def to_pandas(result: Result) -> pandas.DataFrame:
@@ -109,16 +112,3 @@ def _flat(row: document.Row) -> document.Row:
         else:
             flat[key] = " ".join(value) if isinstance(value, list) else value
     return flat
-
-
-def _folder(directory: str | Path) -> Path:
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.errors import InputError, MissingExtraError
+from trine.outputs import save_figure
 
 ENDINGS = (".png", ".svg", ".pdf")
 #: Okabe and Ito, 2008: apart for colour-blind readers.
@@ -47,10 +48,6 @@ def save(figure: Any, plt: Any, path: str | Path) -> None:
     Raises InputError where the file cannot be written.
     """
     try:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).lower().endswith(".svg") else None)
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from None
-    except ValueError as problem:
-        raise InputError(f"cannot be drawn: {problem}", file=path) from None
+        save_figure(figure, path, dpi=150)
     finally:
         plt.close(figure)

@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from trine.model.taskgraph import Int64
+from trine.outputs import open_output
 from trine.results.wire import VARINT, integer, message, text, varint
 
 # TracePacket, TrackEvent, TrackDescriptor, DebugAnnotation, InternedData: the fields used
@@ -33,7 +34,7 @@ SUFFIX = integer(SEQUENCE, 1) + integer(SEQUENCE_FLAGS, NEEDS_STATE)
 
 def write_packets(parts: Iterable[bytes], path: Path) -> None:
     """Write packets to ``path``, compressed if it ends in ``.gz``; the same packets give the same bytes."""
-    with path.open("wb") as file:
+    with open_output(path) as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
                 cast(BinaryIO, packed).writelines(parts)

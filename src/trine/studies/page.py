@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from trine.collectives.sizes import format_size
+from trine.outputs import write_text
 from trine.studies.measured import COUNTED, load_machines
 from trine.studies.report import head, met, place, skipped, verdicts
 from trine.studies.validate import TARGETS, Statistics, Validation
@@ -29,7 +30,7 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     plot_errors(validation, folder / ERRORS_PICTURE)
     plot_curves(validation, folder / CURVES_PICTURE)
-    (folder / PAGE).write_text(page(validation, left_out, doubt), encoding="utf-8")
+    write_text(folder / PAGE, page(validation, left_out, doubt))  # last: it names the pictures
     return [folder / name for name in (PAGE, ERRORS_PICTURE, CURVES_PICTURE)]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.errors import InputError, TraceError
+from trine.outputs import open_output
 from trine.traces.capture_meta import CAPTURE_FILES
 
 #: What an event's name starts with, and what that means. Names as PyTorch 2.1 to 2.13 and CUPTI/roctracer write them.
@@ -100,7 +101,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_gzip(content: bytes, path: Path) -> None:
     """Write ``content`` compressed; the same content gives the same bytes (no name, no time in the header)."""
-    with path.open("wb") as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as out:
+    with (
+        open_output(path) as file,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as out,
+    ):
         out.write(content)
 
 

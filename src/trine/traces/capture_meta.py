@@ -16,6 +16,7 @@ from typing import Any
 
 from trine.errors import TraceError, nearest
 from trine.model.workload import Workload
+from trine.outputs import write_text
 from trine.units import MAX_INT64
 
 KINETO_FILE = "kineto.json.gz"
@@ -59,7 +60,7 @@ def write_meta(meta: CaptureMeta, path: Path) -> None:
     """Write ``meta`` as JSON to ``path``; the median is written for people and checked on reading."""
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(meta)}
     document["unprofiled_step_median_ps"] = meta.unprofiled_step_ps
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(document, indent=2) + "\n")
 
 
 def read_meta(path: Path) -> CaptureMeta:

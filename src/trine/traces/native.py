@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trine.errors import TraceError
 from trine.model.workload import Operator, Parameter, Tensor, Workload
+from trine.outputs import write_bytes
 from trine.traces.files import read_json
 from trine.traces.load import Reader
 from trine.traces.native_check import check_workload
@@ -37,10 +38,7 @@ def save(workload: Workload, path: str | PathLike[str]) -> None:
         raise TraceError(f"cannot be written as JSON: {error}", file=place) from None
     if place.name.endswith(".gz"):
         data = gzip.compress(data, compresslevel=9, mtime=0)
-    try:
-        place.write_bytes(data)
-    except OSError as error:
-        raise TraceError(f"cannot be written: {error.strerror or error}", file=place) from None
+    write_bytes(place, data, error=TraceError)
 
 
 def _dump(workload: Workload) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.errors import SpecError, nearest
-from trine.spec import write_text
+from trine.outputs import write_text
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster

@@ -1,0 +1,202 @@
+"""Every file that trine writes: beside its place and renamed when it is whole, so that a place never holds half a file.
+
+A full disk, Ctrl-C or a kill leaves what was there before. Written straight, as there is nothing to rename: devices,
+pipes, and a file that stdout or stderr already go to. Of a symbolic link the file that it points to is replaced. A file
+in a folder that takes no new one, or that is a mount point, is overwritten once all of its content is at hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from errno import EACCES, EBUSY, ENOENT, EPERM, EROFS
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, TextIO, cast
+
+from trine.errors import InputError
+
+#: What is written last into a folder: names and SHA-256 of all its files, as ``sha256sum --check`` reads them.
+MANIFEST = "SHA256SUMS"
+#: A folder, or a place in it, that takes no other file.
+_KEPT_IN_PLACE = (EACCES, EPERM, EROFS, EBUSY)
+
+
+@contextmanager
+def open_output(path: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[BinaryIO]:
+    """Open a file to write bytes to; it is in its place when the block is left without an exception, and only then.
+
+    Permissions are those that a plain ``open`` gives: of the file that is replaced, else as the umask says.
+
+    Raises
+    ------
+    error: the file cannot be written; the message names it and why.
+    """
+    place = os.fspath(path)
+    if "\0" in place:
+        raise error("cannot write: a path has no NUL in it", file=ascii(place))
+    try:
+        with _opened(place) as file:
+            yield file
+    except OSError as problem:
+        raise error(f"cannot write: {problem.strerror or problem}", file=place) from None
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, error: type[InputError] = InputError) -> None:
+    """Write a whole file, as :func:`open_output` does."""
+    with open_output(path, error=error) as file:
+        file.write(content)
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, error: type[InputError] = InputError) -> None:
+    """Write a whole file of UTF-8, as :func:`open_output` does."""
+    write_bytes(path, text.encode(), error=error)
+
+
+def write_csv(file: BinaryIO, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a table as CSV in UTF-8 to an open file."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    text.detach()  # which flushes, and leaves the file open
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str], **how: Any) -> None:
+    """Write a figure of matplotlib as a whole file, in the format of its ending: the same picture, the same bytes.
+
+    ``how``: of ``figure.savefig``. Raises InputError where the file cannot be written or the figure not be drawn.
+    """
+    from matplotlib import rc_context
+
+    ending = os.path.splitext(path)[1].lower()
+    metadata = {"Date": None} if ending == ".svg" else None
+    try:
+        with open_output(path) as file, rc_context({"svg.hashsalt": "trine"}):
+            figure.savefig(file, format=ending[1:] or None, metadata=metadata, **how)
+    except InputError:
+        raise
+    except ValueError as problem:
+        raise InputError(f"cannot be drawn: {problem}", file=path) from None
+
+
+class OutputFolder:
+    """Files that belong together: each as :func:`open_output` writes it, and last, if all went well, their list.
+
+    A kill in between leaves old files, new files and the old list: ``sha256sum --check SHA256SUMS`` tells them apart.
+
+    Parameters
+    ----------
+    folder: is made if need be. manifest: path of the list in it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], manifest: str = MANIFEST) -> None:
+        self._folder, self._manifest = Path(folder), manifest
+        self._digests: dict[str, str] = {}
+
+    def __enter__(self) -> OutputFolder:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise InputError(f"cannot write: {problem.strerror or problem}", file=self._folder) from None
+        return self
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        """One of its files."""
+        with open_output(self._folder / name) as file:
+            yield file
+            file.flush()
+            if file.readable():  # no device
+                file.seek(0)
+                self._digests[name] = hashlib.file_digest(cast(io.BytesIO, file), "sha256").hexdigest()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            rows = (f"{digest}  {name}\n" for name, digest in self._digests.items())
+            write_text(self._folder / self._manifest, "".join(rows))
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[BinaryIO]:
+    try:
+        found = os.stat(place)
+    except FileNotFoundError:  # or a link to what is not there yet
+        found = None
+    stream = None if found is None else _stream_to(found)
+    if stream is not None:
+        stream.flush()
+        with os.fdopen(os.dup(stream.fileno()), "wb") as file:
+            yield file
+    elif found is not None and not stat.S_ISREG(found.st_mode):
+        with open(place, "wb") as file:
+            yield file
+    else:
+        with _beside(os.path.realpath(place), found) as file:
+            yield file
+
+
+def _stream_to(found: os.stat_result) -> TextIO | None:
+    """stdout or stderr, where it goes to this very regular file: what it has written must stay."""
+    if stat.S_ISREG(found.st_mode):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+                if os.path.samestat(found, os.fstat(stream.fileno())):
+                    return stream
+    return None
+
+
+@contextmanager
+def _beside(place: str, found: os.stat_result | None) -> Iterator[BinaryIO]:
+    """A file beside ``place`` that takes its name at the end; after any exception nothing of it is left."""
+    if found is not None and not os.access(place, os.W_OK):
+        raise PermissionError(EACCES, os.strerror(EACCES), place)
+    made = os.path.join(os.path.dirname(place), f".trine-{uuid.uuid4().hex[:16]}.part")
+    try:
+        with _spare(made, found) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            _put(made, place, file, found)
+    finally:
+        with suppress(OSError):
+            os.unlink(made)
+
+
+def _spare(made: str, found: os.stat_result | None) -> BinaryIO:
+    """The new file ``made``, of whom and for whom ``found`` is; one without a name where the folder takes none."""
+    try:
+        file = os.fdopen(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b")
+    except OSError as problem:
+        if found is None or problem.errno not in _KEPT_IN_PLACE:
+            raise
+        return cast(BinaryIO, tempfile.TemporaryFile())
+    if found is not None and hasattr(os, "fchmod"):
+        with suppress(OSError):  # only root gives files away
+            os.fchown(file.fileno(), found.st_uid, found.st_gid)
+        os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
+    return cast(BinaryIO, file)
+
+
+def _put(made: str, place: str, file: BinaryIO, found: os.stat_result | None) -> None:
+    try:
+        os.replace(made, place)
+    except OSError as problem:
+        if found is None or problem.errno not in (*_KEPT_IN_PLACE, ENOENT):
+            raise
+        file.seek(0)
+        with open(place, "wb") as target:
+            shutil.copyfileobj(file, target)
+            target.flush()
+            os.fsync(target.fileno())
