@@ -18,6 +18,11 @@ def block_of(layer: str) -> str:
     return found[0] if found else ""
 
 
+def has_blocks(operators: Sequence[Operator]) -> bool:
+    """Whether the names of ``operators`` tell any layer."""
+    return any(block_of(op.layer) for op in operators)
+
+
 def units_of(forward: Sequence[Operator]) -> list[int]:
     """Where in ``forward`` each unit of the model begins: what comes before the blocks, each block, what comes after.
 

@@ -14,6 +14,7 @@ from trine.model.program import Collective, Job, RankProgram, Send
 from trine.model.workload import Workload
 from trine.parallel.contention_order import in_sequence
 from trine.parallel.context import JobContext
+from trine.parallel.cut_notes import cut_rule, wide_crossings
 from trine.parallel.data_parallel import build_data_parallel
 from trine.parallel.ddp import buffer_notes
 from trine.parallel.forms import PARAMETERS_SHARDED
@@ -34,7 +35,10 @@ MAX_STEPS = 5_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildReport:
-    """What the build decided: the resolved plan in numbers, time by evidence, and what a user should know."""
+    """What the build decided: the resolved plan in numbers, time by evidence, and what a user should know.
+
+    cut_rule: where the pipeline's cuts lie, in words; empty without a pipeline.
+    """
 
     batch: int
     micro_batches: tuple[int, ...]
@@ -43,6 +47,7 @@ class BuildReport:
     num_split_operators: int
     evidence_ps: Mapping[str, int]
     warnings: tuple[str, ...]
+    cut_rule: str = ""
 
 
 def build_job(
@@ -90,6 +95,7 @@ def build_job(
         num_split_operators=len(context.splits),
         evidence_ps=context.evidence_ps,
         warnings=(*_warnings(context), *_unused_algorithms(plan, job)),
+        cut_rule=cut_rule(context),
     )
     return job, report
 
@@ -158,6 +164,7 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
         if crossing.guessed:
             layer = context.operators[crossing.consumer].layer
             found.append(f"the trace does not link the stages at {layer}: the output of the operator before it is sent")
+    found += wide_crossings(context)
     if plan.sharding in ("zero1", "zero2") and plan.prefetch and plan.num_steps == 1:
         found.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
     if context.launch_ps and plan.num_steps == 1:

@@ -89,6 +89,7 @@ class JobContext:
             )
 
     def _cut(self) -> Stages:
+        """Cut the model; what is run again counts twice, but where it depends on the cuts (``recompute_layers``)."""
         time: dict[int, int] = {}
         if self.plan.pp > 1 and not self.plan.cuts and self.plan.balance == "time":
             largest = max(self.micro_batches)
@@ -97,6 +98,10 @@ class JobContext:
                 for op in self.workload.operators
                 if op.phase != OPTIMIZER
             }
+            if self.plan.recompute_layers is None and self.workload.is_training:
+                forward = [op for op in self.workload.operators if op.phase == FORWARD]
+                again = (op.id for stretch in recomputed(self.workload, self.plan, forward) for op in stretch)
+                time |= {op_id: 2 * time[op_id] for op_id in again}
         return cut_into_stages(self.workload, self.pipeline.num_chunks, self.plan.cuts, time, self.plan.balance)
 
     def _chunks(self) -> list[Chunk]:

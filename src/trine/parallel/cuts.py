@@ -1,4 +1,8 @@
-"""Where a pipeline is cut: at named layers, after equal times, or after equal numbers of layers."""
+"""Where a pipeline is cut: at named layers, after equal times, or after equal numbers of layers.
+
+Cuts that trine chooses lie between layers, as frameworks place them: what crosses is the output of a layer, once.
+Inside one, what crosses may be many times as large (the features of an MLP, the logits of a vocabulary).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
+from trine.compute import kind_of
 from trine.errors import PlanError, nearest
 from trine.model.workload import BACKWARD, Operator, Workload
-from trine.parallel.blocks import units_of
+from trine.parallel.blocks import has_blocks, units_of
 
 #: Operators in the stages so far -> what is made least (bytes sent across the cuts, then the sum of squares of the
 #: stages' times), and where the last of these stages begins.
@@ -33,33 +38,83 @@ def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
     return starts
 
 
-def layered_starts(forward: Sequence[Operator], num_stages: int) -> list[int]:
+def places_of(workload: Workload, forward: Sequence[Operator]) -> list[int]:
+    """Positions in ``forward`` at which a stage may begin, the first included.
+
+    Where names tell layers (:func:`trine.parallel.blocks.units_of`), those at which one begins; elsewhere those at
+    which another name begins. The loss is never parted from the head, the last operator that reads a weight, which
+    makes the largest tensor of most models.
+    """
+    if has_blocks(forward):
+        places = units_of(forward)
+    else:
+        places = [i for i, op in enumerate(forward) if not i or not op.layer or op.layer != forward[i - 1].layer]
+    head = _head(workload, forward)
+    return [place for place in places if place <= head]
+
+
+def _head(workload: Workload, forward: Sequence[Operator]) -> int:
+    """Position of the last operator that reads a weight, where a loss follows; else that of the last operator."""
+    last = len(forward) - 1
+    weights = (i for i in range(last, -1, -1) if any(workload.tensors[t].role == "weight" for t in forward[i].inputs))
+    head = next(weights, last)
+    return head if any(kind_of(op) == "loss" for op in forward[head + 1 :]) else last
+
+
+def layered_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
     """Stages of as equal numbers of layers as can be; embedding and head, before and after the blocks, are one each.
 
     Where they do not divide, the larger stages lie evenly among the others. Raises PlanError where the names of the
     operators tell too few layers.
     """
-    units = units_of(forward)
-    if len(units) < num_stages:
-        raise PlanError(
-            f"{num_stages} stages need as many layers; the names of the operators tell {len(units)} (names such as "
-            "'layers.3.mlp.up' do): balance by time, or name the cuts"
-        )
+    units = places_of(workload, forward) if has_blocks(forward) else [0]
+    _require_places(len(units), num_stages, has_blocks(forward))
     return [units[stage * len(units) // num_stages] for stage in range(num_stages)]
+
+
+def _require_places(found: int, num_stages: int, tells_layers: bool) -> None:
+    if found >= num_stages:
+        return
+    if tells_layers:
+        raise PlanError(
+            f"{num_stages} stages need as many layers; the names of the operators tell {found} (the embedding, and the "
+            "head with the loss, are one each): take fewer stages, or name cuts inside layers"
+        )
+    raise PlanError(
+        f"{num_stages} stages need as many layers; the names of the operators tell {found} (names such as "
+        "'layers.3.mlp.up' do): balance by time, or name the cuts"
+    )
 
 
 def balanced_starts(
     workload: Workload, forward: Sequence[Operator], num_stages: int, duration_ps: Mapping[int, int]
 ) -> list[int]:
-    """Stages of which the slowest is as fast as can be; among such cuts, those that send the fewest bytes.
+    """Stages of which the slowest is as fast as cuts at :func:`places_of` can make it.
 
-    Of several such cuts, those with the most equal times (least sum of squares) are taken, or nearly so where there
-    are very many. A dynamic programme over the cut positions that leave the stages on either side of them possible.
+    Among such cuts, those that send the fewest bytes; of several, those with the most equal times (least sum of
+    squares) are taken, or nearly so where there are very many. A dynamic programme over the places that leave the
+    stages on either side of them possible. Raises PlanError where there are fewer places than stages.
     """
-    total = [0, *accumulate(_linked_time(workload, forward, duration_ps))]
-    across = _bytes_across(workload, forward)
+    places = places_of(workload, forward)
+    if has_blocks(forward):
+        _require_places(len(places), num_stages, True)
+    elif len(places) < num_stages:
+        raise PlanError(
+            f"{num_stages} pipeline stages need as many operators up to the head, where stages may begin; the trace "
+            f"has {len(places)}"
+        )
+    time = [0, *accumulate(_linked_time(workload, forward, duration_ps))]
+    sent = _bytes_across(workload, forward)
+    starts = _least_starts(
+        [*(time[place] for place in places), time[-1]], [sent[place] for place in places], num_stages
+    )
+    return [places[start] for start in starts]
+
+
+def _least_starts(total: Sequence[int], across: Sequence[int], num_stages: int) -> list[int]:
+    """The first place of each stage; ``total`` is the time before each place and at the end, ``across`` bytes there."""
     limit = _least_bottleneck(total, num_stages)
-    n, whole = len(forward), total[-1]
+    n, whole = len(total) - 1, total[-1]
     row: Row = {0: ((0, 0), -1)}
     rows: list[Row] = []
     for stage in range(1, num_stages + 1):

@@ -39,14 +39,15 @@ class Plan:
     schedule: order of passes in the pipeline: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"dualpipe"``,
         or one that a plug-in registered. Without a pipeline, micro-batches go forward and backward one after the other.
     virtual_stages: consecutive parts of the model, spread over the pipeline in turn, that each rank holds.
-    balance: where the pipeline is cut without ``cuts``: ``"time"`` makes the slowest part as fast as can be;
-        ``"layers"`` gives all parts as many layers as can be, embedding and head counting as one each.
+    balance: where the pipeline is cut without ``cuts``, between layers where names tell any: ``"time"`` makes the
+        slowest part as fast as can be; ``"layers"`` gives all parts as many layers as can be, embedding and head
+        counting as one each.
     recompute: what is computed again right before the backward pass that needs it: ``"none"``; ``"full"`` keeps only
         the input of each layer; ``"selective"`` recomputes the core of attention.
     recompute_layers: with full recomputation, only the first so many layers of each part; None for all.
     sync: gradients are reduced over replicas after the ``"last"`` micro-batch or after ``"each"``.
     first_bucket_bytes, bucket_bytes: a DDP bucket closes when it has reached its cap (PyTorch: 1 MiB, then 25 MiB).
-    cuts: layer names at which the second and later parts begin; empty leaves it to ``balance``.
+    cuts: operators (their ``layer``) at which the second and later parts begin; empty leaves it to ``balance``.
     tp_style: ``"column"`` splits every linear, convolution and embedding by output features and gathers the output;
         ``"megatron"`` follows a column split by a row split where only elementwise or per-head work lies between.
     input_copy: inputs are copied from host memory at the start of a ``"step"``, ahead during the step before

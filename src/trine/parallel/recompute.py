@@ -8,7 +8,7 @@ from itertools import groupby
 from trine.compute import kind_of
 from trine.errors import PlanError
 from trine.model.workload import Operator, Workload
-from trine.parallel.blocks import block_of
+from trine.parallel.blocks import block_of, has_blocks
 from trine.parallel.plan import Plan
 
 #: The core of attention begins and ends with operators of these kinds.
@@ -29,7 +29,7 @@ def recomputed(workload: Workload, plan: Plan, forward: Sequence[Operator]) -> l
         return _attention_cores(workload, forward)
     blocks = [(block, list(ops)) for block, ops in groupby(forward, lambda op: block_of(op.layer))]
     if not any(block for block, _ in blocks):
-        return [list(forward)] if not _has_blocks(workload) else []
+        return [list(forward)] if not has_blocks(workload.operators) else []
     return [ops for block, ops in blocks if block][: plan.recompute_layers]
 
 
@@ -44,7 +44,11 @@ def check_recompute(workload: Workload, plan: Plan, stretches: Sequence[Sequence
             f"{plan.recompute} recomputation finds nothing in {workload.name!r} to run again"
             + (": no operator is an attention, or a softmax beside a product" if plan.recompute == "selective" else "")
         )
-    if plan.recompute == "full" and not _has_blocks(workload) and (plan.pp == 1 or plan.recompute_layers is not None):
+    if (
+        plan.recompute == "full"
+        and not has_blocks(workload.operators)
+        and (plan.pp == 1 or plan.recompute_layers is not None)
+    ):
         raise PlanError(
             "full recomputation goes by layers, and the names of the operators tell none (names such as "
             "'layers.3.mlp.up' do): with a pipeline, each stage is recomputed as a whole"
@@ -59,10 +63,6 @@ def recompute_notes(plan: Plan, stretches: Sequence[Sequence[Operator]]) -> tupl
             "and saves next to none of it",
         )
     return ()
-
-
-def _has_blocks(workload: Workload) -> bool:
-    return any(block_of(op.layer) for op in workload.operators)
 
 
 def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[list[Operator]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trine.model.program import PHASE_FORWARD, PHASE_OPTIMIZER, Label
 from trine.model.workload import FORWARD, Operator
-from trine.parallel.blocks import block_of, units_of
+from trine.parallel.blocks import has_blocks, units_of
 from trine.parallel.buckets import Bucket, fill_buckets
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
@@ -193,7 +193,7 @@ class ParameterGathers(ShardedReductions):
 def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[list[Operator]]:
     """The forward operators of a part of the model, unit by unit."""
     plan = context.plan
-    if plan.shard_unit_bytes is None and any(block_of(op.layer) for op in forward):
+    if plan.shard_unit_bytes is None and has_blocks(forward):
         starts = units_of(forward)
         return [list(forward[a:b]) for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
     most = plan.shard_unit_bytes if plan.shard_unit_bytes is not None else DEFAULT_UNIT_BYTES
@@ -215,8 +215,7 @@ def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[lis
 
 def unit_notes(context: JobContext) -> tuple[str, ...]:
     """What a user should know about the units."""
-    has_layers = any(block_of(op.layer) for op in context.workload.operators)
-    if context.plan.shard_unit_bytes is not None or has_layers:
+    if context.plan.shard_unit_bytes is not None or has_blocks(context.workload.operators):
         return ()
     return (
         f"the names of the operators tell no layers: parameters are gathered in units of at least "

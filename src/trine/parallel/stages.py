@@ -56,9 +56,9 @@ def cut_into_stages(
 ) -> Stages:
     """Cut the forward operators into consecutive stages; a backward operator goes where its forward operator is.
 
-    Without ``cuts`` the slowest stage (forward and backward time in ``duration_ps``) is made as short as can be, and
-    among such cuts the one that sends the fewest bytes is taken; with the ``balance`` ``"layers"`` all stages get as
-    many layers as can be.
+    Without ``cuts`` they lie between layers where names tell any. The slowest stage (forward and backward time in
+    ``duration_ps``) is made as short as such cuts can, and among these the one that sends the fewest bytes is taken;
+    with the ``balance`` ``"layers"`` all stages get as many layers as can be.
 
     Raises PlanError for unknown cut names, cuts out of order, and more stages than operators or layers.
     """
@@ -72,7 +72,7 @@ def cut_into_stages(
     elif cuts:
         starts = named_starts(forward, cuts)
     elif balance == "layers":
-        starts = layered_starts(forward, num_stages)
+        starts = layered_starts(workload, forward, num_stages)
     else:
         starts = balanced_starts(workload, forward, num_stages, duration_ps)
     stage_of: dict[int, int] = {}

@@ -74,6 +74,8 @@ def evidence(
         for kind in ("measured", "interpolated", "modelled", "assumed")
         if report.evidence_ps.get(kind)
     ]
+    if report.cut_rule:
+        rows.append(Evidence("pipeline cuts", "assumed", report.cut_rule))
     if setup.launch is not None:
         rows.append(Evidence("CPU launch", setup.launch.evidence, "; ".join(setup.launch.notes)))
     if setup.machine is not None:
