@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from trine.cluster.tiers import crowded_warning
 from trine.compute.origin import known_gpu
 from trine.model.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.forms import form_facts
@@ -14,6 +17,7 @@ from trine.simulation.setup import Setup
 from trine.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:
+    from trine.cluster import Cluster
     from trine.collectives.library.steps import StepCosts
     from trine.folding.execute import JobRun
     from trine.parallel.build import BuildReport
@@ -59,6 +63,8 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "num_steps": plan.num_steps,
         "cluster": machine.name if machine is not None else None,
         "cluster_fingerprint": machine.fingerprint if machine is not None else None,
+        "routing": machine.routing if machine is not None else None,
+        "routing_reason": machine.routing_why if machine is not None and machine.has_fabric else None,
         "compute": setup.compute,
         "network": setup.network if machine is not None else None,
         "cpu_launch": setup.launch is not None,
@@ -164,6 +170,19 @@ def _host_copies(workload: Workload) -> int:
         and any(workload.tensors[t].role == "input" for t in op.inputs)
         for op in workload.operators
     )
+
+
+def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
+    """Warn when an uplink carries far more than those beside it."""
+    if machine is None or result.num_ranks == 1:
+        return result
+    if result.scope is not None:
+        carried = result.scope.link_bytes
+    else:
+        carried = np.zeros(len(machine.links), np.int64)
+        carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
+    text = crowded_warning(machine, carried)
+    return replace(result, warnings=(*result.warnings, f"uplinks: {text}")) if text else result
 
 
 def with_memory_verdict(result: Result) -> Result:

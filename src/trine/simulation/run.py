@@ -8,9 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trine.cluster.tiers import link_tiers
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
-from trine.simulation.facts import evidence, facts, fold_warnings, setup_warnings, simulator, with_memory_verdict
+from trine.simulation.facts import (
+    evidence,
+    facts,
+    fold_warnings,
+    setup_warnings,
+    simulator,
+    with_crowded_uplinks,
+    with_memory_verdict,
+)
 from trine.simulation.recorded import first_known, gpu_of_times, gpus_under, predicted_gpu
 from trine.simulation.setup import (
     SLOWER_SCHEDULE,
@@ -167,7 +176,7 @@ def simulate(
         warnings=tuple(dict.fromkeys(sentences)),
         simulator=simulator(time.perf_counter() - began, done.records.num_events, done.num_simulated),
     )
-    return with_memory_verdict(answer.of_run(done))
+    return with_crowded_uplinks(with_memory_verdict(answer.of_run(done)), machine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +207,7 @@ class _Answer:
         from trine.results import Result
         from trine.results.scope import Part
 
-        places = self.setup.places[list(ranks)]
+        places, machine = self.setup.places[list(ranks)], self.setup.machine
         capacity = self.setup.memory_bytes(places)
         part = None
         if scope is not None and seen.ends is not None:
@@ -209,6 +218,10 @@ class _Answer:
                 step_ends_ps=scope.step_ends_ps,
                 reasons=seen.reasons,
             )
+        tiers = None
+        if machine is not None and len(seen.graph.link_names) == len(machine.links):
+            known = link_tiers(machine)
+            tiers = known.names, known.tier
         return Result(
             graph=seen.graph,
             records=seen.records,
@@ -222,4 +235,5 @@ class _Answer:
             scope=scope,
             power_w=self.setup.power_w(places),
             part=part,
+            link_tiers=tiers,
         )
