@@ -107,7 +107,10 @@ def train(
         Text, typer.Option(metavar="last|each", help="Micro-batches after which gradients are reduced [last].")
     ] = None,
     bucket: Annotated[Text, typer.Option(help="Cap of every DDP bucket, e.g. 25MiB.")] = None,
-    tp_style: Annotated[Text, typer.Option(metavar="column|megatron", help="How linears are split [column].")] = None,
+    tp_style: Annotated[
+        Text,
+        typer.Option(metavar="column|megatron", help="How linears are split [megatron with attention, else column]."),
+    ] = None,
     sharding: ShardingOption = None,
     shard_ways: ShardWaysOption = None,
     prefetch: PrefetchOption = None,
@@ -135,7 +138,7 @@ def train(
     circuit_bandwidth: RateOption = None,
     circuit_latency: DelayOption = None,
     circuit_buffer: BufferOption = None,
-    gpu: Annotated[Text, typer.Option(help="Predict for this GPU; the trace's own keeps its times.")] = None,
+    gpu: Annotated[Text, typer.Option(help="Predict for this GPU instead of the trace's.")] = None,
     trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
     compute: Annotated[
         str, typer.Option(metavar="auto|recorded|linear|roofline", help="Where operator times come from.")

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.compute.sequence import sequence_dim, sequence_length
-from trine.compute.shard import split_dims
+from trine.compute.shard import Groups, split_dims, vocabulary_dim
 from trine.errors import InputError, PlanError, nearest
 from trine.model.workload import OPTIMIZER, Operator, Tensor, Workload
 
@@ -30,7 +30,9 @@ class Split:
     optimizer operator handles; it does not matter to others.
     ``tokens``: tokens of each sample, as a part of the workload's (above 1 where an expert gets more than its share);
     ``keys``: of attention, the part of the tokens whose keys and values it reads, None for the same. ``experts``: ways
-    in which the experts of a grouped product are divided. Raises PlanError if a value cannot be.
+    in which the experts of a grouped product are divided. ``groups``: of an operator on divided queries, keys and
+    values, their heads, where there are fewer of keys than ``ways``. ``vocabulary``: rows of the table of an embedding,
+    and the number that they are padded to before they are divided. Raises PlanError if a value cannot be.
     """
 
     batch: int
@@ -40,6 +42,8 @@ class Split:
     tokens: Fraction = Fraction(1)
     keys: Fraction | None = None
     experts: int = 1
+    groups: Groups | None = None
+    vocabulary: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
@@ -108,10 +112,8 @@ def _resized(operator: Operator, workload: Workload, split: Split, before: Resiz
     done, uneven = [], before is not None and before.uneven
     parts = _parts(operator, both, workload, split)
     for tensor, dim, part in zip(both, dims, parts, strict=True):
-        if dim is not None and (dim >= len(tensor.shape) or tensor.shape[dim] < ways):
-            which = f"dimension {dim} of a tensor {tensor.shape}"
-            raise PlanError(f"operator {operator.id} ({operator.name}): {which} cannot be split {ways} ways")
-        shape, rounded = _shape(tensor, split.batch, workload.batch, dim, ways, part)
+        feature = _feature_part(operator, tensor, dim, ways, split.groups)
+        shape, rounded = _shape(_padded(tensor, split.vocabulary), split.batch, workload.batch, feature, part)
         uneven = uneven or rounded
         done.append(_with_shape(tensor, shape))
     return Resized(operator, tuple(done[: len(inputs)]), tuple(done[len(inputs) :]), before, uneven)
@@ -154,18 +156,42 @@ def _parts(operator: Operator, tensors: Sequence[Tensor], workload: Workload, sp
     return found
 
 
-def _shape(
-    tensor: Tensor, batch: int, recorded: int, dim: int | None, ways: int, part: _Part | None
-) -> tuple[tuple[int, ...], bool]:
-    """The shape at ``batch`` with ``dim`` divided ``ways`` ways, and whether a size had to be rounded up."""
-    if part is None and dim is None and (batch == recorded or not tensor.batch_dims):
+def _feature_part(
+    operator: Operator, tensor: Tensor, dim: int | None, ways: int, groups: Groups | None
+) -> _Part | None:
+    """The dimension of features or heads, and a rank's part of it. Raises PlanError where there are too few."""
+    if dim is None:
+        return None
+    part = Fraction(1, ways)
+    if groups is not None and dim < len(tensor.shape):
+        part = groups.part(tensor, dim, ways)
+    if dim >= len(tensor.shape) or tensor.shape[dim] * part < 1:
+        which = f"dimension {dim} of a tensor {tensor.shape}"
+        raise PlanError(f"operator {operator.id} ({operator.name}): {which} cannot be split {ways} ways")
+    return dim, part
+
+
+def _padded(tensor: Tensor, vocabulary: tuple[int, int] | None) -> Tensor:
+    """The tensor with a dimension of the vocabulary padded."""
+    if vocabulary is None:
+        return tensor
+    dim = vocabulary_dim(tensor, vocabulary[0])
+    if dim is None:
+        return tensor
+    return _with_shape(tensor, (*tensor.shape[:dim], vocabulary[1], *tensor.shape[dim + 1 :]))
+
+
+def _shape(tensor: Tensor, batch: int, recorded: int, *parts: _Part | None) -> tuple[tuple[int, ...], bool]:
+    """The shape at ``batch`` with a part of some dimensions, and whether a size had to be rounded up."""
+    if not any(parts) and (batch == recorded or not tensor.batch_dims):
         return tensor.shape, False
     shape, rounded = list(tensor.shape), False
     for i, size in enumerate(tensor.shape):
         above = size * batch if i in tensor.batch_dims else size
-        below = (recorded if i in tensor.batch_dims else 1) * (ways if i == dim else 1)
-        if part is not None and i == part[0]:
-            above, below = above * part[1].numerator, below * part[1].denominator
+        below = recorded if i in tensor.batch_dims else 1
+        for part in parts:
+            if part is not None and i == part[0]:
+                above, below = above * part[1].numerator, below * part[1].denominator
         shape[i] = -(-above // below)
         rounded = rounded or above % below != 0
     return tuple(shape), rounded

@@ -7,12 +7,37 @@ table (the vocabulary, as Megatron-LM does: each rank looks up all tokens, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
 
 from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.errors import PlanError
 from trine.model.workload import Operator, Tensor
 
 Dims = list[int | None]
+
+
+class Groups(NamedTuple):
+    """Heads of an attention with fewer heads of keys and values than there are ranks, so that each rank has one whole.
+
+    queries, keys: how many of each; size: features of a head.
+    """
+
+    queries: int
+    keys: int
+    size: int
+
+    def part(self, tensor: Tensor, dim: int, ways: int) -> Fraction:
+        """The part of dimension ``dim`` of a tensor, which counts heads or features, that one of ``ways`` ranks has.
+
+        Queries, keys and values that lie side by side are told from each by their number.
+        """
+        unit = 1 if len(tensor.shape) >= 4 else self.size
+        if tensor.shape[dim] == self.keys * unit:
+            return Fraction(1, self.keys)
+        if tensor.shape[dim] == (self.queries + 2 * self.keys) * unit:
+            return (Fraction(self.queries, ways) + 2) / (self.queries + 2 * self.keys)
+        return Fraction(1, ways)
 
 
 def split_dims(
@@ -45,7 +70,7 @@ def split_dims(
         return _embedding(operator, tensors, mode)
     if family == "experts":
         return _experts(tensors, mode)
-    return [_feature_dim(tensor, family) for tensor in tensors]
+    return [feature_dim(tensor, family) for tensor in tensors]
 
 
 def is_expert_product(operator: Operator) -> bool:
@@ -101,10 +126,19 @@ def _embedding(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims
     return dims
 
 
-def _feature_dim(tensor: Tensor, family: str) -> int | None:
+def feature_dim(tensor: Tensor, family: str) -> int | None:
     """Channels or heads of (N, C, H, W), features of (..., E); batched matrices (N, m, k) by their batch."""
     num_dims = len(tensor.shape)
     if num_dims == 0:
         return None
     dim = 1 if num_dims >= 4 else 0 if family in ("matmul", "attention") else num_dims - 1
     return dim if tensor.shape[dim] > 1 else None
+
+
+def vocabulary_dim(tensor: Tensor, rows: int) -> int | None:
+    """The dimension of a tensor that counts a vocabulary of ``rows``: the features of activations, any of a weight."""
+    if tensor.role == "input" or rows not in tensor.shape:
+        return None
+    if tensor.batch_dims:
+        return len(tensor.shape) - 1 if tensor.shape[-1] == rows else None
+    return tensor.shape.index(rows)

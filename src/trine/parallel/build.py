@@ -45,6 +45,8 @@ class BuildReport:
     cuts: tuple[str, ...]
     buckets: tuple[tuple[int, ...], ...]
     num_split_operators: int
+    tp_style: str
+    tp_notes: tuple[str, ...]
     evidence_ps: Mapping[str, int]
     warnings: tuple[str, ...]
     cut_rule: str = ""
@@ -93,6 +95,8 @@ def build_job(
         cuts=context.stages.cuts,
         buckets=buckets,
         num_split_operators=len(context.splits),
+        tp_style=context.tensor.style,
+        tp_notes=context.tensor.notes,
         evidence_ps=context.evidence_ps,
         warnings=(*_warnings(context), *_unused_algorithms(plan, job)),
         cut_rule=cut_rule(context),
@@ -144,7 +148,7 @@ def _unused_algorithms(plan: Plan, job: Job) -> tuple[str, ...]:
 
 
 def _warnings(context: JobContext) -> tuple[str, ...]:
-    plan, sizes, found = context.plan, context.micro_batches, list(context.notes)
+    plan, sizes, found = context.plan, context.micro_batches, [*context.tensor.warnings, *context.notes]
     found += buffer_notes(context)
     if plan.sharding in PARAMETERS_SHARDED:
         found += unit_notes(context)

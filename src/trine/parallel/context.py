@@ -20,7 +20,8 @@ from trine.parallel.portions import Portions
 from trine.parallel.recompute import check_recompute, recompute_notes, recomputed
 from trine.parallel.schedules import SCHEDULES, Pipeline
 from trine.parallel.stages import Crossing, Stages, cut_into_stages
-from trine.parallel.tensor import TensorSplit, local_parameter_bytes, split_operators
+from trine.parallel.tensor import TensorSplit, local_parameter_bytes, rank_part
+from trine.parallel.tensor_layout import TensorLayout, tensor_layout
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ PHASE_NUMBER = {FORWARD: PHASE_FORWARD, BACKWARD: PHASE_BACKWARD, OPTIMIZER: PHA
 class JobContext:
     """A workload under a plan.
 
-    batch: samples of one replica. micro_batches: their sizes. splits: how operators are split over tp ranks.
-    divided: storages of which a tp rank holds its part only. pipeline, schedule: the shape of the pipeline and the
-    order of its passes. stages, chunks: the parts of the model, of which a pipeline rank holds one or several.
-    weights: those of each pipeline rank. portions, expert_load: parts of the tokens and experts. local_bytes:
-    bytes of each weight on one tp and ep rank. made_storages: what any operator writes. evidence_ps: operator time by
-    evidence, over all programs. notes: sentences for the warnings.
+    batch: samples of one replica. micro_batches: their sizes. tensor: the layout over tp ranks; splits: how operators
+    are split over them; divided: storages of which a tp rank holds its part only, and that part. pipeline, schedule:
+    the shape of the pipeline and the order of its passes. stages, chunks: the parts of the model, of which a pipeline
+    rank holds one or several. weights: those of each pipeline rank. portions, expert_load: parts of the tokens and
+    experts. local_bytes: bytes of each weight on one tp and ep rank. made_storages: what any operator writes.
+    evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
     """
 
     def __init__(self, workload: Workload, plan: Plan, compute: ComputeModel, launch: LaunchCosts | None) -> None:
@@ -59,12 +60,8 @@ class JobContext:
         self.layer_names = tuple(dict.fromkeys(op.layer for op in workload.operators))
         self.layer_index = {name: i for i, name in enumerate(self.layer_names)}
         self.launch_ps = dict(zip(self.operators, launch.cost_ps, strict=True)) if launch is not None else {}
-        self.splits: dict[int, TensorSplit] = {}
-        self.divided: frozenset[int] = frozenset()
-        if plan.tp > 1:
-            self.splits, self.divided = split_operators(workload, plan.tp_style)
-            if not self.splits:
-                raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
+        self.tensor = tensor_layout(workload, plan) if plan.tp > 1 else TensorLayout()
+        self.splits, self.divided = self.tensor.splits, self.tensor.divided
         self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp)
         self.portions = Portions(workload, plan)
         self.expert_load = expert_load(workload, plan)
@@ -173,7 +170,8 @@ class JobContext:
         if size is None:
             tensor = self.workload.tensors[tensor_id]
             scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims) * self.portions.of_tensor(tensor)
-            size = self._bytes[tensor_id, batch] = -(-tensor.size_bytes * scale.numerator // scale.denominator)
+            whole = self.tensor.padded_bytes.get(tensor_id, tensor.size_bytes)
+            size = self._bytes[tensor_id, batch] = -(-whole * scale.numerator // scale.denominator)
             if size > MAX_TENSOR_BYTES:
                 raise PlanError(f"a tensor of {size / 2**50:.3g} PiB at a batch of {batch} is more than any GPU holds")
         return size
@@ -181,8 +179,20 @@ class JobContext:
     def rank_bytes(self, tensor_id: int, batch: int) -> int:
         """Bytes of a tensor that one rank of the tp group holds: its part, where features or tokens are divided."""
         size, tensor = self.scaled_bytes(tensor_id, batch), self.workload.tensors[tensor_id]
-        in_parts = tensor.storage in self.divided or (self.plan.sequence_parallel and self.portions.has_tokens(tensor))
-        return -(-size // self.plan.tp) if in_parts else size
+        part = self.divided.get(tensor.storage, WHOLE)
+        if part == WHOLE and self.plan.sequence_parallel and self.portions.has_tokens(tensor):
+            part = Fraction(1, self.plan.tp)
+        return -(-size * part.numerator // part.denominator)
+
+    def head_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
+        """Bytes of queries, keys, values or results of an attention, with the heads of one rank of the tp group."""
+        size, split = self.scaled_bytes(tensor_id, batch), self.split_of(op)
+        if split is None:
+            return size
+        part = Fraction(1, self.plan.tp)
+        if split.groups is not None:
+            part = split.groups.part(self.workload.tensors[tensor_id], 1, self.plan.tp)
+        return -(-size * part.numerator // part.denominator)
 
     def output_share(self, op: Operator) -> Fraction:
         """The part of an operator's output that one rank of the tp group holds.
@@ -190,9 +200,11 @@ class JobContext:
         Forward: an output that stays divided, or that of an operator on divided tensors. Backward: the gradient of an
         input that was divided, which is that of a row split. With sequence parallelism everything is in parts.
         """
+        split = self.split_of(op)
+        if split is not None and split.groups is not None and (op.phase == FORWARD or split.mode == "shared"):
+            return rank_part(self.workload.tensors[op.outputs[0]], split.groups, self.plan.tp)
         if self.plan.sequence_parallel:
             return Fraction(1, self.plan.tp)
-        split = self.split_of(op)
         if split is None:
             return Fraction(1)
         divided = split.mode == "shared" or (

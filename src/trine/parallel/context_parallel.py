@@ -45,17 +45,20 @@ class ContextAttention(Extension):
                 f"context parallelism needs queries, keys and values of operator {op.id} ({op.name}), each (batch, "
                 "heads, tokens, size)"
             )
-        ways = self._ways * (self.context.plan.tp if self.context.split_of(op) is not None else 1)
+        tp = self.context.plan.tp if self.context.split_of(op) is not None else 1
         fewest = min(shape[1] for shape in shapes)
-        if self._style == "ulysses" and fewest % ways:
-            raise PlanError(f"ulysses divides heads over {ways} ranks, and operator {op.id} has {fewest} of them")
+        if self._style == "ulysses" and fewest % (self._ways * tp):
+            product = f"cp x tp = {self._ways * tp}" if tp > 1 else f"cp = {self._ways}"
+            valid = [n for n in range(1, fewest + 1) if fewest % (n * tp) == 0]
+            near = [*[n for n in valid if n < self._ways][-1:], *[n for n in valid if n > self._ways][:1]]
+            hint = f": the nearest cp that can be is {' or '.join(map(str, near))}" if near else ""
+            raise PlanError(f"ulysses divides heads: {product} does not divide the {fewest} heads of {op.layer}{hint}")
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 
     def _bytes(self, op: Operator, tensors: Iterable[int], batch: int) -> int:
         """Bytes of these tensors of an attention on one rank: its part of the tokens and heads."""
-        ways = self.context.plan.tp if self.context.split_of(op) is not None else 1
-        return sum(-(-self.context.scaled_bytes(t, batch) // ways) for t in tensors)
+        return sum(self.context.head_bytes(op, t, batch) for t in tensors)
 
     def _forward(self, op: Operator) -> Operator:
         return self.context.operators[op.forward_id] if op.phase == BACKWARD and op.forward_id is not None else op

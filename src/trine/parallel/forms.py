@@ -96,7 +96,7 @@ def _gathers(plan: Plan) -> None:
 def _tensor(plan: Plan) -> None:
     if plan.sequence_parallel:
         _only_if(plan.tp > 1, "sequence_parallel", "it divides the sequence over the tensor-parallel ranks: tp = 1")
-        if plan.tp_style != "megatron":
+        if plan.tp_style == "column":
             raise PlanError("sequence parallelism is a part of Megatron's tensor parallelism: set tp_style megatron")
     if plan.tp_overlap > 1 and not plan.sequence_parallel:
         raise PlanError(

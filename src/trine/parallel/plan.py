@@ -15,7 +15,7 @@ MAX_BATCH = 10**9
 #: Pieces of a product beyond which each is shorter than the launch of a kernel on any GPU.
 MAX_PIECES = 64
 DATA_MODES = ("ddp", "dp")
-TP_STYLES = ("column", "megatron")
+TP_STYLES = ("auto", "column", "megatron")
 INPUT_COPIES = ("step", "prefetch", "none")
 BALANCES = ("time", "layers")
 RECOMPUTE = ("none", "full", "selective")
@@ -49,7 +49,8 @@ class Plan:
     first_bucket_bytes, bucket_bytes: a DDP bucket closes when it has reached its cap (PyTorch: 1 MiB, then 25 MiB).
     cuts: operators (their ``layer``) at which the second and later parts begin; empty leaves it to ``balance``.
     tp_style: ``"column"`` splits every linear, convolution and embedding by output features and gathers the output;
-        ``"megatron"`` follows a column split by a row split where only elementwise or per-head work lies between.
+        ``"megatron"`` follows a column split by a row split where only elementwise or per-head work lies between, and
+        pads the vocabulary; ``"auto"``: megatron for a model with attention, column for any other.
     input_copy: inputs are copied from host memory at the start of a ``"step"``, ahead during the step before
         (``"prefetch"``), or are on the device already (``"none"``).
     num_steps: training steps to run, one after the other.
@@ -91,7 +92,7 @@ class Plan:
     first_bucket_bytes: int = DEFAULT_BUCKETS[0]
     bucket_bytes: int = DEFAULT_BUCKETS[1]
     cuts: tuple[str, ...] = ()
-    tp_style: str = "column"
+    tp_style: str = "auto"
     input_copy: str = "step"
     num_steps: int = 1
     algorithms: tuple[tuple[str, str], ...] = ()

@@ -9,6 +9,7 @@ from trine.compute.kinds import family_of
 from trine.compute.sequence import sequence_dim, sequence_length
 from trine.errors import PlanError
 from trine.model.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
+from trine.parallel.heads import multiplies_activations
 from trine.parallel.plan import Plan
 from trine.parallel.tensor import TensorSplit
 
@@ -56,13 +57,19 @@ class Portions:
         tokens, keys = self.context if divided is not None else self.context * self.sequence, None
         if plan.cp > 1 and is_attention(op):
             if plan.cp_style == "ulysses":
-                mode, ways, tokens = "column", plan.tp * plan.cp, WHOLE
+                mode, ways, tokens = "column", ways * plan.cp, WHOLE
             elif plan.cp_style == "all-gather":
                 keys = WHOLE
         experts = 1
         if plan.ep > 1 and is_expert(op):
             tokens, experts = tokens * self.load, plan.ep
-        return Split(batch=batch, ways=ways, mode=mode, tokens=tokens, keys=keys, experts=experts)
+        groups, vocabulary = None, None
+        if divided is not None:
+            groups, vocabulary = None if divided.regroups else divided.groups, divided.vocabulary
+        return Split(
+            batch=batch, ways=ways, mode=mode, tokens=tokens, keys=keys, experts=experts, groups=groups,
+            vocabulary=vocabulary,
+        )  # fmt: skip
 
     def repeats(self, op: Operator) -> int:
         """How many times the operator runs: ring attention once for each block of keys."""
@@ -114,7 +121,12 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
     halves = 2 * plan.cp if plan.cp > 1 and plan.cp_style != "ulysses" else 1  # two parts a rank balance causal masks
     for divisor in (ways, halves):
         if length % divisor:
-            raise PlanError(f"{what}: a sequence of {length} tokens does not divide into {divisor} equal parts")
+            below = length - length % divisor
+            near = f"{below} or {below + divisor}" if below else str(divisor)
+            raise PlanError(
+                f"{what}: a sequence of {length} tokens does not divide into {divisor} equal parts: the nearest that "
+                f"does has {near}"
+            )
     tensors = workload.tensors
     for op in workload.operators:
         if op.phase == OPTIMIZER:
@@ -126,16 +138,10 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
                     f"{what}: which dimension of the tensor {list(tensor.shape)} of operator {op.id} ({op.name}) "
                     "counts tokens is not known"
                 )
-        if plan.cp > 1 and op.phase == FORWARD and _mixes_tokens(workload, op):
+        if plan.cp > 1 and op.phase == FORWARD and multiplies_activations(workload, op):
             raise PlanError(
                 f"context parallelism needs attention in one operator, and operator {op.id} ({op.name}) is a part of it"
             )
-
-
-def _mixes_tokens(workload: Workload, op: Operator) -> bool:
-    """Whether the operator multiplies activations with each other."""
-    roles = [workload.tensors[t].role for t in op.inputs]
-    return family_of(kind_of(op)) == "matmul" and "weight" not in roles
 
 
 def _check_experts(workload: Workload, plan: Plan) -> None:
@@ -149,7 +155,12 @@ def _check_experts(workload: Workload, plan: Plan) -> None:
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise PlanError(f"operator {op.id} ({op.name}) does not say how many experts there are")
         if count % plan.ep:
-            raise PlanError(f"{count} experts do not divide over ep = {plan.ep} ranks")
+            valid = [n for n in range(1, count + 1) if count % n == 0]
+            near = [*[n for n in valid if n < plan.ep][-1:], *[n for n in valid if n > plan.ep][:1]]
+            raise PlanError(
+                f"{count} experts do not divide over ep = {plan.ep} ranks: the nearest that can be is "
+                f"{' or '.join(map(str, near))}"
+            )
         if plan.expert_shares and len(plan.expert_shares) != count:
             raise PlanError(f"expert_shares has {len(plan.expert_shares)} entries, and there are {count} experts")
     dispatched = {op.attributes.get("moe") for op in workload.operators if op.phase == FORWARD}

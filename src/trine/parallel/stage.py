@@ -26,10 +26,10 @@ from trine.parallel.context_parallel import ContextAttention
 from trine.parallel.ddp import BucketReductions
 from trine.parallel.expert_steps import ExpertExchange
 from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Extension, Place
+from trine.parallel.head_gathers import HeadGathers
 from trine.parallel.liveness import StageMemory
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.passes import RankPasses
-from trine.parallel.plan import Plan
 from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
 from trine.parallel.sequence_steps import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterUpdates
@@ -73,7 +73,7 @@ class StageBuilder:
         self.memory = StageMemory(context, stage, self.passes.orders, self.passes.order_of, self.writer)
         self.copies: dict[tuple[int, int], int] = {}  # chunk and micro-batch -> step of the program
         self.next_copies: dict[tuple[int, int], int] = {}
-        self.extensions = [make(self) for make in extensions_of(context.plan)]
+        self.extensions = [make(self) for make in extensions_of(context)]
         self._before = [one.before for one in self.extensions if type(one).before is not Extension.before]
         self._write = [one.write for one in self.extensions if type(one).write is not Extension.write]
         self._after = [one.after for one in self.extensions if type(one).after is not Extension.after]
@@ -276,13 +276,16 @@ class StageBuilder:
             self.memory.received_gradient(crossing, received, place.microbatch)
 
 
-def extensions_of(plan: Plan) -> list[Callable[[StageBuilder], Extension]]:
+def extensions_of(context: JobContext) -> list[Callable[[StageBuilder], Extension]]:
     """What the forms of parallelism of a plan add to the programs, in the order in which they are called."""
+    plan = context.plan
     found: list[Callable[[StageBuilder], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
     if plan.ep > 1:
         found.append(ExpertExchange)
     if plan.cp > 1:
         found.append(ContextAttention)
+    if any(split.regroups for split in context.splits.values()):
+        found.append(HeadGathers)
     if plan.tp > 1:
         found.append(SequenceCollectives if plan.sequence_parallel else TensorCollectives)
     if plan.dp * plan.cp > 1:

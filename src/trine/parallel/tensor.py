@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from trine.compute import kind_of
-from trine.compute.shard import is_expert_product
-from trine.model.workload import FORWARD, Operator, Workload
+from trine.compute.kinds import family_of
+from trine.compute.shard import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
+from trine.model.workload import FORWARD, Operator, Tensor, Workload
 from trine.parallel.backward import backward_of
+from trine.parallel.heads import fused_heads
 from trine.parallel.stages import needs_gradient
 
 #: Kinds whose work is divided when the tensor that they read is divided along features or heads ...
@@ -17,6 +20,9 @@ DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})
 PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
 SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
 PRODUCTS = ("linear", "experts")
+MOST_ROWS = 2**63
+#: Megatron-LM pads the vocabulary to a multiple of this times the ranks (its --make-vocab-size-divisible-by).
+VOCABULARY_MULTIPLE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,45 +33,72 @@ class TensorSplit:
         without weights on a tensor that is divided already).
     forward: collective after the forward operator, ``""`` for none. backward: whether the gradient of its input is
         a partial sum, to be all-reduced.
+    groups: where there are fewer heads of keys and values than ranks, those of the attention that the divided tensor
+        leads to. regroups: a column split makes that tensor: its parts are gathered, and each rank takes its heads.
+    vocabulary: rows of the table that the operator's tensors have, and to how many they are padded.
     """
 
     mode: str
     forward: str
     backward: bool
+    groups: Groups | None = None
+    regroups: bool = False
+    vocabulary: tuple[int, int] | None = None
 
 
-def split_operators(workload: Workload, style: str) -> tuple[dict[int, TensorSplit], frozenset[int]]:
+def split_operators(
+    workload: Workload, style: str, ways: int = 1
+) -> tuple[dict[int, TensorSplit], dict[int, Fraction]]:
     """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
 
-    The second result names the storages of which each rank holds its part only.
+    The second result names the storages of which each of ``ways`` ranks holds its part only, and that part.
 
     ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
     leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
-    in a row split, whose output is all-reduced.
+    in a row split, whose output is all-reduced. It splits the table of the vocabulary alone by rows (others, such as
+    that of positions, are whole on every rank), and pads it.
     """
     gathered: set[int] = set()
+    groups: dict[int, Groups] = {}
     while True:
-        splits, divided, unmet = _attempt(workload, style, gathered)
-        if not unmet:
+        splits, divided, unmet, met = _attempt(workload, style, ways, gathered, groups)
+        if not unmet and not met:
+            if style == "megatron":
+                _pad_vocabulary(workload, splits, ways)
             return splits, divided
         gathered |= unmet
+        groups |= met
 
 
 def _attempt(
-    workload: Workload, style: str, gathered: set[int]
-) -> tuple[dict[int, TensorSplit], frozenset[int], set[int]]:
-    """One pass; the last result names column operators whose divided output met an operator that needs all of it."""
+    workload: Workload, style: str, ways: int, gathered: set[int], groups: Mapping[int, Groups]
+) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:
+    """One pass.
+
+    The last results name column operators whose divided output met an operator that needs all of it, and those whose
+    output met an attention with fewer heads of keys and values than ranks.
+    """
     divided: dict[int, int] = {}  # storage -> the column operator that divided it
+    parts: dict[int, Fraction] = {}
     splits: dict[int, TensorSplit] = {}
     unmet: set[int] = set()
+    met: dict[int, Groups] = {}
     backward = backward_of(workload)
+    most_rows = _most_rows(workload) if style == "megatron" else 0
+
+    def divide(op: Operator, origin: int) -> None:
+        for tensor in (workload.tensors[t] for t in op.outputs):
+            if tensor.storage not in divided:
+                parts[tensor.storage] = rank_part(tensor, groups.get(origin), ways)
+            divided[tensor.storage] = origin
+
     for op in workload.operators:
         if op.phase != FORWARD:
             continue
         kind = _kind(op)
         storages = [workload.tensors[t].storage for t in op.inputs]
         origins = [divided[s] for s in storages if s in divided]
-        if kind in SPLIT_KINDS and _weight_of(workload, op) is not None:
+        if kind in SPLIT_KINDS and _weight_of(workload, op) is not None and _rows(workload, op) >= most_rows:
             if origins and kind in PRODUCTS:
                 splits[op.id] = TensorSplit("row", "all_reduce", False)
             else:
@@ -74,18 +107,82 @@ def _attempt(
             for tensor in op.outputs:
                 divided.pop(workload.tensors[tensor].storage, None)
             if splits[op.id].mode == "column" and not splits[op.id].forward:
-                divided.update({workload.tensors[t].storage: op.id for t in op.outputs})
+                if op.id in groups:
+                    splits[op.id] = replace(splits[op.id], groups=groups[op.id], regroups=True)
+                divide(op, op.id)
         elif origins and _is_divisible(workload, op, kind) and _all_divided(workload, op, divided):
             if kind == "loss":  # a part of each token's sum, added up over the group
                 splits[op.id] = TensorSplit("shared", "all_reduce", False)
                 continue
-            splits[op.id] = TensorSplit("shared", "", False)
-            divided.update({workload.tensors[t].storage: origins[0] for t in op.outputs})
+            found = _groups(workload, op, kind, ways)
+            if found is not None:
+                met.update({origin: found for origin in origins if origin not in groups})
+            splits[op.id] = TensorSplit("shared", "", False, groups.get(origins[0]))
+            divide(op, origins[0])
         else:
             unmet.update(origins)
     returned = _last_outputs(workload)
     unmet.update(divided[s] for s in sorted(divided) if s in returned)
-    return splits, frozenset(divided), unmet - gathered
+    return splits, {s: parts[s] for s in divided}, unmet - gathered, met
+
+
+def rank_part(tensor: Tensor, groups: Groups | None, ways: int) -> Fraction:
+    """The part of a divided tensor that a rank holds."""
+    dim = None if groups is None else feature_dim(tensor, "elementwise")
+    return Fraction(1, ways) if groups is None or dim is None else groups.part(tensor, dim, ways)
+
+
+def _groups(workload: Workload, op: Operator, kind: str, ways: int) -> Groups | None:
+    """The heads of an attention that has fewer of keys and values than ranks; None for any other operator."""
+    heads = fused_heads(workload, op) if family_of(kind) == "attention" else None
+    if heads is None or not heads.as_made or heads.keys >= ways:
+        return None
+    return Groups(heads.queries, heads.keys, heads.size)
+
+
+# -- the vocabulary ----------------------------------------------------------------------------------------------------
+
+
+def padded_rows(rows: int, ways: int) -> int:
+    """Rows of the table of a vocabulary on all ranks together, as Megatron-LM pads it."""
+    return -(-rows // (VOCABULARY_MULTIPLE * ways)) * VOCABULARY_MULTIPLE * ways
+
+
+def _rows(workload: Workload, op: Operator) -> int:
+    """Rows of the table that an embedding reads; for another operator more than any."""
+    weight = _weight_of(workload, op)
+    if weight is None or _kind(op) != "embedding":
+        return MOST_ROWS
+    return workload.tensors[weight].shape[0]
+
+
+def _most_rows(workload: Workload) -> int:
+    tables = [op for op in workload.operators if op.phase == FORWARD and _kind(op) == "embedding"]
+    return max((_rows(workload, op) for op in tables if _weight_of(workload, op) is not None), default=0)
+
+
+def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], ways: int) -> None:
+    """Mark the split operators on the table of the vocabulary, on a head of as many features, and on its logits."""
+    logits: set[int] = set()
+    tables = [op for op in workload.operators if op.id in splits and splits[op.id].mode == "embedding"]
+    rows = max((_rows(workload, op) for op in tables), default=0)
+    padded = padded_rows(rows, ways)
+    if padded == rows:
+        return
+    for op in workload.operators:
+        split = splits.get(op.id)
+        if split is None:
+            continue
+        made = [workload.tensors[t] for t in op.outputs if workload.tensors[t].shape[-1:] == (rows,)]
+        is_head = split.mode == "column" and _kind(op) == "linear" and bool(made)
+        reads = any(workload.tensors[t].storage in logits for t in op.inputs)
+        if split.mode == "embedding" or is_head or (split.mode == "shared" and reads):
+            splits[op.id] = replace(split, vocabulary=(rows, padded))
+        if is_head or reads:
+            logits.update(tensor.storage for tensor in made)
+
+
+# -- what operators are ------------------------------------------------------------------------------------------------
 
 
 def _kind(op: Operator) -> str:
@@ -155,5 +252,26 @@ def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit],
             if weight is None or (split.mode == "row" and len(workload.tensors[weight].shape) < 2):
                 continue  # the bias of a row split is whole
             tensor = workload.tensors[weight]
-            local[weight] = -(-tensor.size_bytes // ways)
+            size = padded_bytes(tensor, split.vocabulary) if split.vocabulary is not None else tensor.size_bytes
+            local[weight] = -(-size // ways)
     return local
+
+
+def padded_bytes(tensor: Tensor, vocabulary: tuple[int, int]) -> int:
+    """Bytes of a tensor whose dimension of the vocabulary, if it has one, is padded."""
+    rows, padded = vocabulary
+    return tensor.size_bytes if vocabulary_dim(tensor, rows) is None else tensor.size_bytes // rows * padded
+
+
+def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
+    """Features of each product, by operator id, that a column or row split divides without a gather behind it."""
+    found: dict[int, int] = {}
+    for op in workload.operators:
+        split = splits.get(op.id)
+        if split is None or split.forward == "all_gather" or split.vocabulary is not None or _kind(op) not in PRODUCTS:
+            continue
+        tensors = [t for i in (*op.inputs, *op.outputs) if (t := workload.tensors[i]).size_bytes]
+        for tensor, dim in zip(tensors, split_dims(op, tensors, split.mode, None, ()), strict=True):
+            if tensor.role == "weight" and len(tensor.shape) > 1 and dim is not None:
+                found[op.id] = tensor.shape[dim]
+    return found

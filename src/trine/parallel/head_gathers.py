@@ -1,0 +1,83 @@
+"""Gathers of queries, keys and values where a tp group has more ranks than there are heads of keys and values.
+
+As Megatron-core does it (``Attention.get_query_key_value_tensors``, for fewer query groups than tensor-parallel ranks):
+the projection's weight stays sharded by columns, so that a rank's part holds a fraction of a head of keys. Its outputs
+are all-gathered over the group, and a rank takes its queries and the one head of keys and of values that they need.
+Backward, the gradient of what was gathered is a partial sum, zero but for the rank's own heads: a reduce-scatter adds
+it up and leaves each rank the part that its columns made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trine.model.program import PHASE_OPTIMIZER
+from trine.model.workload import BACKWARD, FORWARD, Operator
+from trine.parallel.extension import Extension, Place
+
+if TYPE_CHECKING:
+    from trine.parallel.stage import StageBuilder
+
+
+class HeadGathers(Extension):
+    """All-gathers behind the projections of a regrouped attention, reduce-scatters before their backward operators.
+
+    The gathered tensor lives until the first operator that reads it has ended: it is taken to copy the rank's heads out
+    of it. The gradient of all heads lives during its reduce-scatter.
+    """
+
+    def __init__(self, builder: StageBuilder) -> None:
+        super().__init__(builder)
+        self._pending: dict[int, tuple[int, int, int]] = {}  # lane -> storage, step and bytes of what was gathered
+        self._scattered: set[tuple[int, int, int]] = set()  # forward operator, micro-batch, step
+
+    def before(self, op: Operator, place: Place) -> None:
+        """A reduce-scatter before the first backward operator of a projection."""
+        if place.phase == PHASE_OPTIMIZER or op.phase != BACKWARD or op.forward_id is None or not self._regroups(op):
+            return
+        once = op.forward_id, place.microbatch, place.step
+        if once in self._scattered:
+            return
+        self._scattered.add(once)
+        forward = self.context.operators[op.forward_id]
+        step, size = self._collective("reduce_scatter", forward, op, place, self.writer.last_compute_and_waits())
+        self.writer.wait(step)
+        self.builder.memory.temporary(size, step, step)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        """An all-gather behind the projection; what it made is given back behind its first reader."""
+        if place.phase == PHASE_OPTIMIZER:
+            return
+        tensors = self.context.workload.tensors
+        pending = self._pending.get(self.writer.lane)
+        if pending is not None and any(tensors[t].storage == pending[0] for t in op.inputs):
+            self._give_back(done)
+        if op.phase == FORWARD and self._regroups(op):
+            self._give_back(done)
+            step, size = self._collective("all_gather", op, op, place, (done,))
+            self.writer.wait(step)
+            self._pending[self.writer.lane] = tensors[op.outputs[0]].storage, step, size
+
+    def end_pass(self, place: Place) -> None:
+        """A stage that ends right behind a projection sends the heads, and keeps nothing whole."""
+        pending = self._pending.get(self.writer.lane)
+        if pending is not None:
+            self._give_back(pending[1])
+
+    def _regroups(self, op: Operator) -> bool:
+        split = self.context.split_of(op)
+        return split is not None and split.regroups
+
+    def _give_back(self, last: int) -> None:
+        pending = self._pending.pop(self.writer.lane, None)
+        if pending is not None:
+            self.builder.memory.temporary(pending[2], pending[1], last)
+
+    def _collective(
+        self, kind: str, projection: Operator, op: Operator, place: Place, after: tuple[int, ...]
+    ) -> tuple[int, int]:
+        """The step and its bytes: all features of the projection, on this rank's tokens."""
+        size = self.context.scaled_bytes(projection.outputs[0], self.context.micro_batches[place.microbatch])
+        label = self.context.label(op, self.builder.stage, place.microbatch, place.step, place.rerun)
+        key = ("tp", "heads", op.id, *place.key)
+        return self.writer.collective(kind, "tp", key, size, after, label), size

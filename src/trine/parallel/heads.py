@@ -1,0 +1,187 @@
+"""How many heads attention has, and which ways of tensor parallelism frameworks run on them.
+
+Megatron-core (its ``TransformerConfig``) refuses a tensor-parallel size that does not divide the attention heads, or
+that is neither a multiple nor a divisor of the heads of keys and values; and a split of features that leaves a rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from trine.compute import kind_of
+from trine.compute.kinds import family_of
+from trine.errors import PlanError
+from trine.model.workload import FORWARD, Operator, Tensor, Workload
+
+#: What lies between the product of queries and keys and the softmax: scale, mask, another shape.
+_KEEPS_SCORES = ("elementwise", "view", "copy")
+#: Attention operators of PyTorch that take (batch, tokens, heads, size); all others take (batch, heads, tokens, size).
+_TOKENS_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Heads of the attention of one layer.
+
+    queries, keys: heads of queries, and of keys and values. size: features of a head, 0 where not known. layer: where.
+    as_made: whether attention is one operator that reads (batch, heads, tokens, size) with as many heads of keys and
+    values as the model makes, so that ranks can share one of them.
+    """
+
+    queries: int
+    keys: int
+    size: int
+    layer: str
+    as_made: bool = False
+
+    def takes(self, tp: int) -> bool:
+        """Whether ``tp`` ranks can share these heads."""
+        return self.queries % tp == 0 and (self.keys % tp == 0 or tp % self.keys == 0)
+
+    def __str__(self) -> str:
+        grouped = f" ({self.keys} of keys and values)" if self.keys != self.queries else ""
+        return f"{self.queries} attention heads{grouped} of {self.layer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of a workload: its heads, each kind once, and layers whose heads the trace does not tell."""
+
+    heads: tuple[Heads, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the model has attention."""
+        return bool(self.heads or self.unknown)
+
+
+def attention_of(workload: Workload) -> Attention:
+    """What the attributes and shapes of forward operators tell of attention.
+
+    In one operator: its attributes ``num_heads`` and ``num_kv_heads``, or the shapes of what it reads. In parts: the
+    softmax of scores, (batch, heads, tokens, tokens) or (batch x heads, ...), behind a product of activations. Keys and
+    values that are copied for each head of queries are known from the projections of one tensor: two are narrower.
+    """
+    found: dict[tuple[int, int, int, bool], Heads] = {}
+    unknown: dict[str, None] = {}
+    narrower = _narrower_projections(workload)
+    scores: dict[int, int] = {}  # storage of a product of activations, and of what is made of it -> size of a head
+    for op in workload.operators:
+        if op.phase != FORWARD:
+            continue
+        family, size = family_of(kind_of(op)), next((scores[s] for s in _storages(workload, op) if s in scores), 0)
+        if multiplies_activations(workload, op):
+            size = _last(workload.tensors[op.inputs[0]])
+        if size and family in ("matmul", *_KEEPS_SCORES):
+            scores.update((workload.tensors[t].storage, size) for t in op.outputs)
+        if family != "attention" and not (family == "softmax" and size):
+            continue
+        heads = fused_heads(workload, op) if family == "attention" else _scores(workload, op, size)
+        if heads is None:
+            unknown[op.layer] = None
+            continue
+        made = narrower.get(heads.queries * heads.size, 0)
+        if heads.size and made % heads.size == 0 and 0 < made // heads.size < heads.keys:
+            heads = Heads(heads.queries, made // heads.size, heads.size, heads.layer)
+        found.setdefault((heads.queries, heads.keys, heads.size, heads.as_made), heads)
+    return Attention(tuple(found.values()), tuple(unknown))
+
+
+def _storages(workload: Workload, op: Operator) -> list[int]:
+    return [workload.tensors[t].storage for t in op.inputs]
+
+
+def multiplies_activations(workload: Workload, op: Operator) -> bool:
+    """Whether the operator is a product of activations with each other."""
+    roles = [workload.tensors[t].role for t in op.inputs]
+    return family_of(kind_of(op)) == "matmul" and bool(roles) and "weight" not in roles
+
+
+def fused_heads(workload: Workload, op: Operator) -> Heads | None:
+    """Heads of an attention in one operator; None where neither attributes nor shapes tell them."""
+    tensors = [t for i in op.inputs[:3] if len((t := workload.tensors[i]).shape) == 4]
+    queries, keys = op.attributes.get("num_heads"), op.attributes.get("num_kv_heads")
+    said = isinstance(queries, int) and isinstance(keys, int) and queries > 0 and keys > 0
+    if len(tensors) < 3:
+        return Heads(queries, keys, 0, op.layer) if said else None  # type: ignore[arg-type]
+    by_tokens = op.name.rsplit("::", 1)[-1] in _TOKENS_FIRST
+    shown = [t.shape[2 if by_tokens else 1] for t in tensors[:2]]
+    if not all(shown) or shown[0] % shown[1]:
+        return None
+    return Heads(shown[0], shown[1], _last(tensors[0]), op.layer, as_made=not by_tokens)
+
+
+def _scores(workload: Workload, op: Operator, size: int) -> Heads | None:
+    for tensor in (workload.tensors[t] for t in op.inputs):
+        if not tensor.size_bytes or not tensor.batch_dims or tensor.batch_dims[0] != 0:
+            continue
+        if len(tensor.shape) == 4:
+            return Heads(tensor.shape[1], tensor.shape[1], size, op.layer)
+        if len(tensor.shape) == 3 and tensor.shape[0] > workload.batch and not tensor.shape[0] % workload.batch:
+            heads = tensor.shape[0] // workload.batch
+            return Heads(heads, heads, size, op.layer)
+    return None
+
+
+def _narrower_projections(workload: Workload) -> dict[int, int]:
+    """Features of the widest of three linears that read the same tensor -> those of the two others, if less."""
+    readers: dict[int, list[int]] = {}
+    for op in workload.operators:
+        if op.phase == FORWARD and family_of(kind_of(op)) == "linear" and op.outputs:
+            read = next((t for t in op.inputs if workload.tensors[t].role == "activation"), None)
+            if read is not None:
+                readers.setdefault(workload.tensors[read].storage, []).append(_last(workload.tensors[op.outputs[0]]))
+    found: dict[int, int] = {}
+    for features in readers.values():
+        few, also, many = sorted(features) if len(features) == 3 else (0, 1, 0)
+        if few == also < many:
+            found.setdefault(many, few)
+    return found
+
+
+def _last(tensor: Tensor) -> int:
+    return tensor.shape[-1] if tensor.shape else 0
+
+
+# -- what cannot be ----------------------------------------------------------------------------------------------------
+
+
+def check_heads(attention: Attention, tp: int, are_divided: bool) -> None:
+    """Raise PlanError, naming the heads and the nearest valid ways, where ``tp`` ranks cannot share them.
+
+    are_divided: whether ranks compute some of the heads each, and not all of them.
+    """
+    for heads in attention.heads:
+        if not heads.takes(tp):
+            why = "does not divide" if heads.queries % tp else "is neither a multiple nor a divisor of the KV heads of"
+            raise PlanError(f"tp = {tp} {why} the {heads}{_nearest(tp, attention.heads, ())}")
+        if are_divided and tp > heads.keys and not heads.as_made:
+            raise PlanError(
+                f"tp = {tp} is above the {heads.keys} heads of keys and values of {heads.layer}, which is modelled for "
+                f"attention in one operator that reads no copies of them{_nearest(tp, attention.heads, (), heads.keys)}"
+            )
+
+
+def check_features(workload: Workload, attention: Attention, features: Mapping[int, int], tp: int) -> None:
+    """Raise PlanError where a split leaves a rest of the features of an operator (id -> features) of a transformer."""
+    if not attention.heads:
+        return
+    for op_id, number in features.items():
+        if number % tp:
+            layer = next(op.layer for op in workload.operators if op.id == op_id)
+            raise PlanError(
+                f"tp = {tp} does not divide the {number} features of {layer}"
+                f"{_nearest(tp, attention.heads, set(features.values()))}"
+            )
+
+
+def _nearest(tp: int, heads: Iterable[Heads], features: Iterable[int], most: int | None = None) -> str:
+    """The nearest ways, below and above, that all heads and features take."""
+    heads = tuple(heads)
+    top = min(h.queries for h in heads) if most is None else most
+    valid = [n for n in range(1, top + 1) if all(h.takes(n) for h in heads) and not any(f % n for f in features)]
+    below = [n for n in valid if n < tp][-1:]
+    above = [n for n in valid if n > tp][:1]
+    return f": the nearest that can be is {' or '.join(str(n) for n in (*below, *above))}"
