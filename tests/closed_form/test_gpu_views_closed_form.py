@@ -121,7 +121,7 @@ def test_a_folded_run_shows_every_rank_what_it_shows_unfolded():
     assert folded.document()["wavefronts"]["memory"]["share_ppm"] == pytest.approx(
         whole.document()["wavefronts"]["memory"]["share_ppm"], abs=1
     )
-    assert "folded: 4 ranks behave in 1 way" in folded.summary()
+    assert "folded: all 4 ranks behave alike" in folded.summary()
 
 
 @pytest.mark.parametrize("alike", [range(8), range(0, 8, 2)])

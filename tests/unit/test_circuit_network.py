@@ -97,7 +97,7 @@ def test_circuits_join_nodes_that_nothing_else_joins(tmp_path):
     machine = Cluster.from_yaml(written(tmp_path, text))
     assert machine.route(0, 15) == ()
     assert len(machine.route(0, 7)) == 2
-    result = trine.simulate("vgg13-h100-b128", trine.Plan(dp=16), cluster=machine)
+    result = trine.simulate("vgg13-h100-b128", trine.Plan(dp=16), cluster=machine, gpu="a100-80gb")
     assert (result.records.network, result.plan["network"]) == ("circuit", "circuit")
     assert result.communication_s > 0.02
 

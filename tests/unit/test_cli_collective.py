@@ -18,7 +18,8 @@ RUNNER = CliRunner()
 ROW = ["size_bytes", "sent_bytes", "time_us", "algbw_GBps", "busbw_GBps", "algorithm", "protocol", "channels", "low_us",
        "high_us", "evidence", "limit"]  # fmt: skip
 TOP = ["trine_version", "op", "cluster", "num_ranks", "num_nodes", "library", "library_version", "launch", "network",
-       "rows", "links", "links_left_out", "notes", "cluster_evidence"]  # fmt: skip
+       "rows", "links", "links_left_out", "tiers", "routing", "routing_reason", "notes",
+       "cluster_evidence"]  # fmt: skip
 
 
 def run(*args: str) -> tuple[int, str, str]:
@@ -59,7 +60,7 @@ def test_the_table_is_that_of_nccl_tests() -> None:
         assert float(algbw) == pytest.approx(int(size) / float(time) / 1e3, abs=0.006, rel=1e-3)
         assert float(busbw) == pytest.approx(float(algbw) * 14 / 8, abs=0.02)
         assert float(low) < float(time) < float(high)
-    assert any(line.startswith("# busiest links at 1G: ") for line in lines)
+    assert any(line.startswith("# busiest link of each tier at 1G: ") for line in lines)
 
 
 def test_json_has_the_documented_keys() -> None:

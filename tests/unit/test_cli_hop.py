@@ -44,7 +44,7 @@ def test_json_alone_on_stdout_with_the_comparison():
 def test_a_preset_and_a_slow_worker_and_a_timeline(tmp_path):
     path = tmp_path / "hop.pftrace"
     code, out, err = run(
-        "--cluster", "dgx-a100", "--iterations", "4", "--slow", "rank=3:2", "--jitter", "normal:5%", "--order",
+        "--cluster", "dgx-h100", "--iterations", "4", "--slow", "rank=3:2", "--jitter", "normal:5%", "--order",
         "serial", "--perfetto", str(path),
     )  # fmt: skip
     assert code == 0, err

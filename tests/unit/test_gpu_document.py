@@ -93,6 +93,6 @@ def test_summary_and_document_of_a_target_whose_peer_was_replayed():
 
 def test_summary_says_how_ranks_were_folded():
     folded = result(ranks=(0,), fold=SimpleNamespace(classes=1, group_size=2, why_unfolded=None))
-    assert "folded: 2 ranks behave in 1 way" in folded.summary()
+    assert "folded: both ranks behave alike" in folded.summary()
     alone = result(fold=SimpleNamespace(classes=2, group_size=1, why_unfolded="link gpu0->gpu1 is slower"))
     assert "not folded: link gpu0->gpu1 is slower" in alone.summary()

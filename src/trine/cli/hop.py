@@ -65,7 +65,7 @@ def hop(
     seed: Annotated[Number, typer.Option(help="Of what is random [0].", rich_help_panel=_SLOW)] = None,
     repeat: Annotated[Number, typer.Option(help="Run so many seeds; say how times spread.")] = None,
     batch: Annotated[Number, typer.Option(help="Samples of one worker; as in the trace if not given.")] = None,
-    gpu: Annotated[Text, typer.Option(help="Predict for this GPU instead of the trace's.")] = None,
+    gpu: Annotated[Text, typer.Option(help="Predict for this GPU; the trace's own keeps its times.")] = None,
     trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Also run without any of the options of Hop.")] = False,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
@@ -76,7 +76,7 @@ def hop(
     from trine.parallel.hop import HopProtocol
     from trine.studies.ensemble import ensemble
     from trine.studies.hop import hop as simulate_hop
-    from trine.traces import load
+    from trine.studies.hop import load_for
 
     if max_gap is None and backup:
         max_gap = DEFAULT_MAX_GAP
@@ -96,7 +96,7 @@ def hop(
     machine, worker_graph = _machine(
         graph, workers, bandwidth, latency, cluster, nodes, tuple(slow_link or ()), tuple(link_down or ())
     )
-    trace = load(workload)
+    trace = load_for(workload, machine, worker_graph, gpu, trace_gpu)
 
     def run(protocol: HopProtocol, seed: int) -> HopResult:
         return simulate_hop(

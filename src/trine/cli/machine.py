@@ -31,7 +31,7 @@ LinkDownOption = Annotated[
     list[str] | None, typer.Option(metavar="LINK", help="Take a link out.", rich_help_panel=_PANEL)
 ]
 RoutingOption = Annotated[
-    str | None, typer.Option(help="How routes are chosen [shortest, or the fabric's].", rich_help_panel=_PANEL)
+    str | None, typer.Option(help="How routes are chosen [the fabric's or file's own].", rich_help_panel=_PANEL)
 ]
 TopologyOption = Annotated[
     str | None, typer.Option(help="Describe the cluster inline, such as torus:4x4.", rich_help_panel=_PANEL)
@@ -136,7 +136,7 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
     latency = options.latency if options.latency is not None else 0
     machine = build_topology(text, options.bandwidth, latency, gpus, options.gpu)
     machine = take_down(slow_down(machine, [slow_link(each) for each in options.slow_links]), options.links_down)
-    return machine if options.routing is None else replace(machine, routing=options.routing), warnings
+    return machine if options.routing is None else machine.routed(options.routing, "asked for"), warnings
 
 
 def slow_link(text: str) -> tuple[str, str]:

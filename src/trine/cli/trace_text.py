@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trine.model.workload import GPU_KERNELS
 from trine.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def description_text(trace: TraceDescription, top: int = 12) -> str:
     """What is in a trace, what is missing, and what was assumed in its place."""
-    on_cpu = trace.format == "pytorch" and not trace.kernels
+    on_cpu = GPU_KERNELS in trace.missing
     clock = "CPU time" if on_cpu else "GPU time"
     device = "a CPU" if on_cpu else trace.gpu or "a GPU that the trace does not name"
     lines = [

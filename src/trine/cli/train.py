@@ -138,7 +138,7 @@ def train(
     circuit_bandwidth: RateOption = None,
     circuit_latency: DelayOption = None,
     circuit_buffer: BufferOption = None,
-    gpu: Annotated[Text, typer.Option(help="Predict for this GPU instead of the trace's.")] = None,
+    gpu: Annotated[Text, typer.Option(help="Predict for this GPU; the trace's own keeps its times.")] = None,
     trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
     compute: Annotated[
         str, typer.Option(metavar="auto|recorded|linear|roofline", help="Where operator times come from.")

@@ -185,7 +185,8 @@ class BulkRoutes:
         layout = self.layout
         if layout.clos is None:
             return None
-        return ClosRoutes(layout.clos, self._links, layout.fabric_link, len(self._devices))
+        found = ClosRoutes(layout.clos, self._links, layout.fabric_link, len(self._devices))
+        return found if self.policy not in (D_MOD_K, RAIL) or found.deals_as_searched else None
 
     # -- NICs and hosts ------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ choice, asked from the target's end as :meth:`trine.cluster.routes.Routes.one_of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -115,6 +116,15 @@ class ClosRoutes:
     def chooses(self) -> bool:
         """Whether there are several ways between some leaves."""
         return bool(self._above.shape[1] > 1 or self._rise2.shape[2] > 1)
+
+    @cached_property
+    def deals_as_searched(self) -> bool:
+        """Whether positions of ports are those below their leaf: a leaf between two devices is taken for a port itself.
+
+        See :meth:`trine.cluster.routes.Routes.port_of`. Where there is nothing to choose positions do not matter.
+        """
+        ports = np.bincount(self.leaf[self.down >= 0], minlength=len(self.leaves))
+        return not (self.chooses and bool(((ports + (self._rise >= 0).sum(axis=1)) <= 2).any()))
 
     def pod(self, leaf: Int64) -> Int64:
         """The pod of each leaf, by position."""

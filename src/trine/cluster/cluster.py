@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,13 @@ from trine.cluster.parts import (
     GPU,
     KINDS,
     LIBRARIES,
+    SCALE_OUT,
     Device,
     Fabric,
     Link,
     check_link,
 )
-from trine.cluster.routing import MAX_KEPT, SPLIT, Path, Router, check_routing
+from trine.cluster.routing import MAX_KEPT, SHORTEST, SPLIT, Path, Router, check_routing
 from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import SpecError, nearest
 
@@ -48,6 +49,7 @@ class Cluster(Columns):
     ``routing``: how routes are chosen, see :mod:`trine.cluster.routing`. ``grid``: the sizes of the mesh or torus that
     the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of this node, None where
     that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None: nothing does.
+    ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is.
 
     Raises
     ------
@@ -65,6 +67,7 @@ class Cluster(Columns):
     grid: tuple[int, ...] = ()
     fabric: Fabric | None = None
     circuits: Circuits | None = None
+    routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -104,6 +107,23 @@ class Cluster(Columns):
     @cached_property
     def _index(self) -> dict[str, int]:
         return {device.name: i for i, device in enumerate(self.devices)}
+
+    def routed(self, policy: str, why: str) -> Cluster:
+        """The cluster with another policy, and why: of ``routing d-mod-k: why``."""
+        return replace(self, routing=policy, routing_reason=(policy, why))
+
+    @property
+    def routing_why(self) -> str:
+        """Why :attr:`routing` is what it is, for people."""
+        policy, why = self.routing_reason
+        if policy == self.routing:
+            return why
+        return "the default" if self.routing == SHORTEST else "asked for"
+
+    @property
+    def has_fabric(self) -> bool:
+        """Whether links lead between nodes."""
+        return bool(self.link_table.of_class(SCALE_OUT).any())
 
     @cached_property
     def _router(self) -> Router:

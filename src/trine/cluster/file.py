@@ -14,6 +14,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.gpus import load_gpu
 from trine.cluster.links import LinkType, link_named
 from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Device, Fabric, Wire, make_links
+from trine.cluster.routing import usual_routing
 from trine.cluster.topologies import add_host, build_topology
 from trine.cluster.written import exact_bandwidth, exact_time, to_mapping
 from trine.errors import InputError, SpecError, nearest
@@ -46,7 +47,9 @@ def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
     file = os.fspath(path)
     spec = read_spec(path, ClusterFile)
     try:
-        return _named(spec, _build(spec, file, inside), file)
+        cluster = _named(spec, _build(spec, file, inside), file)
+        listed = spec.devices is not None and not inside
+        return cluster.routed(*usual_routing(cluster)) if listed and spec.routing is None else cluster
     except InputError as error:
         if error.file:
             raise
@@ -67,6 +70,7 @@ def _named(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     """What was built, with what the file says of the whole."""
     joined = spec.node is not None or spec.nodes is not None
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
+    reason = built.routing_reason if spec.routing is None else (spec.routing, "its file says so")
     return replace(
         built,
         name=spec.name or Path(file).stem,
@@ -75,6 +79,7 @@ def _named(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
         notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
         library=spec.library or built.library,
         routing=spec.routing or built.routing,
+        routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
         fabric=usual,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),

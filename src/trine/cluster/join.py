@@ -44,10 +44,13 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str) -> Cl
         raise SpecError(f"the circuits of {with_circuits.name!r} end at its GPUs: it cannot be one of several nodes")
     blocks = blocks_of(runs_of(nodes))
     plant, routing, words = None, nodes[0].routing, "not joined"
+    reason = nodes[0].routing_why
     if fabric is not None and fabric.kind != "none" and len(nodes) > 1:
         plant, routing, words = _planted(device_columns(blocks, {}), fabric)
         if nodes[0].routing != "shortest":
             routing = nodes[0].routing
+        else:
+            reason = f"usual for a {fabric.kind} fabric"
     devices, links = joined_columns(blocks, plant)
     counts = [f"{len(list(alike))} x {which}" for which, alike in groupby(node.name for node in nodes)]
     return Cluster(
@@ -59,6 +62,7 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str) -> Cl
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(),
         library=_library(nodes),
         routing=routing,
+        routing_reason=(routing, reason),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def load_cluster(
     cluster = _load(name_or_path)
     cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
     cluster = take_down(slow_down(cluster, slow_links), links_down)
-    return cluster if routing is None else replace(cluster, routing=routing)
+    return cluster if routing is None else cluster.routed(routing, "asked for")
 
 
 def _load(name_or_path: str | os.PathLike[str]) -> Cluster:

@@ -30,8 +30,15 @@ class Routes:
     so that neighbours on a ring of a thousand GPUs, or GPUs under one switch, cost little.
     """
 
-    def __init__(self, forwards: Sequence[bool], links: Sequence[tuple[int, int, int, int]]) -> None:
-        """``forwards``: one flag a device. ``links``: (index, source, target, latency in ps)."""
+    def __init__(
+        self, forwards: Sequence[bool], links: Sequence[tuple[int, int, int, int]], sees_ports: bool = False
+    ) -> None:
+        """``forwards``: one flag a device. ``links``: (index, source, target, latency in ps).
+
+        ``sees_ports``: a device that forwards between two others alone is a port of the switch behind it, so that
+        :meth:`port_of` counts what is below that switch.
+        """
+        self._sees_ports = sees_ports
         self._wires: dict[tuple[int, int], tuple[int, int]] = {}
         self._twins: dict[tuple[int, int], list[int]] = {}
         for index, source, target, latency_ps in links:
@@ -104,17 +111,46 @@ class Routes:
         return None if (source, exits[0]) in self._twins else exits[0]
 
     def port_of(self, target: int, other: int) -> int:
-        """The position of a device among those that its first neighbour leads to and that forward nothing.
+        """The position of a device among those below its switch that forward nothing.
 
-        ``other``: the answer for a device that forwards.
+        Its switch is its first neighbour; where that is a port (see :meth:`__init__`) what is behind it. ``other``: the
+        answer for a device that forwards.
         """
         neighbours = self._into[target]
         if not neighbours:
             return 0
-        if neighbours[0] not in self._ports:
-            ends = sorted(end for end in self._exits[neighbours[0]] if not self._forwards[end])
-            self._ports[neighbours[0]] = {end: position for position, end in enumerate(ends)}
-        return self._ports[neighbours[0]].get(target, other)
+        switch = self._behind_ports(target, neighbours[0])
+        if switch not in self._ports:
+            ends = (self._behind_ports(switch, below) for below in self._exits.get(switch, ()))
+            self._ports[switch] = {
+                end: position for position, end in enumerate(sorted(end for end in ends if not self._forwards[end]))
+            }
+        return self._ports[switch].get(target, other)
+
+    def _behind_ports(self, origin: int, device: int) -> int:
+        """``device``, or where one arrives from ``origin`` who goes straight on through the ports behind each other."""
+        seen = {origin}
+        while self._sees_ports and self._forwards[device] and device not in seen:
+            exits = self._exits.get(device, [])
+            if len(exits) != 2 or origin not in exits:
+                break
+            seen.add(device)
+            origin, device = device, exits[exits[0] == origin]
+        return device
+
+    def has_equal_ways(self, source: int, among: Sequence[bool]) -> bool:
+        """Whether several shortest routes from ``source`` are equal where they pass one of ``among`` (a flag a device).
+
+        Routes that differ in the last link count where it leads to one of these, or from one.
+        """
+        self._nearest(source, ())
+        settled = self._searches[source].settled
+        for target, before in enumerate(self._into):
+            if target != source and any(via in settled for via in before):
+                ways = self._ways_into(source, target)
+                if len(ways) > 1 and (among[target] or all(among[via] for via, _ in ways)):
+                    return True
+        return False
 
     def one_of(self, source: int, target: int, choose: Callable[[int, int], int]) -> tuple[int, ...] | None:
         """One of the shortest routes: ``choose(device, number)`` picks among the ways into a device, from the end."""

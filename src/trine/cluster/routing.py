@@ -6,7 +6,7 @@ policy decides:
 
 - ``shortest``: the lowest link indices.
 - ``d-mod-k``: by the position of the target under its switch, as InfiniBand's fat-tree routing: targets under one
-  switch are reached through different spines.
+  switch are reached through different spines. The ports of a switch may be devices of their own.
 - ``ecmp-hash`` or ``ecmp-hash:SALT``: by a hash of both ends.
 - ``ecmp-split``: all of them, each switch dividing evenly.
 - ``rail``: as ``d-mod-k``, but a message for another rail first changes GPU over scale-up links and leaves by the NIC
@@ -46,6 +46,8 @@ POLICIES = (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS)
 MAX_KEPT = 1 << 18
 #: Equal routes that a message is divided over at most.
 MAX_SPLIT = 4096
+#: GPUs or NICs from which a network is searched for uplinks that are equally near.
+SEEN_FROM = 8
 
 
 def check_routing(text: str, grid: tuple[int, ...]) -> None:
@@ -252,24 +254,59 @@ class Router:
 
     @cached_property
     def _everything(self) -> Routes:
-        return self._routes(("scale-up", "host", "scale-out"))
+        return self._routes(("scale-up", "host", "scale-out"), sees_ports=True)
 
     @cached_property
     def _fabric(self) -> Routes:
         """Between NICs: no other NIC carries on what passes through it."""
-        return self._routes(("scale-out",), without=("nic", "gpu", "host"))
+        return self._routes(("scale-out",), without=("nic", "gpu", "host"), sees_ports=True)
 
     @cached_property
     def _grid(self) -> GridRoutes:
         ends = zip(self._links.source.tolist(), self._links.target.tolist(), strict=True)
         return GridRoutes(self._cluster.grid, self._cluster.gpus, list(ends))
 
-    def _routes(self, classes: Iterable[str], without: tuple[str, ...] = ()) -> Routes:
+    def has_equal_uplinks(self) -> bool:
+        """Whether messages to some device find several ways through switches that are equally near.
+
+        Of what leads between nodes, else of the scale-up network; seen from a few GPUs or NICs, evenly spread.
+        """
+        switches, gpus = self._devices.where("switch").tolist(), self._cluster.gpus
+        tiers = [(self.scale_up, gpus)]
+        if self._has_scale_out:
+            nics = tuple(sorted(self._joined_nics))
+            tiers.insert(0, (self._fabric, nics) if nics else (self._everything, gpus))
+        return any(
+            tier.has_equal_ways(start, switches)
+            for tier, starts in tiers
+            for start in starts[:: max(1, len(starts) // SEEN_FROM)][:SEEN_FROM]
+        )
+
+    @property
+    def nics_have_rails(self) -> bool:
+        """Whether every NIC that leads out of its node is on a rail, and there is one."""
+        kinds, kind = self._devices.kinds, self._devices.kind
+        return bool(self._joined_nics) and all(kinds[kind[nic]].rail is not None for nic in self._joined_nics)
+
+    def _routes(self, classes: Iterable[str], without: tuple[str, ...] = (), *, sees_ports: bool = False) -> Routes:
         forward = [what.forwards and what.kind not in without for what in self._devices.kinds]
         forwards = np.array(forward, np.bool_)[self._devices.kind].tolist()
         wanted = np.flatnonzero(self._links.of_class(*classes))
         columns = (wanted, self._links.source[wanted], self._links.target[wanted], self._links.latency_ps[wanted])
-        return Routes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)))
+        return Routes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)), sees_ports)
+
+
+def usual_routing(cluster: Cluster) -> tuple[str, str]:
+    """(policy, why) for a cluster whose file lists its links and names no policy.
+
+    ``shortest`` would send all messages over the first of several uplinks that are equally near, which no fabric does.
+    """
+    router = Router(cluster, SHORTEST)
+    if not router.has_equal_uplinks():
+        return SHORTEST, "the file names none, and no two uplinks are equally near"
+    rails = router.nics_have_rails
+    why = "and the NICs are on rails" if rails else "and it deals the targets out over them"
+    return RAIL if rails else D_MOD_K, f"the file names none, several uplinks are equally near, {why}"
 
 
 def dealt(key: int) -> Chooser:

@@ -64,6 +64,7 @@ def build_topology(
         },
         grid=shape.grid,
         routing=shape.routing,
+        routing_reason=(shape.routing, f"usual for {text.partition(':')[0]}"),
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Device, Fabric, Link
+from trine.cluster.routing import SHORTEST, usual_routing
 from trine.units import PS_PER_S
 
 
 def to_mapping(cluster: Cluster) -> dict[str, object]:
     """The cluster as a cluster file holds it, in the full form."""
     data = header(cluster)
+    if cluster.routing == SHORTEST and usual_routing(cluster)[0] != SHORTEST:
+        data["routing"] = SHORTEST
     data["devices"] = [_device_mapping(device) for device in cluster.devices]
     data["links"] = _link_mappings(cluster)
     return data
@@ -25,7 +28,7 @@ def header(cluster: Cluster) -> dict[str, object]:
         data["sources"] = dict(cluster.sources)
     if cluster.library is not None:
         data["library"] = cluster.library
-    if cluster.routing != "shortest":
+    if cluster.routing != SHORTEST:
         data["routing"] = cluster.routing
     if cluster.grid:
         data["grid"] = list(cluster.grid)

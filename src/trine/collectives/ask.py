@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from trine.cluster.cluster import Cluster
+from trine.cluster.tiers import TierLoad, busiest, crowded_warning
 from trine.collectives.library import Collectives
 from trine.collectives.library.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.library.load import link_load
@@ -30,7 +34,8 @@ class CollectiveAnswer:
 
     ``network``: None for the library model, else how links were shared step by step. ``alternatives``: per row, what
     else the library has, the fastest first. ``crossovers``: (from this many bytes on, algorithm, protocol).
-    ``load``: bytes over each link at the last size, the busiest first. ``notes``: what was assumed or not modelled.
+    ``load``: bytes over each link at the last size, the busiest first; ``tiers``: the busiest link of each tier.
+    ``notes``: what was assumed or not modelled.
     """
 
     op: str
@@ -44,6 +49,7 @@ class CollectiveAnswer:
     alternatives: tuple[tuple[CollectiveTime, ...], ...] = ()
     crossovers: tuple[tuple[int, str, str], ...] = ()
     load: Mapping[str, int] = field(default_factory=dict)
+    tiers: tuple[TierLoad, ...] = ()
     notes: tuple[str, ...] = ()
     num_domains: int = 1
     num_nodes: int = 1
@@ -133,20 +139,28 @@ def collective(
         rows=rows,
         alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
         crossovers=tuple(asked.crossovers(op)) if explain else (),
-        load=load,
-        notes=(*asked.notes(op), *_row_notes(rows, load)),
+        **_loads(cluster, load, (*asked.notes(op), *_row_notes(rows, load))),
         num_domains=asked.view.num_domains,
         num_nodes=asked.view.num_nodes,
     )
 
 
-def _row_notes(rows: Sequence[CollectiveTime], load: Mapping[str, int]) -> list[str]:
+def _loads(cluster: Cluster, carried: npt.NDArray[np.int64], notes: Sequence[str]) -> dict[str, Any]:
+    """What an answer says of links, and its notes with a warning of uplinks that carry too much."""
+    order, tiers = busiest(cluster, carried)
+    crowded = crowded_warning(cluster, carried)
+    names, sizes = map(cluster.link_name, order.tolist()), carried[order].tolist()
+    warned = (f"warning: uplinks: {crowded}", *notes) if crowded else tuple(notes)
+    return {"load": dict(zip(names, sizes, strict=True)), "tiers": tiers, "notes": warned}
+
+
+def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> list[str]:
     """What the rows say of themselves: the first that was bounded stands for the others."""
     said = [row for row in rows if row.notes]
     notes = [f"at {format_size(said[0].size_bytes)}: {note}" for note in said[0].notes] if said else []
     if len(said) > 1:
         notes.append(f"so it is at {len(said)} of the {len(rows)} sizes")
-    if not load and rows[-1].sent_bytes:
+    if not load.any() and rows[-1].sent_bytes:
         notes.append("the loads of links are left out: there are too many pairs of ranks")
     return notes
 
@@ -200,7 +214,6 @@ def _stepwise(op: str, sizes: Sequence[int], asked: Stepwise, explain: bool) -> 
         network=asked.network,
         rows=rows,
         alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
-        load=asked.load,
-        notes=asked.notes,
+        **_loads(cluster, asked.load, asked.notes),
         num_nodes=len({cluster.devices[cluster.gpus[rank]].node for rank in ranks}),
     )

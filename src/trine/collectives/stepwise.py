@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
@@ -37,7 +39,7 @@ Progress = Callable[[int, int, int], None]
 
 
 class Stepwise:
-    """Simulates the collectives of one group. ``load``: bytes over each link in the last run, the busiest first."""
+    """Simulates the collectives of one group. ``load``: bytes over each link in the last run: int64[links]."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Stepwise:
         self.cluster, self.ranks, self.options, self.network = cluster, ranks, options, network
         self.progress, self.on_compile, self.matrix = progress, on_compile, matrix
         self.group = [cluster.gpus[rank] for rank in ranks]
-        self.load: Mapping[str, int] = {}
+        self.load = np.zeros(len(cluster.links), np.int64)
         self.notes: tuple[str, ...] = ()
         self.is_bare = is_bare(options, cluster)
         self.library: Collectives | None = None
@@ -98,12 +100,7 @@ class Stepwise:
         """Simulate one size. Raises InputError for a collective or algorithm that does not exist or does not fit."""
         algorithm, protocol = self._choice(op, size)
         done, answer = self._simulate(op, size, algorithm, protocol)
-        links = self.cluster.links
-        carried = done.link_bytes.tolist()
-        order = sorted(
-            (i for i, count in enumerate(carried) if count), key=lambda i: (-carried[i] / links[i].bytes_per_s, i)
-        )
-        self.load = {links[i].name: carried[i] for i in order}
+        self.load = done.link_bytes
         return answer
 
     def alternatives(self, op: str, size: int) -> list[CollectiveTime]:

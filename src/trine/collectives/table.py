@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Sizes that are explained in words; the JSON explains all.
 MAX_EXPLAINED = 6
-MAX_TEXT_LINKS = 5
+MAX_TEXT_TIERS = 6
 
 
 def answer_json(answer: CollectiveAnswer) -> dict[str, Any]:
@@ -35,6 +35,18 @@ def answer_json(answer: CollectiveAnswer) -> dict[str, Any]:
         "rows": [row_json(row) for row in answer.rows],
         "links": _links_json(answer)[:MAX_LINKS],
         "links_left_out": max(0, len(answer.load) - MAX_LINKS),
+        "tiers": [
+            {
+                "tier": load.tier,
+                "links": load.count,
+                "busiest": load.link,
+                "bytes": load.size_bytes,
+                "busy_us": load.size_bytes * 1e6 / load.bytes_per_s,
+            }
+            for load in answer.tiers
+        ],
+        "routing": answer.cluster.routing,
+        "routing_reason": answer.cluster.routing_why,
         "notes": list(answer.notes),
         "cluster_evidence": answer.cluster.evidence,
     }
@@ -103,8 +115,10 @@ def answer_table(answer: CollectiveAnswer) -> str:
             f"{_us(row.low_ps):>11} {_us(row.high_ps):>11}  {row.evidence}"
         )
     lines += [f"# {note}" for note in answer.notes]
-    if answer.load:
-        lines.append(f"# busiest links at {format_size(answer.rows[-1].size_bytes)}: {_busiest(answer)}")
+    if answer.cluster.has_fabric:
+        lines.append(f"# routing {answer.cluster.routing}: {answer.cluster.routing_why}")
+    if answer.tiers:
+        lines.append(f"# busiest link of each tier at {format_size(answer.rows[-1].size_bytes)}: {_busiest(answer)}")
     return "\n".join(lines)
 
 
@@ -114,10 +128,12 @@ def _us(ps: int) -> str:
 
 
 def _busiest(answer: CollectiveAnswer) -> str:
-    links = _links_json(answer)[:MAX_TEXT_LINKS]
-    shown = [f"{link['name']} {format_bytes(link['bytes'])}" for link in links]
-    more = len(answer.load) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    shown = [
+        f"{load.link} {format_bytes(load.size_bytes)} ({load.tier}, {load.count} link{'s' if load.count > 1 else ''})"
+        for load in answer.tiers[:MAX_TEXT_TIERS]
+    ]
+    more = len(answer.tiers) - len(shown)
+    return ", ".join(shown) + (f" and {more} more tiers" if more > 0 else "")
 
 
 def answer_explained(answer: CollectiveAnswer) -> str:

@@ -4,7 +4,8 @@ from trine.compute.calibration import Calibration, calibrate
 from trine.compute.cost import Work, work
 from trine.compute.kinds import kind_of
 from trine.compute.launch import LaunchCosts, launch_costs
-from trine.compute.models import ComputeModel, make_compute
+from trine.compute.models import ComputeModel, make_compute, uses_recorded_times
+from trine.compute.origin import recorded_on
 from trine.compute.report import FitReport, KindFit
 from trine.compute.resize import Resized, Split, resized
 from trine.compute.roofline import Roofline, Shares
@@ -26,6 +27,8 @@ __all__ = [
     "kind_of",
     "launch_costs",
     "make_compute",
+    "recorded_on",
     "resized",
+    "uses_recorded_times",
     "work",
 ]

@@ -20,6 +20,7 @@ from trine.compute.cost import Work, work_of
 from trine.compute.fit import fit_laws
 from trine.compute.kinds import kind_of
 from trine.compute.law import Sample
+from trine.compute.origin import one_gpu, recorded_on
 from trine.compute.report import FitReport, report
 from trine.compute.resize import Split, resized
 from trine.errors import InputError
@@ -74,21 +75,27 @@ class Calibration:
         return read(path)
 
 
-def calibrate(workloads: Sequence[Workload]) -> Calibration:
-    """Collect the operators of ``workloads``. Raises InputError if there are none, or if they ran on different GPUs."""
+def calibrate(workloads: Sequence[Workload], trace_gpu: str | None = None) -> Calibration:
+    """Collect the operators of ``workloads``. ``trace_gpu``: the GPU of those that do not name theirs.
+
+    Raises InputError if there are none, if they ran on different GPUs or some do not say on which, and for times that
+    are predicted or a CPU's.
+    """
     if not workloads:
         raise InputError("a calibration needs at least one trace")
     for workload in workloads:
         if workload.format == SYNTHESISED:
             raise InputError(f"{workload.source} holds predicted times; a calibration needs recorded ones")
-    gpus = sorted({w.gpu for w in workloads if w.gpu is not None})
-    if len(gpus) > 1:
-        raise InputError(f"traces of different GPUs cannot be calibrated together: {', '.join(gpus)}", field="gpu")
+        if not workload.has_gpu_times:
+            raise InputError("holds times of a CPU; a calibration needs those of a GPU", file=workload.source)
+    if trace_gpu is not None:
+        workloads = [recorded_on(workload, trace_gpu) for workload in workloads]
+    gpu = one_gpu(workloads)
     points = [point for workload in workloads for point in _points(workload)]
     if not points:
         raise InputError("no operator of these traces took any time")
     resolution = max(time_step_ps(workload.operators) for workload in workloads)
-    return Calibration(gpus[0] if gpus else None, resolution, tuple(w.source for w in workloads), tuple(points))
+    return Calibration(gpu, resolution, tuple(w.source for w in workloads), tuple(points))
 
 
 def _points(workload: Workload) -> list[Point]:

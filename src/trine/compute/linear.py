@@ -29,6 +29,7 @@ from trine.compute.cost import Work
 from trine.compute.fit import Laws, fit_laws
 from trine.compute.kinds import kind_of
 from trine.compute.law import FIXED_SPREAD_PS, Law, Sample
+from trine.compute.origin import short_name
 from trine.compute.report import FitReport, report
 from trine.compute.resize import Split
 from trine.compute.sizing import Sizing
@@ -56,8 +57,8 @@ class LinearTimes:
     """Times of a workload's operators at other sizes; laws are fitted on first use."""
 
     def __init__(self, workload: Workload, sizing: Sizing, calibration: Calibration | None) -> None:
-        if calibration is not None and None not in (calibration.gpu, workload.gpu) and calibration.gpu != workload.gpu:
-            raise InputError(f"is of {calibration.gpu}, the trace of {workload.gpu}", field="calibration")
+        if calibration is not None:
+            _check_gpu(calibration.gpu, workload.gpu)
         self._workload = workload
         self._sizing = sizing
         self._calibration = calibration
@@ -108,6 +109,15 @@ class LinearTimes:
         own = self._workload.batch
         points[own] = own, operator.gpu_time_ps, self._sizing.recorded(operator)
         return [points[batch] for batch in sorted(points)]
+
+
+def _check_gpu(calibrated: str | None, traced: str | None) -> None:
+    """Refuse laws of another GPU than the trace's, or of an unknown one beside a known one."""
+    if (None if calibrated is None else short_name(calibrated)) == (None if traced is None else short_name(traced)):
+        return
+    unknown = "a GPU that is not named"
+    how = "" if calibrated and traced else f": {'' if calibrated else 'trine calibrate '}--trace-gpu NAME says which"
+    raise InputError(f"is of {calibrated or unknown}, the trace of {traced or unknown}{how}", field="calibration")
 
 
 def _between(points: Sequence[tuple[int, int, Work]], batch: int) -> tuple[int, str] | None:

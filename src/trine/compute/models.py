@@ -7,9 +7,10 @@ from typing import Protocol
 
 from trine.compute.calibration import Calibration
 from trine.compute.linear import LinearTimes
+from trine.compute.origin import no_gpu_times
 from trine.compute.report import FitReport
 from trine.compute.resize import Split
-from trine.compute.roofline import ROOFLINE, make_roofline
+from trine.compute.roofline import ROOFLINE, make_roofline, roofline_of
 from trine.compute.sizing import Sizing
 from trine.compute.times import ASSUMED, MEASURED, Duration
 from trine.compute.transfer import Transfer
@@ -141,6 +142,15 @@ def make_recorded(workload: Workload, transfer: Transfer | None, calibration: Ca
     return Recorded(workload, transfer)
 
 
+#: Models that predict from shapes and a data sheet, and look at no recorded time.
+FROM_SHAPES = frozenset({ROOFLINE})
+
+
+def uses_recorded_times(name: str) -> bool:
+    """Whether the compute model of this name rests on a trace's recorded times."""
+    return name not in FROM_SHAPES
+
+
 COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
     "compute model",
     "trine.compute",
@@ -164,11 +174,16 @@ def make_compute(
     """Make the compute model ``name`` ('recorded', 'linear', 'roofline', 'auto' or a plug-in's) for ``workload``.
 
     ``target``: predict for this GPU instead of the trace's own, ``source``. ``calibration``: more traces to fit on.
-    'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere. Raises InputError for an unknown
-    name, for a target without a source, and for a calibration that would not be used.
+    'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere; 'roofline' needs no source. Raises
+    InputError for an unknown name, for a target without a source, for a calibration that would not be used, and for a
+    trace without GPU times where the model rests on them.
     """
     if name not in COMPUTE_MODELS:
         raise InputError(f"unknown compute model {name!r}{nearest(name, COMPUTE_MODELS.names())}", field="compute")
+    if name == ROOFLINE and target is not None:
+        return roofline_of(workload, target, calibration)
+    if uses_recorded_times(name) and not workload.has_gpu_times:
+        raise InputError(no_gpu_times(workload), field="compute")
     transfer = None
     if target is not None:
         if source is None:

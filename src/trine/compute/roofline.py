@@ -177,9 +177,13 @@ def make_roofline(workload: Workload, transfer: Transfer | None, calibration: Ca
     """
     from trine.cluster import load_gpu
 
+    if transfer is None and workload.gpu is None:
+        raise InputError("the roofline of which GPU? The trace does not say: --gpu NAME does", field="gpu")
+    return roofline_of(workload, transfer.target if transfer is not None else load_gpu(workload.gpu or ""), calibration)
+
+
+def roofline_of(workload: Workload, gpu: GpuSpec, calibration: Calibration | None = None) -> Roofline:
+    """The roofline of ``gpu``, whatever the trace was recorded on. Raises InputError for a calibration."""
     if calibration is not None:
         raise InputError("the model 'roofline' uses no calibration; use 'auto' or 'linear'", field="compute")
-    if transfer is None and workload.gpu is None:
-        raise InputError("the roofline of which GPU? The trace does not say: name one with gpu", field="gpu")
-    gpu = transfer.target if transfer is not None else load_gpu(workload.gpu or "")
     return Roofline(workload, gpu)

@@ -283,7 +283,8 @@ class Folder:
         if self.on_stage is not None:
             partition, tasks = quotient.partition, quotient.graph.num_tasks
             ranks, since = int(partition.sizes.sum()), f" from {format_time(now_ps)} on" if now_ps else ""
-            self.on_stage(f"{ranks} ranks in {partition.num_classes} classes, {tasks:,} tasks{since}")
+            classes = f"{partition.num_classes} class{'' if partition.num_classes == 1 else 'es'}"
+            self.on_stage(f"{ranks} ranks in {classes}, {tasks:,} tasks{since}")
 
     # -- running ---------------------------------------------------------------------------------------------------
 

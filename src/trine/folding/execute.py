@@ -17,11 +17,11 @@ from trine.folding.observe import Observation, observe
 from trine.folding.site import Site
 from trine.folding.sketching import JobSketch, sketch_job
 from trine.folding.stretch import StretchOf
-from trine.folding.traffic import collective_totals, link_uses
+from trine.folding.traffic import collective_totals, link_bytes, link_uses
 from trine.folding.verify import check_fold, unfolded_records
 from trine.model.memory import MemoryEvents
 from trine.model.program import Job
-from trine.model.taskgraph import Records, TaskGraph
+from trine.model.taskgraph import Int64, Records, TaskGraph
 from trine.network.models import Network, QueueModel, network_model, why_unfolded
 from trine.parallel.instantiate import instantiate
 from trine.parallel.placement import Placement
@@ -232,8 +232,12 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
     step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
 
     @cache
+    def carried() -> Int64:
+        return link_bytes(folded.job, done.site, folded.table, step)
+
+    @cache
     def uses() -> tuple[LinkUse, ...]:
-        return link_uses(folded.job, done.site, folded.table, step, step_ps)
+        return link_uses(carried(), done.site, step_ps)
 
     scope = Scope(
         ranks=done.ranks,
@@ -251,6 +255,7 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
         ),
         notes=(*folded.notes, *_why_so_many(folded.job, folded), *([done.sentence] if done.sentence else [])),
         links=None if shows_all else uses(),
+        link_bytes=carried(),
         totals=None if shows_all else collective_totals(folded.job, step),
         observe=lambda ranks: observed(
             observe(folded, done.site, ranks),

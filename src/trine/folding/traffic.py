@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trine.cluster.tiers import link_tiers
 from trine.folding.sight import RouteTable
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, Sketch
@@ -16,18 +17,29 @@ from trine.units import PS_PER_S
 Int64 = npt.NDArray[np.int64]
 
 
-def link_uses(job: JobSketch, site: Site, table: RouteTable, step: int | None, step_ps: int) -> tuple[LinkUse, ...]:
-    """What links carry in a step (None: in all), one row for all links of one rate that carry the same."""
+def link_bytes(job: JobSketch, site: Site, table: RouteTable, step: int | None) -> Int64:
+    """What each link of the cluster carries in a step (None: in all): int64[links], bytes."""
     carried = np.zeros(len(site.link_bytes_per_s), np.int64)
     for sketch in job.sketches:
         for role, size in _bytes_by_role(sketch, step).items():
             _, links = table.of_role(sketch, role)
             np.add.at(carried, links, size)
+    return carried
+
+
+def link_uses(carried: Int64, site: Site, step_ps: int) -> tuple[LinkUse, ...]:
+    """One row for all links of one rate and tier that carry the same; ``carried``: :func:`link_bytes`."""
     used = np.flatnonzero(carried)
     rates = site.link_bytes_per_s[used]
-    by_size, by_rate = (np.unique(column, return_inverse=True)[1].ravel() for column in (carried[used], rates))
-    _, first, counts = np.unique(by_size * (len(rates) + 1) + by_rate, return_index=True, return_counts=True)
+    tiers = None if site.cluster is None else link_tiers(site.cluster)
+    tier = np.zeros(len(used), np.int64) if tiers is None else tiers.tier[used].astype(np.int64)
+    key = tier
+    for column in (carried[used], rates):
+        values, number = np.unique(column, return_inverse=True)
+        key = np.unique(key * len(values) + number.ravel(), return_inverse=True)[1].ravel().astype(np.int64)
+    _, first, counts = np.unique(key, return_index=True, return_counts=True)
     order = np.argsort(first, kind="stable")
+    names = ("",) if tiers is None else tiers.names
     links, sizes, rates = used[first[order]], carried[used[first[order]]], rates[first[order]]
     return tuple(
         LinkUse(
@@ -37,9 +49,15 @@ def link_uses(job: JobSketch, site: Site, table: RouteTable, step: int | None, s
             bytes_per_s=rate,
             utilisation=size * PS_PER_S / (rate * step_ps) if step_ps else 0.0,
             count=count,
+            tier=names[which],
         )
-        for link, size, rate, count in zip(
-            links.tolist(), sizes.tolist(), rates.tolist(), counts[order].tolist(), strict=True
+        for link, size, rate, count, which in zip(
+            links.tolist(),
+            sizes.tolist(),
+            rates.tolist(),
+            counts[order].tolist(),
+            tier[first[order]].tolist(),
+            strict=True,
         )
     )
 

@@ -76,9 +76,10 @@ class FoldCheck:
     num_simulated: int
 
     def sentence(self) -> str:
+        classes = f"{self.num_classes} class{'' if self.num_classes == 1 else 'es'}"
         return (
             f"verified: {self.num_tasks:,} tasks of {self.num_ranks} ranks are equal to the picosecond in the "
-            f"folded run ({self.num_classes} classes, {self.num_simulated:,} tasks) and in the unfolded one"
+            f"folded run ({classes}, {self.num_simulated:,} tasks) and in the unfolded one"
         )
 
 

@@ -14,6 +14,9 @@ PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 #: ``Workload.format`` of a workload that was written from a model's shapes: its times are predictions.
 SYNTHESISED = "synthesised"
 
+#: Entry of ``Workload.missing`` of a profile in which no kernel ran on a GPU.
+GPU_KERNELS = "GPU kernels"
+
 #: Roles of tensors. ``input`` (data and targets that the step is given), ``weight`` (trained), ``buffer`` (kept, not
 #: trained: running mean), ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (made on the way).
 ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation")
@@ -96,6 +99,11 @@ class Workload:
     assumptions: tuple[str, ...] = ()
     unprofiled_step_ps: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_gpu_times(self) -> bool:
+        """Whether operator times are those of a GPU; a step on a CPU, or on meta tensors, has the CPU's."""
+        return GPU_KERNELS not in self.missing
 
     @property
     def is_training(self) -> bool:

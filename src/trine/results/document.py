@@ -152,6 +152,7 @@ def link_rows(result: Result) -> list[Row]:
             "bytes_per_s": use.bytes_per_s,
             "utilisation": use.utilisation,
             "links_alike": use.count,
+            "tier": use.tier or None,
         }
         for use in result.links
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trine.results import gpu_metrics
 from trine.results.gpu_resources import KIND_NAMES, Traffic, fabric_traffic, noc_traffic
-from trine.results.lines import wrapped
+from trine.results.lines import behaviour, wrapped
 from trine.results.result import EVIDENCE_KINDS
 from trine.units import format_bandwidth, format_bytes, format_time
 
@@ -193,7 +193,7 @@ def _folding(result: GpuResult) -> list[str]:
         return []
     if fold.why_unfolded is not None:
         return wrapped("not folded", fold.why_unfolded)
-    return [f"folded: {result.program.num_ranks} ranks behave in {_count(fold.classes, 'way')}"]
+    return [f"folded: {behaviour(result.program.num_ranks, fold.classes)}"]
 
 
 def _simulated(result: GpuResult) -> str:

@@ -67,7 +67,7 @@ class Result:
     highest power of each, in watts.
     not_modelled: sentences about what the run leaves out.
     scope: what the rows of the graph stand for where the run was folded; None: each rank was simulated by itself.
-    part: which ranks the graph shows; None: all.
+    part: which ranks the graph shows; None: all. link_tiers: which links of the graph do the same; None: not known.
     """
 
     graph: TaskGraph
@@ -82,6 +82,7 @@ class Result:
     scope: Scope | None = None
     power_w: tuple[int, ...] = field(default=())
     part: Part | None = None
+    link_tiers: traffic.LinkTiers | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w"):
@@ -258,7 +259,8 @@ class Result:
         """Bytes and utilisation of each link in the step; where ranks are folded, one row for all that carry alike."""
         if self.scope is not None and self.scope.links is not None:
             return self.scope.links
-        return traffic.link_uses(self.graph, activity.in_step(self.graph, self.window), self.step_time_ps)
+        tasks = activity.in_step(self.graph, self.window)
+        return traffic.link_uses(self.graph, tasks, self.step_time_ps, self.link_tiers)
 
     @cached_property
     def memory_timeline(self) -> memory_use.MemoryTimeline | None:

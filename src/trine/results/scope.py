@@ -52,7 +52,8 @@ class Scope:
 
     ranks: the rank of each row of the graph. num_ranks: of the job. stages: of the run. notes: why there are so many
     classes. links, totals: bytes on all links and numbers of collectives in the whole system; None where the graph
-    shows all of it. observe: a result that shows the given ranks. class_of: the class of a rank in the last stage;
+    shows all of it. link_bytes: int64[links of the cluster], in the last step.
+    observe: a result that shows the given ranks. class_of: the class of a rank in the last stage;
     class_size: how many ranks are in it. program_of: the program of a rank, and how many ranks run it. spread: a
     few ranks that together are like all, and how many each stands for.
     step_ends_ps: int64[steps], when each step ended on all ranks.
@@ -64,6 +65,7 @@ class Scope:
     notes: tuple[str, ...]
     links: tuple[LinkUse, ...] | None
     totals: Mapping[tuple[str, int, int], int] | None
+    link_bytes: Int64
     observe: Callable[[Sequence[int]], Result]
     class_of: Callable[[int], int]
     class_size: Callable[[int], int]

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from trine.results.lines import wrapped
+from trine.results.lines import behaviour, wrapped
 from trine.results.metrics import Share
 from trine.results.waits import RANK_REASONS
 from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
 
 if TYPE_CHECKING:
     from trine.results.result import Result
+    from trine.results.traffic import LinkUse
 
 _NAME = 44
-_HIDDEN_FACTS = ("source", "cluster_fingerprint", "is_training", "num_steps", "num_ranks")
+#: Tiers of links that are shown, the hottest first.
+MAX_TIERS = 6
+_HIDDEN_FACTS = (
+    "source", "cluster_fingerprint", "is_training", "num_steps", "num_ranks", "routing", "routing_reason",
+)  # fmt: skip
 
 
 def summary(result: Result) -> str:
@@ -110,17 +115,28 @@ def _collectives(result: Result) -> list[str]:
 
 
 def _links(result: Result) -> list[str]:
+    """Return the hottest link of each tier, and how many links of the tier carry something."""
     used = sorted((use for use in result.links if use.size_bytes), key=lambda use: (-use.utilisation, use.link))
+    tiers: dict[str, list[LinkUse]] = {}
+    for use in used:
+        tiers.setdefault(use.tier or use.name, []).append(use)
     rows = [
         (
-            _short(use.name),
-            format_bytes(use.size_bytes),
-            f"of {format_bandwidth(use.bytes_per_s)}",
-            f"{100 * use.utilisation:.1f} %",
+            _short(uses[0].name),
+            _tier(uses),
+            format_bytes(uses[0].size_bytes),
+            f"of {format_bandwidth(uses[0].bytes_per_s)}",
+            f"{100 * uses[0].utilisation:.1f} %",
         )
-        for use in used[:3]
+        for uses in list(tiers.values())[:MAX_TIERS]
     ]
-    return [f"busiest links{_of(len(used), 3)}", *_table(rows)] if used else []
+    return [f"busiest link of each tier{_of(len(tiers), MAX_TIERS)}", *_table(rows)] if used else []
+
+
+def _tier(uses: Sequence[LinkUse]) -> str:
+    """``leaf-spine, 256 links``: those that carry something; "" where tiers are not known."""
+    count = sum(use.count for use in uses)
+    return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}" if uses[0].tier else ""
 
 
 def _memory(result: Result) -> list[str]:
@@ -155,6 +171,8 @@ def _notes(result: Result) -> list[str]:
         lines += wrapped(item.kind, f"{item.what}{share}{detail}", 2)
     for sentence in result.not_modelled:
         lines += wrapped("not modelled", sentence)
+    if result.plan.get("routing") and result.plan.get("routing_reason"):
+        lines += wrapped("routing", f"{result.plan['routing']} ({result.plan['routing_reason']})")
     run = result.simulator
     ranks = f"{run.ranks_simulated} of {result.num_ranks} ranks"
     return [
@@ -172,7 +190,7 @@ def _folding(result: Result) -> list[str]:
     lines = []
     for stage in scope.stages[:4]:
         since = f" from {format_time(stage.begins_ps)} on" if stage.begins_ps else ""
-        ways = f"{stage.num_ranks} ranks behave in {stage.num_classes} ways"
+        ways = behaviour(stage.num_ranks, stage.num_classes)
         lines.append(f"folded{since}: {ways}, {stage.num_tasks:,} tasks, {stage.num_events:,} events")
     if len(scope.stages) > 4:
         lines.append(f"folded: {len(scope.stages) - 4} more stages of the run with finer classes")

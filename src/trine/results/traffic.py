@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.model.program import PHASE_INPUT, PHASE_OFFLOAD
 from trine.model.taskgraph import TRANSFER, CollectiveLabel, Int64, Records, TaskGraph
@@ -35,7 +36,10 @@ class CollectiveUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkUse:
-    """What one link carried in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike."""
+    """What one link carried in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike.
+
+    ``tier``: of the links that do the same, such as ``gpu-nvswitch`` or ``leaf-spine``; "" where nobody said.
+    """
 
     link: int
     name: str
@@ -43,7 +47,11 @@ class LinkUse:
     bytes_per_s: int
     utilisation: float
     count: int = 1
+    tier: str = ""
 
+
+#: Names of tiers, and int32[links]: which of them each link is in.
+LinkTiers = tuple[tuple[str, ...], npt.NDArray[np.int32]]
 
 #: (kind, bytes, group size) -> how many there are in the system, where a graph shows some ranks only
 Totals = Mapping[tuple[str, int, int], int]
@@ -103,7 +111,7 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
     return uses
 
 
-def link_uses(graph: TaskGraph, tasks: Mask, step_ps: int) -> tuple[LinkUse, ...]:
+def link_uses(graph: TaskGraph, tasks: Mask, step_ps: int, tiers: LinkTiers | None = None) -> tuple[LinkUse, ...]:
     """Return what each link carries in the given tasks, in the order of the links."""
     chosen = np.flatnonzero(tasks & (graph.kind == TRANSFER))
     num_routes, num_links = len(graph.route_ptr) - 1, len(graph.link_bytes_per_s)
@@ -118,6 +126,7 @@ def link_uses(graph: TaskGraph, tasks: Mask, step_ps: int) -> tuple[LinkUse, ...
             size_bytes=by_link[link],
             bytes_per_s=rates[link],
             utilisation=by_link[link] * PS_PER_S / (rates[link] * step_ps) if step_ps else 0.0,
+            tier="" if tiers is None else tiers[0][tiers[1][link]],
         )
         for link in range(num_links)
     )

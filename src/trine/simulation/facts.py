@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from trine.cluster.tiers import crowded_warning
+from trine.compute.origin import known_gpu
 from trine.model.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.forms import form_facts
-from trine.simulation.setup import Setup, known_gpu
+from trine.simulation.recorded import gpu_warnings, gpus_under
+from trine.simulation.setup import Setup
 from trine.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:
+    from trine.cluster import Cluster
     from trine.collectives.library.steps import StepCosts
     from trine.folding.execute import JobRun
     from trine.parallel.build import BuildReport
@@ -57,6 +63,8 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "num_steps": plan.num_steps,
         "cluster": machine.name if machine is not None else None,
         "cluster_fingerprint": machine.fingerprint if machine is not None else None,
+        "routing": machine.routing if machine is not None else None,
+        "routing_reason": machine.routing_why if machine is not None and machine.has_fabric else None,
         "compute": setup.compute,
         "network": setup.network if machine is not None else None,
         "cpu_launch": setup.launch is not None,
@@ -106,36 +114,36 @@ def evidence(
 def _operator_detail(kind: str, setup: Setup) -> str:
     workload = setup.workload
     if setup.compute == "roofline":
-        return "the GPU's data sheet; no recorded time is used (docs/background/roofline.md)"
+        return f"{_data_sheet(setup)}; no recorded time is used (docs/background/roofline.md)"
     if workload.format == SYNTHESISED:
         return f"no trace: predicted from the shapes of {workload.name}"
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
     target = setup.gpu.name if setup.gpu is not None else "another size"
+    here = [name for name in gpus_under(setup.machine, setup.places) if name is not None]
+    kept = f", and kept on the cluster's {' and '.join(here)}" if here and setup.timed_gpu not in here else ""
     return {
-        "measured": recorded,
+        "measured": recorded + kept,
         "interpolated": f"between operators {recorded} and in other traces",
         "modelled": f"linear model of time on FLOPs and bytes, fitted on operators {recorded}",
         "assumed": f"{recorded}, moved to {target} by data-sheet ratios",
     }[kind]
 
 
+def _data_sheet(setup: Setup) -> str:
+    """Whose data sheet a roofline is, and what the shapes are of."""
+    workload = setup.workload
+    sheet = "the GPU's data sheet" if setup.timed_gpu is None else f"the data sheet of the {setup.timed_gpu}"
+    if workload.format == SYNTHESISED:
+        return sheet
+    where = workload.gpu or "a GPU that the trace does not name" if workload.has_gpu_times else "a CPU"
+    return f"{sheet} on the shapes of a step recorded on {where}"
+
+
 def setup_warnings(setup: Setup) -> list[str]:
-    found = []
-    workload, machine = setup.workload, setup.machine
-    if machine is not None:
-        models, number = setup.cluster_gpus
-        used = dict.fromkeys(models[at] for at in dict.fromkeys(number[setup.places].tolist()))
-        here = {spec.name: None for name in used if (spec := known_gpu(name)) is not None}
-        if len(here) > 1:
-            found.append(f"the cluster mixes {', '.join(here)}: every rank is given the operator times of one GPU")
-        timed = setup.gpu if setup.gpu is not None else known_gpu(workload.gpu)
-        if timed is not None and here and timed.name not in here:
-            other = next(iter(here))
-            whose = "asked for" if setup.gpu is not None else "of the trace"
-            found.append(
-                f"operator times are those of the {timed.name} {whose}, but the cluster's GPUs are {other}: "
-                f"--gpu {other} predicts for them"
-            )
+    found: list[str] = []
+    workload = setup.workload
+    whose = "asked for" if setup.gpu is not None else "of the trace"
+    found.extend(gpu_warnings(setup.timed_gpu, whose, gpus_under(setup.machine, setup.places)))
     if setup.has_host and setup.plan.input_copy != "none" and (copies := _host_copies(workload)):
         found.append(
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
@@ -163,6 +171,19 @@ def _host_copies(workload: Workload) -> int:
         and any(workload.tensors[t].role == "input" for t in op.inputs)
         for op in workload.operators
     )
+
+
+def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
+    """Warn when an uplink carries far more than those beside it."""
+    if machine is None or result.num_ranks == 1:
+        return result
+    if result.scope is not None:
+        carried = result.scope.link_bytes
+    else:
+        carried = np.zeros(len(machine.links), np.int64)
+        carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
+    text = crowded_warning(machine, carried)
+    return replace(result, warnings=(*result.warnings, f"uplinks: {text}")) if text else result
 
 
 def with_memory_verdict(result: Result) -> Result:

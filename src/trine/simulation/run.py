@@ -8,15 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trine.cluster.tiers import link_tiers
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
-from trine.simulation.facts import evidence, facts, fold_warnings, setup_warnings, simulator, with_memory_verdict
+from trine.simulation.facts import (
+    evidence,
+    facts,
+    fold_warnings,
+    setup_warnings,
+    simulator,
+    with_crowded_uplinks,
+    with_memory_verdict,
+)
+from trine.simulation.recorded import first_known, gpu_of_times, gpus_under, predicted_gpu
 from trine.simulation.setup import (
     SLOWER_SCHEDULE,
     Setup,
     compute_for,
     costs_on,
-    gpu_of,
     gpu_spec,
     launch_for,
     load_machine,
@@ -70,9 +79,12 @@ def simulate(
     workload: a loaded workload, or what :func:`trine.load` takes.
     plan: the parallel layout; None is one GPU.
     cluster: a Cluster, the name of a preset, or a file. More than one rank needs one.
-    compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded`` or ``linear``.
-    gpu: predict for this GPU instead of the one that the trace was recorded on.
-    trace_gpu: the GPU that the trace was recorded on, where the trace does not say.
+    compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded``, ``linear``, or
+        ``roofline`` (from the shapes, for ``gpu``, else the cluster's GPU, else the trace's; all that a trace of a CPU
+        or of meta tensors is good for).
+    gpu: predict for this GPU instead of the one that the trace was recorded on. On a cluster of another GPU than the
+        trace's one of the two must be named: the cluster's (predicted) or the trace's (the recorded times are kept).
+    trace_gpu: the GPU that the trace was recorded on, where the trace does not say and the cluster names its GPUs.
     network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
         serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a model of your own, which needs
         ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
@@ -106,17 +118,21 @@ def simulate(
     began = time.perf_counter()
     machine = load_machine(cluster, plan if plan is not None else Plan())
     network = network_on(machine, network)
-    workload = load_workload(workload, trace_gpu, gpu if gpu is not None else gpu_of(machine))
+    places = places_on(placement, machine, plan.num_ranks if plan is not None else 1)
+    here = gpus_under(machine, places)
+    workload = load_workload(workload, trace_gpu, gpu if gpu is not None else first_known(here))
+    predicted = predicted_gpu(workload, compute, gpu, here)
     setup = Setup(
         workload=workload,
         plan=plan if plan is not None else Plan(),
         machine=machine,
         compute=compute,
-        model=compute_for(workload, compute, gpu, calibration),
+        model=compute_for(workload, compute, predicted, calibration),
         launch=launch_for(workload, cpu, launch_cost_ps),
         network=network if isinstance(network, str) else network.name,
         gpu=None if gpu is None else gpu_spec(gpu),
-        places=places_on(placement, machine, plan.num_ranks if plan is not None else 1),
+        timed_gpu=gpu_of_times(workload, predicted),
+        places=places,
         stragglers=stragglers,
     )
     job, report = build_job(
@@ -160,7 +176,7 @@ def simulate(
         warnings=tuple(dict.fromkeys(sentences)),
         simulator=simulator(time.perf_counter() - began, done.records.num_events, done.num_simulated),
     )
-    return with_memory_verdict(answer.of_run(done))
+    return with_crowded_uplinks(with_memory_verdict(answer.of_run(done)), machine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +207,7 @@ class _Answer:
         from trine.results import Result
         from trine.results.scope import Part
 
-        places = self.setup.places[list(ranks)]
+        places, machine = self.setup.places[list(ranks)], self.setup.machine
         capacity = self.setup.memory_bytes(places)
         part = None
         if scope is not None and seen.ends is not None:
@@ -202,6 +218,10 @@ class _Answer:
                 step_ends_ps=scope.step_ends_ps,
                 reasons=seen.reasons,
             )
+        tiers = None
+        if machine is not None and len(seen.graph.link_names) == len(machine.links):
+            known = link_tiers(machine)
+            tiers = known.names, known.tier
         return Result(
             graph=seen.graph,
             records=seen.records,
@@ -215,4 +235,5 @@ class _Answer:
             scope=scope,
             power_w=self.setup.power_w(places),
             part=part,
+            link_tiers=tiers,
         )

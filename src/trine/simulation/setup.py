@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from trine.compute.origin import known_gpu
 from trine.errors import InputError, PlanError, nearest
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
@@ -45,7 +46,10 @@ NO_HOST = "copying the inputs from host memory (no host is described)"
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What was asked for, resolved."""
+    """What was asked for, resolved.
+
+    gpu: the GPU that the user asked for. timed_gpu: the GPU that operator times are of, None where nobody knows.
+    """
 
     workload: Workload
     plan: Plan
@@ -55,6 +59,7 @@ class Setup:
     launch: LaunchCosts | None
     network: str
     gpu: GpuSpec | None
+    timed_gpu: str | None
     places: Int64
     stragglers: Stragglers | None = None
 
@@ -157,24 +162,10 @@ def gpu_spec(name: str) -> GpuSpec:
     return load_gpu(name)
 
 
-def known_gpu(name: str | None) -> GpuSpec | None:
-    """The preset of this name; None for a GPU without one."""
-    try:
-        return None if name is None else gpu_spec(name)
-    except InputError:
-        return None
-
-
-def gpu_of(machine: Cluster | None) -> str | None:
-    """The first GPU model of the cluster, where trine has its data sheet."""
-    spec = None if machine is None else known_gpu(machine.devices[machine.gpus[0]].gpu)
-    return None if spec is None else spec.name
-
-
 def load_workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None, gpu: str | None) -> Workload:
     """Load the trace, and put in the name of its GPU where the user knows better than the trace.
 
-    A model (``model:NAME``) is written for ``gpu``.
+    A model (``model:NAME``) is written for ``gpu``. Raises InputError for a ``trace_gpu`` that the trace contradicts.
     """
     if isinstance(workload, str) and workload.startswith("model:"):
         from trine.traces.synthesize_model import from_text
@@ -186,10 +177,9 @@ def load_workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | 
         workload = load(workload)
     if trace_gpu is None:
         return workload
-    spec, said = gpu_spec(trace_gpu), known_gpu(workload.gpu)
-    if said is not None and said.name != spec.name:
-        raise InputError(f"the trace says that it was recorded on {workload.gpu!r}, which contradicts {trace_gpu!r}")
-    return replace(workload, gpu=spec.name)
+    from trine.compute import recorded_on
+
+    return recorded_on(workload, trace_gpu)
 
 
 def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cluster | None:
@@ -211,10 +201,11 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
 
 
 def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
-    from trine.compute import make_compute
+    from trine.compute import make_compute, uses_recorded_times
 
-    if gpu is None:
-        return make_compute(name, workload, target=None, source=None, calibration=calibration)
+    if gpu is None or not uses_recorded_times(name):
+        target = None if gpu is None else gpu_spec(gpu)
+        return make_compute(name, workload, target=target, source=None, calibration=calibration)
     if workload.gpu is None:
         raise InputError(
             f"the trace {workload.name!r} does not say on which GPU it was recorded, so its times cannot be moved to "

@@ -23,6 +23,8 @@ from trine.parallel.hop_tasks import HopNetwork, HopWork
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.simulation import simulate
+from trine.simulation.recorded import first_known, gpu_of_times, gpu_warnings, gpus_under, predicted_gpu
+from trine.simulation.setup import load_workload
 from trine.units import PS_PER_S, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -186,7 +188,7 @@ def hop(
     graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
     workers: how many; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
     cluster: links between the workers; :func:`trine.studies.hop_links.edge_cluster` makes one link an edge.
-    batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`.
+    batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`; the cluster's GPUs are those of the workers.
     network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
     stragglers: slow workers and jitter; an index is the iteration.
 
@@ -201,10 +203,12 @@ def hop(
     machine = load_cluster(os.fspath(cluster)) if isinstance(cluster, str | os.PathLike) else cluster
     network = network_on(machine, network)
     graph = _graph_on(machine, graph, workers)
-    one = simulate(
-        workload, Plan(batch=batch, input_copy="none"), compute=compute, gpu=gpu, trace_gpu=trace_gpu, cpu=cpu
-    )
+    workload = load_for(workload, machine, graph, gpu, trace_gpu)
+    here = _gpus_of(machine, graph)
+    predicted = predicted_gpu(workload, compute, gpu, here)
+    one = simulate(workload, Plan(batch=batch, input_copy="none"), compute=compute, gpu=predicted, cpu=cpu)
     gradient_ps, apply_ps = _iteration(one)
+    whose = "asked for" if gpu is not None else "of the trace"
     work = _work(graph, protocol, gradient_ps, apply_ps, _update_bytes(workload), stragglers)
     settled = run_hop(
         graph, protocol, work, _network(machine, graph), lambda tasks: run(tasks, network=network, engine=engine)
@@ -219,9 +223,24 @@ def hop(
         update_bytes=work.update_bytes,
         network=network if isinstance(network, str) else network.name,
         evidence=_evidence(one, machine, stragglers),
-        warnings=one.warnings,
+        warnings=(*one.warnings, *gpu_warnings(gpu_of_times(workload, predicted), whose, here)),
         wall_s=time.perf_counter() - began,
     )
+
+
+def load_for(
+    workload: Workload | str | os.PathLike[str],
+    machine: Cluster,
+    graph: WorkerGraph,
+    gpu: str | None = None,
+    trace_gpu: str | None = None,
+) -> Workload:
+    """Load the trace once for many runs of :func:`hop`; a model is written for the GPUs of the workers."""
+    return load_workload(workload, trace_gpu, gpu if gpu is not None else first_known(_gpus_of(machine, graph)))
+
+
+def _gpus_of(machine: Cluster, graph: WorkerGraph) -> tuple[str | None, ...]:
+    return gpus_under(machine, np.arange(min(graph.num_workers, len(machine.gpus))))
 
 
 def _graph_on(machine: Cluster, graph: WorkerGraph | str, workers: int | None) -> WorkerGraph:
@@ -244,11 +263,7 @@ def _iteration(one: Result) -> tuple[int, int]:
     return begin_ps, one.step_time_ps - begin_ps
 
 
-def _update_bytes(workload: Workload | str | os.PathLike[str]) -> int:
-    if not isinstance(workload, Workload):
-        from trine.traces import load
-
-        workload = load(workload)
+def _update_bytes(workload: Workload) -> int:
     size = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
     if not size:
         raise InputError(f"the trace {workload.name!r} names no weights with gradients: there is nothing to exchange")

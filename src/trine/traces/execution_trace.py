@@ -27,7 +27,7 @@ _USER_SCOPE = 7
 
 
 class TensorRef(NamedTuple):
-    """A tensor as one call saw it; ``id`` and ``storage`` are the observer's numbers."""
+    """A tensor as one call saw it. ``id`` and ``storage`` are the observer's; all meta tensors have one storage."""
 
     id: int
     storage: int
@@ -35,6 +35,7 @@ class TensorRef(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     size_bytes: int
+    is_meta: bool = False
 
 
 #: A tensor that the caller left undefined.
@@ -189,7 +190,8 @@ def _tensor(value: object, shape: object, dtype: str, path: Path, where: str) ->
     if each > 64 or elements != math.prod(shape):
         raise TraceError(f"has {elements} elements of {each} bytes, but the shape {shape}", file=path, field=where)
     name = DTYPES.get(dtype) or dtype.rpartition("::")[2].lower()
-    return TensorRef(id_number, storage, offset, tuple(shape), name, elements * each)
+    is_meta = isinstance(value, list) and len(value) > 5 and str(value[5]).startswith("meta")
+    return TensorRef(id_number, storage, offset, tuple(shape), name, elements * each, is_meta)
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from trine.errors import TraceError
-from trine.model.workload import FORWARD, Workload
+from trine.model.workload import FORWARD, GPU_KERNELS, Workload
 from trine.traces.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
 from trine.traces.capture_meta import with_meta_beside
 from trine.traces.draft import Call, Draft, DraftOperator
@@ -22,6 +22,7 @@ from trine.traces.join import join
 from trine.traces.kineto import Kineto, read_kineto
 from trine.traces.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.traces.load import Reader
+from trine.traces.meta_tensors import separate
 from trine.traces.names import AUTOGRAD, call_kind
 from trine.traces.pytorch_files import find_pair
 from trine.traces.steps import Row, Step, find_rows, find_step, outermost
@@ -45,6 +46,7 @@ def read_pytorch(kineto_file: Path, trace_file: Path | None) -> Draft:
 
 
 def _pair(kineto: Kineto, nodes: list[Node], trace_file: Path) -> Draft:
+    separate(nodes)
     joined, how = join(kineto, nodes, trace_file)
     _adopt_tree(kineto, nodes, joined)
     step = find_step(kineto, set(joined.values()))
@@ -112,7 +114,7 @@ def _common(kineto: Kineto) -> _Common:
 
 
 def _missing(kineto: Kineto) -> tuple[str, ...]:
-    return () if kineto.kernels else ("GPU kernels", "CPU launch times")
+    return () if kineto.kernels else (GPU_KERNELS, "CPU launch times")
 
 
 def _adopt_tree(kineto: Kineto, nodes: list[Node], joined: Mapping[int, int]) -> None:

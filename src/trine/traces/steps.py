@@ -96,7 +96,7 @@ def find_rows(kineto: Kineto, step: Step) -> tuple[list[Row], list[str]]:
     phases = step.phases
     notes: list[str] = []
     if not kineto.kernels:
-        notes.append("the trace has no GPU kernels: the CPU time of each outermost call counts as its operator's time")
+        notes.append("no kernel ran on a GPU: what was recorded of an operator is the CPU time of its outermost call")
         return [Row(i, [], phases[i], kineto.ops[i].start_ps) for i in step.tops], notes
     rows: dict[int, Row] = {}
     orphans: list[Row] = []

@@ -16,6 +16,7 @@ from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE
 from trine.compute.sizing import Sizing
 from trine.compute.transfer import Transfer
+from trine.errors import InputError
 from trine.model.device import GpuSpec
 from trine.model.workload import Operator, Workload
 
@@ -42,7 +43,9 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
     would; all others have the law of their kind. On another GPU than the traces', times are scaled by the data sheets.
     """
     traced = _bundled() if calibration is None else _Traced(calibration)
-    source = gpu if traced.gpu is None else load_gpu(traced.gpu)
+    if traced.gpu is None:
+        raise InputError("names no GPU: trine calibrate --trace-gpu NAME says which it is", field="calibration")
+    source = load_gpu(traced.gpu)
     transfer = Transfer(source, gpu, workload) if source.name != gpu.name else None
     sizing, split, names = Sizing(workload), Split(workload.batch), signatures(workload)
     timed, known_ps, total_ps = [], 0, 0

@@ -41,6 +41,7 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
             notes=own.notes,
             library=own.library,
             routing=own.routing,
+            routing_reason=(own.routing, "its file says so"),
             grid=tuple(own.grid),
             fabric=None if own.fabric is None else Fabric(**own.fabric.model_dump()),
         )

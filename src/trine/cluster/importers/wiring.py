@@ -9,6 +9,7 @@ from typing import NamedTuple
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.parts import HOST_LINK as HOST_CLASS
+from trine.cluster.routing import usual_routing
 from trine.errors import SpecError, nearest
 
 #: More of either than this is taken for a mistake, or for an attack by a few bytes that ask for gigabytes.
@@ -93,7 +94,7 @@ def assemble(
         devices = [replace(device, forwards=True) if device.kind == GPU else device for device in devices]
         notes.append("GPUs carry the traffic of other GPUs, since nothing else joins all of them")
     try:
-        return Cluster(
+        cluster = Cluster(
             name=name,
             devices=tuple(devices),
             links=links_of(devices, wires),
@@ -102,6 +103,7 @@ def assemble(
             notes="\n".join(notes),
             library=library,
         )
+        return cluster.routed(*usual_routing(cluster))
     except SpecError as error:
         raise error if error.file else SpecError(str(error), file=file) from None
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.library.view import domains_of
@@ -17,21 +20,19 @@ Pair = tuple[int, int, int]
 Item = TypeVar("Item")
 
 
-def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) -> dict[str, int]:
-    """Bytes over each link that carries any, the busiest (longest at its rate) first.
+def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) -> npt.NDArray[np.int64]:
+    """Bytes over each link: int64[links].
 
     For rings those that are spread over all NICs of a domain, and the same sums for trees and for in-network reduction
     across domains; empty for direct collectives of more than MAX_PAIRS pairs of ranks.
     """
     gpus = [cluster.gpus[rank] for rank in group]
-    load: dict[int, int] = {}
+    load = np.zeros(len(cluster.links), np.int64)
     for source, target, count in _pairs(cluster, gpus, answer):
         for route, part in cluster.paths(source, target):
             for link in route:
-                load[link] = load.get(link, 0) + round(count * part)
-    links = cluster.links
-    order = sorted(load, key=lambda link: (-load[link] / links[link].bytes_per_s, link))
-    return {links[link].name: load[link] for link in order if load[link]}
+                load[link] += round(count * part)
+    return load
 
 
 def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Iterator[Pair]:

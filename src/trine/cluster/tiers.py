@@ -1,0 +1,240 @@
+"""Links in tiers, from the GPUs up: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``; and uplinks that carry too much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.names import Int32, Int64
+from trine.cluster.parts import GPU, LINK_CLASSES, NIC, SCALE_OUT, SCALE_UP
+from trine.cluster.routing import SHORTEST, SPLIT, usual_routing
+from trine.cluster.tables import DeviceTable, LinkTable
+
+#: Levels of switches above the GPUs that are told apart.
+MAX_LEVELS = 64
+#: An uplink that carries more times its even share than this is said.
+CROWDED = 2.0
+#: Groups of uplinks that are looked at closely, those that carry most beyond their share first.
+LOOKED_AT = 64
+_NUMBER = re.compile(r"[_-]?\d+$")
+#: Parts of a switch's name that only say which one it is.
+_PLACE = re.compile(r"(rail)?\d+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tiers:
+    """``tier``: int32[links], index into ``names``."""
+
+    names: tuple[str, ...]
+    tier: Int32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crowded:
+    """An uplink (its link index) that carries ``times`` its even share among ``alike`` uplinks that lead as far.
+
+    ``share``: of the bytes of all of them, 0..1.
+    """
+
+    link: int
+    times: float
+    share: float
+    alike: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierLoad:
+    """A tier of links, ``count`` of which carry something, and the busiest of them: the longest at its own rate."""
+
+    tier: str
+    count: int
+    link: str
+    size_bytes: int
+    bytes_per_s: int
+
+
+def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], tuple[TierLoad, ...]]:
+    """(the links that carry something, the busiest first: int64[...]; the busiest link of each tier, likewise).
+
+    carried: int64[links], bytes.
+    """
+    used = np.flatnonzero(carried)
+    order = used[np.lexsort((used, -carried[used] / cluster.link_bytes_per_s[used]))]
+    tiers = link_tiers(cluster)
+    _, first, count = np.unique(tiers.tier[order], return_index=True, return_counts=True)
+    loads = [
+        TierLoad(
+            tier=tiers.names[tiers.tier[link]],
+            count=number,
+            link=cluster.link_name(link),
+            size_bytes=int(carried[link]),
+            bytes_per_s=int(cluster.link_bytes_per_s[link]),
+        )
+        for place, number in sorted(zip(first.tolist(), count.tolist(), strict=True))
+        for link in [int(order[place])]
+    ]
+    return order, tuple(loads)
+
+
+def link_tiers(cluster: Cluster) -> Tiers:
+    """Which links do the same: of one class, between the same kinds of device at the same levels, either way."""
+    devices, links = cluster.device_table, cluster.link_table
+    kind_names = sorted({what.kind for what in devices.kinds})
+    kind = np.array([kind_names.index(what.kind) for what in devices.kinds], np.int64)[devices.kind]
+    key = np.zeros(len(links), np.int64)
+    for number, link_class in enumerate(LINK_CLASSES):
+        chosen = np.flatnonzero(links.of_class(link_class))
+        level = _levels(devices, links, chosen, link_class)
+        end = level * len(kind_names) + kind
+        ends = end[links.source[chosen]], end[links.target[chosen]]
+        size = (MAX_LEVELS + 1) * len(kind_names)
+        key[chosen] = (number * size + np.minimum(*ends)) * size + np.maximum(*ends)
+    _, first, tier = np.unique(key, return_index=True, return_inverse=True)
+    names = [_tier_name(cluster, link) for link in first.tolist()]
+    highest = key[first] % ((MAX_LEVELS + 1) * len(kind_names)) // len(kind_names)
+    names = [
+        f"{name} (level {level})" if names.count(name) > 1 else name
+        for name, level in zip(names, highest.tolist(), strict=True)
+    ]
+    return Tiers(names=tuple(names), tier=tier.ravel().astype(np.int32))
+
+
+def _levels(devices: DeviceTable, links: LinkTable, chosen: Int64, link_class: str) -> Int64:
+    """int64[devices]: links of one class up from the nearest GPU, between nodes also NIC; MAX_LEVELS: farther."""
+    level = np.full(len(devices), MAX_LEVELS, np.int64)
+    level[devices.where(GPU, NIC) if link_class == SCALE_OUT else devices.where(GPU)] = 0
+    source, target = links.source[chosen], links.target[chosen]
+    for above in range(1, MAX_LEVELS):
+        reached = target[level[source] == above - 1]
+        reached = reached[level[reached] == MAX_LEVELS]
+        if not len(reached):
+            break
+        level[reached] = above
+    return level
+
+
+def _tier_name(cluster: Cluster, link: int) -> str:
+    """By what is at the ends of one of its links, that nearer to the GPUs first."""
+    links = cluster.link_table
+    ends = [int(links.source[link]), int(links.target[link])]
+    order = {GPU: 0, NIC: 1}
+    kinds = cluster.device_table.kinds
+    ends.sort(key=lambda end: (order.get(kinds[cluster.device_table.kind[end]].kind, 2), end))
+    return "-".join(_role(cluster, end) for end in ends)
+
+
+def _role(cluster: Cluster, device: int) -> str:
+    """``gpu``, ``nic``, or a name without its numbers: ``leaf`` of ``leaf3``, ``pcie`` of ``node1.pcie0``."""
+    what = cluster.devices[device]
+    if what.kind in (GPU, NIC):
+        return what.kind
+    name = what.name.removeprefix(f"{what.node}.") if what.node else what.name
+    parts = [part for part in name.split(".") if not _PLACE.fullmatch(part)]
+    if len(parts) <= 1:
+        return _NUMBER.sub("", "".join(parts)) or what.kind
+    return ".".join(re.sub(r"(?<=[A-Za-z])\d+$", "", part) for part in parts)
+
+
+def crowded_uplinks(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[Crowded]:
+    """The uplinks that carry more than CROWDED times their even share, the worst first; one of each switch.
+
+    carried: int64[links], bytes. Uplinks share evenly if they start at one device, have the same numbers, and lead to
+    switches with the same switches below. No share is smaller than what one link from below brings, which may be a
+    single message.
+    """
+    found: list[Crowded] = []
+    for link_class in (SCALE_OUT, SCALE_UP):
+        chosen = np.flatnonzero(cluster.link_table.of_class(link_class))
+        if len(chosen):
+            found += _Uplinks(cluster, chosen, link_class, carried).crowded()
+    return sorted(found, key=lambda each: (-each.times, each.link))
+
+
+class _Uplinks:
+    """The links of one class, as ways up from the GPUs or NICs."""
+
+    def __init__(self, cluster: Cluster, chosen: Int64, link_class: str, carried: Int64) -> None:
+        self._cluster, self._carried, self._class = cluster, carried, link_class
+        self._level = _levels(cluster.device_table, cluster.link_table, chosen, link_class)
+        self._chosen = chosen
+
+    def crowded(self) -> Iterator[Crowded]:
+        """One uplink of each device, where one carries too much."""
+        links, level = self._cluster.link_table, self._level
+        up = self._chosen[level[links.target[self._chosen]] > level[links.source[self._chosen]]]
+        key = links.source[up].astype(np.int64) * len(links.numbers) + links.number[up]
+        _, group, count = np.unique(key, return_inverse=True, return_counts=True)
+        total = np.zeros(len(count), np.int64)
+        np.add.at(total, group.ravel(), self._carried[up])
+        times = self._carried[up] * count[group.ravel()] / np.maximum(total, 1)[group.ravel()]
+        order = np.lexsort((up, -times))
+        seen: set[int] = set()
+        for place in order[times[order] > CROWDED].tolist():
+            source = int(links.source[up[place]])
+            if source not in seen and len(seen) < LOOKED_AT:
+                seen.add(source)
+                found = self._against_its_like(int(up[place]), up[group.ravel() == group.ravel()[place]].tolist())
+                if found is not None:
+                    yield found
+
+    def _against_its_like(self, link: int, group: list[int]) -> Crowded | None:
+        """``link`` among those of ``group`` that lead as far; None where it carries no more than it must."""
+        below = self._below(link)
+        alike = [one for one in group if self._below(one) == below] if below else []
+        source, carried = int(self._cluster.link_table.source[link]), self._carried
+        total = int(carried[alike].sum())
+        brings = self._brought_to(source)
+        senders = len(brings) if self._level[source] else len(alike)
+        even = max(total / max(1, min(len(alike), senders)), *brings, 1)
+        if len(alike) < 2 or carried[link] <= CROWDED * even:
+            return None
+        return Crowded(
+            link=link, times=float(carried[link]) / even, share=float(carried[link]) / total, alike=len(alike)
+        )
+
+    def _brought_to(self, device: int) -> list[int]:
+        """Bytes of the links from below that bring some."""
+        links, level = self._cluster.link_table, self._level
+        into = self._chosen[links.target[self._chosen] == device]
+        into = into[level[links.source[into]] < level[device]]
+        return [size for size in self._carried[into].tolist() if size]
+
+    def _below(self, link: int) -> frozenset[int]:
+        """The devices below what an uplink leads to, past the ports between; none where it leads to an end."""
+        links = self._cluster.link_table
+        top = self._past_ports(int(links.source[link]), int(links.target[link]))
+        lower = [end for end in self._next(top) if self._level[end] < self._level[top]]
+        return frozenset(self._past_ports(top, end) for end in lower) if self._level[top] else frozenset()
+
+    def _past_ports(self, origin: int, device: int) -> int:
+        for _ in range(MAX_LEVELS):
+            ends = self._next(device)
+            if not self._level[device] or len(ends) != 2 or origin not in ends:
+                break
+            origin, device = device, ends[ends[0] == origin]
+        return device
+
+    def _next(self, device: int) -> list[int]:
+        links = self._cluster.links_from(device)
+        return list(dict.fromkeys(link.target for link in links if link.link_class == self._class))
+
+
+def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
+    """One sentence about :func:`crowded_uplinks`, with the remedy; "" where there is none."""
+    found = crowded_uplinks(cluster, carried)
+    if not found:
+        return ""
+    worst = found[0]
+    others = f" (and so do uplinks of {len(found) - 1} other devices)" if len(found) > 1 else ""
+    usual = usual_routing(cluster)[0] if cluster.routing == SHORTEST else SHORTEST
+    remedy = f"--routing {usual} deals targets out over them, " if usual != SHORTEST else ""
+    return (
+        f"{cluster.link_name(worst.link)} carries {worst.times:.1f} times its even share: {100 * worst.share:.0f} % of "
+        f"what {worst.alike} uplinks alike carry together{others}, since routing is {cluster.routing!r}; "
+        f"{remedy}--routing {SPLIT} divides each message over all of them"
+    )

@@ -1,0 +1,79 @@
+"""On what a trace's times were recorded: a GPU that it names, one that the user names, or no GPU at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trine.errors import InputError
+from trine.model.workload import Workload
+
+if TYPE_CHECKING:
+    from trine.model.device import GpuSpec
+
+
+def known_gpu(name: str | None) -> GpuSpec | None:
+    """The preset of this name; None for a GPU without one."""
+    from trine.cluster.gpus import load_gpu
+
+    try:
+        return None if name is None else load_gpu(name)
+    except InputError:
+        return None
+
+
+def short_name(name: str) -> str:
+    """What one GPU model is always called, whichever name was given: trine's, or the given one without a data sheet."""
+    spec = known_gpu(name)
+    return " ".join(name.lower().split()) if spec is None else spec.name
+
+
+def no_gpu_times(workload: Workload, gpu: str | None = None) -> str:
+    """Why the times of this trace are refused, and what to do instead. ``gpu``: the one asked for, or the machine's."""
+    how = "--compute roofline --gpu NAME predicts" if gpu is None else f"--compute roofline predicts for the {gpu}"
+    return (
+        f"the trace {workload.name!r} was recorded on a CPU or on meta tensors (no kernel ran on a GPU), so its times "
+        f"are no GPU's: {how} from its shapes"
+    )
+
+
+def recorded_on(workload: Workload, name: str) -> Workload:
+    """The workload as recorded on the GPU ``name``, where the trace does not say or names one without a data sheet.
+
+    Raises InputError for an unknown name, and where the trace says something else.
+    """
+    from trine.cluster.gpus import load_gpu
+
+    spec, said = load_gpu(name), known_gpu(workload.gpu)
+    if said is not None and said.name != spec.name:
+        raise InputError(f"the trace says that it was recorded on {workload.gpu!r}, which contradicts {name!r}")
+    if not workload.has_gpu_times:
+        raise InputError(f"{no_gpu_times(workload, spec.name)}, without --trace-gpu")
+    if said is not None:
+        return replace(workload, gpu=spec.name)
+    before = "names no GPU" if workload.gpu is None else f"names {workload.gpu}, of which trine has no data sheet"
+    given = f"the trace {before}: its times were taken for those of a {spec.name}, as was given"
+    return replace(workload, gpu=spec.name, assumptions=(*workload.assumptions, given))
+
+
+def one_gpu(workloads: Sequence[Workload]) -> str | None:
+    """The GPU of all these traces; None where none names one.
+
+    Raises InputError for different GPUs, and where some traces name theirs and some do not.
+    """
+    named: dict[str, str] = {}
+    for workload in workloads:
+        if workload.gpu is not None:
+            named.setdefault(short_name(workload.gpu), workload.gpu)
+    if len(named) > 1:
+        gpus = ", ".join(sorted(named.values()))
+        raise InputError(f"traces of different GPUs cannot be calibrated together: {gpus}", field="gpu")
+    silent = next((w for w in workloads if w.gpu is None), None)
+    if named and silent is not None:
+        raise InputError(
+            f"the trace {silent.name!r} does not say on which GPU it was recorded, others were on "
+            f"{next(iter(named.values()))}: --trace-gpu NAME says it",
+            field="gpu",
+        )
+    return next(iter(named.values()), None)
