@@ -13,9 +13,11 @@ from forms_of_parallelism import build, collectives, model, payloads
 
 import trine
 from trine.cluster import build_topology
+from trine.compute import make_compute
 from trine.errors import PlanError
-from trine.model.program import Compute
+from trine.model.program import Compute, Job
 from trine.model.workload import Workload
+from trine.parallel.build import BuildReport, build_job
 from trine.parallel.heads import attention_of
 from trine.parallel.plan import Plan
 
@@ -33,8 +35,13 @@ sequence: 64
 
 
 def recorded() -> Workload:
-    """A transformer of 4 heads, 100 tokens and 2 layers, as PyTorch wrote it down."""
+    """A transformer of 4 heads, a vocabulary of 100 and 2 layers, as PyTorch wrote it down on a CPU."""
     return trine.load(DATA / "tf_et.json.gz")
+
+
+def build_recorded(workload: Workload, plan: Plan) -> tuple[Job, BuildReport]:
+    """With times from the shapes, as a CPU's are no GPU's."""
+    return build_job(workload, plan, make_compute("roofline", workload, target=trine.load_gpu("h100-sxm")))
 
 
 @pytest.fixture
@@ -91,7 +98,7 @@ def test_heads_of_recorded_attention_come_from_the_shapes_of_its_operator() -> N
     with pytest.raises(
         PlanError, match=r"tp = 3 does not divide the 4 attention heads of scaled_dot_product_attention"
     ):
-        build(recorded(), Plan(tp=3))
+        build_recorded(recorded(), Plan(tp=3))
 
 
 def test_heads_of_attention_in_parts_come_from_the_scores() -> None:
@@ -133,9 +140,9 @@ def test_attention_without_visible_heads_is_said_and_not_silently_allowed() -> N
         if len(tensor.shape) == 4 else tensor
         for number, tensor in workload.tensors.items()
     }  # fmt: skip
-    _, report = build(replace(workload, tensors=tensors), Plan(tp=2, tp_style="column"))
+    _, report = build_recorded(replace(workload, tensors=tensors), Plan(tp=2, tp_style="column"))
     assert any("does not tell how many heads the attention of scaled_dot" in text for text in report.warnings)
-    assert not any("heads" in text for text in build(workload, Plan(tp=2))[1].warnings)
+    assert not any("heads" in text for text in build_recorded(workload, Plan(tp=2))[1].warnings)
 
 
 # -- the style ---------------------------------------------------------------------------------------------------------
@@ -154,10 +161,11 @@ def test_attention_without_visible_heads_is_said_and_not_silently_allowed() -> N
 )
 def test_the_answer_says_which_style_ran_and_why(workload, fields, style, rule) -> None:  # type: ignore[no-untyped-def]
     cluster = build_topology("switch", "100 GB/s", "1 us", 2)
-    result = trine.simulate(workload(), Plan(tp=2, **fields), cluster=cluster)
+    times = {"compute": "roofline", "gpu": "h100-sxm"} if workload is recorded else {}
+    result = trine.simulate(workload(), Plan(tp=2, **fields), cluster=cluster, **times)
     assert result.plan["tp_style"] == style
     assert next(e.detail for e in result.evidence if e.what == "tensor parallelism") == f"{style} style: {rule}"
-    same = trine.simulate(workload(), Plan(tp=2, **(fields | {"tp_style": style})), cluster=cluster)
+    same = trine.simulate(workload(), Plan(tp=2, **(fields | {"tp_style": style})), cluster=cluster, **times)
     assert same.step_time_ps == result.step_time_ps
 
 
@@ -208,8 +216,8 @@ def _head_ps(job) -> int:  # type: ignore[no-untyped-def]
 def test_without_tensor_parallelism_a_trace_keeps_its_rows() -> None:
     workload = recorded()
     whole = sum(p.size_bytes for p in workload.parameters)
-    assert build(workload, Plan())[0].programs[0].resident_bytes[0] == whole
-    _, report = build(workload, Plan(tp=2, tp_style="column"))
+    assert build_recorded(workload, Plan())[0].programs[0].resident_bytes[0] == whole
+    _, report = build_recorded(workload, Plan(tp=2, tp_style="column"))
     assert not any("padded" in text for text in report.tp_notes)
 
 

@@ -21,12 +21,11 @@ from trine.units import format_bytes
 class TensorLayout:
     """How the operators of a workload are spread over the tp group; empty without tensor parallelism.
 
-    style: ``column`` or ``megatron``; rule: why that one. splits, divided: of :func:`split_operators`. padded_bytes:
+    style: ``column`` or ``megatron``. splits, divided: of :func:`split_operators`. padded_bytes:
     sizes of tensors (by id) with a padded vocabulary. notes: what the answer rests on; warnings: what was not checked.
     """
 
     style: str = ""
-    rule: str = ""
     splits: Mapping[int, TensorSplit] = field(default_factory=dict)
     divided: Mapping[int, Fraction] = field(default_factory=dict)
     padded_bytes: Mapping[int, int] = field(default_factory=dict)
@@ -47,7 +46,6 @@ def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
     notes = (f"{style} style: {rule}", *_vocabulary_notes(splits), *_group_notes(workload, splits, plan.tp))
     return TensorLayout(
         style=style,
-        rule=rule,
         splits=splits,
         divided=divided,
         padded_bytes=_padded(workload, splits),
