@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -22,6 +22,8 @@ from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, p
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 32
+#: A file may stand on a file that stands on a file, so often.
+MAX_BASES = 8
 
 Bandwidth = Annotated[int, BeforeValidator(lambda value: parse_bandwidth(value))]
 Duration = Annotated[int, BeforeValidator(lambda value: parse_time(value))]
@@ -63,6 +65,27 @@ def read_spec(path: str | os.PathLike[str], model: type[AnySpec]) -> AnySpec:
     SpecError: the file cannot be read, is not valid YAML or JSON, or does not fit the model.
     """
     return check(model, load_mapping(path), path)
+
+
+def with_bases(path: Path, find_base: Callable[[object, Path], Path]) -> list[tuple[Path, object]]:
+    """(path, plain data) of a file, of the file that it stands on (``base:``), and so on.
+
+    ``find_base``: the file that the word after ``base:`` means, in a file.
+
+    Raises
+    ------
+    SpecError: a file that cannot be read, or bases without end.
+    """
+    found = [(path, load_mapping(path))]
+    while True:
+        path, data = found[-1]
+        base = data.get("base") if isinstance(data, Mapping) else None
+        if base is None:
+            return found
+        if len(found) > MAX_BASES:
+            raise SpecError(f"stands on more than {MAX_BASES} files, or on itself", file=path, field="base")
+        path = find_base(base, path)
+        found.append((path, load_mapping(path)))
 
 
 def check(model: type[AnySpec], data: object, file: object) -> AnySpec:

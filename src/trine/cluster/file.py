@@ -41,11 +41,55 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
 
 def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
     """``inside``: the file is a node of another one, and may not itself hold nodes."""
-    from trine.cluster.schema import ClusterFile
-    from trine.spec import read_spec
+    from trine.spec import with_bases
 
-    file = os.fspath(path)
-    spec = read_spec(path, ClusterFile)
+    *changes, (root, data) = with_bases(Path(path), _base)
+    cluster = _whole(os.fspath(path) if not changes else os.fspath(root), data, inside)
+    for place, own in reversed(changes):
+        cluster = _changed(cluster, own, os.fspath(place))
+    return cluster
+
+
+def _base(base: object, path: Path) -> Path:
+    """The file that the word after ``base:`` means."""
+    from trine.cluster.presets import is_file_name, known_clusters, preset_path
+
+    if not isinstance(base, str):
+        text = f"must be the name of a preset or of a cluster file, got {base!r:.80}"
+        raise SpecError(text, file=path, field="base")
+    if base in known_clusters():
+        return preset_path(base)
+    if is_file_name(base) or (path.parent / base).is_file():
+        return path.parent / base
+    hint = nearest(base[:80], known_clusters())
+    raise SpecError(f"no cluster {base[:80]!r}{hint} (or give the path of a file)", file=path, field="base")
+
+
+def _changed(base: Cluster, data: object, file: str) -> Cluster:
+    """``base`` with the changes of a file."""
+    from trine.cluster.changed import changed
+    from trine.cluster.schema import ChangedFile, ClusterFile
+    from trine.spec import check
+
+    if isinstance(data, Mapping):
+        whole = set(ClusterFile.model_fields) - set(ChangedFile.model_fields)
+        for key in sorted(whole & {str(key) for key in data}):
+            raise SpecError("goes not with 'base', which has its own", file=file, field=key)
+    spec = check(ChangedFile, data, file)
+    try:
+        return changed(base, spec, file, _indices, _fabric)
+    except InputError as error:
+        if error.file:
+            raise
+        raise SpecError(str(error), file=file) from None
+
+
+def _whole(file: str, data: object, inside: bool) -> Cluster:
+    """A file that stands on no other."""
+    from trine.cluster.schema import ClusterFile
+    from trine.spec import check
+
+    spec = check(ClusterFile, data, file)
     try:
         cluster = _named(spec, _build(spec, file, inside), file)
         listed = spec.devices is not None and not inside

@@ -17,6 +17,11 @@ _FOLDER = Path(__file__).parent.parent / "presets" / "clusters"
 _SUFFIXES = (".yaml", ".yml", ".json", ".xml", ".csv", ".txt")
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name is meant as the path of a file."""
+    return os.sep in name or Path(name).suffix in _SUFFIXES
+
+
 @cache
 def known_clusters() -> tuple[str, ...]:
     """Names of the clusters that come with trine, sorted."""
@@ -69,7 +74,7 @@ def _load(name_or_path: str | os.PathLike[str]) -> Cluster:
     name = os.fspath(name_or_path)
     if isinstance(name_or_path, str) and name in known_clusters():
         return _preset(name)
-    if os.sep in name or Path(name).suffix in _SUFFIXES or Path(name).is_file():
+    if is_file_name(name) or Path(name).is_file():
         from trine.cluster.importers import read_any
 
         return read_any(name)

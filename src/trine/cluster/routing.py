@@ -296,6 +296,10 @@ class Router:
         return Routes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)), sees_ports)
 
 
+#: How the reason begins of a policy that a file did not name.
+UNNAMED = "the file names none"
+
+
 def usual_routing(cluster: Cluster) -> tuple[str, str]:
     """(policy, why) for a cluster whose file lists its links and names no policy.
 
@@ -303,10 +307,10 @@ def usual_routing(cluster: Cluster) -> tuple[str, str]:
     """
     router = Router(cluster, SHORTEST)
     if not router.has_equal_uplinks():
-        return SHORTEST, "the file names none, and no two uplinks are equally near"
+        return SHORTEST, f"{UNNAMED}, and no two uplinks are equally near"
     rails = router.nics_have_rails
     why = "and the NICs are on rails" if rails else "and it deals the targets out over them"
-    return RAIL if rails else D_MOD_K, f"the file names none, several uplinks are equally near, {why}"
+    return RAIL if rails else D_MOD_K, f"{UNNAMED}, several uplinks are equally near, {why}"
 
 
 def dealt(key: int) -> Chooser:

@@ -145,3 +145,54 @@ class ClusterFile(Spec):
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""
+
+
+class LinkChange(Spec):
+    """Other numbers for the links of a base between each of ``from`` and each of ``to``.
+
+    Both ways unless ``duplex`` is false.
+    """
+
+    source: Names = Field(alias="from")
+    target: Names = Field(alias="to")
+    link: str | None = None
+    lanes: int | None = Field(default=None, ge=1, le=1 << 10)
+    bandwidth: Bandwidth | None = None
+    latency: Duration | None = None
+    peak: Bandwidth | None = None
+    duplex: bool = True
+
+
+class DeviceChange(Spec):
+    """What is otherwise with devices of a base."""
+
+    name: Names
+    gpu: str | None = None
+    forwards: bool | None = None
+    reduces: bool | None = None
+
+
+class FabricChange(Spec):
+    """What is otherwise with the fabric that usually joins copies of a base; without one, all of it."""
+
+    kind: str | None = None
+    link: str | None = None
+    lanes: int | None = None
+    oversubscription: float | None = Field(default=None, strict=False)
+    radix: int | None = None
+    reduces: bool | None = None
+
+
+class ChangedFile(Spec):
+    """A cluster file that stands on another one: what differs."""
+
+    base: str
+    name: str | None = None
+    devices: list[DeviceChange] | None = None
+    links: list[LinkChange] | None = None
+    fabric: FabricChange | None = None
+    library: Literal["nccl", "rccl"] | None = None
+    routing: str | None = None
+    evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+    notes: str = ""

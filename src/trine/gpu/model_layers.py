@@ -9,15 +9,12 @@ from typing import Any
 from trine.errors import SpecError, nearest
 from trine.gpu.model_fields import ASSUMED, GROUPS, MEASURED, MODELLED, PATHS
 
-#: A file may stand on a file that stands on a file, so often.
-MAX_BASES = 8
-
 #: Of each field: evidence and source.
 Origins = dict[str, tuple[str, str]]
 FindBase = Callable[[object, Path], Path]
 
 
-def layered(path: Path, find_base: FindBase, depth: int = 0) -> tuple[object, Origins]:
+def layered(path: Path, find_base: FindBase) -> tuple[object, Origins]:
     """What a file says, on top of what its base says; and where each number comes from.
 
     ``find_base``: the file that the word after ``base:`` means, in a file.
@@ -26,23 +23,23 @@ def layered(path: Path, find_base: FindBase, depth: int = 0) -> tuple[object, Or
     ------
     SpecError: a file that cannot be read, bases without end, or notes on fields that a file does not set.
     """
-    from trine.spec import load_mapping
+    from trine.spec import with_bases
 
-    own = load_mapping(path)
-    if not isinstance(own, Mapping):
-        return own, {}
-    origins = _origins(own, path)
-    base = own.get("base")
-    if base is None:
-        return {**own, "sources": {}, "evidence": {}}, origins
-    if depth == MAX_BASES:
-        raise SpecError(f"stands on more than {MAX_BASES} files, or on itself", file=path, field="base")
-    under, inherited = layered(find_base(base, path), find_base, depth + 1)
-    if not isinstance(under, Mapping):
-        raise SpecError("is not a mapping", file=base)
-    data = _merged(under, own)
-    gone = _fields(under) - _fields(data)
-    return data, {**{key: entry for key, entry in inherited.items() if key not in gone}, **origins}
+    data: dict[str, Any] | None = None
+    origins: Origins = {}
+    for place, own in reversed(with_bases(path, find_base)):
+        if not isinstance(own, Mapping):
+            if place != path:
+                raise SpecError("is not a mapping", file=place)
+            return own, {}
+        added = _origins(own, place)
+        if data is None:
+            data, origins = {**own, "sources": {}, "evidence": {}}, added
+            continue
+        merged = _merged(data, own)
+        gone = _fields(data) - _fields(merged)
+        data, origins = merged, {**{key: entry for key, entry in origins.items() if key not in gone}, **added}
+    return data, origins
 
 
 def _merged(under: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

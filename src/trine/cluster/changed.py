@@ -1,0 +1,200 @@
+"""A cluster as another one with changes: what a cluster file with ``base:`` says (docs/formats/cluster.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.gpus import load_gpu
+from trine.cluster.links import link_named
+from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link
+from trine.cluster.routing import UNNAMED, usual_routing
+from trine.cluster.tables import DeviceTable, LinkTable
+from trine.errors import SpecError, nearest
+from trine.units import format_bandwidth, format_time
+
+if TYPE_CHECKING:
+    from trine.cluster.schema import ChangedFile, DeviceChange, FabricSpec, LinkChange
+
+#: Bases with more links are changed in the file of their node: these here become objects one by one.
+MAX_LINKS = 1 << 18
+
+#: (names as a file gives them, devices by name, file, field) -> device indices
+Names = Callable[[list[str], Mapping[str, int], str, str], list[int]]
+
+
+def changed(
+    base: Cluster, spec: ChangedFile, file: str, names: Names, fabric: Callable[[FabricSpec, str], Fabric]
+) -> Cluster:
+    """``base`` with the changes of a file; its sources say what was changed, and from what.
+
+    ``names`` and ``fabric`` read what they read in a file without a base.
+
+    Raises
+    ------
+    SpecError: names file, field, value and the nearest valid name.
+    """
+    said: list[str] = []
+    cluster = base
+    if spec.devices or spec.links:
+        cluster = _as_objects(base, file)
+        index = {device.name: i for i, device in enumerate(cluster.devices)}
+        for number, entry in enumerate(spec.devices or ()):
+            cluster = _with_device(
+                cluster, entry, names(entry.name, index, file, f"devices[{number}].name"), file, said
+            )
+        for number, link in enumerate(spec.links or ()):
+            field = f"links[{number}]"
+            ends = names(link.source, index, file, f"{field}.from"), names(link.target, index, file, f"{field}.to")
+            cluster = _with_links(cluster, link, ends, file, field, said)
+    if spec.fabric is not None:
+        cluster = replace(cluster, fabric=_fabric(base, spec, file, fabric, said))
+    sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(said)} if said else {}), **spec.sources}
+    evidence = max(base.evidence, "assumed", key=EVIDENCE.index) if said else base.evidence
+    cluster = replace(
+        cluster,
+        name=spec.name or Path(file).stem,
+        evidence=spec.evidence or evidence,
+        sources=sources,
+        notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
+        library=spec.library or base.library,
+    )
+    if spec.routing is not None:
+        return cluster.routed(spec.routing, "its file says so")
+    return cluster.routed(*usual_routing(cluster)) if base.routing_why.startswith(UNNAMED) else cluster
+
+
+def _as_objects(base: Cluster, file: str) -> Cluster:
+    if len(base.links) > MAX_LINKS:
+        hint = (
+            f"{base.name!r} has more than {MAX_LINKS} links: change the file of its node, and name that under 'node:'"
+        )
+        raise SpecError(hint, file=file, field="links")
+    if not isinstance(base.links, LinkTable) and not isinstance(base.devices, DeviceTable):
+        return base
+    return replace(base, devices=tuple(base.devices), links=tuple(base.links))
+
+
+def _with_device(cluster: Cluster, entry: DeviceChange, chosen: Sequence[int], file: str, said: list[str]) -> Cluster:
+    given = {key: value for key, value in entry.model_dump(exclude={"name"}).items() if value is not None}
+    if not given:
+        raise SpecError("changes nothing: give 'gpu', 'forwards' or 'reduces'", file=file, field="devices")
+    devices = list(cluster.devices)
+    for i in chosen:
+        devices[i] = _device(devices[i], given, file)
+    was = cluster.devices[chosen[0]]
+    for key, value in given.items():
+        said.append(f"{key} of {', '.join(entry.name)}: {value} ({getattr(was, key)} in {cluster.name})")
+    return replace(cluster, devices=tuple(devices))
+
+
+def _device(device: Device, given: Mapping[str, object], file: str) -> Device:
+    field = f"devices.{device.name}"
+    if "gpu" in given:
+        if device.kind != GPU:
+            raise SpecError(f"a {device.kind} has no GPU model", file=file, field=f"{field}.gpu")
+        try:
+            load_gpu(str(given["gpu"]))
+        except SpecError as error:
+            raise SpecError(str(error), file=file, field=f"{field}.gpu") from None
+    if given.get("reduces") and device.kind != SWITCH:
+        raise SpecError(f"a {device.kind} reduces nothing", file=file, field=f"{field}.reduces")
+    return replace(device, **given)  # type: ignore[arg-type]
+
+
+def _with_links(
+    cluster: Cluster, change: LinkChange, ends: tuple[list[int], list[int]], file: str, field: str, said: list[str]
+) -> Cluster:
+    """Other numbers for all links between the ends; every device named must be at one of them."""
+    sources, targets = set(ends[0]), set(ends[1])
+    chosen = [
+        i
+        for i, link in enumerate(cluster.links)
+        if (link.source in sources and link.target in targets)
+        or (change.duplex and link.source in targets and link.target in sources)
+    ]
+    met = {end for i in chosen for end in (cluster.links[i].source, cluster.links[i].target)}
+    for name, devices, others in (("from", ends[0], change.target), ("to", ends[1], change.source)):
+        for device in devices:
+            if device not in met:
+                near = sorted({cluster.device_name(link.target) for link in cluster.links_from(device)})
+                hint = nearest(others[0], near)
+                what = f"no link of {cluster.name!r} joins {cluster.device_name(device)!r} to {', '.join(others)}"
+                raise SpecError(f"{what}{hint}", file=file, field=f"{field}.{name}")
+    links = list(cluster.links)
+    for i in chosen:
+        links[i] = _link(links[i], change, file, field)
+    said.append(_words(cluster, change, cluster.links[chosen[0]], links[chosen[0]], len(chosen)))
+    return replace(cluster, links=tuple(links))
+
+
+def _link(link: Link, change: LinkChange, file: str, field: str) -> Link:
+    if change.link is not None:
+        try:
+            kind = link_named(change.link)
+        except SpecError as error:
+            raise SpecError(str(error), file=file, field=f"{field}.link") from None
+        if change.bandwidth is not None and change.lanes is not None:
+            raise SpecError("has no effect beside 'bandwidth'", file=file, field=f"{field}.lanes")
+        lanes = change.lanes or 1
+        link = replace(
+            link, bytes_per_s=kind.bytes_per_s * lanes, latency_ps=kind.latency_ps, medium=kind.name,
+            peak_bytes_per_s=kind.peak_bytes_per_s * lanes, link_class=kind.link_class,
+        )  # fmt: skip
+    elif change.lanes is not None:
+        raise SpecError("goes with 'link'", file=file, field=f"{field}.lanes")
+    elif change.bandwidth is change.latency is change.peak is None:
+        raise SpecError("changes nothing: give 'bandwidth', 'latency', 'peak' or 'link'", file=file, field=field)
+    if change.bandwidth is not None:
+        link = replace(link, bytes_per_s=change.bandwidth)
+    if change.latency is not None:
+        link = replace(link, latency_ps=change.latency)
+    if change.peak is not None:
+        link = replace(link, peak_bytes_per_s=change.peak)
+    if link.peak_bytes_per_s is not None and change.peak is None and link.bytes_per_s > link.peak_bytes_per_s:
+        link = replace(link, peak_bytes_per_s=None)  # the base's data sheet is not that of this link
+    return link
+
+
+def _words(cluster: Cluster, change: LinkChange, old: Link, new: Link, count: int) -> str:
+    """What the first of the links was and is."""
+    parts = []
+    if old.medium != new.medium:
+        parts.append(f"{new.medium} ({old.medium or 'bare numbers'} in {cluster.name})")
+    if old.bytes_per_s != new.bytes_per_s:
+        parts.append(f"bandwidth {format_bandwidth(new.bytes_per_s)} ({format_bandwidth(old.bytes_per_s)})")
+    if old.latency_ps != new.latency_ps:
+        parts.append(f"latency {format_time(new.latency_ps)} ({format_time(old.latency_ps)} in {cluster.name})")
+    if old.peak_bytes_per_s != new.peak_bytes_per_s:
+        peak = "none" if new.peak_bytes_per_s is None else format_bandwidth(new.peak_bytes_per_s)
+        parts.append(f"data sheet {peak}")
+    ends = f"{', '.join(change.source)} - {', '.join(change.target)}"
+    return f"{count} link{'s' if count > 1 else ''} {ends}: {', '.join(parts) or 'as before'}"
+
+
+def _fabric(
+    base: Cluster, spec: ChangedFile, file: str, read: Callable[[FabricSpec, str], Fabric], said: list[str]
+) -> Fabric:
+    """The fabric that usually joins copies of the base, with changes."""
+    from trine.cluster.schema import FabricSpec
+    from trine.spec import check
+
+    assert spec.fabric is not None
+    if base.fabric is None and base.has_fabric:
+        hint = f"the nodes of {base.name!r} are joined already: stand on the file of its node"
+        raise SpecError(hint, file=file, field="fabric")
+    given = spec.fabric.model_dump(exclude_none=True)
+    under = {} if base.fabric is None else asdict(base.fabric)
+    if given.get("kind", under.get("kind")) not in ("rail", "fat-tree", "clos"):
+        under = {key: value for key, value in under.items() if key not in ("oversubscription", "radix")}
+    said.append(f"fabric {', '.join(f'{key} {value}' for key, value in given.items())}")
+    try:
+        return read(check(FabricSpec, {**under, **given}, file), file)
+    except SpecError as error:
+        if error.field is not None and not error.field.startswith("fabric"):
+            where = f"fabric.{error.field}"
+            raise SpecError(str(error).split(f"{error.field}: ", 1)[-1], file=file, field=where) from None
+        raise
