@@ -1,8 +1,9 @@
-"""The only importer of numba: one decorator for kernels and one for the functions that they inline.
+"""What imports numba: one decorator for kernels and one for the functions that they inline.
 
 Kernels are compiled once per installation and kept in
 ``<cache>/trine/<hash of the kernel sources, of numba and of its settings>``, where ``<cache>`` is ``NUMBA_CACHE_DIR``,
 ``XDG_CACHE_HOME`` or ``~/.cache``. Numba notices a change of the kernel's own file only; the hash covers every callee.
+``_jit_cache.py`` puts trine's files (``_jit_files.py``) in place of numba's, which are believed whatever they hold.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+
+from trine._jit_files import say_once, usable
+from trine.outputs import user_cache
 
 #: Scalars of a kernel: numbers of Python or of numpy, int64 and float64 once compiled. Numba does not read annotations.
 Int: TypeAlias = Any
@@ -48,16 +50,13 @@ def kernel(function: F) -> F:
     """
     import numba
 
+    compiled = numba.njit(nogil=True, error_model="numpy", _nrt=False)(function)
     directory = cache_directory()
-    options = {"nogil": True, "error_model": "numpy", "_nrt": False}
-    if directory is None:
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(directory)
-    try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-    finally:
-        numba.config.CACHE_DIR = before
+    if directory is not None and compiled is not function:  # NUMBA_DISABLE_JIT
+        from trine._jit_cache import KernelCache
+
+        compiled._cache = KernelCache(function, directory)
+    return compiled  # type: ignore[no-any-return]
 
 
 def inlined(function: F) -> F:
@@ -78,26 +77,23 @@ def is_cold(function: Callable[..., Any]) -> bool:
         return False
     if function.signatures:  # type: ignore[attr-defined]
         return False
+    from trine._jit_cache import file_stem
+
     directory = cache_directory()
-    name = function.py_func.__qualname__
-    return directory is None or next(directory.rglob(f"*.{name}-*.nbc"), None) is None
+    return directory is None or next(directory.glob(f"{file_stem(function.py_func)}-*.nbc"), None) is None
 
 
 @cache
 def cache_directory() -> Path | None:
-    """Where machine code is kept; None, after a warning, where nothing can be written."""
+    """Where machine code is kept, which may be a folder that can only be read; None, after a warning, where none is."""
     import numba
 
-    base = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    directory = Path(base) / "trine" / _fingerprint()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        warnings.warn(f"kernels are compiled anew in each process: cannot write {directory} ({error})", stacklevel=2)
+    base = os.path.abspath(numba.config.CACHE_DIR) if numba.config.CACHE_DIR else user_cache()
+    if base is None:
+        say_once("kernels are compiled anew in each process: there is no home folder: set NUMBA_CACHE_DIR to a folder")
         return None
-    return directory
+    directory = Path(base) / "trine" / _fingerprint()
+    return directory if usable(directory) else None
 
 
 def _fingerprint() -> str:

@@ -7,15 +7,11 @@ in a folder that takes no new one, or that is a mount point, is overwritten once
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import os
-import shutil
 import stat
 import sys
-import tempfile
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES, EBUSY, ENOENT, EPERM, EROFS
@@ -27,6 +23,8 @@ from trine.errors import InputError
 
 #: What is written last into a folder: names and SHA-256 of all its files, as ``sha256sum --check`` reads them.
 MANIFEST = "SHA256SUMS"
+#: How the names of files begin and end that are not whole yet.
+PART = (".trine-", ".part")
 #: A folder, or a place in it, that takes no other file.
 _KEPT_IN_PLACE = (EACCES, EPERM, EROFS, EBUSY)
 
@@ -45,7 +43,7 @@ def open_output(path: str | os.PathLike[str], *, error: type[InputError] = Input
     if "\0" in place:
         raise error("cannot write: a path has no NUL in it", file=ascii(place))
     try:
-        with _opened(place) as file:
+        with open_whole(place) as file:
             yield file
     except OSError as problem:
         raise error(f"cannot write: {problem.strerror or problem}", file=place) from None
@@ -64,6 +62,8 @@ def write_text(path: str | os.PathLike[str], text: str, *, error: type[InputErro
 
 def write_csv(file: BinaryIO, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Write a table as CSV in UTF-8 to an open file."""
+    import csv
+
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -128,8 +128,17 @@ class OutputFolder:
             write_text(self._folder / self._manifest, "".join(rows))
 
 
+def user_cache() -> Path | None:
+    """The user's folder for what can be made again: ``XDG_CACHE_HOME`` or ``~/.cache``; None where there is no home."""
+    for folder in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
+        if os.path.isabs(folder):  # others are to be passed over, says the XDG specification
+            return Path(folder)
+    return None
+
+
 @contextmanager
-def _opened(place: str) -> Iterator[BinaryIO]:
+def open_whole(place: str, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """As :func:`open_output`, for files that nobody asked for: raises OSError. mode: of a new file, less the umask."""
     try:
         found = os.stat(place)
     except FileNotFoundError:  # or a link to what is not there yet
@@ -143,7 +152,7 @@ def _opened(place: str) -> Iterator[BinaryIO]:
         with open(place, "wb") as file:
             yield file
     else:
-        with _beside(os.path.realpath(place), found) as file:
+        with _beside(os.path.realpath(place), found, mode) as file:
             yield file
 
 
@@ -158,13 +167,13 @@ def _stream_to(found: os.stat_result) -> TextIO | None:
 
 
 @contextmanager
-def _beside(place: str, found: os.stat_result | None) -> Iterator[BinaryIO]:
+def _beside(place: str, found: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
     """A file beside ``place`` that takes its name at the end; after any exception nothing of it is left."""
     if found is not None and not os.access(place, os.W_OK):
         raise PermissionError(EACCES, os.strerror(EACCES), place)
-    made = os.path.join(os.path.dirname(place), f".trine-{uuid.uuid4().hex[:16]}.part")
+    made = os.path.join(os.path.dirname(place), f"{PART[0]}{os.urandom(8).hex()}{PART[1]}")
     try:
-        with _spare(made, found) as file:
+        with _spare(made, found, mode) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -174,13 +183,15 @@ def _beside(place: str, found: os.stat_result | None) -> Iterator[BinaryIO]:
             os.unlink(made)
 
 
-def _spare(made: str, found: os.stat_result | None) -> BinaryIO:
+def _spare(made: str, found: os.stat_result | None, mode: int) -> BinaryIO:
     """The new file ``made``, of whom and for whom ``found`` is; one without a name where the folder takes none."""
     try:
-        file = os.fdopen(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b")
+        file = os.fdopen(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "w+b")
     except OSError as problem:
         if found is None or problem.errno not in _KEPT_IN_PLACE:
             raise
+        import tempfile
+
         return cast(BinaryIO, tempfile.TemporaryFile())
     if found is not None and hasattr(os, "fchmod"):
         with suppress(OSError):  # only root gives files away
@@ -195,6 +206,8 @@ def _put(made: str, place: str, file: BinaryIO, found: os.stat_result | None) ->
     except OSError as problem:
         if found is None or problem.errno not in (*_KEPT_IN_PLACE, ENOENT):
             raise
+        import shutil
+
         file.seek(0)
         with open(place, "wb") as target:
             shutil.copyfileobj(file, target)

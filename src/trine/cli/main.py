@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 
 import typer
 
 from trine import __version__
+from trine._jit_files import CacheWarning
 from trine.cli import (
     calibrate,
     chakra,
@@ -71,6 +73,15 @@ app.add_typer(eidolon.app, name="eidolon", help="One GPU in detail, its peers re
 app.add_typer(kernel.app, name="kernel", help="GPU programs, load by load and store by store: run and print them.")
 
 
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of trine's own as people at a terminal read it; others as Python shows them."""
+    if issubclass(category, CacheWarning):
+        return f"note: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
+
+
 def main() -> None:
     """Entry point of the ``trine`` command.
 
@@ -80,6 +91,7 @@ def main() -> None:
     gc.disable()
     keep_interrupts()
     keep_streams()
+    warnings.formatwarning = _one_line
     code: object = 0
     try:
         app()

@@ -7,12 +7,15 @@ import time
 import typer
 
 from trine.cli.output import reports_errors, say
+from trine.errors import SimulationError
 
 
 @reports_errors
 def warmup() -> None:
     """Compile the kernels into the user's cache, for container images and fresh machines."""
     import trine
+    from trine._jit import cache_directory
+    from trine._jit_files import said
 
     say("compiling kernels (about 30 to 60 s) ...")
     began = time.monotonic()
@@ -22,6 +25,10 @@ def warmup() -> None:
         trine.run(graph.build(), network=network)
     _load_store()
     say(f"done in {time.monotonic() - began:.1f} s")
+    directory = cache_directory()
+    if directory is None or said() is not None:
+        raise SimulationError("compiled kernels were not all kept: the note above says why, and what mends it")
+    say(f"kernels are in {directory}")
 
 
 def _load_store() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from trine.outputs import open_whole, user_cache
 
 _FORMAT, _VERSION = "trine-loadstore-durations", 1
 _MAX_BYTES, _MAX_ENTRIES, _MAX_NAME = 1 << 20, 4096, 256
@@ -19,9 +20,10 @@ MAX_FILES = 512
 Known = dict[int, tuple[int, str]]
 
 
-def user_folder() -> Path:
-    """``$XDG_CACHE_HOME/trine/loadstore``, or that of ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "trine" / "loadstore"
+def user_folder() -> Path | None:
+    """``$XDG_CACHE_HOME/trine/loadstore``, or that of ``~/.cache``; None where there is no home."""
+    base = user_cache()
+    return None if base is None else base / "trine" / "loadstore"
 
 
 class DurationCache:
@@ -106,14 +108,8 @@ def _is_row(row: object) -> bool:
 def _write(path: Path, text: str) -> None:
     """All of it or nothing, whoever else writes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with open_whole(os.fspath(path)) as file:
+        file.write(text.encode())
 
 
 def _drop_old(folder: Path) -> None:

@@ -1,0 +1,84 @@
+"""Numba's cache of one kernel, with files of :mod:`trine._jit_files` in place of its own.
+
+Numba's files say which of them is which in an index that is itself pickled, and are unpickled whatever they hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+from trine import _jit_files
+
+
+class KernelCache(_Cache):  # type: ignore[misc]
+    """One file for each signature of ``function`` and each kind of processor, in ``folder``."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._function, self._folder = function, folder
+        self._damaged: set[str] = set()
+
+    @property
+    def cache_path(self) -> str:
+        """Where the files are."""
+        return str(self._folder)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was compiled for ``sig``, or None."""
+        target_context.refresh()
+        name = self._name(sig, target_context.codegen())
+        content = _jit_files.read(self._folder, name)
+        if content is None:
+            return None
+        try:
+            return CompileResult._rebuild(target_context, *pickle.loads(content))
+        except Exception as error:  # of this numba's own making, and still not what it reads
+            self._damaged.add(name)
+            _jit_files.say_damaged(self._folder, name, f"cannot be loaded ({type(error).__name__})")
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled."""
+        if data.library.has_dynamic_globals or not all(each.can_cache for each in data.lifted):
+            return
+        name = self._name(sig, data.codegen)
+        _jit_files.write(self._folder, name, dumps(data._reduce()), is_damaged=name in self._damaged)
+
+    def enable(self) -> None:
+        """It always is."""
+
+    def disable(self) -> None:
+        """Numba's interface; trine never asks for it."""
+
+    def flush(self) -> None:
+        """Before a recompilation: what is there is replaced."""
+        for path in self._folder.glob(f"{file_stem(self._function)}-*.nbc"):
+            path.unlink(missing_ok=True)
+
+    def _name(self, sig: Any, codegen: Any) -> str:
+        """Covers all that the machine code depends on, beside what the folder's name does."""
+        key = (_words(sig), codegen.magic_tuple(), self._function.__code__.co_code)
+        return f"{file_stem(self._function)}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}"
+
+
+def file_stem(function: Callable[..., Any]) -> str:
+    """How the names of a kernel's files begin."""
+    return f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+
+
+def _words(kind: Any) -> str:
+    """A type, with the fields of named tuples, which its own name leaves out."""
+    if isinstance(kind, tuple):
+        return f"({', '.join(map(_words, kind))})"
+    made = getattr(kind, "instance_class", None)
+    if made is None:
+        return str(kind)
+    fields = ", ".join(f"{name}: {_words(each)}" for name, each in zip(kind.fields, kind.types, strict=True))
+    return f"{made.__module__}.{made.__qualname__}({fields})"
