@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from trine.eidolon.options import EidolonOptions
     from trine.eidolon.run import run_eidolon
     from trine.eidolon.writes import WriteTable
-    from trine.engine import run
+    from trine.engine.run import run
     from trine.errors import (
         DeadlockError,
         InputError,
