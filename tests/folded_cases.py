@@ -19,7 +19,7 @@ from trine.cluster.select import slow_down, take_down
 from trine.cluster.topologies import add_host
 from trine.errors import SpecError
 from trine.folding import episodes
-from trine.model.workload import Workload
+from trine.model.workload import SYNTHESISED, Workload
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Jitter
 from trine.results import Result
@@ -47,7 +47,8 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def run(self, **settings: Any) -> Result:
-        return trine.simulate(self.workload, self.plan, cluster=self.cluster, **{**self.settings, **settings})
+        kept = {} if self.workload.format == SYNTHESISED else {"gpu": self.workload.gpu}  # on whatever machine
+        return trine.simulate(self.workload, self.plan, cluster=self.cluster, **{**kept, **self.settings, **settings})
 
     def __str__(self) -> str:
         return f"{self.workload.name}, {self.plan}, {self.cluster.name} ({self.cluster.notes}), {self.settings}"
