@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from forms_of_parallelism import build, collectives, model, payloads, sent_bytes, weight_bytes
 
 from trine.cluster import build_topology
+from trine.compute import make_compute
 from trine.model.memory import MEMORY_CATEGORIES
 from trine.model.program import Collective, Compute, RankProgram
 from trine.model.taskgraph import TRANSFER
 from trine.model.workload import OPTIMIZER
+from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 from trine.simulation import simulate
 
@@ -60,6 +63,87 @@ def test_memory_of_each_sharding_is_that_of_the_zero_paper(n: int) -> None:
         program = job.programs[0]
         found = [held(program, name) / psi for name in ("weights", "gradients", "optimizer_state")]
         assert found == pytest.approx([weights, gradients, state], rel=1e-6), sharding
+
+
+FAST = "1000000 TB/s"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("n", [2, 4])
+def test_gradients_of_each_sharding_over_the_whole_step(n: int, count: int) -> None:
+    """Gradients are model states: 2 Psi for all the time with ZeRO 1, a share of 2 Psi/n with ZeRO 2 and 3.
+
+    Beside the share, each gradient is whole in its bucket from its operator to its reduction: with buckets of one
+    gradient on links that take no time, at most what two operators one after the other make. Accumulation changes none
+    of it.
+    """
+    workload, cluster = model(batch=2), build_topology("full", FAST, 0, n)
+    psi2 = weight_bytes(workload)
+    shares = sum(-(-parameter.size_bytes // n) for parameter in workload.parameters)
+    largest = max(parameter.size_bytes for parameter in workload.parameters)
+    wanted = {"zero1": (psi2, 0, 0), "zero2": (shares, largest, 2 * largest), "zero3": (shares, largest, 2 * largest)}
+    for sharding, (gradients, least, most) in wanted.items():
+        small = {} if sharding == "zero3" else {"bucket_bytes": 1, "first_bucket_bytes": 1}
+        plan = Plan(dp=n, sharding=sharding, batch=2, micro_batch=2 // count, **small)
+        result = simulate(workload, plan, cluster=cluster)
+        timeline = result.memory_timeline
+        number = timeline.category == CATEGORY["gradients"]
+        assert timeline.resident_bytes[:, CATEGORY["gradients"]].tolist() == [gradients] * timeline.num_ranks
+        assert not number.any(), sharding
+        in_buckets = timeline.delta_bytes[(timeline.category == CATEGORY["buckets"])]
+        peak = max(np.cumsum(in_buckets[: len(in_buckets) // timeline.num_ranks]), default=0)
+        assert in_buckets.sum() == 0
+        if sharding != "zero3":  # whose units have several gradients
+            assert least <= peak <= most, sharding
+        else:
+            assert peak >= least
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_memory_of_zero2_differs_from_that_of_zero1(count: int) -> None:
+    """By all gradients but a share and the bucket underway, with one micro-batch and with four."""
+    workload = model(batch=4, sequence=2048)
+    plans = [Plan(dp=4, sharding=name, batch=4, micro_batch=4 // count) for name in ("zero1", "zero2")]
+    one, two = (simulate(workload, plan, cluster="dgx-h100").memory_peaks[0] for plan in plans)
+    shares = sum(-(-parameter.size_bytes // 4) for parameter in workload.parameters)
+    assert one.by_category["gradients"] == weight_bytes(workload)
+    assert two.by_category["gradients"] == shares
+    assert one.total_bytes - two.total_bytes >= weight_bytes(workload) - shares - two.by_category["buckets"] > 0
+
+
+def test_fsdp_gives_its_gradients_back_and_an_optimizer_on_the_host_leaves_none() -> None:
+    workload = model()
+    for fields in ({"sharding": "fsdp"}, {"sharding": "zero2", "offload": "optimizer"}):
+        job, _ = build_job(
+            workload, Plan(dp=4, **fields), make_compute("auto", workload), has_host=True, host_bytes_per_s=1e11
+        )
+        assert job.programs[0].resident_bytes[CATEGORY["gradients"]] == 0
+
+
+def test_shares_of_hybrid_sharding_are_of_its_groups() -> None:
+    workload = model()
+    for sharding in ("zero2", "zero3"):
+        job, _ = build(workload, Plan(dp=8, sharding=sharding, shard_ways=4))
+        shares = sum(-(-parameter.size_bytes // 4) for parameter in workload.parameters)
+        assert job.programs[0].resident_bytes[CATEGORY["gradients"]] == shares
+
+
+def test_gradients_that_no_replica_shares_are_whole_and_in_no_bucket() -> None:
+    """With ep = dp each rank has experts of its own: their gradients are divided over nobody, and DDP buckets none."""
+    workload = model("mixtral-8x7b")
+    psi2, own = weight_bytes(workload), 0
+    for sharding in ("none", "zero2"):
+        job, _ = build(workload, Plan(dp=4, ep=4, sharding=sharding))
+        program = job.programs[0]
+        own = program.resident_bytes[CATEGORY["weights"]]
+        reduced = sum(step.size_bytes for step in collectives(program, "all_reduce", "reduce_scatter", axis="ep"))
+        assert 0 < reduced < own < psi2
+        if sharding == "none":
+            assert program.resident_bytes[CATEGORY["buckets"]] == reduced
+        else:
+            gradients = program.resident_bytes[CATEGORY["gradients"]]
+            assert gradients == pytest.approx(own - reduced + reduced / 4, rel=1e-6)
+            assert held(program, "buckets") == 0
 
 
 @pytest.mark.parametrize("micro_batch", [2, 1])

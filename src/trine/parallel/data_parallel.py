@@ -80,7 +80,7 @@ class _DataParallelProgram:
                 self._run(self.optimizer, step)
             self.memory.end_step(self.writer.last_compute())
             self.writer.end_step()
-        resident = self.memory.resident(context.weights[0], self.optimizer if self.is_first else (), False)
+        resident = self.memory.resident(context.weights[0], self.optimizer if self.is_first else (), 0)
         return self.writer.finish("first GPU" if self.is_first else "other GPUs", resident)
 
     def _others(self) -> range:

@@ -14,7 +14,7 @@ from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
 from trine.parallel.extension import Extension
-from trine.parallel.ownership import OwnedWeight, trained_bytes
+from trine.parallel.ownership import OwnedWeight
 from trine.parallel.stages import Crossing
 from trine.parallel.writer import ProgramWriter
 
@@ -71,6 +71,7 @@ class StageMemory:
         self._live: dict[int, dict[int, tuple[int, int]]] = {}  # micro-batch -> storage -> bytes, category
         self._gradients: dict[int, int] = {}
         self._parts: dict[int, int] = {}  # gradients that are spread over replicas
+        self._lasting: dict[int, int] = {}  # weight -> bytes of its gradient that stay from step to step
         self._gradients_of: dict[int, list[int]] = {}
         for owned in context.weights[stage]:
             if owned.gradient_operator is not None:
@@ -177,9 +178,24 @@ class StageMemory:
                 changes.append(MemoryChange(step, True, -size, category))
         if run.adds and op.id in self._gradients_of:
             for weight in self._gradients_of[op.id]:
-                if weight not in self._gradients:
-                    self._gradients[weight] = self._context.local_bytes[weight]
-                    self._change(step, False, self._gradients[weight], CATEGORY["gradients"])
+                self._made_gradient(weight, step)
+
+    def _made_gradient(self, weight: int, step: int) -> None:
+        """A gradient that has no place of its own yet is allocated; where a part of it has, in a bucket."""
+        whole, lasting = self._context.local_bytes[weight], self._lasting.get(weight, 0)
+        if weight not in self._gradients and lasting < whole:
+            self._gradients[weight] = whole
+            self._change(step, False, whole, self._gradient_category(weight))
+
+    def _gradient_category(self, weight: int) -> int:
+        return CATEGORY["buckets" if weight in self._lasting else "gradients"]
+
+    def keep_gradients(self, sizes: Mapping[int, int]) -> None:
+        """Of the gradients of these weights so many bytes have a buffer that is never given back.
+
+        Where that is not all of one, the whole is in a bucket until :meth:`scattered`. Called before anything runs.
+        """
+        self._lasting = dict(sizes)
 
     def _resolve(self, touch: Touch, batch: int, share: Fraction) -> tuple[tuple[int, int, int], ...]:
         """(storage, bytes, category) of what ``touch`` allocates; inputs are whole on every rank."""
@@ -222,8 +238,8 @@ class StageMemory:
         """At the end of ``step`` of the gradients of ``weights`` a part of one in ``ways`` is left."""
         for weight in weights:
             whole = self._gradients.pop(weight, 0)
-            self._change(step, True, -whole, CATEGORY["gradients"])
-            if weight not in self._parts:
+            self._change(step, True, -whole, self._gradient_category(weight))
+            if weight not in self._parts and weight not in self._lasting:
                 self._parts[weight] = -(-whole // ways)
                 self._change(step, True, self._parts[weight], CATEGORY["gradients"])
 
@@ -254,8 +270,8 @@ class StageMemory:
         if not last:
             return
         for sizes in (self._gradients, self._parts):
-            for size in sizes.values():
-                self._change(last[0], True, -size, CATEGORY["gradients"])
+            for weight, size in sizes.items():
+                self._change(last[0], True, -size, self._gradient_category(weight))
             sizes.clear()
         for microbatch, live in self._live.items():
             for storage in list(live):
@@ -265,12 +281,11 @@ class StageMemory:
         self,
         weights: Sequence[OwnedWeight],
         optimizer: Sequence[Operator],
-        has_buckets: bool,
+        bucket_bytes: int,
         extensions: Sequence[Extension] = (),
     ) -> tuple[int, ...]:
-        """Bytes of each category that stay from step to step."""
+        """Bytes of each category that stay from step to step; ``bucket_bytes``: of DDP's buckets."""
         context = self._context
-        trained = trained_bytes(weights, context.local_bytes)
         buffers = {
             t.storage: t.size_bytes for t in self._tensors.values() if t.role == "buffer" and t.storage in self._used
         }
@@ -289,7 +304,8 @@ class StageMemory:
         sizes = dict.fromkeys(MEMORY_CATEGORIES, 0)
         sizes["weights"] = sum(context.local_bytes[w.weight] for w in weights) + sum(buffers.values())
         sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
-        sizes["buckets"] = trained if has_buckets else 0
+        sizes["buckets"] = bucket_bytes
+        sizes["gradients"] = sum(self._lasting.values())
         for extension in extensions:
             extension.resident(sizes)
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)

@@ -60,7 +60,7 @@ def recompute_notes(plan: Plan, stretches: Sequence[Sequence[Operator]]) -> tupl
     if plan.recompute == "selective" and all([kind_of(op) for op in ops] == ["attention"] for ops in stretches):
         return (
             "selective recomputation runs fused attention again, which keeps nothing large in memory: it costs time "
-            "and saves next to none of it",
+            "and saves next to no memory",
         )
     return ()
 

@@ -5,8 +5,12 @@ FSDP, VLDB 2023. Gradients are reduce-scattered over the ranks that share one co
 sharding the parts all-reduced over the copies.
 
 zero1, zero2: each rank updates its part of the parameters, and an all-gather behind the optimizer makes them whole (as
-DeepSpeed and Megatron-LM's distributed optimizer do). With zero1 gradients stay whole in memory, with zero2 a part of
-each bucket is left behind its reduction. zero3, fsdp: see :mod:`trine.parallel.sharded_gathers`.
+DeepSpeed and Megatron-LM's distributed optimizer do). zero3, fsdp: see :mod:`trine.parallel.sharded_gathers`.
+
+Gradients are model states, as in the ZeRO paper: with zero1 they have one buffer for all of them that lasts
+(Megatron-Core's ``grad_data``), with zero2 and zero3 one for the rank's share (DeepSpeed's flat partition), to which
+each bucket adds its part when it has been reduced; until then the bucket is whole. PyTorch's FSDP allocates its shares
+as they come and gives them back with the step; an optimizer in host memory leaves nothing on the GPU (ZeRO-Offload).
 """
 
 from __future__ import annotations
@@ -30,6 +34,21 @@ class ShardedReductions(BucketReductions):
         super().__init__(builder)
         self.ways = shard_ways(builder)
         self._is_scattered = self.context.plan.splits_gradients
+        builder.memory.keep_gradients(self._lasting_gradients())
+
+    def _lasting_gradients(self) -> dict[int, int]:
+        """Bytes of the gradient of each trained weight that stay on this rank from step to step."""
+        plan, experts = self.context.plan, self.context.portions.expert_weights
+        if plan.sharding == "fsdp" or plan.offload == "optimizer":
+            return {}
+        sizes = {
+            w.weight: self.context.local_bytes[w.weight]
+            for w in self.builder.weights
+            if w.gradient_operator is not None
+        }
+        if not self._is_scattered:
+            return sizes
+        return {weight: -(-size // self.ways[weight in experts]) for weight, size in sizes.items()}
 
     def reduce(self, number: int, label: Label, place: Place) -> int:
         bucket, writer, groups = self.buckets[number], self.writer, self.groups

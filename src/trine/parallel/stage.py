@@ -92,7 +92,8 @@ class StageBuilder:
                 else:
                     self._joined(together, step)
             self._optimizer_step(step)
-        resident = self.memory.resident(self.weights, self.optimizer, bool(self.buckets), self.extensions)
+        bucket_bytes = sum(bucket.size_bytes for bucket in self.buckets)
+        resident = self.memory.resident(self.weights, self.optimizer, bucket_bytes, self.extensions)
         name = f"stage {self.stage}"
         if not self.context.expert_load.is_even:
             name += f", experts {self.expert_position}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trine.cluster.tiers import link_tiers
@@ -34,6 +34,7 @@ from trine.simulation.setup import (
     places_on,
     site_of,
 )
+from trine.simulation.worth import verdicts
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -71,6 +72,7 @@ def simulate(
     on_stage: Callable[[str], None] | None = None,
     on_job: Callable[[Job], None] | None = None,
     warnings: tuple[str, ...] = (),
+    compare: bool = True,
 ) -> Result:
     """Simulate one job and say how long a step takes, and why.
 
@@ -105,6 +107,9 @@ def simulate(
         of ranks have been found.
     on_job: called with the rank programs before they run, for example to write them (:mod:`trine.chakra`).
     warnings: sentences to carry into the result.
+    compare: simulate small steps again without an option that is there to save time or memory (overlap of tensor
+        parallelism, gathers further ahead, recomputation, offload of activations), and say where it does not
+        (:mod:`trine.simulation.worth`).
 
     Raises
     ------
@@ -176,7 +181,23 @@ def simulate(
         warnings=tuple(dict.fromkeys(sentences)),
         simulator=simulator(time.perf_counter() - began, done.records.num_events, done.num_simulated),
     )
-    return with_crowded_uplinks(with_memory_verdict(answer.of_run(done)), machine)
+    result = with_crowded_uplinks(with_memory_verdict(answer.of_run(done)), machine)
+    if not compare:
+        return result
+
+    def without(other: Plan) -> Result:
+        return simulate(
+            setup.workload, other, cluster=machine, compute=compute, gpu=gpu, network=network, cpu=cpu,
+            collective_costs=collective_costs, launch_cost_ps=launch_cost_ps, calibration=calibration, engine=engine,
+            fold="off" if fold == "off" else "on", placement=placement, stragglers=stragglers, compare=False,
+        )  # fmt: skip
+
+    # Other messages would ask for load-store runs of their own, or end up in the caller's costs.
+    is_plain = isinstance(collective_costs, str) and collective_costs != "loadstore"
+    if found := verdicts(result, setup.plan, without if is_plain else None):
+        again = replace(answer, warnings=(*found, *answer.warnings)).of_run(done)
+        return with_crowded_uplinks(with_memory_verdict(again), machine)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,9 @@ def overlap_range(
     """
     plans = {name: replace(plan, overlap=name) for name in reversed(OVERLAPS)}
     found = {
-        name: simulate(workload, one, on_job=on_job if name == "modelled" else None, **options)
+        name: simulate(
+            workload, one, on_job=on_job if name == "modelled" else None, **{"compare": name == "modelled", **options}
+        )
         for name, one in plans.items()
     }
     return OverlapRange(**found)

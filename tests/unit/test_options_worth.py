@@ -1,0 +1,138 @@
+"""Does the answer say of an option that is there to save time or memory when it saves none, and by how much?"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+from pipelines import US, run, stack
+from transformers import Transformer
+from typer.testing import CliRunner
+
+import trine
+from trine.cli.main import app
+from trine.cluster import build_topology
+from trine.collectives.library.steps import StepCosts
+from trine.model.workload import Workload
+from trine.results import Result
+
+
+@cache
+def model(layers: int = 2, sequence: int = 1024) -> Workload:
+    return trine.synthesize("llama-3-8b", gpu="h100-sxm", layers=layers, sequence=sequence)
+
+
+def step(workload: Workload | None = None, *, compare: bool = True, **fields: object) -> Result:
+    plan = trine.Plan(**fields)
+    cluster = "dgx-h100"
+    return trine.simulate(workload if workload is not None else model(), plan, cluster=cluster, compare=compare)
+
+
+def about(result: Result, option: str) -> list[str]:
+    return [text for text in result.warnings if text.startswith(option) or f"{option} saves" in text]
+
+
+SEQUENCE = {"tp": 8, "tp_style": "megatron", "sequence_parallel": True}
+
+
+def test_overlap_that_slows_the_step_is_said_with_by_how_much():
+    with_it, without = step(**SEQUENCE, tp_overlap=4), step(**SEQUENCE)
+    assert with_it.step_time_ps > without.step_time_ps
+    (text,) = about(with_it, "--tp-overlap 4")
+    longer = 100 * (with_it.step_time_ps / without.step_time_ps - 1)
+    times = [trine.units.format_time(one.step_time_ps) for one in (with_it, without)]
+    assert text == (
+        f"--tp-overlap 4 does not pay: it makes the step {longer:.2g} % longer ({times[0]}, without it {times[1]})"
+    )
+    assert not about(without, "--tp-overlap")
+
+
+def test_overlap_that_pays_is_not_warned_of():
+    """On slow links without a cost of messages, products hide most of what they wait for."""
+    workload, cluster = model(), build_topology("switch", "10 GB/s", 0, 4)
+    plans = [trine.Plan(tp=4, tp_style="megatron", sequence_parallel=True, tp_overlap=n) for n in (1, 4)]
+    plain, pieces = (trine.simulate(workload, plan, cluster=cluster) for plan in plans)
+    assert pieces.step_time_ps < plain.step_time_ps * 0.999
+    assert not about(pieces, "--tp-overlap")
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("fields", [{"dp": 8, "sharding": "zero1"}, {"pp": 2, "batch": 4, "micro_batch": 1}], ids=str)
+def test_recomputation_that_frees_next_to_nothing_is_said_in_bytes_and_time(recompute, fields):
+    with_it, without = step(**fields, recompute=recompute), step(**fields)
+    freed = without.memory_peak_bytes - with_it.memory_peak_bytes
+    found = about(with_it, f"--recompute {recompute}")
+    assert bool(found) == (freed < 0.02 * without.memory_peak_bytes)
+    if recompute == "selective":
+        (text,) = found
+        assert trine.units.format_bytes(abs(freed)) in text
+        assert f"of the {trine.units.format_bytes(without.memory_peak_bytes)}" in text or freed < 0
+        longer = 100 * (with_it.step_time_ps / without.step_time_ps - 1)
+        assert (f"makes the step {longer:.2g} % longer" if longer else "neither longer nor shorter") in text
+        assert any("runs fused attention again" in text for text in with_it.warnings)
+
+
+def test_the_command_says_it_too():
+    arguments = "train model:llama-3-8b,layers=2,sequence=1024 --tp 8 --tp-style megatron --cluster dgx-h100"
+    for more in ("--recompute selective", "--sequence-parallel --tp-overlap 8"):
+        answer = CliRunner().invoke(app, [*arguments.split(), *more.split()])
+        text = re.sub(r"\s+", " ", answer.stdout)
+        assert answer.exit_code == 0
+        assert re.search(r"makes the step [\d.]+ % longer \([\d.]+ m?s, without it [\d.]+ m?s\)", text), text
+
+
+def test_recomputation_that_frees_memory_is_not_warned_of():
+    """Attention that writes its scores is what selective recomputation is for (tests/closed_form has its bytes)."""
+    for recompute in ("selective", "full"):
+        result = run(Transformer(8).workload(), 4, pp=2, recompute=recompute)
+        assert result.plan["recompute"] == recompute
+        assert not about(result, "--recompute")
+
+
+def test_gathers_further_ahead_than_needed_are_said():
+    """Two units ahead hide what one unit ahead hides already, and hold one more."""
+    result = step(model(sequence=4096), dp=8, sharding="fsdp", prefetch=2)
+    (text,) = about(result, "--prefetch 2")
+    assert "does not pay: it makes the step neither longer nor shorter" in text
+    assert not about(step(dp=8, sharding="fsdp", prefetch=1), "--prefetch")
+
+
+def test_offload_of_activations_that_frees_next_to_nothing_is_said():
+    for fields in ({"dp": 8}, {"overlap": "none"}):
+        result = step(**fields, offload="activations")
+        freed = step(**{**fields, "overlap": "ideal"}).memory_peak_bytes - result.memory_peak_bytes
+        assert bool(about(result, "--offload activations")) == (freed < 0.02 * (freed + result.memory_peak_bytes))
+
+
+def test_a_run_that_is_too_large_to_repeat_says_that_it_does_not_know(monkeypatch):
+    monkeypatch.setattr("trine.simulation.worth.MAX_EVENTS", 100)
+    (text,) = about(step(**SEQUENCE, tp_overlap=4), "how much time --tp-overlap 4")
+    assert "up to 100 events" in text
+    assert not about(step(dp=8, recompute="full"), "--recompute full")  # which hardly ever saves nothing
+
+
+def test_costs_of_the_caller_are_asked_for_this_step_only():
+    cluster = trine.load_cluster("dgx-h100")
+    costs = StepCosts(cluster)
+    result = trine.simulate(model(), trine.Plan(**SEQUENCE, tp_overlap=4), cluster=cluster, collective_costs=costs)
+    (text,) = about(result, "how much time --tp-overlap 4")
+    assert text.endswith("the costs of collectives are those of this step only")
+
+
+def test_comparing_can_be_left_out_and_moves_no_time():
+    one, other = (step(**SEQUENCE, tp_overlap=4, compare=compare) for compare in (True, False))
+    assert one.step_time_ps == other.step_time_ps
+    assert not about(other, "--tp-overlap")
+    assert set(one.warnings) > set(other.warnings)
+
+
+def test_ranks_that_are_shown_keep_the_sentence():
+    result = step(**SEQUENCE, tp_overlap=4).of_ranks([3])
+    assert about(result, "--tp-overlap 4")
+
+
+def test_plans_without_such_options_run_once():
+    calls = []
+    trine.simulate(stack(2, US, US, US), trine.Plan(), on_job=calls.append)
+    assert len(calls) == 1
