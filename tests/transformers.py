@@ -28,7 +28,7 @@ class Transformer:
         self.weights: list[tuple[int, int]] = []  # weight and forward operator
         ids = self.tensor((B, S), "input", "int64")
         x = self.activation(B, S, H)
-        self.operator("embedding", "aten::embedding", [ids, self.weight(100, H)], [x], 1, [])
+        self.operator("embedding", "aten::embedding", [self.weight(100, H), ids], [x], 1, [])
         for layer in range(layers):
             x = self.layer(f"{prefix}{layer}.", x)
         self.output = x

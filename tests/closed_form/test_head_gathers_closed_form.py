@@ -10,6 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+import transformers
 from forms_of_parallelism import build, collectives, model, payloads
 
 from trine.compute import Split, work
@@ -141,3 +142,33 @@ def _context(workload, plan: Plan) -> JobContext:  # type: ignore[no-untyped-def
     from trine.compute import make_compute
 
     return JobContext(workload, plan, make_compute("auto", workload), None)
+
+
+class Separate(transformers.Transformer):
+    """A layer with three projections, of 4 heads of queries and 2 of keys and values, and attention in one operator."""
+
+    def layer(self, name: str, x: int) -> int:
+        s, b, h, a = transformers.S, transformers.B, transformers.H, transformers.A
+        parts = [self.activation(b, heads, s, h // a) for heads in (a, a // 2, a // 2)]
+        for short, part in zip("qkv", parts, strict=True):
+            features = self.tensors[part].shape[1] * h // a
+            self.operator(name + short, "aten::linear", [x, self.weight(features, h)], [part], 5, [x])
+        out, y = self.activation(b, a, s, h // a), self.activation(b, s, h)
+        attention = "aten::scaled_dot_product_attention"
+        self.operator(name + "core", attention, parts, [out], 9, [*parts, out])
+        self.operator(name + "out", "aten::linear", [out, self.weight(h, h)], [y], 6, [out])
+        return y
+
+
+def test_separate_projections_gather_as_much_together_as_a_fused_one() -> None:
+    """As if Megatron-core had fused them: the outputs of all three are gathered, and their gradients scattered."""
+    workload = Separate(LAYERS).workload()
+    job, _ = build(workload, Plan(tp=4))
+    tokens, size = transformers.B * transformers.S, transformers.H // transformers.A
+    qkv = tokens * (4 + 2 * 2) * size * 2
+    found = payloads(job.programs[0])
+    assert found["all_gather", "tp"] == found["reduce_scatter", "tp"] == LAYERS * qkv
+    context = _context(workload, Plan(tp=4))
+    core = next(op for op in workload.operators if op.layer == "layers.0.core")
+    assert [context.rank_bytes(t, transformers.B) for t in core.inputs] == [tokens * size * 2] * 3
+    assert not collectives(build(workload, Plan(tp=2))[0].programs[0], "all_gather")

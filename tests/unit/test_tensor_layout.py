@@ -227,9 +227,9 @@ def test_a_table_of_positions_is_whole_on_every_rank() -> None:
     workload = made.workload()
     first = workload.operators[0]
     assert first.name == "aten::embedding"
-    table = replace(workload.tensors[first.inputs[1]], id=9001, storage=9001, shape=(16, 32), size_bytes=16 * 32 * 2)
+    table = replace(workload.tensors[first.inputs[0]], id=9001, storage=9001, shape=(16, 32), size_bytes=16 * 32 * 2)
     out = replace(workload.tensors[first.outputs[0]], id=9002, storage=9002)
-    positions = replace(first, id=9000, inputs=(first.inputs[0], 9001), outputs=(9002,), layer="positions")
+    positions = replace(first, id=9000, inputs=(9001, first.inputs[1]), outputs=(9002,), layer="positions")
     both = replace(
         workload, tensors={**workload.tensors, 9001: table, 9002: out}, operators=(positions, *workload.operators)
     )
