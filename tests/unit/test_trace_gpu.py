@@ -82,6 +82,10 @@ def test_shapes_recorded_on_a_cpu_are_timed_by_the_clusters_data_sheet(cluster, 
     assert other.compute_s > result.compute_s
 
 
+def test_an_unknown_gpu_is_said_first():
+    assert "did you mean 'h100" in refusal(CPU_PAIR, "dgx-h100", gpu="h1000")
+
+
 def test_shapes_without_any_gpu_have_no_roofline():
     assert "which GPU" in refusal(CPU_PAIR, None, compute="roofline")
     assert "which GPU" in refusal(CPU_PAIR, SWITCH, compute="roofline")
@@ -170,6 +174,16 @@ def test_another_gpu_is_asked_about_and_both_answers_run():
     assert "moved to a100-80gb" in detail
 
 
+def test_kept_times_leave_the_clusters_memory_as_it_is():
+    machine = load_cluster("dgx-a100")
+    devices = tuple(replace(d, gpu=None if d.gpu is None else "a100-40gb") for d in machine.devices)
+    small = replace(machine, devices=devices)
+    kept = simulated(chain("h100-sxm"), small, gpu="h100-sxm")
+    assert kept.memory_capacity_bytes == (40 * 2**30,) * 2
+    assert any("times are those of the h100-sxm of the trace" in text for text in kept.warnings)
+    assert "kept on the cluster's a100-40gb" in operator_rows(simulated(chain("h100-sxm"), small, gpu="h100-sxm"))[0][1]
+
+
 def test_a_roofline_is_the_clusters_whatever_the_trace_was_recorded_on():
     there = simulated(chain("a100-80gb"), "dgx-a100", compute="roofline")
     here = simulated(chain("h100-sxm"), "dgx-a100", compute="roofline")
@@ -200,6 +214,7 @@ def test_a_model_is_written_for_the_clusters_gpu():
         ("Foo 9000", "dgx-h100", "--trace-gpu NAME takes a known one"),
         ("h100-sxm", "foo 9000", "--gpu h100-sxm keeps"),
         ("Foo 9000", "FOO  9000", None),
+        ("Foo 9000", "bar 9000", "no data sheet of the trace's GPU"),
     ],
 )
 def test_which_names_mean_one_gpu(trace, cluster, says):
@@ -217,8 +232,16 @@ def test_a_gpu_without_a_data_sheet_can_be_taken_for_a_known_one():
     result = simulated(chain("Foo 9000"), "dgx-h100", trace_gpu="h100-sxm")
     assert result.compute_s == 0.04
     assert any("names Foo 9000" in row.detail for row in result.evidence)
+    foo = load_cluster("dgx-h100")
+    foo = replace(foo, devices=tuple(replace(d, gpu=None if d.gpu is None else "foo 9000") for d in foo.devices))
+    assert "no data sheet of the cluster's foo 9000" in refusal(chain("h100-sxm"), foo, compute="roofline")
     with pytest.raises(trine.InputError, match="contradicts 'a100-80gb'"):
         simulated(chain("h100-sxm"), "dgx-h100", trace_gpu="a100-80gb")
+
+
+def test_long_names_leave_the_refusal_a_line():
+    for trace in (chain("g" * 10_000), chain(), replace(load(CPU_PAIR), gpu="g" * 10_000)):
+        refusal(replace(trace, name="n" * 10_000), "dgx-h100")
 
 
 def test_on_a_mixed_cluster_the_gpus_of_the_ranks_count():
@@ -248,6 +271,13 @@ def test_hop_asks_the_same():
     assert trine.hop(chain("h100-sxm"), few, cluster="dgx-a100", gpu="a100-80gb").gradient_ps > 40 * MS
     done = cli("hop", "vgg13-h100-b128", "--cluster", "dgx-a100", "--iterations", 2)
     assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    job = ("hop", CPU_PAIR, "--cluster", "dgx-h100", "--iterations", 2, "--json", "-")
+    assert cli(*job).exit_code == 2
+    done = cli(*job, "--compute", "roofline")
+    assert done.exit_code == 0, done.stderr
+    alone = trine.simulate(CPU_PAIR, compute="roofline", gpu="h100-sxm")
+    answer = json.loads(done.stdout)
+    assert answer["gradient_s"] + answer["apply_s"] == pytest.approx(alone.step_time_s, rel=1e-12)
 
 
 def test_a_calibration_is_of_one_gpu_that_is_known(tmp_path):

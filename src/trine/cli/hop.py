@@ -67,6 +67,9 @@ def hop(
     batch: Annotated[Number, typer.Option(help="Samples of one worker; as in the trace if not given.")] = None,
     gpu: Annotated[Text, typer.Option(help="Predict for this GPU; the trace's own keeps its times.")] = None,
     trace_gpu: Annotated[Text, typer.Option(help="The GPU of the trace, where the trace does not say.")] = None,
+    compute: Annotated[
+        str, typer.Option(metavar="auto|recorded|linear|roofline", help="Where operator times come from.")
+    ] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Also run without any of the options of Hop.")] = False,
     json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
@@ -105,6 +108,7 @@ def hop(
             graph=worker_graph,
             cluster=_slowed(machine, slow_by, slow_per, seed),
             batch=batch,
+            compute=compute,
             gpu=gpu,
             trace_gpu=trace_gpu,
             network=network,

@@ -33,8 +33,8 @@ def no_gpu_times(workload: Workload, gpu: str | None = None) -> str:
     """Why the times of this trace are refused, and what to do instead. ``gpu``: the one asked for, or the machine's."""
     how = "--compute roofline --gpu NAME predicts" if gpu is None else f"--compute roofline predicts for the {gpu}"
     return (
-        f"the trace {workload.name!r} was recorded on a CPU or on meta tensors (no kernel ran on a GPU), so its times "
-        f"are no GPU's: {how} from its shapes"
+        f"the trace {workload.name[:60]!r} was recorded on a CPU or on meta tensors (no kernel ran on a GPU), so its "
+        f"times are no GPU's: {how} from its shapes"
     )
 
 
@@ -47,13 +47,13 @@ def recorded_on(workload: Workload, name: str) -> Workload:
 
     spec, said = load_gpu(name), known_gpu(workload.gpu)
     if said is not None and said.name != spec.name:
-        raise InputError(f"the trace says that it was recorded on {workload.gpu!r}, which contradicts {name!r}")
+        raise InputError(f"the trace says that it was recorded on {workload.gpu!r:.90}, which contradicts {name!r:.90}")
     if not workload.has_gpu_times:
         raise InputError(f"{no_gpu_times(workload, spec.name)}, without --trace-gpu")
     if said is not None:
         return replace(workload, gpu=spec.name)
-    before = "names no GPU" if workload.gpu is None else f"names {workload.gpu}, of which trine has no data sheet"
-    given = f"the trace {before}: its times were taken for those of a {spec.name}, as was given"
+    before = "names no GPU" if workload.gpu is None else f"names {workload.gpu[:80]}, of which trine has no data sheet"
+    given = f"the trace {before}: it was taken as recorded on a {spec.name}, as was given"
     return replace(workload, gpu=spec.name, assumptions=(*workload.assumptions, given))
 
 
@@ -67,13 +67,13 @@ def one_gpu(workloads: Sequence[Workload]) -> str | None:
         if workload.gpu is not None:
             named.setdefault(short_name(workload.gpu), workload.gpu)
     if len(named) > 1:
-        gpus = ", ".join(sorted(named.values()))
+        gpus = ", ".join(gpu[:80] for gpu in sorted(named.values())[:3])
         raise InputError(f"traces of different GPUs cannot be calibrated together: {gpus}", field="gpu")
     silent = next((w for w in workloads if w.gpu is None), None)
     if named and silent is not None:
         raise InputError(
-            f"the trace {silent.name!r} does not say on which GPU it was recorded, others were on "
-            f"{next(iter(named.values()))}: --trace-gpu NAME says it",
+            f"the trace {silent.name[:80]!r} does not say on which GPU it was recorded, others were on "
+            f"{next(iter(named.values()))[:80]}: --trace-gpu NAME says it",
             field="gpu",
         )
     return next(iter(named.values()), None)

@@ -12,7 +12,6 @@ from trine.cluster.tiers import crowded_warning
 from trine.compute.origin import known_gpu
 from trine.model.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.forms import form_facts
-from trine.simulation.recorded import gpu_warnings, gpus_under
 from trine.simulation.setup import Setup
 from trine.units import format_bandwidth, format_bytes
 
@@ -119,10 +118,10 @@ def _operator_detail(kind: str, setup: Setup) -> str:
         return f"no trace: predicted from the shapes of {workload.name}"
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
     target = setup.gpu.name if setup.gpu is not None else "another size"
-    here = [name for name in gpus_under(setup.machine, setup.places) if name is not None]
-    kept = f", and kept on the cluster's {' and '.join(here)}" if here and setup.timed_gpu not in here else ""
+    if setup.times.is_recorded and setup.times.is_elsewhere:
+        recorded += f", kept on the cluster's {' and '.join(setup.times.named)}"
     return {
-        "measured": recorded + kept,
+        "measured": recorded,
         "interpolated": f"between operators {recorded} and in other traces",
         "modelled": f"linear model of time on FLOPs and bytes, fitted on operators {recorded}",
         "assumed": f"{recorded}, moved to {target} by data-sheet ratios",
@@ -132,7 +131,7 @@ def _operator_detail(kind: str, setup: Setup) -> str:
 def _data_sheet(setup: Setup) -> str:
     """Whose data sheet a roofline is, and what the shapes are of."""
     workload = setup.workload
-    sheet = "the GPU's data sheet" if setup.timed_gpu is None else f"the data sheet of the {setup.timed_gpu}"
+    sheet = f"the data sheet of the {setup.times.gpu}"
     if workload.format == SYNTHESISED:
         return sheet
     where = workload.gpu or "a GPU that the trace does not name" if workload.has_gpu_times else "a CPU"
@@ -140,10 +139,8 @@ def _data_sheet(setup: Setup) -> str:
 
 
 def setup_warnings(setup: Setup) -> list[str]:
-    found: list[str] = []
     workload = setup.workload
-    whose = "asked for" if setup.gpu is not None else "of the trace"
-    found.extend(gpu_warnings(setup.timed_gpu, whose, gpus_under(setup.machine, setup.places)))
+    found = setup.times.warnings("asked for" if setup.gpu is not None else "of the trace")
     if setup.has_host and setup.plan.input_copy != "none" and (copies := _host_copies(workload)):
         found.append(
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "

@@ -7,6 +7,8 @@ names no GPU is believed only where the machine names none either. Times of a CP
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,86 +24,115 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Of which GPU the operator times of a run are.
+
+    gpu: by trine's name, None where nobody knows. predicted_for: the GPU that they are predicted for, None where the
+    workload's own stand. is_recorded: whether they are recorded times, on the GPU of the trace, at whatever sizes.
+    here: GPU models under the ranks, see :func:`gpus_under`.
+    """
+
+    gpu: str | None
+    predicted_for: str | None
+    is_recorded: bool
+    here: tuple[str | None, ...]
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The GPUs under the ranks that have a name."""
+        return tuple(name for name in self.here if name is not None)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the machine names its GPUs, and the times are of none of them."""
+        return self.gpu is not None and bool(self.named) and self.gpu not in self.named
+
+    def warnings(self, whose: str) -> list[str]:
+        """Sentences where ranks sit on GPUs that the times are not of. ``whose``: a word for who chose the GPU."""
+        found = []
+        if len(self.named) > 1:
+            found.append(
+                f"the cluster mixes {', '.join(self.named)}: every rank is given the operator times of one GPU"
+            )
+        if self.is_elsewhere:
+            known = first_known(self.here)
+            found.append(
+                f"operator times are those of the {self.gpu} {whose}, but the cluster's GPUs are {self.named[0]}"
+                + ("" if known is None else f": --gpu {known} predicts for them")
+            )
+        return found
+
+
 def gpus_under(machine: Cluster | None, places: Int64) -> tuple[str | None, ...]:
     """The GPU models that ranks at these places of the cluster run on, each once; None for GPUs without a name."""
     if machine is None:
         return ()
     table = machine.device_table
-    used = table.kind[np.asarray(machine.gpus, np.int64)[places]]
-    names = (table.kinds[kind].gpu for kind in dict.fromkeys(used.tolist()))
+    kinds, first = np.unique(table.kind[np.asarray(machine.gpus, np.int64)[places]], return_index=True)
+    names = (table.kinds[kind].gpu for kind in kinds[np.argsort(first)])
     return tuple(dict.fromkeys(None if name is None else short_name(name) for name in names))
 
 
-def first_known(here: tuple[str | None, ...]) -> str | None:
+def first_known(here: Sequence[str | None]) -> str | None:
     """The first of these GPUs that trine has a data sheet of."""
     return next((name for name in here if known_gpu(name) is not None), None)
 
 
-def predicted_gpu(workload: Workload, compute: str, gpu: str | None, here: tuple[str | None, ...]) -> str | None:
-    """The GPU that operator times are predicted for; None where those of the trace stand.
+def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | None, ...]) -> Timing:
+    """Of which GPU operator times are, and whether they are predicted for it.
 
     compute: name of the compute model. gpu: the GPU that the user asks for. here: those of the machine, see
-    :func:`gpus_under`. Raises InputError where the trace's times are not those of the machine's GPUs and nobody said
-    what is meant; what a compute model itself has no use for, it refuses (:func:`trine.compute.make_compute`).
+    :func:`gpus_under`. Raises InputError for an unknown GPU, and where the trace's times are not those of the machine's
+    GPUs and nobody said what is meant. What a compute model has no use for, it refuses itself.
     """
+    from trine.cluster import load_gpu
     from trine.compute import uses_recorded_times
 
-    if uses_recorded_times(compute) and not workload.has_gpu_times:
+    gpu = None if gpu is None else load_gpu(gpu).name
+    is_recorded = uses_recorded_times(compute) and workload.format != SYNTHESISED
+    if is_recorded and not workload.has_gpu_times:
         raise InputError(no_gpu_times(workload, gpu if gpu is not None else first_known(here)))
-    if gpu is not None or workload.format == SYNTHESISED:
-        return gpu
-    if not uses_recorded_times(compute):
-        return _gpu_of_shapes(workload, here)
+    own = None if workload.gpu is None else short_name(workload.gpu)
+    if gpu is None and is_recorded:
+        _check_same(workload, own, here)
+    predicted = gpu
+    if gpu is None and not uses_recorded_times(compute) and workload.format != SYNTHESISED:
+        predicted = _gpu_of_shapes(here)
+    of = own if predicted is None else predicted
+    return Timing(gpu=of, predicted_for=predicted, is_recorded=is_recorded and of == own, here=here)
+
+
+def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...]) -> None:
+    """Refuse recorded times on a machine whose GPUs are named, and are not the trace's."""
     named = [name for name in here if name is not None]
-    if not named:
-        return None
-    if workload.gpu is None:
+    if not named or own in named:
+        return
+    gpus = " and ".join(named)[:120]
+    if own is None:
         raise InputError(
-            f"the trace {workload.name!r} does not say on which GPU it was recorded, and the cluster's GPUs are "
-            f"{' and '.join(named)}: --trace-gpu NAME says it, --compute roofline predicts from the shapes alone"
+            f"the trace {workload.name[:60]!r} does not say on which GPU it was recorded, and the cluster's GPUs are "
+            f"{gpus}: --trace-gpu NAME says it, --compute roofline predicts from the shapes alone"
         )
-    if short_name(workload.gpu) not in named:
-        raise InputError(_of_another_gpu(workload.name, workload.gpu, named))
-    return None
+    there, is_known = first_known(named), known_gpu(own) is not None
+    ways = [f"--gpu {there} predicts for them"] if there is not None and is_known else []
+    ways.append(
+        f"--gpu {own} keeps the recorded times"
+        if is_known
+        else "trine has no data sheet of the trace's GPU, and --trace-gpu NAME takes a known one in its place"
+    )
+    raise InputError(
+        f"the trace {workload.name[:60]!r} was recorded on {str(workload.gpu)[:60]}, and the cluster's GPUs are "
+        f"{gpus}: {', '.join(ways)}"
+    )
 
 
-def gpu_of_times(workload: Workload, predicted: str | None) -> str | None:
-    """The GPU that operator times are of in the end, by trine's name; None where nobody knows."""
-    name = predicted if predicted is not None else workload.gpu
-    return None if name is None else short_name(name)
-
-
-def _gpu_of_shapes(workload: Workload, here: tuple[str | None, ...]) -> str | None:
-    named = [name for name in here if name is not None]
-    if not named:
-        return None
+def _gpu_of_shapes(here: tuple[str | None, ...]) -> str | None:
+    """The machine's GPU that a roofline is of; None where the machine names none."""
     known = first_known(here)
-    if known is None and (workload.gpu is None or short_name(workload.gpu) not in named):
-        raise InputError(f"trine has no data sheet of the cluster's {named[0]}: --gpu NAME predicts for a GPU of those")
-    return known
-
-
-def _of_another_gpu(trace: str, gpu: str, named: list[str]) -> str:
-    text = f"the trace {trace!r} was recorded on {gpu}, and the cluster's GPUs are {' and '.join(named)}: "
-    ways = []
-    if (there := first_known(tuple(named))) is not None and known_gpu(gpu) is not None:
-        ways.append(f"--gpu {there} predicts for them")
-    if (own := known_gpu(gpu)) is not None:
-        ways.append(f"--gpu {own.name} keeps the recorded times")
-    else:
-        ways.append("trine has no data sheet of the trace's GPU, and --trace-gpu NAME takes a known one in its place")
-    return text + ", ".join(ways)
-
-
-def gpu_warnings(times_of: str | None, whose: str, here: tuple[str | None, ...]) -> list[str]:
-    """Warn where ranks sit on GPUs that operator times are not of. ``times_of``: GPU of the times; ``whose``: words."""
-    found, known = [], [name for name in here if name is not None and known_gpu(name) is not None]
-    if len(known) > 1:
-        found.append(f"the cluster mixes {', '.join(known)}: every rank is given the operator times of one GPU")
-    timed = known_gpu(times_of)
-    if timed is not None and known and timed.name not in known:
-        found.append(
-            f"operator times are those of the {timed.name} {whose}, but the cluster's GPUs are {known[0]}: "
-            f"--gpu {known[0]} predicts for them"
+    named = next((name for name in here if name is not None), None)
+    if known is None and named is not None:
+        raise InputError(
+            f"trine has no data sheet of the cluster's {named}, and so no roofline: --gpu NAME takes another"
         )
-    return found
+    return known

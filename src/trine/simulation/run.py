@@ -20,7 +20,7 @@ from trine.simulation.facts import (
     with_crowded_uplinks,
     with_memory_verdict,
 )
-from trine.simulation.recorded import first_known, gpu_of_times, gpus_under, predicted_gpu
+from trine.simulation.recorded import first_known, gpus_under, timing
 from trine.simulation.setup import (
     SLOWER_SCHEDULE,
     Setup,
@@ -126,17 +126,17 @@ def simulate(
     places = places_on(placement, machine, plan.num_ranks if plan is not None else 1)
     here = gpus_under(machine, places)
     workload = load_workload(workload, trace_gpu, gpu if gpu is not None else first_known(here))
-    predicted = predicted_gpu(workload, compute, gpu, here)
+    times = timing(workload, compute, gpu, here)
     setup = Setup(
         workload=workload,
         plan=plan if plan is not None else Plan(),
         machine=machine,
         compute=compute,
-        model=compute_for(workload, compute, predicted, calibration),
+        model=compute_for(workload, compute, times.predicted_for, calibration),
         launch=launch_for(workload, cpu, launch_cost_ps),
         network=network if isinstance(network, str) else network.name,
-        gpu=None if gpu is None else gpu_spec(gpu),
-        timed_gpu=gpu_of_times(workload, predicted),
+        gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
+        times=times,
         places=places,
         stragglers=stragglers,
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trine.parallel.contention import Kernels
     from trine.parallel.placement import Placement
     from trine.parallel.stragglers import Stragglers
+    from trine.simulation.recorded import Timing
 
 Int64 = npt.NDArray[np.int64]
 
@@ -48,7 +49,7 @@ NO_HOST = "copying the inputs from host memory (no host is described)"
 class Setup:
     """What was asked for, resolved.
 
-    gpu: the GPU that the user asked for. timed_gpu: the GPU that operator times are of, None where nobody knows.
+    gpu: the GPU that the user asked for in place of the cluster's; its memory and power count.
     """
 
     workload: Workload
@@ -59,7 +60,7 @@ class Setup:
     launch: LaunchCosts | None
     network: str
     gpu: GpuSpec | None
-    timed_gpu: str | None
+    times: Timing
     places: Int64
     stragglers: Stragglers | None = None
 

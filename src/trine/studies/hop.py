@@ -23,7 +23,7 @@ from trine.parallel.hop_tasks import HopNetwork, HopWork
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.simulation import simulate
-from trine.simulation.recorded import first_known, gpu_of_times, gpu_warnings, gpus_under, predicted_gpu
+from trine.simulation.recorded import first_known, gpus_under, timing
 from trine.simulation.setup import load_workload
 from trine.units import PS_PER_S, format_bytes, format_time
 
@@ -205,10 +205,10 @@ def hop(
     graph = _graph_on(machine, graph, workers)
     workload = load_for(workload, machine, graph, gpu, trace_gpu)
     here = _gpus_of(machine, graph)
-    predicted = predicted_gpu(workload, compute, gpu, here)
-    one = simulate(workload, Plan(batch=batch, input_copy="none"), compute=compute, gpu=predicted, cpu=cpu)
+    times = timing(workload, compute, gpu, here)
+    one = simulate(workload, Plan(batch=batch, input_copy="none"), compute=compute, gpu=times.predicted_for, cpu=cpu)
     gradient_ps, apply_ps = _iteration(one)
-    whose = "asked for" if gpu is not None else "of the trace"
+    whose = "of the trace" if gpu is None or times.is_recorded else "asked for"
     work = _work(graph, protocol, gradient_ps, apply_ps, _update_bytes(workload), stragglers)
     settled = run_hop(
         graph, protocol, work, _network(machine, graph), lambda tasks: run(tasks, network=network, engine=engine)
@@ -223,7 +223,7 @@ def hop(
         update_bytes=work.update_bytes,
         network=network if isinstance(network, str) else network.name,
         evidence=_evidence(one, machine, stragglers),
-        warnings=(*one.warnings, *gpu_warnings(gpu_of_times(workload, predicted), whose, here)),
+        warnings=(*one.warnings, *times.warnings(whose)),
         wall_s=time.perf_counter() - began,
     )
 
