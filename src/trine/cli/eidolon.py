@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trine.cli import eidolon_options as shared
 from trine.cli import eidolon_writes
-from trine.cli.output import end, reports_errors, say, show, write_json, writes
+from trine.cli.output import all_written, end, reports_errors, say, show, write_json, writes
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
+    from trine.eidolon.journal import Journal
     from trine.eidolon.result import EidolonResult
 
 app = typer.Typer(no_args_is_help=True)
@@ -154,8 +156,11 @@ def sweep(
         fabric=fabric, poll=poll, sleep=sleep, monitor_capacity=monitor_capacity, monitor_wakeup=monitor_wakeup,
         gpu_model=gpu_model, cluster=cluster,
     )  # fmt: skip
+    journal = _journal(csv, json)
     with ProgressLine(None) as progress:
-        found = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling)
+        found = run_sweep(
+            base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal
+        )  # fmt: skip
     show(found.text(), json)
     write_json(found.document(), json)
     if csv is not None and found.rows:
@@ -165,7 +170,30 @@ def sweep(
         with writes():
             found.plot(plot)
             say(f"drawn in {plot}")
+    if journal is not None:
+        _end_journal(journal, found.finished)
     end(found.finished)
+
+
+def _journal(csv: Text, json: Text) -> Journal | None:
+    """Beside the first file that is asked for: whatever ends this sweep, the same command goes on from there."""
+    from trine.eidolon.journal import ENDING, Journal
+
+    target = next((each for each in (csv, json) if each not in (None, "-")), None)
+    if target is None or (os.path.exists(target) and not os.path.isfile(target)):  # a device or a pipe
+        return None
+    return Journal(f"{os.path.realpath(target)}{ENDING}")
+
+
+def _end_journal(journal: Journal, finished: bool) -> None:
+    for note in journal.notes:
+        say(f"note: {note}")
+    if journal.num_taken:
+        say(f"note: {journal.num_taken} runs were taken from {journal.path}, where an earlier sweep kept them")
+    if finished and all_written():
+        journal.remove()
+    elif journal.path.exists():
+        say(f"note: what has ended is kept in {journal.path}: the same command goes on from there")
 
 
 eidolon_writes.register(app)

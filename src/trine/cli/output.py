@@ -69,6 +69,11 @@ def writes() -> Iterator[None]:
         say(_missing[-1])
 
 
+def all_written() -> bool:
+    """Whether the command that runs could write all files so far."""
+    return not _missing
+
+
 def _line(error: Exception) -> str:
     if not isinstance(error, OSError):
         return f"error: {error}"

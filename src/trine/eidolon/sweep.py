@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.eidolon.fits import Fit
+from trine.eidolon.journal import Journal, check_journal
 from trine.eidolon.options import EidolonOptions, time_ps
 from trine.eidolon.sweep_runs import OnRun, Runs
 from trine.errors import InputError
@@ -137,8 +138,12 @@ def sweep(
     jobs: int | None = None,
     progress: OnRun | None = None,
     on_compile: Callable[[], None] | None = None,
+    journal: str | os.PathLike[str] | Journal | None = None,
 ) -> Sweep:
     """Run all of ``grid``, each with the other options of ``base``, ``jobs`` workloads at a time [as there are cores].
+
+    journal: a file to which each run is appended as it ends, also if the process is killed then, and from which runs
+    that have ended before are taken (:class:`trine.eidolon.journal.Journal`).
 
     Raises
     ------
@@ -147,6 +152,9 @@ def sweep(
     _check(base, grid)
     if jobs is not None and (isinstance(jobs, bool) or jobs < 1):
         raise InputError(f"--jobs counts from 1, got {jobs}")
+    if journal is not None:
+        check_journal(base)
+        journal = journal if isinstance(journal, Journal) else Journal(journal)
     began = time.perf_counter()
     workloads, ways = list(grid.workloads(base)), max(1, len(grid.sync))
     runs = Runs(
@@ -155,6 +163,7 @@ def sweep(
         ways=ways,
         fit_names=[_fit_name(grid, options) for options in workloads[::ways]],
         progress=progress,
+        journal=journal,
     )
     announce_compiling(on_compile)
     runs.run(jobs or os.cpu_count() or 1)

@@ -9,11 +9,12 @@ from threading import Event, Lock
 from typing import Any, NamedTuple
 
 from trine.eidolon.fits import Fit, fit
+from trine.eidolon.journal import Journal, run_key, workload_key
 from trine.eidolon.options import EidolonOptions, time_ps
 from trine.eidolon.result import EidolonResult
 from trine.eidolon.run import Prepared
 from trine.gpu.model_waits import MWAIT, SPIN
-from trine.results.document import Row
+from trine.units import PS_PER_S
 
 #: A wake-up time; None: as the options say.
 Wakeup = str | int | None
@@ -22,10 +23,10 @@ OnRun = Callable[[int, int, int], None]
 
 
 class _Way(NamedTuple):
-    """A workload with one way to wait, and its results, by wake-up time."""
+    """A workload with one way to wait, and the rows of its runs, by wake-up time."""
 
     prepared: Prepared
-    results: list[EidolonResult]
+    rows: list[dict[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +34,7 @@ class Runs:
     """Workloads by wake-up times. rows: of each workload, as many as have been run.
 
     ways: how many workloads one after the other differ in nothing but how they wait; such a group gets a fit, of the
-    name that ``fit_names`` has for it.
+    name that ``fit_names`` has for it. journal: where runs are kept, and taken from.
     """
 
     workloads: Sequence[EidolonOptions]
@@ -41,7 +42,8 @@ class Runs:
     ways: int
     fit_names: Sequence[str]
     progress: OnRun | None = None
-    rows: list[list[Row]] = field(init=False)
+    journal: Journal | None = None
+    rows: list[list[dict[str, Any]]] = field(init=False)
     fits: dict[int, Fit] = field(default_factory=dict)
     done: int = 0
     _groups: dict[int, list[_Way]] = field(default_factory=dict)
@@ -87,20 +89,32 @@ class Runs:
     def _run_way(self, number: int) -> None:
         options = self.workloads[number]
         way = _Way(Prepared(options), [])
+        key = "" if self.journal is None else workload_key(options, way.prepared.work)
         for wakeup in self.wakeups:
-            result = self._result(way, wakeup)
-            way.results.append(result)
-            self.rows[number].append(row_of(result))
+            row = self._row(way, wakeup, key)
+            way.rows.append(row)
+            self.rows[number].append(row)
             with self._lock:
                 self.done += weight(options)
                 if self.progress is not None:
-                    self.progress(self.done, self.total, result.end_ps)
+                    self.progress(self.done, self.total, round(float(row["time_s"]) * PS_PER_S))
         with self._lock:
             group = self._groups.setdefault(number // self.ways, [])
             group.append(way)
             is_whole = len(group) == self.ways
         if is_whole:
             self._fit(number // self.ways, self._groups.pop(number // self.ways))
+
+    def _row(self, way: _Way, wakeup: Wakeup, workload: str) -> dict[str, Any]:
+        """Of the journal, or run now."""
+        if self.journal is None:
+            return row_of(self._result(way, wakeup))
+        key = run_key(workload, way.prepared.options, wakeup)
+        row = self.journal.row(key)
+        if row is None:
+            row = row_of(self._result(way, wakeup))
+            self.journal.add(key, row)
+        return row
 
     def _result(self, way: _Way, wakeup: Wakeup) -> EidolonResult:
         result = way.prepared.run(wakeup=wakeup, progress=self._look)
@@ -122,9 +136,9 @@ class Runs:
         self.fits[number] = fit(
             self.fit_names[number],
             [time_ps("wakeup", wakeup) for wakeup in self.wakeups if wakeup is not None],
-            [one.flag_reads for one in spin.results],
-            spin.results[0].spin_reads_per_s,
-            None if mwait is None else [one.flag_reads for one in mwait.results],
+            [row["flag_reads"] for row in spin.rows],
+            spin.rows[0]["spin_reads_per_s"],
+            None if mwait is None else [row["flag_reads"] for row in mwait.rows],
             None if mwait is None else (self._reads(spin), self._reads(mwait)),
         )
 
@@ -138,7 +152,7 @@ def weight(options: EidolonOptions) -> int:
     return rows * ((options.cols or 1024) * (options.inner or 1) + 4 * (options.peers or 3))
 
 
-def row_of(result: EidolonResult) -> Row:
+def row_of(result: EidolonResult) -> dict[str, Any]:
     """A run as a row (docs/reference/eidolon-json.md)."""
     document: dict[str, Any] = result.document()
     asked = document["options"]

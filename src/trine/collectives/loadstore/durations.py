@@ -81,7 +81,7 @@ class GroupDurations:
         }
         return {
             "trine": trine.__version__,
-            "sources": _sources(),
+            "sources": hash_of_sources(_SOURCES),
             "cluster": self._fingerprint,
             "group": hashlib.sha256(make).hexdigest(),
             "num_ranks": len(asked.ranks),
@@ -118,11 +118,11 @@ class _Group:
 
 
 @cache
-def _sources() -> str:
-    """Hash of the sources that decide durations."""
+def hash_of_sources(names: tuple[str, ...]) -> str:
+    """Hash of trine's files and folders of these names."""
     digest = hashlib.sha256()
     root = Path(trine.__file__).parent
-    for name in _SOURCES:
+    for name in names:
         path = root / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
