@@ -172,7 +172,9 @@ def test_the_answer_says_which_style_ran_and_why(workload, fields, style, rule) 
 def test_the_gathers_of_heads_are_named_with_their_bytes() -> None:
     _, report = build(model(), Plan(tp=16))
     size = 512 * (32 + 2 * 8) * 128 * 2 // 2**20
-    assert any(f"({size} MiB a projection and sample) are all-gathered forward" in text for text in report.tp_notes)
+    assert any(
+        f"{size} MiB of QKV a projection and sample are all-gathered forward" in text for text in report.tp_notes
+    )
     assert not any("gathered" in text for text in build(model(), Plan(tp=8))[1].tp_notes)
 
 

@@ -98,9 +98,8 @@ def _group_notes(workload: Workload, splits: Mapping[int, TensorSplit], tp: int)
         if split is not None and split.regroups and split.groups is not None and split.groups not in sizes:
             sizes[split.groups] = workload.tensors[op.outputs[0]].size_bytes // workload.batch
     return tuple(
-        f"tp {tp} is above the {groups.keys} heads of keys and values: the queries, keys and values of the group "
-        f"({format_bytes(size)} a projection and sample) are all-gathered forward, their gradients reduce-scattered "
-        "backward, as Megatron-core does; weights stay sharded"
+        f"tp {tp} is above the {groups.keys} KV heads: as in Megatron-core, {format_bytes(size)} of QKV a projection "
+        "and sample are all-gathered forward and reduce-scattered backward; weights stay sharded"
         for groups, size in sizes.items()
     )
 
