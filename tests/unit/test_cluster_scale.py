@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -67,8 +69,13 @@ def test_what_cannot_be_is_refused(asked: dict[str, object], message: str) -> No
         load_cluster("dgx-h100", **asked)  # type: ignore[arg-type]
 
 
-def test_nodes_without_a_usual_fabric_say_what_to_add() -> None:
-    with pytest.raises(SpecError, match="does not say what joins its nodes"):
+def test_nodes_without_a_usual_fabric_say_what_to_add(tmp_path: Path) -> None:
+    with_nics = replace(load_cluster("dgx-h100"), name="mine", fabric=None)
+    (tmp_path / "mine.yaml").write_text(with_nics.to_yaml())
+    with pytest.raises(SpecError, match=r"does not say what joins its nodes: add .*, for example rail@ib-ndr"):
+        load_cluster(tmp_path / "mine.yaml", nodes=2)
+    assert len(load_cluster(tmp_path / "mine.yaml", nodes=2, fabric="rail@ib-ndr").gpus) == 16
+    with pytest.raises(SpecError, match="has no NICs, so that no fabric can join 2 of it"):
         load_cluster("a100-nvlink-4", nodes=2)
     with pytest.raises(SpecError, match="node0 has no NIC"):
         load_cluster("a100-nvlink-4", nodes=2, fabric="switch@ib-hdr")

@@ -116,6 +116,8 @@ def show_cluster(
     """Show what a cluster consists of, what it carries, and where its numbers come from."""
     if gpu is not None and topology is None:
         raise InputError("--gpu names the GPU model of --topology, which was not given")
+    if cluster is None and topology is None:
+        raise InputError("name a cluster, as in 'trine cluster show dgx-h100', or give --topology with --bandwidth")
     machine, warnings = group_machine(
         MachineOptions(
             cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),

@@ -85,7 +85,9 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
             raise InputError(f"{name} describes the links of --topology, which was not given")
     if options.cluster is None:
         _refuse(
-            options, ("nodes", "fabric", "slow_links", "links_down", "routing"), "and none was described: --cluster"
+            options,
+            ("nodes", "fabric", "slow_links", "links_down", "routing"),
+            "and none was described: give --cluster",
         )
         if options.circuits.are_given:
             return circuits_alone(options.gpus, options.circuits, options.gpu)
@@ -131,12 +133,26 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
         kind = text.partition(":")[0]
         if kind not in BLUEPRINTS:
             raise InputError(f"unknown --topology {text!r:.80}{nearest(kind[:80], BLUEPRINTS)}")
-        raise InputError(f"--topology {text} needs --gpus")
+        raise InputError(_lacks(kind, text))
     warnings = [] if options.latency is not None else ["--latency was not given: links have none"]
     latency = options.latency if options.latency is not None else 0
     machine = build_topology(text, options.bandwidth, latency, gpus, options.gpu)
     machine = take_down(slow_down(machine, [slow_link(each) for each in options.slow_links]), options.links_down)
     return machine if options.routing is None else machine.routed(options.routing, "asked for"), warnings
+
+
+def _lacks(kind: str, text: str) -> str:
+    """What a topology without a known number of GPUs needs: sizes, where none of its forms goes without, or --gpus."""
+    from trine.cluster.blueprints import BLUEPRINTS
+    from trine.cluster.topologies import implied_gpus
+
+    forms = BLUEPRINTS[kind].texts
+    if ":" in text and all(":" not in form for form in forms):
+        return f"--topology {kind} has no sizes, got {text!r:.80}: give --topology {kind} and --gpus"
+    if ":" in text or not all(":" in form for form in forms):
+        return f"--topology {text} needs --gpus"
+    enough = any(implied_gpus(f"{kind}:{sizes}") for sizes in ("2", "2x2", "2x2x2"))
+    return f"--topology {kind} needs its sizes, {' or '.join(forms)}" + ("" if enough else ", and --gpus")
 
 
 def slow_link(text: str) -> tuple[str, str]:

@@ -199,6 +199,10 @@ def _tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     return shape
 
 
+def _text(kind: str, sizes: str) -> str:
+    return repr(f"{kind}:{sizes}" if sizes else kind)
+
+
 def _plant(devices: Sequence[Device], wire: Wire) -> Plant:
     outer = wire._replace(link_class=SCALE_OUT)
     return Plant(first=len(devices), end=outer, hop=outer)
@@ -214,7 +218,9 @@ def _fat_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     shape, over = sizes.partition(":")[::2]
     levels = _numbers("fat-tree", shape) if shape else ()
     if not 1 <= len(levels) <= 2:
-        raise SpecError(f"topology 'fat-tree:{sizes}' needs its GPUs a leaf, such as 'fat-tree:8', 'fat-tree:8x4:2'")
+        raise SpecError(
+            f"topology {_text('fat-tree', sizes)} needs its GPUs a leaf, such as 'fat-tree:8', 'fat-tree:8x4:2'"
+        )
     oversubscription = _numbers("fat-tree", over)[0] if over else 1
     if any(size % oversubscription for size in levels):
         raise SpecError(f"topology 'fat-tree:{sizes}': {shape} does not divide by the oversubscription {over}")
@@ -249,7 +255,7 @@ def _dragonfly(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     numbers = _numbers("dragonfly", sizes) if sizes else ()
     if len(numbers) != 3:
         raise SpecError(
-            f"topology 'dragonfly:{sizes}' needs routers a group, GPUs a router and global links a router, "
+            f"topology {_text('dragonfly', sizes)} needs routers a group, GPUs a router and global links a router, "
             "such as 'dragonfly:4x2x2'"
         )
     routers, per_router, global_links = numbers

@@ -209,10 +209,10 @@ class Cluster(Columns):
             return (((), 1.0),)
         if not paths:
             names = f"from {self.devices[source].name!r} to {self.devices[target].name!r}"
-            raise SpecError(
-                f"cluster {self.name!r} has no route {names}; of GPUs and hosts only those with 'forwards: true' "
-                "carry the traffic of others"
-            )
+            why = "of GPUs and hosts only those with 'forwards: true' carry the traffic of others"
+            if self.node_of[source] != self.node_of[target] and not self.has_fabric:
+                why = "no link leads from one node to another (give a --fabric, or list such links)"
+            raise SpecError(f"cluster {self.name!r} has no route {names}; {why}")
         return paths
 
     @cached_property

@@ -35,9 +35,11 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str) -> Cl
     if sum(len(node.gpus) for node in nodes) > MAX_GPUS:
         raise SpecError(f"more than {MAX_GPUS} GPUs")
     if len(nodes) > 1 and fabric is None:
+        if not nodes[0].device_table.where(NIC).any():
+            raise SpecError(f"{nodes[0].name!r} has no NICs, so that no fabric can join {len(nodes)} of it")
         raise SpecError(
             f"{nodes[0].name!r} does not say what joins its nodes: add 'fabric: {{kind: ..., link: ...}}' to the file, "
-            "or --fabric KIND@LINK, for example rail@ib-ndr"
+            f"or --fabric KIND@LINK, for example {usual_text(nodes[0])}"
         )
     with_circuits = next((node for node in nodes if node.circuits is not None), None)
     if with_circuits is not None and len(nodes) > 1:
@@ -208,6 +210,13 @@ def _library(nodes: Sequence[Cluster]) -> str | None:
     return next(iter(libraries - {None}), None)
 
 
+def usual_text(node: Cluster) -> str:
+    """A fabric that can join copies of a node which names none: rails need those of its NICs."""
+    table = node.device_table
+    rails = [what.rail for what in table.kinds if what.kind == NIC]
+    return "clos@ib-ndr" if None in rails else "rail@ib-ndr"
+
+
 def with_usual_fabric(node: Cluster, text: str) -> Fabric:
     """The fabric that ``KIND[:OVERSUBSCRIPTION][@LINK]`` names, with the node's usual numbers where it says none.
 
@@ -223,6 +232,9 @@ def with_usual_fabric(node: Cluster, text: str) -> Fabric:
         raise SpecError(
             f"fabric {text!r} needs its kind of link, such as '{shape}@ib-ndr': {node.name!r} has no usual one"
         )
+    if ":" in link:
+        link, _, over = link.partition(":")
+        raise SpecError(f"fabric {text!r}: the oversubscription stands before the link, as in '{kind}:{over}@{link}'")
     if link:
         link_named(link)
     usual = node.fabric or Fabric(kind=kind, link=link or "ib-ndr")

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.join import join_nodes, with_usual_fabric
+from trine.cluster.join import join_nodes, usual_text, with_usual_fabric
+from trine.cluster.parts import NIC
 from trine.cluster.select import first_gpus, with_gpus
 from trine.errors import SpecError
 
@@ -32,8 +33,12 @@ def scaled(
         if value is not None and value < 1:
             raise SpecError(f"{name} must be at least 1, got {value}")
     if nodes is None and gpus is None and gpus_per_node is None:
+        _check_not_joined(cluster, nodes, gpus, fabric)
         if fabric is not None:
-            raise SpecError(f"a fabric ({fabric}) joins nodes, and there is one: say how many nodes or GPUs")
+            raise SpecError(f"a fabric ({fabric}) joins nodes, and there is one: say how many (--nodes)")
+        return cluster
+    _check_not_joined(cluster, nodes, gpus, fabric)
+    if gpus is None and gpus_per_node is None and joined_nodes(cluster):
         return cluster
     hosts = _gpus_by_host(cluster)
     if len(hosts) > 1 and nodes is not None and gpus is not None and gpus <= nodes * max(map(len, hosts)):
@@ -46,13 +51,52 @@ def scaled(
     return _copies(cluster, counts, words, fabric)
 
 
+def more_gpus(cluster: Cluster, gpus: int) -> str:
+    """What to do for a machine of ``gpus`` GPUs, where this one has fewer."""
+    number = -(-gpus // len(cluster.gpus))
+    joined = joined_nodes(cluster)
+    if joined:
+        return f"its {joined} nodes are joined already; --nodes joins copies of a cluster of one node"
+    if not cluster.device_table.where(NIC).any():
+        return "it has no NICs, by which copies of it could be joined"
+    if cluster.fabric is not None:
+        return f"--nodes {number} (nodes={number} of load_cluster) joins so many of it by its usual fabric"
+    return f"--nodes {number} --fabric {usual_text(cluster)} joins so many of it"
+
+
+def joined_nodes(cluster: Cluster) -> int:
+    """How many nodes a cluster has that links between them join already; 0 where it is one node or rack."""
+    hosts = len(_gpus_by_host(cluster))
+    return hosts if hosts > 1 and cluster.has_fabric else 0
+
+
+def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fabric: str | None) -> None:
+    """Raise SpecError where copies are asked for of what is several nodes already."""
+    joined, name = joined_nodes(cluster), cluster.name
+    if not joined:
+        return
+    if fabric is not None:
+        raise SpecError(f"the {joined} nodes of {name!r} are joined already, so that --fabric {fabric} joins nothing")
+    if gpus is not None and gpus > len(cluster.gpus):
+        raise SpecError(f"{name!r} has {len(cluster.gpus)} GPUs, and {gpus} are asked for: {more_gpus(cluster, gpus)}")
+    if nodes is not None and gpus is None and nodes != joined:
+        per_node = max(map(len, _gpus_by_host(cluster)))
+        some = "node" if nodes == 1 else f"{nodes} nodes"
+        part = f"; --gpus {nodes * per_node} takes its first {some}" if nodes < joined else ""
+        raise SpecError(
+            f"{name!r} is {joined} nodes that are joined already, and --nodes joins copies of one node: give "
+            f"--nodes {nodes} with a cluster of one node, or write a file with {nodes}{part}"
+        )
+
+
 def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tuple[list[int], str]:
     """GPUs of each node, and how they were spread."""
     if gpus is None:
         return [per_node] * (nodes or 1), ""
     number = -(-gpus // per_node) if nodes is None else nodes
     if gpus > number * per_node:
-        raise SpecError(f"{gpus} GPUs do not fit into {number} x {name} with {per_node} each")
+        hint = f"{-(-gpus // per_node)} of them hold so many"
+        raise SpecError(f"{gpus} GPUs do not fit into {number} x {name} with {per_node} each: {hint}")
     if number == -(-gpus // per_node):
         return [min(per_node, gpus - per_node * i) for i in range(number)], ""
     if gpus % number:

@@ -143,9 +143,20 @@ def find_links(cluster: Cluster, name: str) -> list[int]:
         found = [i for i, own in names if own == name or own.partition("#")[0] == name]
         found = found or _pair_names(cluster).get(name, [])
     if not found:
-        hint = nearest(name, likely_names(cluster.link_names))
+        at = _links_at(cluster, name)
+        hint = f"; {name!r} is a device, its links are {at}" if at else nearest(name, likely_names(cluster.link_names))
         raise SpecError(f"cluster {cluster.name!r} has no link {name!r}{hint}")
     return found
+
+
+def _links_at(cluster: Cluster, name: str) -> str:
+    """The first links of the device of this name, or whose name ends so; "" where there is none."""
+    names = enumerate(likely_names(cluster.device_names))
+    device = next((own for _, own in names if own == name or own.endswith(f".{name}")), None)
+    if device is None:
+        return ""
+    links = [link.name for link in cluster.links_from(cluster.index(device))]
+    return ", ".join(repr(link) for link in links[:3]) + (f" and {len(links) - 3} more" if len(links) > 3 else "")
 
 
 def _pair_names(cluster: Cluster) -> dict[str, list[int]]:

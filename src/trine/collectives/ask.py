@@ -121,6 +121,9 @@ def collective(
         raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {op}", field="matrix")
     if op == "barrier" and any(sizes):
         raise InputError("a barrier has no bytes: leave --size out", field="size")
+    if "," in options.protocol:
+        text = f"one protocol at a time, got {options.protocol!r:.80}: give one of them, or auto"
+        raise InputError(f"{text}, by which the library chooses", field="protocol")
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
         stepwise = Stepwise(cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix)

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 
-from trine.errors import InputError, nearest
+from trine.errors import InputError, PlanError, nearest
 from trine.model.schedule import Parameter, Schedule
 from trine.plugins import Registry
 
@@ -124,6 +124,10 @@ def known_name(kind: str, algorithm: str | None) -> str:
     ------
     InputError: unknown kind or algorithm; names the nearest.
     """
+    if algorithm is not None and "," in algorithm:
+        raise InputError(
+            f"one algorithm at a time, got {algorithm!r:.80}: give one of them, or auto, by which the library chooses"
+        )
     base = "" if algorithm is None else algorithm.partition(":")[0]
     name = _default(kind) if algorithm is None else f"{kind}/{base}"
     if name not in ALGORITHMS:
@@ -165,3 +169,12 @@ def _value(text: str) -> Parameter:
     if _SHAPE.fullmatch(text):
         return tuple(int(number) for number in text.split("x"))
     return text
+
+
+def check_sent_by_ranks(schedule: Schedule) -> None:
+    """Raise PlanError for a schedule in which switches take part: a training step has messages of ranks alone."""
+    if schedule.num_agents:
+        raise PlanError(
+            f"{schedule.kind} by {schedule.algorithm} needs switches that add up, which only 'trine collective' "
+            "simulates: leave it out of --algorithm, or take another one"
+        )

@@ -20,7 +20,7 @@ from trine.collectives.library.predict import OPS
 from trine.collectives.neighbours import to_the_next
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import ScheduleRun, StepCost, run_schedule
-from trine.errors import InputError, TrineError, nearest
+from trine.errors import InputError, SpecError, TrineError, nearest
 from trine.model.collective import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part, is_plan
 from trine.model.schedule import ExpandedSchedule, Schedule
 
@@ -215,13 +215,34 @@ class Stepwise:
         near = {link.target for gpu in self.group for link in self.cluster.links_from(gpu)}
         found = [i for i, device in enumerate(self.cluster.devices) if device.reduces]
         found.sort(key=lambda i: (i not in near, i))
+        name = "the plan" if is_plan(self.options.algorithm) else self.options.algorithm
         if len(found) < count:
+            some = f"{count} switches that reduce" if count > 1 else "a switch that reduces"
             raise InputError(
-                f"the algorithm needs {count} switch{'es' if count > 1 else ''} that reduce, "
-                f"{self.cluster.name!r} has {len(found)}",
+                f"{name} needs {some} (NVSwitches from Hopper on, fabrics with SHARP: 'reduces: true'), and "
+                f"{self.cluster.name!r} has {len(found) or 'none'}",
                 field="algorithm",
             )
+        if count == 1:
+            return [self._reached_by_all(found, name)]
         return found[:count]
+
+    def _reached_by_all(self, switches: Sequence[int], name: str) -> int:
+        """The first of the switches to which all ranks have a route."""
+        for switch in switches:
+            try:
+                for gpu in self.group:
+                    self.cluster.paths(gpu, switch)
+            except SpecError:
+                continue
+            return switch
+        nodes = len({self.cluster.devices[gpu].node for gpu in self.group})
+        raise InputError(
+            f"{name} needs a switch that reduces and that all {len(self.group)} ranks reach; {self.cluster.name!r} has "
+            f"{len(switches)}, each for the GPUs of its own node or rack, and the ranks are on {nodes} nodes: nvlstree "
+            "(all_reduce) and hierarchical work across them",
+            field="algorithm",
+        )
 
     # -- costs ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trine.collectives import make_schedule
 from trine.collectives.local import LocalStructures, local_structures
-from trine.errors import PlanError
+from trine.collectives.registry import check_sent_by_ranks
 from trine.model.program import Collective
 from trine.model.schedule import RankSends
 from trine.parallel.grid import RankGrid
@@ -92,6 +92,5 @@ def group_answers(
 
 def _answer(call: Call, num_ranks: int, algorithm: str | None, software_ps: int) -> Answer:
     schedule = make_schedule(call.kind, num_ranks, call.size_bytes, algorithm, call.root)
-    if schedule.num_agents:
-        raise PlanError(f"{call.kind} by {schedule.algorithm} needs switches that add up, which no layout places yet")
+    check_sent_by_ranks(schedule)
     return Answer(schedule.algorithm, software_ps, local_structures(schedule))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.collectives import expand, make_schedule
+from trine.collectives.registry import check_sent_by_ranks
 from trine.errors import PlanError
 from trine.model.memory import MemoryEvents
 from trine.model.program import COMPUTE_STREAM, Collective, Job
@@ -142,10 +143,7 @@ class _Assembly:
     def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
         algorithm, software_ps = self.placement.collective(step.kind, step.size_bytes, group, step.algorithm)
         schedule = make_schedule(step.kind, len(group), step.size_bytes, algorithm, step.root)
-        if schedule.num_agents:
-            raise PlanError(
-                f"{step.kind} by {schedule.algorithm} needs switches that add up, which no layout places yet"
-            )
+        check_sent_by_ranks(schedule)
         transfers = expand(schedule)
         number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
         self.collectives.append(

@@ -195,8 +195,11 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
             )
         return None
     if plan.num_ranks > len(cluster.gpus):
+        from trine.cluster.scale import more_gpus
+
         raise PlanError(
-            f"the plan needs {plan.ways} = {plan.num_ranks} GPUs, but cluster {cluster.name!r} has {len(cluster.gpus)}"
+            f"the plan needs {plan.ways} = {plan.num_ranks} GPUs, but cluster {cluster.name!r} has "
+            f"{len(cluster.gpus)}: {more_gpus(cluster, plan.num_ranks)}"
         )
     return cluster
 

@@ -32,6 +32,12 @@ CONTAINED = ("reduce_scatter", "all_gather")
 #: NCCL has 64 channels at most, RCCL 128.
 MAX_CHANNELS = 128
 _GRID_PER_OCTAVE = 4
+#: What algorithms need that some groups have not.
+_NEEDS = {
+    "nvls": " (it needs switches that reduce, and all ranks on one node or rack)",
+    "nvlstree": " (it needs switches that reduce, and several nodes or racks)",
+    "collnet": " (it needs a fabric that reduces, 'reduces: true', and several nodes)",
+}
 #: Between these binary logarithms of the size the band goes over from that of small messages to that of large ones.
 _BAND_FROM, _BAND_TO = 18, 21
 
@@ -106,8 +112,9 @@ class Collectives:
         asked += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
         has = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
         field = "algorithm" if options.algorithm != AUTO else "protocol" if options.protocol != AUTO else "nvls"
+        why = _NEEDS.get(options.algorithm, "")
         return InputError(
-            f"{self.library.name} has no {op} with {' and '.join(asked)} on this group; it has {has}", field=field
+            f"{self.library.name} has no {op} with {' and '.join(asked)} on this group{why}; it has {has}", field=field
         )
 
     def choice(self, op: str, size_bytes: int) -> Candidate:
