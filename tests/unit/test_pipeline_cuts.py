@@ -199,7 +199,18 @@ def test_without_layers_cuts_lie_between_operators_and_the_answer_says_so(name, 
     result = step(workload, pp=4)
     assert wanted is None or list(result.plan["cuts"]) == wanted
     said = [row.detail for row in result.evidence if row.what == "pipeline cuts"]
-    assert said == ["between any two operators up to the head, as their names tell no layers"]
+    assert said == ["between any two operators of different names up to the head, as names tell no layers"]
+
+
+def test_no_cut_is_chosen_over_which_nothing_can_be_sent():
+    """A data loader's operators make no activation, so a stage cannot begin behind one of them."""
+    chain = Chain([9 * MS, 9 * MS, MS, MS, MS], [0] * 5)
+    for i in (0, 1):  # before the model, as random targets in a recorded trace
+        chain.operators[i] = replace(chain.operators[i], name="aten::randint", outputs=())
+    workload = named(chain.workload(), ["randint.1", "randint.2", "linear.1", "linear.2", "linear.3"])
+    assert cuts(workload, pp=3) == ["linear.2", "linear.3"]
+    with pytest.raises(trine.PlanError, match="the trace has 3"):
+        cuts(workload, pp=4)
 
 
 def test_operators_of_one_name_are_not_parted():

@@ -26,7 +26,7 @@ def cut_rule(context: JobContext) -> str:
         return "where they were asked for"
     if has_blocks(forward):
         return "between layers, as the names of the operators tell them"
-    return "between any two operators up to the head, as their names tell no layers"
+    return "between any two operators of different names up to the head, as names tell no layers"
 
 
 def wide_crossings(context: JobContext) -> tuple[str, ...]:

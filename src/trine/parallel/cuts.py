@@ -95,20 +95,26 @@ def balanced_starts(
     squares) are taken, or nearly so where there are very many. A dynamic programme over the places that leave the
     stages on either side of them possible. Raises PlanError where there are fewer places than stages.
     """
-    places = places_of(workload, forward)
+    sent = _bytes_across(workload, forward)
+    places = [i for i in places_of(workload, forward) if not i or sent[i] or sendable(workload, forward[i - 1])]
     if has_blocks(forward):
         _require_places(len(places), num_stages, True)
     elif len(places) < num_stages:
         raise PlanError(
-            f"{num_stages} pipeline stages need as many operators up to the head, where stages may begin; the trace "
-            f"has {len(places)}"
+            f"{num_stages} pipeline stages need as many operators up to the head at which one may begin, with tensors "
+            f"that are sent there; the trace has {len(places)}"
         )
     time = [0, *accumulate(_linked_time(workload, forward, duration_ps))]
-    sent = _bytes_across(workload, forward)
     starts = _least_starts(
         [*(time[place] for place in places), time[-1]], [sent[place] for place in places], num_stages
     )
     return [places[start] for start in starts]
+
+
+def sendable(workload: Workload, op: Operator) -> list[int]:
+    """Tensors that can be sent on behind ``op`` where the trace does not link it to what follows."""
+    outputs = (workload.tensors[t] for t in op.outputs)
+    return [tensor.id for tensor in outputs if tensor.role == "activation" and tensor.size_bytes]
 
 
 def _least_starts(total: Sequence[int], across: Sequence[int], num_stages: int) -> list[int]:

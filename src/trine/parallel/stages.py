@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trine.errors import PlanError
 from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.backward import backward_of, backward_parts
-from trine.parallel.cuts import balanced_starts, layered_starts, named_starts
+from trine.parallel.cuts import balanced_starts, layered_starts, named_starts, sendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _crossing(
 
 
 def _guess(workload: Workload, before: Operator, after: Operator, target: int) -> Crossing:
-    outputs = [t for t in before.outputs if workload.tensors[t].role == "activation" and workload.tensors[t].size_bytes]
+    outputs = sendable(workload, before)
     if not outputs:
         raise PlanError(
             f"the trace does not say which tensor goes from {before.layer!r} to {after.layer!r}, so the pipeline "
