@@ -15,6 +15,7 @@ from trine.cli.main import app
 from trine.cluster import build_topology
 from trine.collectives.library.steps import StepCosts
 from trine.model.workload import Workload
+from trine.parallel.stragglers import Stragglers, parse_jitter, parse_slow
 from trine.results import Result
 
 
@@ -125,7 +126,15 @@ def test_costs_of_the_caller_are_asked_for_this_step_only():
     costs = StepCosts(cluster)
     result = trine.simulate(model(), trine.Plan(**SEQUENCE, tp_overlap=4), cluster=cluster, collective_costs=costs)
     (text,) = about(result, "how much time --tp-overlap 4")
-    assert text.endswith("the costs of collectives are those of this step only")
+    assert text.endswith("the costs of collectives are those of this step's messages")
+
+
+def test_random_durations_are_not_compared_and_slow_ranks_are():
+    fast, slow = Stragglers(jitter=parse_jitter("normal:5%")), Stragglers(slow=parse_slow(["rank=1:1.3"]))
+    plan = trine.Plan(**SEQUENCE, tp_overlap=4)
+    jittered, slowed = (trine.simulate(model(), plan, cluster="dgx-h100", stragglers=one) for one in (fast, slow))
+    assert [text[-42:] for text in about(jittered, "--tp-overlap 4")] == ["step without it draws other random numbers"]
+    assert "does not pay" in about(slowed, "--tp-overlap 4")[0]
 
 
 def test_comparing_can_be_left_out_and_moves_no_time():

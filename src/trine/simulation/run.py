@@ -192,9 +192,12 @@ def simulate(
             fold="off" if fold == "off" else "on", placement=placement, stragglers=stragglers, compare=False,
         )  # fmt: skip
 
-    # Other messages would ask for load-store runs of their own, or end up in the caller's costs.
-    is_plain = isinstance(collective_costs, str) and collective_costs != "loadstore"
-    if found := verdicts(result, setup.plan, without if is_plain else None):
+    why_not = ""
+    if not isinstance(collective_costs, str) or collective_costs == "loadstore":
+        why_not = "the costs of collectives are those of this step's messages"
+    elif stragglers is not None and stragglers.jitter is not None:
+        why_not = "the step without it draws other random numbers"
+    if found := verdicts(result, setup.plan, without, why_not):
         again = replace(answer, warnings=(*found, *answer.warnings)).of_run(done)
         return with_crowded_uplinks(with_memory_verdict(again), machine)
     return result

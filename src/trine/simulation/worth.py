@@ -50,23 +50,22 @@ def trades(plan: Plan) -> tuple[Trade, ...]:
     return tuple(found)
 
 
-def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result] | None) -> tuple[str, ...]:
+def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result], why_not: str = "") -> tuple[str, ...]:
     """A sentence for each option of ``plan`` that does not pay in ``result``, or of which that is not known.
 
-    simulate: the answer for another plan, all else being equal; None where that is not to be asked for. It is called
-    for each option where the run is small.
+    simulate: the answer for another plan, all else being equal, which is asked for once for each option where the run
+    is small. why_not: why another plan's answer could not be compared, empty where it can be.
     """
-    return tuple(text for trade in trades(plan) if (text := _verdict(trade, result, simulate)) is not None)
-
-
-def _verdict(trade: Trade, result: Result, simulate: Callable[[Plan], Result] | None) -> str | None:
     events = result.simulator.events if result.simulator is not None else 0
-    unknown = f"how much {'time' if trade.saves_time else 'memory'} {trade.option} saves was not found out: "
-    if simulate is None:
-        return unknown + "the costs of collectives are those of this step only" if trade.is_doubtful else None
     if events > MAX_EVENTS:
-        limit = f"the step is simulated without it only up to {MAX_EVENTS:,} events, and this one has {events:,}"
-        return unknown + limit if trade.is_doubtful else None
+        why_not = f"the step is simulated without it only up to {MAX_EVENTS:,} events, and this one has {events:,}"
+    return tuple(text for trade in trades(plan) if (text := _verdict(trade, result, simulate, why_not)) is not None)
+
+
+def _verdict(trade: Trade, result: Result, simulate: Callable[[Plan], Result], why_not: str) -> str | None:
+    unknown = f"how much {'time' if trade.saves_time else 'memory'} {trade.option} saves was not found out: "
+    if why_not:
+        return unknown + why_not if trade.is_doubtful else None
     try:
         without = simulate(trade.without)
     except InputError as error:
@@ -88,8 +87,8 @@ def _of_memory(trade: Trade, result: Result, without: Result) -> str | None:
     amount = format_bytes(abs(before - after))
     saved = f"takes {amount} more than the" if after > before else f"frees {amount} of the"
     return (
-        f"{trade.option} hardly saves memory: it {saved} {format_bytes(before)} that the fullest rank needs "
-        f"({100 * (before - after) / before:.2g} %), and makes the step {_change(result, without)}"
+        f"{trade.option} hardly saves memory: it {saved} {format_bytes(before)} that the fullest rank needs without it "
+        f"({100 * abs(before - after) / before:.2g} %), and makes the step {_change(result, without)}"
     )
 
 
