@@ -1,5 +1,6 @@
 """Are recorded times used on the GPU that they were recorded on, and on no other without a word?"""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,19 @@ def test_a_converted_trace_remembers_that_it_was_a_cpus(tmp_path):
     save(load(CPU_PAIR), path)
     assert "recorded on a CPU" in refusal(path, "dgx-h100")
     assert "on a CPU" in cli("trace", "inspect", path).stdout.splitlines()[0]
+
+
+def test_a_table_without_any_gpu_time_was_not_recorded_on_a_gpu(tmp_path):
+    with (CSV / "trace.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    column = rows[0].index("Operator_cudatimenooverlap")
+    for row in rows[1:]:
+        row[column] = "0"
+    with (tmp_path / "trace.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    (tmp_path / "tensor.csv").write_bytes((CSV / "tensor.csv").read_bytes())
+    assert "recorded on a CPU" in refusal(tmp_path, None)
+    assert simulated(tmp_path, "dgx-h100", compute="roofline").compute_s > 0.01
 
 
 def test_every_way_to_a_result_refuses_them():

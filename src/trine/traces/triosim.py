@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from trine.errors import TraceError
-from trine.model.workload import PHASES, Workload
+from trine.model.workload import GPU_KERNELS, PHASES, Workload
 from trine.traces.draft import Call, Draft, DraftOperator, DraftTensor
 from trine.traces.files import MAX_DIGITS, read_text, short
 from trine.traces.graph import analyse
@@ -61,7 +61,8 @@ def read_triosim(folder: Path) -> Draft:
         operators=tuple(rows),
         calls=calls,
         tensors=kept,
-        missing=("CPU launch times", "dtypes (only bytes per element)", "operator attributes (stride, padding, ...)",
+        missing=(*(() if any(row.gpu_time_ps for row in rows) else (GPU_KERNELS,)),
+                 "CPU launch times", "dtypes (only bytes per element)", "operator attributes (stride, padding, ...)",
                  "the GPU's name", "kernels of each operator"),
         assumptions=("dtypes follow from bytes per element: 4 float32, 2 float16, 8 int64, 1 uint8",),
     )  # fmt: skip
