@@ -1,0 +1,276 @@
+"""Valid files of every format that trine reads, small, and the quickest command that reads each."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import io
+import json
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from chakra_files import ALL_REDUCE, COMP, collective, encoded, node, receive, send
+from eidolon_cases import TURN
+from nccl_logs import log
+from synthetic import MS, Chain
+
+TESTS = Path(__file__).parents[1]
+DATA = TESTS / "data"
+PRESETS = TESTS.parent / "src" / "trine" / "presets"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A reader's question. kind: how to mutate ``files[target]``. argv: the command; all other files stay whole."""
+
+    name: str
+    kind: str
+    target: str
+    files: Mapping[str, bytes]
+    argv: tuple[str, ...]
+
+
+CLUSTER = """name: two
+fabric: {kind: switch, link: ib-ndr}
+devices:
+- {name: gpu, count: 2, gpu: h100-sxm, node: node0}
+- {name: nvswitch, kind: switch, node: node0, reduces: true}
+- {name: nic0, kind: nic, node: node0, rail: 0}
+links:
+- {from: gpu0..1, to: nvswitch, link: nvlink4, lanes: 18, duplex: true}
+- {from: gpu0..1, to: nic0, bandwidth: 50 GB/s, latency: 1 us, duplex: true, class: host}
+"""
+GRAPH = {
+    "tasks": [
+        {"id": "a", "kind": "compute", "rank": "gpu0", "stream": "main", "duration": "5 us"},
+        {"id": "t", "kind": "transfer", "src": "gpu0", "dst": "gpu1", "bytes": "1 MiB", "after": ["a"]},
+        {"id": "b", "kind": "compute", "rank": 1, "duration": 2e-6, "after": ["t"]},
+        {"id": "end", "kind": "join", "need": 1, "after": ["b", "t"]},
+    ]
+}
+CSV_CLUSTER = """source,target,bandwidth,latency,class,medium,duplex
+gpu0,sw0,50 GB/s,1 us,scale-up,,true
+gpu1,sw0,1 GB/s,1 ns,,,no
+"""
+WRITES = "peer,address,bytes,value,time_us\n1,data+0x40,8,0,5\n2,sem 1,8,1,7\n1,sem 2,8,1,9\n"
+RECORDS = {
+    "kind": ["compute", "transfer", "transfer"], "rank": [0, 1, 2], "peer": [-1, 0, 0], "start_ps": [0, 5, 9],
+    "end_ps": [5, 9, 12], "size_bytes": [0, 64, 128],
+}  # fmt: skip
+PROGRAM = TURN + "  compute 40 cycles label 'a'\n  waitcnt 0\n  copy 1 KiB own:data -> rank+1:data + 0x40 unroll 2\n"
+CALIBRATION = {
+    "format": "trine-calibration", "version": 1, "gpu": "h100-sxm", "resolution_ps": 1000, "sources": ["a"],
+    "points": [
+        {"operator": "aten::mm", "kind": "linear", "batch": 8, "flops": 1000, "bytes": 10, "time_ps": 5000},
+        {"operator": "aten::relu", "kind": "elementwise", "batch": 8, "flops": 0, "bytes": 10, "time_ps": 500},
+    ],
+}  # fmt: skip
+MAPPING = """target: Agent 2
+peers: {1: 0, 3: 2}
+start_ns: 0
+writes:
+- {rows: copy, name: "*", address: input, step: 4 KiB, bytes: 4 KiB}
+- {rows: kernel, peer: 0, name: "n*", address: flags, bytes: 8 B, value: 1, at: start}
+"""
+GROUPS = {"1": [0, 1], "7": [0, 1]}
+JOB = ("--gpus", "2", "--parallel", "ddp", "--topology", "ring", "--bandwidth", "65 GB/s", "--latency", "1 us")
+
+
+@functools.cache
+def samples() -> tuple[Sample, ...]:
+    """All of them; made once."""
+    return (*_clusters(), *_traces(), *_chakra(), *_plans(), *_gpus(), *_eidolon(), *_lists())
+
+
+def _clusters() -> list[Sample]:
+    found = [
+        _one("cluster", "yaml", "c.yaml", CLUSTER, "cluster", "show", "c.yaml", "--gpus", "4"),
+        _one("edges", "csv", "c.csv", CSV_CLUSTER, "cluster", "import", "c.csv", "--links-from", "catalogue"),
+    ]
+    imports = {
+        "infragraph/device_dgx1.yaml": "yaml", "infragraph/composed_dgx_a100_cx5_qsfp.json": "json",
+        "infragraph/handwritten_2node_rail_bw_latency.yaml": "yaml", "topologies/h100-8.smi.txt": "words",
+        "topologies/h100-2.nccl.xml": "xml", "topologies/v100-3.nccl.xml": "xml", "topologies/a100-2.lstopo.xml": "xml",
+        "infragraph/expanded_single_tier_2x_dgx_h100.networkx.yaml": "yaml",
+    }  # fmt: skip
+    for path, kind in imports.items():
+        name = Path(path).name
+        options = ("--gpu", "h100-sxm", "--links-from", "catalogue")
+        found.append(_one(name, kind, name, (DATA / path).read_bytes(), "cluster", "import", name, *options))
+    infragraph = (DATA / "infragraph/handwritten_2node_rail_bw_latency.yaml").read_bytes()
+    notes = (DATA / "infragraph/annotation_ranks.yaml").read_bytes()
+    argv = ("cluster", "import", "i.yaml", "--annotations", "a.yaml", "--links-from", "catalogue", "--gpu", "h100-sxm")
+    found.append(Sample("annotations", "yaml", "a.yaml", {"i.yaml": infragraph, "a.yaml": notes}, argv))
+    files = {"c.yaml": CLUSTER.encode(), "g.json": json.dumps(GRAPH).encode()}
+    found.append(Sample("graph", "json", "g.json", files, ("run", "g.json", "--cluster", "c.yaml")))
+    return found
+
+
+def _traces() -> list[Sample]:
+    from trine.traces.native import save
+
+    with tempfile.TemporaryDirectory() as folder:
+        save(Chain([5 * MS, 7 * MS], [9 * MS, 9 * MS], optimizer_ps=MS).workload(), Path(folder) / "n.trine.json")
+        native = (Path(folder) / "n.trine.json").read_bytes()
+    vgg = PRESETS / "traces" / "vgg13-h100-b128"
+    triosim = {f"t/{name}": (vgg / name).read_bytes() for name in ("trace.csv", "tensor.csv")}
+    pair = {f"p/cnn_{half}.json": gzip.decompress((DATA / f"torch213-cpu/cnn_{half}.json.gz").read_bytes())
+            for half in ("et", "kineto")}  # fmt: skip
+    return [
+        _one("native", "json", "n.trine.json", native, "trace", "inspect", "n.trine.json"),
+        _one("native.gz", "gzip", "n.trine.json.gz", gzip.compress(native), "trace", "inspect", "n.trine.json.gz"),
+        _one("trained", "json", "n.trine.json", native, "train", "n.trine.json", *JOB),
+        Sample("against", "json", "m.trine.json", {"n.trine.json": native, "m.trine.json": native},
+               ("trace", "inspect", "n.trine.json", "--against", "m.trine.json")),
+        Sample("triosim trace", "csv", "t/trace.csv", triosim, ("trace", "inspect", "t")),
+        Sample("triosim tensors", "csv", "t/tensor.csv", triosim, ("trace", "inspect", "t")),
+        Sample("kineto", "json", "p/cnn_kineto.json", pair, ("trace", "inspect", "p")),
+        Sample("execution trace", "json", "p/cnn_et.json", pair, ("trace", "inspect", "p")),
+        Sample("calibration", "json", "cal.json",
+               {"cal.json": json.dumps(CALIBRATION).encode(), "n.trine.json": native},
+               ("train", "n.trine.json", "--compute", "linear", "--batch", "4", "--calibration", "cal.json", *JOB)),
+        Sample("placement", "words", "places", {"places": b"1 # one\n0\n", "n.trine.json": native},
+               ("train", "n.trine.json", "--placement", "places", *JOB)),
+        _one("shares", "words", "shares", "0.25\n" * 4 + "0.125\n" * 4, "train", "model:mixtral-8x7b,layers=1",
+             "--expert-imbalance", "shares", "--dp", "2", "--ep", "2", "--cluster", "dgx-h100"),
+    ]  # fmt: skip
+
+
+def _chakra() -> list[Sample]:
+    ranks = [
+        encoded([node(1, COMP, micros=300), collective(2, ALL_REDUCE, 2**20, [1], pg_name="7"), send(3, 1, 99, [2])]),
+        encoded([node(1, COMP, micros=300), collective(2, ALL_REDUCE, 2**20, [1], pg_name="7"),
+                 receive(3, 0, 99), node(4, COMP, [3], micros=5)]),
+    ]  # fmt: skip
+    files = {f"x.{rank}.et": data for rank, data in enumerate(ranks)} | {"groups.json": json.dumps(GROUPS).encode()}
+    words = ("x", "--comm-groups", "groups.json")
+    links = ("--topology", "ring", "--bandwidth", "65 GB/s", "--latency", "1 us")
+    return [
+        Sample("chakra", "bytes", "x.1.et", files, ("chakra", "inspect", *words)),
+        Sample("chakra run", "bytes", "x.0.et", files, ("chakra", "run", *words, *links)),
+        Sample("chakra groups", "json", "groups.json", files, ("chakra", "run", *words, *links)),
+    ]
+
+
+def _plans() -> list[Sample]:
+    found = []
+    for name, kind in {
+        "v2_HEAD_allgather_2gpu.json": "json", "v2_HEAD_allreduce_packet_repo_testfile.json": "json",
+        "v1_v0.6.0_allreduce_packet_2gpu_LL.json": "json", "v1_v0.6.0_sendrecv_proxy_2gpu.json": "json",
+        "v1_v0.7.0_allreduce_ring_4gpu.json": "json", "allgather_ring_4_1_1.xml": "xml",
+        "allreduce_a100_ring_4_1_1.xml": "xml",
+    }.items():  # fmt: skip
+        op = "all_gather" if "allgather" in name else "send_recv" if "sendrecv" in name else "all_reduce"
+        gpus = "2" if "2gpu" in name or "repo" in name else "4"
+        machine = ("--topology", "switch", "--bandwidth", "65 GB/s", "--latency", "1 us", "--gpus", gpus)
+        data = (DATA / "mscclpp" / name).read_bytes()
+        argv = ("collective", op, "--size", "64K", "--algorithm", f"./{name}", *machine)
+        found.append(_one(name, kind, name, data, *argv))
+    return found
+
+
+def _gpus() -> list[Sample]:
+    model = (PRESETS / "gpu_models" / "eidola.yaml").read_bytes()
+    machine = ("--cluster", "eidola", "--gpus", "3")
+    return [
+        _one("gpu model", "yaml", "m.yaml", model, "gpu", "show", "./m.yaml"),
+        _one("program", "words", "k.gpu", PROGRAM, "kernel", "show", "k.gpu"),
+        _one("program run", "words", "k.gpu", PROGRAM, "kernel", "run", "k.gpu", *machine),
+    ]
+
+
+def _eidolon() -> list[Sample]:
+    run = {"k.gpu": TURN.encode(), "w.csv": WRITES.encode()}
+    argv = ("eidolon", "run", "k.gpu", "--peers", "2", "--writes")
+    writes = {"writes": [{"peer": 1, "address": "sem 2", "bytes": 8, "value": 1, "time_ps": 5},
+                         {"peer": 2, "address": "sem 1", "bytes": 8, "value": 1, "time_ps": 7}]}  # fmt: skip
+    columns = {key: [write[key] for write in writes["writes"]] for key in writes["writes"][0]}
+    columns["address"] = [str(each) for each in columns["address"]]
+    made = ("-o", "out.csv")
+    listed = (*made, "--buffer", "data")
+    found = [
+        Sample("writes csv", "csv", "w.csv", run, (*argv, "w.csv")),
+        Sample("writes json", "json", "w.json", run | {"w.json": json.dumps(writes).encode()}, (*argv, "w.json")),
+        Sample("writes columns", "json", "w.json", run | {"w.json": json.dumps({"writes": columns}).encode()},
+               (*argv, "w.json")),
+        Sample("writes parquet", "parquet", "w.parquet", run | {"w.parquet": parquet(columns)}, (*argv, "w.parquet")),
+        Sample("arrivals", "npz", "a.npz", run | {"a.npz": _arrivals()},
+               ("eidolon", "run", "k.gpu", "--peers", "2", "--arrivals", "a.npz")),
+        _one("arrivals as writes", "npz", "a.npz", _arrivals(), "eidolon", "writes-from", "a.npz", *made),
+        _one("records csv", "csv", "r.csv", _csv(RECORDS), "eidolon", "writes-from", "r.csv", *listed),
+        _one("records parquet", "parquet", "r.parquet", parquet(RECORDS), "eidolon", "writes-from", "r.parquet", *listed),
+        _one("records npz", "npz", "r.npz", npz(_record_arrays()), "eidolon", "writes-from", "r.npz", *listed),
+    ]  # fmt: skip
+    for name in ("rocprofv3_memory_copy_trace", "nsys_cuda_gpu_trace", "cupti_memcpy", "rocprofv3_kernel_trace"):
+        data = (DATA / "profiles" / f"{name}.csv").read_bytes()
+        files = {"p.csv": data, "m.yaml": MAPPING.encode()}
+        words = ("eidolon", "writes-from", "p.csv", "--mapping", "m.yaml", *made)
+        found.append(Sample(name, "csv", "p.csv", files, words))
+        found.append(Sample(f"{name} mapping", "yaml", "m.yaml", files, words))
+    return found
+
+
+def _lists() -> list[Sample]:
+    rows = [(2**power, 10 + 2**power / 4e4, 11 + 2**power / 4e4) for power in range(3, 28, 3)]
+    matrix = "0,1K,2048,64\n1,0,8,8\n4K,4,0,1M\n1,2,3,0\n"
+    machine = ("--topology", "switch", "--bandwidth", "65 GB/s", "--latency", "1 us", "--gpus", "4")
+    return [
+        _one("log", "words", "t.log", log(rows), "check", "t.log", "--cluster", "dgx-h100"),
+        _one("old log", "words", "t.log", log(rows, "broadcast", old=True, named=False), "check", "t.log",
+             "--op", "broadcast", "--cluster", "dgx-h100"),
+        _one("matrix", "csv", "m.csv", matrix, "collective", "all_to_all_v", "--matrix", "m.csv", *machine),
+    ]  # fmt: skip
+
+
+def _one(name: str, kind: str, file: str, data: str | bytes, *argv: str) -> Sample:
+    return Sample(name, kind, file, {file: data.encode() if isinstance(data, str) else data}, argv)
+
+
+def _csv(columns: Mapping[str, list[object]]) -> bytes:
+    rows = zip(*columns.values(), strict=True)
+    return "\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows), ""]).encode()
+
+
+def parquet(columns: Mapping[str, object]) -> bytes:
+    """A table as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    made = io.BytesIO()
+    pq.write_table(pa.table(dict(columns)), made)
+    return made.getvalue()
+
+
+def npz(arrays: Mapping[str, object]) -> bytes:
+    """Arrays as numpy saves them."""
+    made = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.savez(made, **arrays)
+    return made.getvalue()
+
+
+def _record_arrays() -> dict[str, object]:
+    arrays: dict[str, object] = {name: np.array(RECORDS[name]) for name in RECORDS if name != "kind"}
+    return arrays | {"kind": np.array([0, 1, 1], np.int8), "kind_names": np.array(["compute", "transfer", "join"])}
+
+
+def _arrivals() -> bytes:
+    from trine.eidolon.arrivals import save_arrivals
+    from trine.model.outside import RELEASE, STORE, Arrivals
+
+    record = Arrivals(
+        target=0, num_ranks=3, time_ps=np.array([5, 5, 9], np.int64), rank=np.array([1, 2, 1], np.int32),
+        place=np.array([0, 4, 0], np.int32), number=np.array([0, 0, 1], np.int32),
+        kind=np.array([STORE, STORE, RELEASE], np.int8), address=np.array([2**20 + 64, 2**20 + 128, 0], np.int64),
+        semaphore=np.array([-1, -1, 2], np.int32), amount=np.array([0, 0, 1], np.int64),
+        answer_place=np.array([1], np.int32), answer_number=np.array([0], np.int32),
+        answer_ps=np.array([70], np.int64), answer_refused=np.array([0], np.int8),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        save_arrivals(Path(folder) / "a.npz", record)
+        return (Path(folder) / "a.npz").read_bytes()

@@ -1,0 +1,114 @@
+"""Searches for inputs that break trine: ``python tests/fuzz/fuzz_search.py --seconds 3600 --seed 7`` (``make fuzz``).
+
+Each case is a command line with its files, made from a valid one by a few mutations; workers run it
+(:mod:`fuzz_worker`), and :func:`fuzz_run.fault` says what is wrong with what it did. Hypothesis draws the mutations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from fuzz_commands import BASES, edited
+from fuzz_mutations import mutated
+from fuzz_run import Case, Worker, judge, save, signature
+from fuzz_samples import samples
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+_NUMBER = st.integers(0, 2**32)
+_CHANGES = st.lists(st.tuples(_NUMBER, _NUMBER, _NUMBER), min_size=1, max_size=4)
+CASES = st.tuples(st.sampled_from(("file", "command")), st.integers(0, 2**16), _CHANGES)
+FOUND = Path("fuzz-found")
+
+
+Drawn = tuple[str, int, list[tuple[int, int, int]]]
+
+
+def case_of(drawn: Drawn) -> Case:
+    """The case that a draw of :data:`CASES` stands for."""
+    what, number, changes = drawn
+    if what == "command":
+        return edited(number, changes)
+    sample = samples()[number % len(samples())]
+    damaged = mutated(sample.files[sample.target], sample.kind, changes)
+    return Case(sample.argv, {**sample.files, sample.target: damaged}, sample.target)
+
+
+@dataclass
+class Search:
+    """What a search has met: ``found`` is a fault for each kind, ``tried`` how many cases of each sort ran."""
+
+    folder: Path
+    found: dict[str, str] = field(default_factory=dict)
+    tried: Counter[str] = field(default_factory=Counter)
+    slowest_s: float = 0.0
+    worker: Worker = field(default_factory=Worker)
+
+    def run(self, seconds: float, first_seed: int) -> None:
+        """Search for so long, one seed after the other."""
+        ends, number = time.monotonic() + seconds, first_seed
+        try:
+            while time.monotonic() < ends:
+                self._round(number, ends)
+                number += 1
+        finally:
+            self.worker.end()
+
+    def _round(self, number: int, ends: float) -> None:
+        @seed(number)
+        @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+                  phases=(Phase.generate,))  # fmt: skip
+        @given(CASES)
+        def attempt(drawn: Drawn) -> None:
+            if time.monotonic() > ends:
+                return
+            began = time.monotonic()
+            wrong = judge(case_of(drawn), self.worker)
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+            self.tried[f"{drawn[0]} {_name(drawn)}"] += 1
+            if wrong is not None and signature(wrong) not in self.found:
+                self._keep(drawn, wrong)
+
+        attempt()
+
+    def _keep(self, drawn: Drawn, wrong: str) -> None:
+        """Keep a fault of a kind that was not met before, with as few of its changes as show it."""
+        what, number, changes = drawn
+        for change in changes if len(changes) > 1 else ():
+            fewer = [each for each in changes if each is not change]
+            found = judge(case_of((what, number, fewer)), self.worker) if fewer else None
+            if found is not None and signature(found) == signature(wrong):
+                changes, wrong = fewer, found
+        case = case_of((what, number, changes))
+        path = save(case, wrong, self.folder)
+        self.found[signature(wrong)] = f"{wrong} [{path}]"
+        print(f"{wrong}\n    {path}: {' '.join(case.argv)[:200]}", flush=True)
+
+
+def _name(drawn: tuple[str, int, object]) -> str:
+    return samples()[drawn[1] % len(samples())].name if drawn[0] == "file" else BASES[drawn[1] % len(BASES)][:24]
+
+
+def main() -> None:
+    """Search by hand."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--seconds", type=float, default=3600)
+    options.add_argument("--seed", type=int, default=int(time.time()))
+    options.add_argument("--found", type=Path, default=FOUND, help="folder of what fails")
+    given_ = options.parse_args()
+    search = Search(given_.found)
+    search.run(given_.seconds, given_.seed)
+    print(f"{sum(search.tried.values())} cases from seed {given_.seed}, the slowest {search.slowest_s:.1f} s, "
+          f"{len(search.found)} faults")  # fmt: skip
+    sys.exit(bool(search.found))
+
+
+if __name__ == "__main__":
+    main()

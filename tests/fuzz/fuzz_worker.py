@@ -1,0 +1,112 @@
+"""Runs command lines that a parent sends, one JSON line each, in one process; answers with what each did.
+
+A question is ``{"argv": [...], "files": {name: base64 | {"fifo": true}}}``; the answer has code, stdout, stderr, the
+traceback of an exception that nothing caught, seconds, and the peak of resident memory in bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gc
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+SHOWN = 20_000
+
+
+def lay_out(files: dict[str, object], folder: Path) -> None:
+    """Make the files of a question."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            path.write_bytes(base64.b64decode(content))
+        else:
+            os.mkfifo(path)
+
+
+def run(argv: list[str]) -> tuple[int, str]:
+    """The exit code of a command line, and the traceback of what it did not catch."""
+    from trine.cli.main import app
+
+    try:
+        app(argv, prog_name="trine")
+    except SystemExit as stop:
+        return (stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1), ""
+    except BaseException:
+        return -1, traceback.format_exc()
+    return 0, ""
+
+
+def peak_bytes() -> int:
+    """Since :func:`forget_peak`; where the system cannot forget, since the start."""
+    try:
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(next(line for line in text.splitlines() if line.startswith("VmHWM")).split()[1]) << 10
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def forget_peak() -> None:
+    """Count the peak from here on (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def ask(question: dict[str, object]) -> dict[str, object]:
+    """One question in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    texts = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
+    home, kept = os.getcwd(), [os.dup(1), os.dup(2)]
+    lay_out(question["files"], folder)  # type: ignore[arg-type]
+    try:
+        os.chdir(folder)
+        for number, text in enumerate(texts, 1):
+            os.dup2(text.fileno(), number)
+        forget_peak()
+        began, spent = time.perf_counter(), time.process_time()
+        code, uncaught = run(list(question["argv"]))  # type: ignore[call-overload]
+        seconds, spent = time.perf_counter() - began, time.process_time() - spent
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    finally:
+        for number, old in enumerate(kept, 1):
+            os.dup2(old, number)
+            os.close(old)
+        os.chdir(home)
+        shutil.rmtree(folder, ignore_errors=True)
+    answer = {"code": code, "traceback": uncaught, "seconds": seconds, "cpu_seconds": spent, "peak": peak_bytes()}
+    for name, text in zip(("stdout", "stderr"), texts, strict=True):
+        text.seek(0)
+        answer[name] = text.read(SHOWN).decode("utf-8", "replace")
+        text.close()
+    gc.collect()
+    return answer
+
+
+def main() -> None:
+    """Answer until the questions end."""
+    questions, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    import numpy as np  # noqa: F401  # what every question needs is not in the time of the first
+
+    import trine.cli.main  # noqa: F401
+
+    for line in questions:
+        answers.write(json.dumps(ask(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
