@@ -20,6 +20,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Most characters of an error's line on the terminal, and of what trine writes before the message.
+MAX_LINE, _BEFORE = 400, len("error: ")
+_MAX_FILE, _MAX_FIELD = 160, 80
+_LEFT_OUT = " ... "
+#: Characters of a name, and names, that are compared to find the nearest: a comparison takes some 10 us.
+_MAX_COMPARED, _MOST_COMPARED = 200, 10_000
+
 
 class TrineError(Exception):
     """Base of every error that trine raises on purpose."""
@@ -27,6 +34,9 @@ class TrineError(Exception):
 
 class InputError(TrineError, ValueError):
     """What the user gave is wrong: the message names where, what, and the nearest valid value.
+
+    With ``error: `` before it, it is one line of at most MAX_LINE characters, whatever the user gave: what is longer
+    lacks its middle, and what cannot be printed is escaped.
 
     Parameters
     ----------
@@ -38,8 +48,10 @@ class InputError(TrineError, ValueError):
     def __init__(self, message: str, *, file: object = None, field: str | None = None) -> None:
         self.file = None if file is None else str(file)
         self.field = field
-        where = ": ".join(part for part in (self.file, field) if part)
-        super().__init__(f"{where}: {message}" if where else message)
+        where = "".join(
+            f"{one_line(part, most)}: " for part, most in ((self.file, _MAX_FILE), (field, _MAX_FIELD)) if part
+        )
+        super().__init__(where + one_line(message, MAX_LINE - _BEFORE - len(where)))
 
 
 class UnitError(InputError):
@@ -73,10 +85,25 @@ class DeadlockError(SimulationError):
     """Tasks wait for each other: the message names the first cycle, or who waits for whom."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def one_line(text: str, most: int = MAX_LINE - _BEFORE) -> str:
+    """``text`` on one line of at most ``most`` characters: its middle left out, what cannot be printed escaped."""
+    text = _shortened(text, most)
+    if text.isprintable():
+        return text
+    return _shortened("".join(each if each.isprintable() else ascii(each)[1:-1] for each in text), most)
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    end = (most - len(_LEFT_OUT)) * 2 // 5
+    return f"{text[: most - len(_LEFT_OUT) - end]}{_LEFT_OUT}{text[len(text) - end :]}"
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
     """Say which known name ``name`` may have meant: "; did you mean 'x'?" or the list of known names."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(name)[:_MAX_COMPARED], names[:_MOST_COMPARED], n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
     shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

@@ -55,7 +55,8 @@ def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool
     SpecError: names file, field, value and the nearest valid name; or the cluster has circuits and ``circuits`` is not
         set.
     """
-    from trine.spec import parse_json, read_text
+    from trine.inputs import read_text
+    from trine.spec import parse_json
 
     file = os.fspath(path)
     if cluster.circuits is not None and not circuits:

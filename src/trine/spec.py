@@ -17,10 +17,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, mo
 from pydantic_core import PydanticCustomError
 
 from trine.errors import SpecError, nearest
+from trine.inputs import read_text
 from trine.outputs import write_text
 from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 
-MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 32
 #: A file may stand on a file that stands on a file, so often.
 MAX_BASES = 8
@@ -116,28 +116,6 @@ def show(value: object) -> str:
     """A value for an error message, cut short."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> str:
-    """The text of a file of at most ``max_bytes`` bytes of UTF-8.
-
-    Raises
-    ------
-    SpecError: the file cannot be opened, is too large, or is not UTF-8.
-    """
-    if Path(path).exists() and not Path(path).is_file():
-        raise SpecError("cannot be read: it is not a regular file", file=os.fspath(path))
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(max_bytes + 1)
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror or error}", file=os.fspath(path)) from None
-    if len(content) > max_bytes:
-        raise SpecError(f"is larger than {max_bytes} bytes", file=os.fspath(path))
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SpecError(f"is not UTF-8 text (byte {error.start})", file=os.fspath(path)) from None
 
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:

@@ -14,6 +14,8 @@ from trine.errors import UnitError
 PS_PER_S = 10**12
 PS_PER_US = 10**6
 MAX_INT64 = 2**63 - 1
+#: GPUs of the largest machine that trine is asked about.
+MAX_GPUS = 2**24
 
 _TIME = {
     "ps": Fraction(1), "ns": Fraction(10**3), "us": Fraction(10**6), "µs": Fraction(10**6), "μs": Fraction(10**6),
@@ -34,7 +36,24 @@ _RATE = {f"{p}{name}": Fraction(f) for p, f in _DECIMAL.items() for name in ("FL
 _POWER = {f"{p}W": Fraction(f) for p, f in _DECIMAL.items()}
 _FREQUENCY = {f"{p}Hz": Fraction(f) for p, f in _DECIMAL.items()}
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*", re.ASCII)
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*", re.ASCII)
+
+
+#: Longest whole number that is read, in digits: none within int64 has more than 19, but zeros may lead.
+_MAX_DIGITS = 40
+
+
+def whole_number(text: str, least: int = 0, most: int = MAX_INT64) -> int | None:
+    """The whole number from ``least`` to ``most`` that a text is; None where it is anything else.
+
+    Digits from 0 to 9 with at most a minus sign before them: not ``1_000``, ``+5``, ``--5``, ``１`` or ``²``; ``int`` and
+    ``str.isdigit`` take some of these.
+    """
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:
+        return None
+    number = int(text)
+    return number if least <= number <= most else None
 
 
 def _parse(value: object, units: dict[str, Fraction], what: str, example: str, base: bool) -> Fraction:

@@ -62,9 +62,44 @@ BASES = (
 #: Counts that a machine of at most 8 or 1024 GPUs allows, and such that nothing may take.
 COUNTS = ("1", "2", "3", "4", "8")
 HUGE = ("16777217", "99999999999", "9223372036854775807", "99999999999999999999", "1" * 400)
-WRONG = ("0", "-1", "1.5", "x", "", " ", "１", "1e3", "1_0", "0x10", "+4", "nan", "inf", "\ud800", "é" * 300, "a\nb", "a" * 3000)
-SIZES = ("0", "1", "1K", "4096", "64K", "256K", "1K,4K", "1K:64K", "1K:64K:x4", "1K:8K:1K", "64:", "1M:1K", "1:1M:1", "1KiB",
-         "9" * 30, "1e40", "1:99999999999:x2")
+WRONG = (
+    "0",
+    "-1",
+    "1.5",
+    "x",
+    "",
+    " ",
+    "１",
+    "1e3",
+    "1_0",
+    "0x10",
+    "+4",
+    "nan",
+    "inf",
+    "\ud800",
+    "é" * 300,
+    "a\nb",
+    "a" * 3000,
+)
+SIZES = (
+    "0",
+    "1",
+    "1K",
+    "4096",
+    "64K",
+    "256K",
+    "1K,4K",
+    "1K:64K",
+    "1K:64K:x4",
+    "1K:8K:1K",
+    "64:",
+    "1M:1K",
+    "1:1M:1",
+    "1KiB",
+    "9" * 30,
+    "1e40",
+    "1:99999999999:x2",
+)
 FILES = ("m.trine.json", "g.json", "c.yaml", "k.gpu", "t.log", "places", "cal.json", "m.csv", "w.csv", "r.csv", "x",
          "groups.json", "d", "no-such", "pipe", "/dev/zero", "/dev/null", "m.yaml", "map.yaml", "n.trine.json", "-", "shares",
          "a.npz", "w.parquet", "x.0.et")  # fmt: skip
@@ -110,7 +145,20 @@ TABLE: dict[str, Sequence[str]] = {
 INPUTS = ("calibration", "placement", "matrix", "comm_groups", "annotations", "mapping", "writes", "arrivals", "against", "file", "log",
           "graph", "prefix", "path", "traces", "result", "kernel", "cluster", "gpu_model", "workload", "name", "expert_imbalance", "algorithm",
           "links_from")  # fmt: skip
-OUTPUTS = ("json", "csv", "yaml", "output", "perfetto", "inside_perfetto", "plot", "plot_noc", "timeline", "parquet", "chakra", "report")
+OUTPUTS = (
+    "json",
+    "csv",
+    "yaml",
+    "output",
+    "perfetto",
+    "inside_perfetto",
+    "plot",
+    "plot_noc",
+    "timeline",
+    "parquet",
+    "chakra",
+    "report",
+)
 #: Counts that a run's time goes up with: small ones, or such as are refused.
 _PICKED = re.compile(r"^[\w-]+(\|[\w-]+)+$")
 

@@ -224,7 +224,9 @@ def _zip(data: bytes, mutation: Mutation) -> bytes:
     if not starts:
         return _bytes(data, mutation)
     at = starts[where % len(starts)] + 4 + where // 7 % 28
-    return data[:at] + (struct.pack("<H", what % 65536), bytes([what % 256]), b"\xff" * 4)[how // 4 % 3] + data[at + 2 :]
+    return (
+        data[:at] + (struct.pack("<H", what % 65536), bytes([what % 256]), b"\xff" * 4)[how // 4 % 3] + data[at + 2 :]
+    )
 
 
 def _parquet(data: bytes, mutation: Mutation) -> bytes:

@@ -128,7 +128,9 @@ def fault(case: Case, answer: Mapping[str, Any]) -> str | None:
     if _is_slow(answer):
         return f"hang: {answer.get('hang', answer.get('cpu_seconds')):.0f} s"
     if answer["traceback"]:
-        frames = [f"{file}:{name}" for file, _, name in _FRAME.findall(answer["traceback"]) if file.startswith("trine/")]
+        frames = [
+            f"{file}:{name}" for file, _, name in _FRAME.findall(answer["traceback"]) if file.startswith("trine/")
+        ]
         last = answer["traceback"].strip().splitlines()[-1]
         return f"traceback: {' < '.join(reversed(frames[-2:]))}: {last[:200]}"
     return _message_fault(case, answer)
@@ -159,7 +161,12 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
 def signature(found: str) -> str:
     """Faults that are one: numbers and quoted values do not tell them apart."""
     kind, _, rest = found.partition(": ")
-    return f"{kind}: " + re.sub(r"'[^']*'|\"[^\"]*\"|[^\x20-\x7e]+|\d+|a{9,}|A{9,}|0{9,}|9{9,}", "*", rest)[: 60 if kind == "message" else 160]
+    return (
+        f"{kind}: "
+        + re.sub(r"'[^']*'|\"[^\"]*\"|[^\x20-\x7e]+|\d+|a{9,}|A{9,}|0{9,}|9{9,}", "*", rest)[
+            : 60 if kind == "message" else 160
+        ]
+    )
 
 
 def save(case: Case, found: str, folder: Path) -> Path:

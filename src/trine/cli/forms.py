@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from trine.errors import InputError, PlanError
+from trine.inputs import exists, read_text
 
 _PANEL = "Forms of parallelism"
 #: A file of shares is a line an expert.
@@ -151,13 +151,10 @@ def _imbalance(text: str) -> dict[str, Any]:
     """A word, or a file with the share (or the number of tokens) of one expert a line."""
     if text.lower() == "balanced" or text.lower().startswith("zipf:"):
         return {"expert_imbalance": text.lower()}
-    path = Path(text)
-    if not path.is_file():
+    if not exists(text):
         return {"expert_imbalance": text}  # which the plan refuses, with the words that it knows
-    if path.stat().st_size > MAX_SHARES_BYTES:
-        raise InputError(f"is larger than {MAX_SHARES_BYTES} bytes", file=text)
     shares = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(read_text(text, MAX_SHARES_BYTES, InputError).splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
             try:
                 shares.append(float(line))

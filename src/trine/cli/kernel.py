@@ -150,7 +150,7 @@ class _Source:
         from trine.collectives.plans import load_plan
         from trine.collectives.sizes import parse_size
         from trine.gpu.text import is_text_program, parse_program, says_ranks
-        from trine.spec import read_text
+        from trine.inputs import read_text
 
         text = read_text(file)
         if is_text_program(text):

@@ -31,9 +31,11 @@ from trine.cli import (
 )
 from trine.cli.interrupt import keep_interrupts
 from trine.cli.streams import end_streams, keep_streams
+from trine.cli.usage import OneLineGroup
 
 app = typer.Typer(
     name="trine",
+    cls=OneLineGroup,
     help="How long does a training step, a collective or a kernel take on N GPUs, and why? Simulated, without them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -12,8 +12,9 @@ from typing import ParamSpec, TypeVar
 import typer
 
 from trine.cli.streams import want_stdout
+from trine.cli.usage import check_counts
 from trine.cli.writable import check_outputs
-from trine.errors import InputError, TrineError
+from trine.errors import InputError, TrineError, one_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +36,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             _missing.clear()
+            check_counts(kwargs)
             check_outputs(kwargs)
             answer = command(*args, **kwargs)
         except InputError as error:
@@ -78,7 +80,7 @@ def _line(error: Exception) -> str:
     if not isinstance(error, OSError):
         return f"error: {error}"
     where = f"{error.filename}: " if error.filename is not None else ""
-    return f"error: {where}{error.strerror or error}"
+    return f"error: {one_line(f'{where}{error.strerror or error}')}"
 
 
 def say(text: str) -> None:

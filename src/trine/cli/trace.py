@@ -27,11 +27,12 @@ def inspect(
     from trine.traces import compare, describe, load
 
     workload = load(path)
+    other = None if against is None else load(against)  # before anything is said: it may be what is wrong
     description = describe(workload)
     show(description_text(description), json)
     answer = asdict(description)
-    if against is not None:
-        differences = compare(workload, load(against))
+    if other is not None:
+        differences = compare(workload, other)
         show(f"\ncompared with {against}: {len(differences)} differences", json)
         for difference in differences:
             show(f"  {difference_text(difference)}", json)

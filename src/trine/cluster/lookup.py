@@ -10,6 +10,7 @@ import numpy as np
 
 from trine.cluster.layout import Block
 from trine.cluster.tables import DeviceTable, LinkTable
+from trine.units import whole_number
 
 _NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)
 
@@ -46,7 +47,7 @@ def _placed(blocks: Sequence[Block], name: str) -> tuple[Block, int, str] | None
 def links_named(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
     """Numbers of the links of this name, or, where none has it, of those both ways between the two devices it names."""
     plain, _, number = name.rpartition("#")
-    wanted = plain if plain and number.isdigit() else name
+    wanted = plain if plain and whole_number(number) is not None else name
     ends = [_ends(devices, *wanted.split("->", 1))] if "->" in wanted else []
     between = [link for pair in ends if pair is not None for link in _between(links, *pair)]
     own = [*between, *_own_names(devices, links, wanted)]

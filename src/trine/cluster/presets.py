@@ -11,6 +11,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.scale import scaled
 from trine.cluster.select import Slowness, slow_down, take_down
 from trine.errors import SpecError, nearest
+from trine.inputs import is_file
 
 _FOLDER = Path(__file__).parent.parent / "presets" / "clusters"
 #: What trine or its importers read as a cluster.
@@ -74,7 +75,7 @@ def _load(name_or_path: str | os.PathLike[str]) -> Cluster:
     name = os.fspath(name_or_path)
     if isinstance(name_or_path, str) and name in known_clusters():
         return _preset(name)
-    if is_file_name(name) or Path(name).is_file():
+    if is_file_name(name) or is_file(name):
         from trine.cluster.importers import read_any
 
         return read_any(name)

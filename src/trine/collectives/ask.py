@@ -15,7 +15,7 @@ from trine.collectives.library import Collectives
 from trine.collectives.library.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.library.load import link_load
 from trine.collectives.registry import known_algorithms
-from trine.collectives.sizes import format_size
+from trine.collectives.sizes import check_sizes, format_size
 from trine.collectives.stepwise import Stepwise, is_bare
 from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
@@ -115,8 +115,7 @@ def collective(
     """
     options = options or CollectiveOptions()
     ranks = tuple(range(len(cluster.gpus)) if group is None else group)
-    if not sizes:
-        raise InputError("no sizes were given", field="size")
+    check_sizes(sizes)
     if matrix is not None and op != "all_to_all_v":
         raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {op}", field="matrix")
     if op == "barrier" and any(sizes):

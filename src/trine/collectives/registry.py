@@ -9,6 +9,7 @@ from collections.abc import Callable
 from trine.errors import InputError, PlanError, nearest
 from trine.model.schedule import Parameter, Schedule
 from trine.plugins import Registry
+from trine.units import whole_number
 
 #: (number of ranks, payload in bytes, root or -1, keyword-only parameters of its own, all with defaults) -> schedule
 Algorithm = Callable[..., Schedule]
@@ -164,8 +165,8 @@ def _parameters(name: str, make: Algorithm, text: str, given: dict[str, object])
 
 def _value(text: str) -> Parameter:
     """A whole number, a shape such as 2x8, or a word."""
-    if text.isascii() and text.isdigit() and len(text) <= 18:
-        return int(text)
+    if (number := whole_number(text)) is not None:
+        return number
     if _SHAPE.fullmatch(text):
         return tuple(int(number) for number in text.split("x"))
     return text

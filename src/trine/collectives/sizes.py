@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
-from pathlib import Path
+from collections.abc import Iterable, Sized
+from typing import SupportsIndex
 
 from trine.errors import InputError, UnitError
-from trine.units import parse_bytes
+from trine.inputs import read_text
+from trine.units import parse_bytes, whole_number
 
 _NUMBER = re.compile(r"\s*([0-9]{1,18})\s*([kKmMgGtT]?)\s*")
 _POWER = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -56,15 +59,32 @@ def _range(text: str) -> list[int]:
 
 
 def _factors(first: int, last: int, step: str, text: str) -> list[int]:
-    if not step[1:].isascii() or not step[1:].isdigit() or int(step[1:]) < 2:
+    factor = whole_number(step[1:], 2)
+    if factor is None:
         raise UnitError(f"--size {text!r}: the factor is a whole number from 2, such as x2")
     if first < 1:
         raise UnitError(f"--size {text!r}: a range with a factor begins at 1 byte or more")
     sizes = []
     while first <= last:
         sizes.append(first)
-        first *= int(step[1:])
+        first *= factor
     return sizes
+
+
+def check_sizes(sizes: object) -> None:
+    """Refuse what is no list of sizes, in bytes, before anything is made of it.
+
+    Raises
+    ------
+    InputError: a single number, texts, nothing, or less than nothing; names the first.
+    """
+    if isinstance(sizes, str | bytes) or not isinstance(sizes, Sized) or not isinstance(sizes, Iterable):
+        raise InputError(f"must be a list of bytes, such as [{sizes!r:.40}], got {sizes!r:.80}", field="sizes")
+    if len(sizes) == 0:
+        raise InputError("no sizes were given", field="sizes")
+    for number, size in enumerate(sizes):
+        if isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 0:
+            raise InputError(f"must be a whole number of bytes, got {size!r:.80}", field=f"sizes[{number}]")
 
 
 def format_size(size_bytes: int) -> str:
@@ -83,13 +103,7 @@ def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
     InputError: a file above 16 MiB, that is not text, or not square.
     UnitError: an entry that is no size.
     """
-    file = Path(path)
-    if file.stat().st_size > MAX_MATRIX_BYTES:
-        raise InputError(f"is larger than {MAX_MATRIX_BYTES} bytes", file=path)
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise InputError("is not text: lines of comma separated sizes are expected", file=path) from None
+    lines = read_text(path, MAX_MATRIX_BYTES, InputError).splitlines()
     rows = [
         tuple(parse_size(entry, f"{path}:{number}") for entry in line.split(","))
         for number, line in enumerate(lines, 1)

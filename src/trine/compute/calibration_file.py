@@ -6,12 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import cast
 
 from trine.compute.calibration import Calibration, Point
 from trine.compute.kinds import BACKWARD_SUFFIX, FAMILIES, family_of
 from trine.errors import SpecError, nearest
+from trine.inputs import read_text
 from trine.outputs import write_text
 from trine.units import MAX_INT64
 
@@ -29,17 +29,9 @@ def write(calibration: Calibration, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> Calibration:
     """Read a calibration. Raises SpecError, naming file and field, for anything that is not exactly one."""
-    try:
-        if os.path.getsize(path) > _MAX_BYTES:
-            raise SpecError(f"is larger than {_MAX_BYTES} bytes", file=path)
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, SpecError):
-            raise
-        raise SpecError(f"is not JSON: {error}", file=path) from None
-    return _calibration(data, path)
+    from trine.spec import parse_json
+
+    return _calibration(parse_json(read_text(path, _MAX_BYTES), os.fspath(path)), path)
 
 
 def _calibration(data: object, path: object) -> Calibration:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from trine.model.workload import Tensor, Workload
+from trine.units import whole_number
 
 
 def sequence_length(workload: Workload) -> int | None:
     """Tokens of a sample, where the workload says so (``metadata["sequence"]``, as synthesised transformers do)."""
-    text = workload.metadata.get("sequence", "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 1 else None
+    return whole_number(workload.metadata.get("sequence", ""), 2)
 
 
 def sequence_dim(tensor: Tensor, length: int) -> int | None:

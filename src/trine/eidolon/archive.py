@@ -1,18 +1,21 @@
-"""Files of numpy arrays (.npz), read without trust: nothing pickled, nothing larger than memory should hold."""
+"""Files of numpy arrays (.npz), read without trust: nothing pickled, nothing larger than it says."""
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
-import zlib
 from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
-from trine.errors import SpecError
+from trine.errors import InputError, SpecError
+from trine.inputs import open_input
 
 MAX_PARTS, MAX_UNPACKED_BYTES = 64, 2 * 2**30
+_ENDING = ".npy"
 
 
 def read_archive(
@@ -25,23 +28,51 @@ def read_archive(
     SpecError: it cannot be read, is no such file, holds objects, has more than MAX_PARTS parts or more than
         MAX_UNPACKED_BYTES bytes when unpacked.
     """
-    file = os.fspath(path)
-    try:
-        with zipfile.ZipFile(file) as parts:
-            entries = parts.infolist()
-        if len(entries) > MAX_PARTS or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-            raise SpecError(f"has too many parts, or more than {MAX_UNPACKED_BYTES} bytes when unpacked", file=file)
-        with np.load(file, allow_pickle=False) as content:
-            return {key: content[key] for key in content.files if keys is None or key in keys}
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror or error}", file=file) from None
-    except (ValueError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
-        raise SpecError(f"is not {what}: {str(error)[:200]}", file=file) from None
+    with open_input(path, MAX_UNPACKED_BYTES) as raw:
+        try:
+            with zipfile.ZipFile(raw) as parts:
+                entries = parts.infolist()
+                if len(entries) > MAX_PARTS or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+                    problem = f"has more than {MAX_PARTS} parts, or than {MAX_UNPACKED_BYTES} bytes when unpacked"
+                    raise SpecError(problem, file=path)
+                named = {entry.filename.removesuffix(_ENDING): entry for entry in entries}
+                return {key: _array(parts, named[key]) for key in named if keys is None or key in keys}
+        except InputError:
+            raise
+        except Exception as error:  # whatever zip, its decompressors and numpy's header make of damaged bytes
+            reason = f"{error}" or type(error).__name__
+            raise SpecError(f"is not {what}: {reason}", file=path) from None
+
+
+def _array(parts: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+    """One array. Its header has to say what the archive says of its size, before any memory is taken for it."""
+    if not entry.filename.endswith(_ENDING):
+        raise ValueError(f"its part {entry.filename[:80]!r} is no array")
+    with parts.open(entry) as stream:
+        version = npy.read_magic(stream)
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+        if read_header is None:
+            raise ValueError(f"{entry.filename[:80]!r} has version {version} of numpy's format")
+        shape, by_columns, kind = read_header(stream)
+        size = math.prod(shape) * kind.itemsize
+        if kind.hasobject or min(shape, default=0) < 0 or len(shape) > 8 or size != entry.file_size - stream.tell():
+            raise ValueError(f"{entry.filename[:80]!r} does not hold the array of {kind} {shape} that it announces")
+        found = np.frombuffer(stream.read(size), kind)
+    return found.reshape(shape, order="F" if by_columns else "C")
 
 
 def has_part(path: str | os.PathLike[str], key: str) -> bool:
-    """Whether this is a file of arrays, one of them ``key``."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as parts:
-        return f"{key}.npy" in parts.namelist()
+    """Whether this is a file of arrays, one of them ``key``.
+
+    Raises
+    ------
+    SpecError: it cannot be read.
+    """
+    with open_input(path, MAX_UNPACKED_BYTES) as raw:
+        try:
+            with zipfile.ZipFile(raw) as parts:
+                return f"{key}{_ENDING}" in parts.namelist()
+        except InputError:
+            raise
+        except Exception:  # as in read_archive, which says why
+            return False

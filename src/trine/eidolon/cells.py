@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import InputError, UnitError, nearest
-from trine.units import MAX_INT64, parse_bytes, parse_time
+from trine.units import MAX_INT64, parse_bytes, parse_time, whole_number
 
 Int64 = npt.NDArray[np.int64]
 #: A column as a file has it: texts and numbers, or an array of whole numbers.
@@ -21,6 +21,7 @@ COLUMNS = ("peer", "address", "bytes", "value", "time")
 #: Distinct texts of a column that are remembered.
 MAX_KNOWN = 10**6
 _UNIT = re.compile(r"\s*([A-Za-z]+)(?:_([A-Za-zµμ]+)|\s*[(\[]\s*([A-Za-zµμ]+)\s*[)\]])?\s*")
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _PARSERS: dict[str, Callable[..., int]] = {"time": parse_time, "bytes": parse_bytes}
 
 
@@ -95,7 +96,7 @@ def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
 def _is_short_number(cell: object) -> bool:
     """Whether it is a whole number within int64 and nothing else: most are."""
     if type(cell) is str:
-        return len(cell) < 19 and cell.isdecimal()
+        return len(cell) < 19 and cell.isascii() and cell.isdecimal()
     return type(cell) is int and -(10**18) < cell < 10**18
 
 
@@ -139,10 +140,12 @@ def _parsed(name: str, cell: str | int | float, factor: int | None) -> int:
     """Raises UnitError, ValueError, OverflowError or InvalidOperation."""
     if name == "time" and factor is None:
         return parse_time(cell)
-    if name == "bytes" and factor is None and isinstance(cell, str) and not cell.removeprefix("-").isdecimal():
+    if name == "bytes" and factor is None and isinstance(cell, str) and whole_number(cell, -MAX_INT64) is None:
         return parse_bytes(cell)
     if name == "value" and isinstance(cell, str) and cell[:2] in ("0x", "0X"):
         return int(cell, 16)
+    if isinstance(cell, str) and not _DECIMAL.fullmatch(cell):
+        raise ValueError
     exact = Decimal(str(cell))
     if not exact.is_finite():
         raise ValueError

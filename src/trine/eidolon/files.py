@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from trine.eidolon.cells import COLUMNS, Cells, Fault, read_header, whole_numbers
+from trine.eidolon.parquet import pyarrow, read_table
 from trine.eidolon.writes import MAX_WRITES, MEMORY, WriteTable
-from trine.errors import InputError, MissingExtraError, SpecError, nearest
+from trine.errors import InputError, SpecError, nearest
 from trine.outputs import open_output, write_csv, write_text
 
 #: Of CSV; with MAX_WRITES, reading stays below 2 GiB of memory. JSON, of which a byte takes more, has its own limit.
@@ -82,7 +83,7 @@ def save_writes(path: str | os.PathLike[str], table: WriteTable) -> None:
         "time_ps": columns.time_ps[order].tolist(),
     }
     if suffix == ".parquet":
-        pa, pq = _pyarrow()
+        pa, pq = pyarrow("writes")
         with open_output(path) as sink:
             pq.write_table(pa.table(rows), sink)
     elif suffix == ".csv":
@@ -105,7 +106,7 @@ def _suffix(path: str | os.PathLike[str]) -> str:
 
 def _read_csv(path: str | os.PathLike[str]) -> Read:
     """Names, columns and line numbers; empty lines and those that begin with # are passed over."""
-    from trine.spec import read_text
+    from trine.inputs import read_text
 
     file = os.fspath(path)
     texts = read_text(path, MAX_FILE_BYTES).splitlines()
@@ -130,7 +131,8 @@ def _read_csv(path: str | os.PathLike[str]) -> Read:
 
 def _read_json(path: str | os.PathLike[str]) -> Read:
     """``{"writes": [{"peer": 1, ...}, ...]}``, or ``{"writes": {"peer": [1, ...], ...}}``; rows count from 0."""
-    from trine.spec import parse_json, read_text
+    from trine.inputs import read_text
+    from trine.spec import parse_json
 
     file = os.fspath(path)
     data = parse_json(read_text(path), file)
@@ -169,16 +171,9 @@ def _json_columns(writes: list[Any], file: str) -> tuple[list[str], list[list[ob
 
 def _read_parquet(path: str | os.PathLike[str]) -> Read:
     """Columns of whole numbers as arrays, others as lists; rows count from 0."""
-    pa, pq = _pyarrow()
+    pa, _ = pyarrow("writes")
     file = os.fspath(path)
-    if not Path(path).is_file():
-        raise SpecError("cannot be read: there is no such file", file=file)
-    try:
-        with pq.ParquetFile(file) as source:
-            _check_size(source.metadata, file)
-            content = source.read()
-    except (pa.ArrowException, OSError) as error:
-        raise SpecError(f"is not Parquet: {str(error)[:200]}", file=file) from None
+    content = read_table(path, MAX_WRITES, "writes")
     columns: list[Cells] = []
     for name, column in zip(content.column_names, content.columns, strict=True):
         if pa.types.is_integer(column.type) and not column.null_count:
@@ -196,23 +191,6 @@ def _is_plain(pa: Any, kind: Any) -> bool:
     if pa.types.is_string(text) or pa.types.is_large_string(text):
         return True
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
-
-
-def _check_size(metadata: Any, file: str) -> None:
-    if metadata.num_rows > MAX_WRITES:
-        raise SpecError(f"has more than {MAX_WRITES} writes", file=file)
-    unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if unpacked > 4 * MAX_FILE_BYTES or metadata.num_columns > 64:
-        raise SpecError("is too large: more than 64 columns, or than 512 MiB when unpacked", file=file)
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("writes in Parquet (CSV and JSON need nothing)", "parquet", "pyarrow") from None
-    return pa, pq
 
 
 def _addresses(cells: Cells, file: str, lines: Sequence[int]) -> Any:

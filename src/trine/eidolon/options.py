@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from trine.collectives.kernels.fused import known_fused
 from trine.eidolon.distributions import Distribution, parse_distribution
 from trine.eidolon.writes import WriteTable
 from trine.errors import InputError, nearest
+from trine.inputs import exists
 from trine.model.gpuprogram import GpuProgram
 from trine.model.outside import FABRICS, Arrivals
 from trine.units import parse_time
@@ -176,7 +176,7 @@ class EidolonOptions:
             _ = self.delay
 
     def _check_program(self) -> None:
-        if isinstance(self.kernel, str) and os.sep not in self.kernel and not Path(self.kernel).exists():
+        if isinstance(self.kernel, str) and os.sep not in self.kernel and not exists(self.kernel):
             hint = nearest(self.kernel[:80], known_fused())
             raise InputError(f"neither a fused kernel nor a file is called {self.kernel!r:.80}{hint}")
         for name in self.sizes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trine.errors import InputError, SpecError, UnitError, nearest
-from trine.units import parse_bytes, parse_time
+from trine.units import MAX_INT64, parse_bytes, parse_time, whole_number
 
 MAX_FILE_BYTES = 128 * 2**20
 MAX_ROWS = 2 * 10**6
@@ -114,7 +114,7 @@ def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None
     ------
     SpecError: names file, line and column.
     """
-    from trine.spec import read_text
+    from trine.inputs import read_text
 
     file = os.fspath(path)
     texts = read_text(path, MAX_FILE_BYTES).splitlines()
@@ -221,9 +221,8 @@ def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> Row | None:
 
 def _time(text: str, unit: str) -> int:
     """Profilers write nanoseconds where the header names no unit."""
-    return (
-        int(text) * 1000 if unit in ("", "ns") and text.isdigit() else parse_time(f"{text} {unit or 'ns'}", "its time")
-    )
+    nanoseconds = whole_number(text, most=MAX_INT64 // 1000) if unit in ("", "ns") else None
+    return parse_time(f"{text} {unit or 'ns'}", "its time") if nanoseconds is None else nanoseconds * 1000
 
 
 def _size(text: str, unit: str) -> int | None:

@@ -15,7 +15,7 @@ from trine.eidolon.profile_mapping import ProfileMapping, Rule, read_mapping
 from trine.eidolon.profile_rows import COPY, KERNEL, RANGE, Row, matches, read_rows
 from trine.eidolon.writes import MEMORY, SEMAPHORE, WriteTable, parse_address
 from trine.errors import InputError, UnitError, nearest
-from trine.units import parse_bytes
+from trine.units import parse_bytes, whole_number
 
 _KEYS = ("peer", "address", "bytes", "value")
 
@@ -196,15 +196,17 @@ def _annotation(row: Row) -> tuple[int, str, int, int]:
     for key in ("peer", "address", "bytes"):
         if key not in found:
             raise InputError(f"the range has no {key}=", file=where, field=key)
-    for key in ("peer", "value"):
-        if not found.get(key, "0").isdecimal():
+    numbers = {key: whole_number(found.get(key, "0")) for key in ("peer", "value")}
+    for key, number in numbers.items():
+        if number is None:
             raise InputError(f"must be a whole number, got {found[key][:80]!r}", file=where, field=key)
     try:
         text = found["bytes"]
-        size = int(text) if text.isdecimal() else parse_bytes(text, "its size")
+        given = whole_number(text)
+        size = parse_bytes(text, "its size") if given is None else given
     except UnitError as error:
         raise InputError(str(error), file=where, field="bytes") from None
-    return int(found["peer"]), found["address"], size, int(found.get("value", "0"))
+    return numbers["peer"] or 0, found["address"], size, numbers["value"] or 0
 
 
 def _further(address: str | int, by: int) -> str | int:

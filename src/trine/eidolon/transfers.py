@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.eidolon.archive import read_archive
-from trine.errors import InputError, MissingExtraError, SpecError
+from trine.eidolon.parquet import pyarrow, read_table
+from trine.errors import InputError, SpecError
+from trine.inputs import is_file, open_input
 from trine.model.taskgraph import KIND_NAMES, TRANSFER, Records, TaskGraph
 from trine.results.records import RecordTable
-from trine.units import format_time
+from trine.units import MAX_INT64, format_time, whole_number
 
 Int64 = npt.NDArray[np.int64]
 
@@ -23,6 +26,7 @@ Int64 = npt.NDArray[np.int64]
 MAX_RECORDS = 2**24
 MAX_CSV_RECORDS = 2**22
 MAX_FILE_BYTES = 2 * 2**30
+MAX_CSV_BYTES = 512 * 2**20
 MAX_HEADER = 2**16
 _COLUMNS = ("kind", "rank", "peer", "start_ps", "end_ps", "size_bytes")
 
@@ -104,21 +108,25 @@ def records_file(path: str | os.PathLike[str]) -> Path:
     """
     given = Path(path)
     if given.is_dir():
-        inside = [given / name for name in ("records.parquet", "records.csv") if (given / name).is_file()]
+        inside = [given / name for name in ("records.parquet", "records.csv") if is_file(given / name)]
         if not inside:
             raise SpecError("has neither records.parquet nor records.csv", file=given)
         given = inside[0]
-    if not given.is_file():
-        raise SpecError("cannot be read: there is no such file", file=given)
+    with open_input(given, MAX_FILE_BYTES) as raw:
+        first = raw.readline(MAX_HEADER)
     if given.suffix not in _READERS:
         raise InputError(f"records are .npz, .csv or .parquet, not {given.suffix!r}", file=given)
-    if given.stat().st_size > MAX_FILE_BYTES:
-        raise SpecError(f"is larger than {MAX_FILE_BYTES} bytes", file=given)
     if given.suffix == ".csv":
-        with given.open(encoding="utf-8", newline="", errors="replace") as stream:
-            header = next(csv.reader([stream.readline(MAX_HEADER)]), [])
+        header = _header(first.decode("utf-8", "replace"), given)
         _require(header, _COLUMNS, given, "; of a profile --mapping FILE says what its columns mean")
     return given
+
+
+def _header(line: str, path: Path) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise SpecError(f"is not CSV: {error}", file=f"{path}:1") from None
 
 
 def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | None) -> Transfers:
@@ -149,8 +157,9 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:
-    with path.open(encoding="utf-8", newline="") as stream:
+    with open_input(path, MAX_CSV_BYTES) as raw:
         try:
+            stream = io.TextIOWrapper(raw, encoding="utf-8", newline="")
             reader = csv.reader(stream, strict=True)
             header = next(reader, [])
             place = [header.index(name) for name in _COLUMNS]
@@ -169,35 +178,32 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _numbers(texts: Sequence[str], name: str, path: Path) -> Int64:
-    try:
-        return np.array([int(text) for text in texts], np.int64)
-    except (ValueError, OverflowError):
-        row = next(row for row, text in enumerate(texts) if not text.lstrip("-").isdecimal() or len(text) > 19)
-        raise SpecError(
-            f"must be a whole number, got {texts[row][:80]!r}", file=f"{path}:{row + 2}", field=name
-        ) from None
+    numbers = [whole_number(text, -MAX_INT64) for text in texts]
+    if None in numbers:
+        row = numbers.index(None)
+        problem = f"must be a whole number within int64, got {texts[row][:80]!r}"
+        raise SpecError(problem, file=f"{path}:{row + 2}", field=name)
+    return np.array(numbers, np.int64)
 
 
 def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("records in Parquet (CSV and npz need nothing)", "parquet", "pyarrow") from None
-    try:
-        with pq.ParquetFile(path) as source:
-            if source.metadata.num_rows > MAX_RECORDS:
-                raise SpecError(f"has more than {MAX_RECORDS} records", file=path)
-            _require(source.schema_arrow.names, _COLUMNS, path)
-            content = source.read(columns=list(_COLUMNS))
-    except (pa.ArrowException, OSError) as error:
-        raise SpecError(f"is not Parquet: {str(error)[:200]}", file=path) from None
+    pa, _ = pyarrow("records")
+    content = read_table(path, MAX_RECORDS, "records", _COLUMNS)
+    _require(content.column_names, _COLUMNS, path)
+    kinds = content["kind"]
+    if not _is_text(pa, kinds.type):
+        raise SpecError(f"must be text, not {kinds.type}", file=path, field="kind")
     for name in _COLUMNS[1:]:
         if not pa.types.is_integer(content[name].type) or content[name].null_count:
             raise SpecError("must be whole numbers", file=path, field=name)
     columns = {name: content[name].to_numpy() for name in _COLUMNS[1:]}
-    return columns, pc.equal(content["kind"], KIND_NAMES[TRANSFER]).to_numpy()
+    return columns, np.array([kind == KIND_NAMES[TRANSFER] for kind in kinds.to_pylist()], bool)
+
+
+def _is_text(pa: Any, kind: Any) -> bool:
+    """Texts, as they are or by their number in a list of texts."""
+    text = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(text) or pa.types.is_large_string(text))
 
 
 def _require(found: Any, names: Sequence[str], path: Path, hint: str = "") -> None:

@@ -20,11 +20,11 @@ from trine.eidolon.options import EidolonOptions
 from trine.errors import InputError
 from trine.gpu.model_waits import MWAIT, SPIN
 from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
+from trine.inputs import read_text
 from trine.model.gpumodel import GpuModel
 from trine.model.gpuprogram import ACQUIRE, GpuProgram
 from trine.model.outside import Arrivals
 from trine.model.taskgraph import TaskGraph
-from trine.spec import read_text
 
 PEERS = 3
 #: A way to wait beside those of options: the memory answers when the semaphore is released.

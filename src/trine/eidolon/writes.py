@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import InputError, UnitError
-from trine.units import MAX_INT64, parse_bytes
+from trine.units import MAX_INT64, parse_bytes, whole_number
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -23,8 +23,8 @@ MAX_ADDRESS, MAX_SIZE, MAX_VALUE, MAX_RANK = 2**61, 2**40, 2**31 - 1, 2**31 - 1
 #: What an address counts from: byte 0 of the memory; or it is the number of a semaphore. Else: a buffer.
 MEMORY, SEMAPHORE = -1, -2
 
-_NUMBER = re.compile(r"0[xX][0-9a-fA-F_]+|\d+")
-_FLAG = re.compile(r"sem\s*(\d+)")
+_HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+(?:_[0-9a-fA-F]+)*")
+_FLAG = re.compile(r"sem\s*(\d{1,40})", re.ASCII)
 
 
 class WriteColumns(NamedTuple):
@@ -238,8 +238,8 @@ def parse_address(text: str, where: str) -> tuple[int | str, int]:
     text = text.strip()
     if len(text) > 256 or not text:
         raise InputError(f"must be a number, 'buffer+0x40' or 'sem 3', got {_short(text)}", file=where, field="address")
-    if _NUMBER.fullmatch(text):
-        return MEMORY, _bounded(int(text, 0 if text[:2] in ("0x", "0X") else 10), where)
+    if (number := _plain(text)) is not None:
+        return MEMORY, _bounded(number, where)
     if flag := _FLAG.fullmatch(text):
         return SEMAPHORE, _bounded(int(flag[1]), where)
     name, plus, offset = text.rpartition("+")
@@ -248,9 +248,16 @@ def parse_address(text: str, where: str) -> tuple[int | str, int]:
     return name.strip(), _offset(offset.strip(), text, where)
 
 
+def _plain(text: str) -> int | None:
+    """A number as it is or in hexadecimal; None where it is neither."""
+    if text[:2] not in ("0x", "0X"):
+        return whole_number(text, most=10**40)
+    return int(text, 16) if _HEXADECIMAL.fullmatch(text) else None
+
+
 def _offset(offset: str, text: str, where: str) -> int:
-    if _NUMBER.fullmatch(offset):
-        return _bounded(int(offset, 0 if offset[:2] in ("0x", "0X") else 10), where)
+    if (number := _plain(offset)) is not None:
+        return _bounded(number, where)
     try:
         return _bounded(parse_bytes(offset, "what is added to a buffer"), where)
     except UnitError as error:

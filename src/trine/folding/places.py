@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.errors import InputError, nearest
+from trine.inputs import exists, read_text
+from trine.units import whole_number
 
 Int64 = npt.NDArray[np.int64]
 
@@ -37,7 +38,7 @@ def places(
     if isinstance(placement, str) and placement.startswith("random"):
         return np.random.default_rng(_seed(placement)).permutation(num_gpus)[:num_ranks].astype(np.int64)
     if isinstance(placement, str | os.PathLike):
-        return _checked(_read(os.fspath(placement)), num_ranks, num_gpus)
+        return _checked(_read(os.fspath(placement)), num_ranks, num_gpus, os.fspath(placement))
     return _checked(list(placement), num_ranks, num_gpus)
 
 
@@ -52,38 +53,39 @@ def _round_robin(nodes: Sequence[int] | npt.NDArray[np.int32]) -> Int64:
 
 def _seed(word: str) -> int:
     _, _, seed = word.partition(":")
-    if not seed.isdigit():
+    number = whole_number(seed, most=2**128 - 1)
+    if number is None:
         raise InputError(f"a random placement needs a seed, as in random:7; got {word!r}", field="placement")
-    return int(seed)
+    return number
 
 
 def _read(path: str) -> list[int]:
-    file = Path(path)
-    if not file.exists():
+    if not exists(path):
         hint = nearest(path, WORDS)
         raise InputError(
             f"is neither packed, round-robin, random:SEED nor a file that exists: {path!r}{hint}", field="placement"
         )
-    if file.stat().st_size > MAX_FILE_BYTES:
-        raise InputError(f"is larger than {MAX_FILE_BYTES} bytes", file=path, field="placement")
     found = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path, MAX_FILE_BYTES, InputError).splitlines(), start=1):
         text = line.partition("#")[0].strip()
-        if text and not text.isdigit():
-            raise InputError(f"line {number} is no position of a GPU: {text!r}", file=path, field="placement")
         if text:
-            found.append(int(text))
+            place = whole_number(text)
+            if place is None:
+                raise InputError(f"line {number} is no position of a GPU: {text!r}", file=path, field="placement")
+            found.append(place)
     return found
 
 
-def _checked(found: Sequence[object], num_ranks: int, num_gpus: int) -> Int64:
+def _checked(found: Sequence[object], num_ranks: int, num_gpus: int, file: str | None = None) -> Int64:
     for position in found:
         if isinstance(position, bool) or not isinstance(position, int | np.integer) or not 0 <= position < num_gpus:
-            raise InputError(f"the cluster has GPUs 0 to {num_gpus - 1}, got {position!r}", field="placement")
+            raise InputError(
+                f"the cluster has GPUs 0 to {num_gpus - 1}, got {position!r}", file=file, field="placement"
+            )
     if len(found) != num_ranks:
-        raise InputError(f"needs one GPU a rank, {num_ranks}; got {len(found)}", field="placement")
+        raise InputError(f"needs one GPU a rank, {num_ranks}; got {len(found)}", file=file, field="placement")
     array = np.array(found, np.int64)
     if len(np.unique(array)) < len(array):
         twice = next(position for position in array.tolist() if (array == position).sum() > 1)
-        raise InputError(f"two ranks are on GPU {twice}", field="placement")
+        raise InputError(f"two ranks are on GPU {twice}", file=file, field="placement")
     return array

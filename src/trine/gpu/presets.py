@@ -14,6 +14,7 @@ from trine.errors import PlanError, SpecError, nearest
 from trine.gpu.check_model import check_model
 from trine.gpu.model_layers import layered
 from trine.gpu.model_options import with_options
+from trine.inputs import is_file
 from trine.model.gpumodel import GpuModel
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def gpu_model_of(cluster: Cluster, group: Sequence[int]) -> GpuModel:
 
 
 def _is_path(name: str) -> bool:
-    return os.sep in name or Path(name).suffix in _SUFFIXES or Path(name).is_file()
+    return os.sep in name or Path(name).suffix in _SUFFIXES or is_file(name)
 
 
 def _preset_name(name: str) -> str | None:

@@ -10,8 +10,8 @@ from trine.gpu.text_read import read_parts
 from trine.gpu.text_same import same_program
 from trine.gpu.text_write import format_program
 from trine.gpu.validate import find_fault
+from trine.inputs import read_text
 from trine.model.gpuprogram import GpuProgram
-from trine.spec import read_text
 
 __all__ = ["format_program", "is_text_program", "parse_program", "read_program", "same_program"]
 

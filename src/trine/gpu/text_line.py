@@ -18,7 +18,7 @@ NUMBER, WORD, NAME, MARK, END = "number", "word", "name", "mark", "end"
 _TOKEN = re.compile(
     r"""\s*(?:
         (?P<comment>\#.*)
-      | (?P<number>0x[0-9a-fA-F]{1,16}|\d[\d_]*(?:\.\d+)?)
+      | (?P<number>0x[0-9a-fA-F]{1,16}|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)
       | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
       | (?P<mark>->|\.\.|//|[-+*%():,=])

@@ -9,6 +9,7 @@ from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Groups, grid_axes
 from trine.parallel.forms import BALANCED, DEFAULT_BUCKETS, GRADIENTS_SHARDED, check_forms
 from trine.parallel.schedules import SCHEDULES
+from trine.units import MAX_GPUS
 
 #: Larger batches are taken for a mistake; they would not fit any GPU.
 MAX_BATCH = 10**9
@@ -129,6 +130,8 @@ class Plan:
         for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
+        if self.num_ranks > MAX_GPUS:
+            raise PlanError(f"{self.num_ranks} ranks are more than the {MAX_GPUS} GPUs of the largest machine")
         if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
             raise PlanError(f"a batch is at most {MAX_BATCH} samples")
         kinds = [kind for kind, _ in self.algorithms]

@@ -17,6 +17,7 @@ from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
 from trine.studies.hypotheses import FITTED_PENALTY, Hypothesis, hypotheses
 from trine.studies.nccl_tests import NcclLog
+from trine.units import whole_number
 
 #: The band holds 80 % of measurements, so one in ten of a sound machine lies above it. A run of rows above it is
 #: suspicious if two of them in a row are beyond this factor of its upper end, or if it is so long; any other is noise.
@@ -138,8 +139,8 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
     if environment.get("NVLS_ENABLE") == "0":
         fields["nvls"] = False
     for name, key in (("MIN_NCHANNELS", "min_channels"), ("MAX_NCHANNELS", "max_channels")):
-        if environment.get(name, "").isdigit():
-            fields[key] = int(environment[name])
+        if (channels := whole_number(environment.get(name, ""))) is not None:
+            fields[key] = channels
     for key in ("min_channels", "max_channels"):
         if fields.get(key) == 0:
             del fields[key]

@@ -7,14 +7,15 @@ between, cut logs, several runs in one file. Format: the printing code of github
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 
 from trine.errors import InputError, nearest
+from trine.inputs import open_input
 from trine.studies import nccl_lines
 from trine.studies.nccl_lines import Layout, Measure, Row
 
@@ -130,12 +131,11 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     ------
     InputError: a file that is too large or has no row of results.
     """
-    if not os.path.isfile(path):
-        raise InputError("is not a regular file" if os.path.exists(path) else "no such file", file=path)
-    if os.path.getsize(path) > MAX_BYTES:
-        raise InputError(f"larger than {MAX_BYTES >> 20} MiB: cut it to the tables", file=path)
     drafts, started = [_Draft()], False
-    with Path(path).open(encoding="utf-8", errors="replace", newline="\n") as file:
+    with (
+        open_input(path, MAX_BYTES, InputError) as raw,
+        io.TextIOWrapper(raw, encoding="utf-8", errors="replace", newline="\n") as file,
+    ):
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), ""), start=1):
             text = nccl_lines.clean(line.rstrip("\n"))
             if started and _begins_run(text, drafts[-1]):

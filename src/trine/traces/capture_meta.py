@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.errors import TraceError, nearest
+from trine.inputs import read_text
 from trine.model.workload import Workload
 from trine.outputs import write_text
 from trine.units import MAX_INT64
@@ -120,13 +121,10 @@ def with_meta_beside(workload: Workload, kineto: Path) -> Workload:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
+    text = read_text(path, _MAX_BYTES, TraceError)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise TraceError(f"is larger than {_MAX_BYTES} bytes: not a capture's {META_FILE}", file=path)
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates)
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}", file=path) from error
-    except (ValueError, RecursionError) as error:  # bad JSON or UTF-8, a repeated key, too deep
+        document = json.loads(text, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:  # bad JSON, a repeated key, too deep
         raise TraceError(f"is not the JSON of a capture: {error}", file=path) from error
     if not isinstance(document, dict):
         raise TraceError(f"must be a JSON object, got {type(document).__name__}", file=path)

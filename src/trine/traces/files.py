@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import zlib
 from decimal import Decimal
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from trine.errors import TraceError
+from trine.inputs import open_input
 
 #: Most bytes that one trace file may hold after decompression.
 MAX_BYTES = 2 * 2**30
@@ -24,25 +26,17 @@ _CHUNK = 4 * 2**20
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of ``path``, decompressed if it is gzip. Raises TraceError beyond the limits above."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as raw:
-            compressed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            if compressed:
-                return _decompress(raw, size, path)
-            if size > MAX_BYTES:
-                raise TraceError(f"the file has {size} bytes; the limit is {MAX_BYTES}", file=path)
-            return raw.read(MAX_BYTES)
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}", file=path) from None
+    with open_input(path, MAX_BYTES, TraceError) as raw:
+        compressed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        return _decompress(raw, os.fstat(raw.fileno()).st_size, path) if compressed else raw.read(MAX_BYTES)
 
 
-def _decompress(raw: object, size: int, path: Path) -> bytes:
+def _decompress(raw: BinaryIO, size: int, path: Path) -> bytes:
     parts: list[bytes] = []
     total = 0
     try:
-        with gzip.GzipFile(fileobj=raw) as stream:  # type: ignore[call-overload]
+        with gzip.GzipFile(fileobj=raw) as stream:
             while part := stream.read(_CHUNK):
                 total += len(part)
                 if total > MAX_BYTES or (total > RATIO_FROM_BYTES and total > MAX_RATIO * size):

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from trine.errors import TraceError, nearest
+from trine.inputs import exists
 from trine.model.workload import Workload
 from trine.plugins import Registry
 
@@ -82,9 +83,9 @@ def load(
 
         return from_text(str(path))
     place = Path(path)
-    if not place.exists() and str(path) in bundled():
+    if not exists(place) and str(path) in bundled():
         return _load_bundled(str(path), batch)
-    if not place.exists():
+    if not exists(place):
         _refuse_bare_model(str(path))
         raise TraceError(f"there is no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
     return _read(place, batch)

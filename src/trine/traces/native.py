@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import zlib
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 
 from trine.errors import TraceError
+from trine.inputs import head
 from trine.model.workload import Operator, Parameter, Tensor, Workload
 from trine.outputs import write_bytes
 from trine.traces.files import read_json
@@ -43,13 +43,13 @@ def save(workload: Workload, path: str | PathLike[str]) -> None:
 
 def _dump(workload: Workload) -> str:
     """One line for each operator, tensor and parameter, so that text tools can compare traces."""
-    head = {
+    first = {
         "format": FORMAT, "version": VERSION, "name": workload.name, "source": workload.source,
         "recorded_as": workload.format, "gpu": workload.gpu, "batch": workload.batch,
         "unprofiled_step_ps": workload.unprofiled_step_ps, "missing": list(workload.missing),
         "assumptions": list(workload.assumptions), "metadata": dict(sorted(workload.metadata.items())),
     }  # fmt: skip
-    lines = [f"{_json(key)}: {_json(value)}" for key, value in head.items()]
+    lines = [f"{_json(key)}: {_json(value)}" for key, value in first.items()]
     lines.append(_lines("tensors", (_row(workload.tensors[i]) for i in sorted(workload.tensors))))
     lines.append(_lines("operators", map(_row, workload.operators)))
     lines.append(_lines("parameters", map(_row, workload.parameters)))
@@ -147,14 +147,7 @@ def _says_native(path: Path) -> bool:
     """Whether a JSON file of another name begins as this format does."""
     if not path.name.endswith((".json", ".json.gz")):
         return False
-    try:
-        with path.open("rb") as file:
-            start = file.read(4096)
-            if start[:2] == b"\x1f\x8b":
-                start = zlib.decompressobj(31).decompress(start, 4096)
-    except (OSError, zlib.error):
-        return False
-    return b'"trine-trace"' in start[:200]
+    return b'"trine-trace"' in head(path, 4096)[:200]
 
 
 def _read(files: dict[str, Path], batch: int | None) -> Workload:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from pathlib import Path
 
 from trine.errors import TraceError
+from trine.inputs import head
 
 KINETO, EXECUTION_TRACE = "kineto", "execution_trace"
 _SUFFIXES = (".json", ".json.gz")
@@ -15,15 +14,7 @@ _SNIFFED = 65536
 
 def kind_of_file(path: Path) -> str | None:
     """``kineto``, ``execution_trace`` or None, from the first 64 KiB (and the last, of an uncompressed file)."""
-    if not path.is_file() or not path.name.endswith(_SUFFIXES):
-        return None
-    try:
-        with path.open("rb") as file:
-            start = file.read(_SNIFFED)
-            if start[:2] == b"\x1f\x8b":
-                start = zlib.decompressobj(31).decompress(start, _SNIFFED)
-    except (OSError, zlib.error, gzip.BadGzipFile):
-        return None
+    start = head(path, _SNIFFED) if path.name.endswith(_SUFFIXES) else b""
     if b'"traceEvents"' in start:
         return KINETO
     if b'"nodes"' in start and (b"execution_trace" in start or b'"rf_id"' in start or b'"schema"' in start):

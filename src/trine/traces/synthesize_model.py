@@ -15,6 +15,7 @@ from trine.traces.synthesize_graph import Graph
 from trine.traces.synthesize_models import load_model
 from trine.traces.synthesize_spec import ConvNet, ModelSpec, Transformer
 from trine.traces.synthesize_transformer import transformer
+from trine.units import whole_number
 
 if TYPE_CHECKING:
     from trine.compute import Calibration
@@ -120,9 +121,10 @@ def from_text(text: str, gpu: str | None = None) -> Workload:
 
 
 def _whole(key: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or len(value) > 12:
+    number = whole_number(value, most=10**12)
+    if number is None:
         raise InputError(f"must be a whole number, got {value[:40]!r}", field=key)
-    return int(value)
+    return number
 
 
 def _untimed(spec: ModelSpec, asked: Synthesis) -> tuple[ModelSpec, Workload]:

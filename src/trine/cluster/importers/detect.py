@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from trine.errors import SpecError, nearest
-from trine.spec import parse_json, parse_yaml, read_text
+from trine.inputs import read_text
+from trine.spec import parse_json, parse_yaml
 
 #: Formats of files that hold a cluster.
 FORMATS = ("trine", "infragraph", "nvidia-smi", "nccl", "lstopo", "csv", "networkx")

@@ -14,7 +14,7 @@ from trine.cluster.importers.reading import gpu_named
 from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device
 from trine.errors import InputError, SpecError, nearest
-from trine.spec import read_text
+from trine.inputs import read_text
 from trine.units import parse_bandwidth, parse_time
 
 REQUIRED = ("source", "target", "bandwidth", "latency")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trine.cluster.importers.wiring import Wire
 from trine.cluster.parts import GPU, Device
 from trine.errors import SpecError, nearest
+from trine.units import whole_number
 
 if TYPE_CHECKING:
     from trine.cluster.importers.infragraph_expand import Expanded
@@ -54,9 +55,10 @@ def apply_annotations(
 
 
 def _rank(text: str, file: str, where: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    rank = whole_number(text, most=10**9)
+    if rank is None:
         raise SpecError(f"a rank is a whole number from 0, got {text[:80]!r}", file=file, field=where)
-    return int(text)
+    return rank
 
 
 def _order(ranks: dict[int, int], devices: Sequence[Device], file: str) -> list[int]:

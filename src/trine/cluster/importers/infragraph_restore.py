@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, Device, Fabric, Link
 from trine.errors import SpecError
+from trine.units import whole_number
 
 if TYPE_CHECKING:
     from trine.cluster.importers.infragraph_schema import OwnFile
@@ -28,9 +29,10 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
         _check_order(own.links, len(links), "links", file)
         links = [links[old] for old in own.links]
     for number, name in own.link_names.items():
-        if not number.isdigit() or int(number) >= len(links):
+        place = whole_number(number, most=len(links) - 1)
+        if place is None:
             raise SpecError(f"names link {number!r}, there are {len(links)}", file=file)
-        links[int(number)] = replace(links[int(number)], name=name)
+        links[place] = replace(links[place], name=name)
     try:
         return replace(
             cluster,

@@ -22,7 +22,8 @@ from trine.cluster.importers.wiring import Draft, Rates
 from trine.cluster.importers.xml_tree import Element, parse_xml
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.errors import SpecError
-from trine.spec import read_text, show
+from trine.inputs import read_text
+from trine.spec import show
 
 NODE = "node0"
 #: Vendors of GPUs that compute; the VGA of a board's controller is a display too.

@@ -26,7 +26,9 @@ from trine.cluster.importers.wiring import Draft, Rates
 from trine.cluster.importers.xml_tree import Element, parse_xml
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SWITCH, Device
 from trine.errors import SpecError, nearest
-from trine.spec import read_text, show
+from trine.inputs import read_text
+from trine.spec import show
+from trine.units import whole_number
 
 #: Elements that NCCL 2.4 to 2.29 and RCCL write; ``gin`` is what newer NCCL adds to a NIC and has no bandwidth.
 _KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "pcilink", "gin", "grp")
@@ -159,9 +161,10 @@ class _Reader:
     def width(self, pci: Element) -> Fraction:
         """Lanes of a link, 0 where the file does not say or says what cannot be (virtual machines do)."""
         text = pci.get("link_width", "0") or "0"
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
+        lanes = whole_number(text, most=10**9)
+        if lanes is None:
             raise self.fault(pci, f"'link_width' must be a number of lanes, got {show(text)}")
-        return Fraction(int(text) if int(text) <= 32 else 0)
+        return Fraction(lanes if lanes <= 32 else 0)
 
     def add_gpu(self, gpu: Element, bus: str, above: int, host: str, rates: Rates) -> None:
         number = self.number(gpu, "dev")
@@ -176,9 +179,10 @@ class _Reader:
         text = element.get(name)
         if not text and missing is not None:
             return missing
-        if re.fullmatch(r"-?\d{1,9}", text) is None:
+        number = whole_number(text, -(10**9), 10**9)
+        if number is None:
             raise self.fault(element, f"{name!r} must be a whole number, got {show(text)}")
-        return int(text)
+        return number
 
     def nic(self, nic: Element, above: int, host: str, rates: Rates | None) -> None:
         """A NIC with its ports. One that NCCL saw no PCI device of hangs at the processor, as fast as its ports."""

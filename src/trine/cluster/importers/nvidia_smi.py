@@ -10,7 +10,8 @@ from pathlib import Path
 
 from trine.cluster.cluster import Cluster
 from trine.errors import SpecError, nearest
-from trine.spec import read_text, show
+from trine.inputs import read_text
+from trine.spec import show
 
 #: How near two devices are over PCIe, nearest first; SOC is what old drivers call SYS.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")

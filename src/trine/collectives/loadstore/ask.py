@@ -9,7 +9,7 @@ from typing import Any
 from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreRuns
-from trine.errors import InputError
+from trine.collectives.sizes import check_sizes
 from trine.gpu.run import Progress
 from trine.model.gpumodel import GpuModel
 from trine.results.gpu_result import GpuResult
@@ -100,8 +100,7 @@ def loadstore_collective(
     ------
     InputError, SpecError, PlanError: what does not exist, does not fit or cannot matter; unknown GPUs.
     """
-    if not sizes:
-        raise InputError("no sizes were given", field="size")
+    check_sizes(sizes)
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)
     rows: list[LoadStoreRow] = []

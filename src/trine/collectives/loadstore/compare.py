@@ -13,7 +13,7 @@ from trine.collectives.loadstore.idealised import CUS, INSIDE, LATENCY, LAUNCH, 
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.collectives.registry import known_algorithms
-from trine.errors import InputError
+from trine.collectives.sizes import check_sizes
 from trine.gpu.run import Progress
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime, Part, is_plan
 from trine.model.gpumodel import GpuModel
@@ -124,8 +124,7 @@ def compare_fidelity(
     ------
     InputError, SpecError, PlanError: as of both.
     """
-    if not sizes:
-        raise InputError("no sizes were given", field="size")
+    check_sizes(sizes)
     usual = CollectiveOptions() if operator is None else operator
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)

@@ -10,8 +10,9 @@ from trine.collectives.plans.read_v1 import read_v1
 from trine.collectives.plans.read_v2 import read_v2
 from trine.collectives.plans.read_xml import read_xml
 from trine.errors import SpecError
+from trine.inputs import read_text
 from trine.model.kernelplan import KernelPlan
-from trine.spec import parse_json, read_text, show
+from trine.spec import parse_json, show
 
 
 def load_plan(path: str | os.PathLike[str]) -> KernelPlan:

@@ -21,6 +21,7 @@ from trine.model.kernelplan import (
     Operand,
     ThreadBlock,
 )
+from trine.units import whole_number
 
 CHILDREN = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step", "step": ""}
 ATTRIBUTES = {
@@ -134,12 +135,10 @@ class _Reader:
 
     def integer(self, element: _Element, name: str, low: int, high: int) -> int:
         text = element.attributes.get(name, OPTIONAL.get(name, ""))
-        digits = text[1:] if text.startswith("-") else text
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-            raise self.fail(element, name, f"must be a whole number, got {text[:40]!r}")
-        if not low <= int(text) <= high:
-            raise self.fail(element, name, f"must be from {low} to {high}, got {text}")
-        return int(text)
+        number = whole_number(text, low, high)
+        if number is None:
+            raise self.fail(element, name, f"must be a whole number from {low} to {high}, got {text[:40]!r}")
+        return number
 
     def choice(self, element: _Element, name: str, known: tuple[str, ...]) -> str:
         value = element.attributes[name]

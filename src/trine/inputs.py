@@ -1,0 +1,122 @@
+"""The one place that opens files which users name: regular files alone, of a bounded size.
+
+A device such as ``/dev/zero`` never ends and a pipe may never begin, so both are refused before they are opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from trine.errors import InputError, SpecError
+
+#: Most bytes of a file where its reader states no other limit.
+MAX_FILE_BYTES = 64 * 2**20
+_KINDS = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)  # fmt: skip
+
+
+@contextmanager
+def open_input(
+    path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, error: type[InputError] = SpecError
+) -> Iterator[BinaryIO]:
+    """A file of at most ``max_bytes``, open for reading bytes; what goes wrong while it is read is an ``error``, too.
+
+    A file may grow, and some (in ``/proc``) hide their size: whoever reads asks for at most ``max_bytes``.
+
+    Raises
+    ------
+    error: there is no such file, it may not be read, is no regular file, or is larger.
+    """
+    try:
+        _check_kind(os.stat(path), path, error)
+        # what lies there may be another thing by now: a pipe does not block, and its kind is looked at again
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            _check_kind(status, path, error)
+            if status.st_size > max_bytes:
+                raise error(f"is larger than {max_bytes} bytes", file=path)
+            yield file
+    except OSError as fault:
+        raise error(f"cannot be read: {fault.strerror or fault}", file=path) from None
+    except ValueError as fault:
+        if isinstance(fault, InputError) or _can_be(path):
+            raise
+        raise error("cannot be read: no file has such a name", file=path) from None
+
+
+def _check_kind(status: os.stat_result, path: str | os.PathLike[str], error: type[InputError]) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for test, name in _KINDS if test(status.st_mode)), "something else")
+        raise error(f"cannot be read: it is {kind}, not a regular file", file=path)
+
+
+def _can_be(path: str | os.PathLike[str]) -> bool:
+    """Whether a file can have this name: NUL and what the file system cannot encode are in none."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def read_bytes(
+    path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, error: type[InputError] = SpecError
+) -> bytes:
+    """The content of a file of at most ``max_bytes``. Raises ``error`` as :func:`open_input` does."""
+    with open_input(path, max_bytes, error) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise error(f"is larger than {max_bytes} bytes", file=path)
+    return content
+
+
+def read_text(
+    path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, error: type[InputError] = SpecError
+) -> str:
+    """The text of a file of at most ``max_bytes`` bytes of UTF-8, line ends as they are, a byte order mark dropped.
+
+    Raises
+    ------
+    error: as :func:`open_input` does, or the file is not UTF-8.
+    """
+    content = read_bytes(path, max_bytes, error)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise error(f"is not UTF-8 text (byte {fault.start})", file=path) from None
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a regular file; False for a name that no file can have."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file, folder or device; False for a name that none can have."""
+    try:
+        os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def head(path: str | os.PathLike[str], size_bytes: int) -> bytes:
+    """The first bytes of a regular file, of a gzip file those of its content; none of what cannot be read."""
+    if not is_file(path):
+        return b""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(size_bytes)
+        return zlib.decompressobj(31).decompress(start, size_bytes) if start[:2] == b"\x1f\x8b" else start
+    except (OSError, zlib.error):
+        return b""
