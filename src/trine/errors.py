@@ -20,8 +20,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-#: Most characters of an error's line on the terminal, and of what trine writes before the message.
-MAX_LINE, _BEFORE = 400, len("error: ")
+#: Most characters of an error's line on the terminal, and of the text in it.
+MAX_LINE = 400
+_MAX_TEXT = MAX_LINE - len("error: ")
 _MAX_FILE, _MAX_FIELD = 160, 80
 _LEFT_OUT = " ... "
 #: Characters of a name, and names, that are compared to find the nearest: a comparison takes some 10 us.
@@ -48,10 +49,12 @@ class InputError(TrineError, ValueError):
     def __init__(self, message: str, *, file: object = None, field: str | None = None) -> None:
         self.file = None if file is None else str(file)
         self.field = field
-        where = "".join(
-            f"{one_line(part, most)}: " for part, most in ((self.file, _MAX_FILE), (field, _MAX_FIELD)) if part
-        )
-        super().__init__(where + one_line(message, MAX_LINE - _BEFORE - len(where)))
+        where = "".join(f"{part}: " for part in (self.file, field) if part)
+        if len(where) + len(message) > _MAX_TEXT:
+            parts = ((self.file, _MAX_FILE), (field, _MAX_FIELD))
+            where = "".join(f"{one_line(part, most)}: " for part, most in parts if part)
+            message = one_line(message, _MAX_TEXT - len(where))
+        super().__init__(one_line(where + message))
 
 
 class UnitError(InputError):
@@ -85,7 +88,7 @@ class DeadlockError(SimulationError):
     """Tasks wait for each other: the message names the first cycle, or who waits for whom."""
 
 
-def one_line(text: str, most: int = MAX_LINE - _BEFORE) -> str:
+def one_line(text: str, most: int = _MAX_TEXT) -> str:
     """``text`` on one line of at most ``most`` characters: its middle left out, what cannot be printed escaped."""
     text = _shortened(text, most)
     if text.isprintable():

@@ -46,8 +46,8 @@ _MAX_DIGITS = 40
 def whole_number(text: str, least: int = 0, most: int = MAX_INT64) -> int | None:
     """The whole number from ``least`` to ``most`` that a text is; None where it is anything else.
 
-    Digits from 0 to 9 with at most a minus sign before them: not ``1_000``, ``+5``, ``--5``, ``１`` or ``²``; ``int`` and
-    ``str.isdigit`` take some of these.
+    Digits from 0 to 9 with at most a minus sign before them: not ``1_000``, ``+5``, ``--5``, ``１`` or ``²``, of which
+    ``int`` and ``str.isdigit`` take some.
     """
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:

@@ -59,11 +59,11 @@ class Worker:
         assert process.stdout is not None
         process.stdin.write(json.dumps(case.question()) + "\n")
         process.stdin.flush()
-        began, spent = time.monotonic(), cpu_seconds(process.pid)
+        began, asleep_s = time.monotonic(), 0.0
         while not select.select([process.stdout], [], [], 0.25)[0]:
             taken, now = time.monotonic() - began, resident_bytes(process.pid)
-            waits = taken > 2 * HANG_S and cpu_seconds(process.pid) - spent < 1  # for what never comes
-            if taken > PATIENCE_S or waits or now > 2 * PEAK_BYTES:
+            asleep_s = asleep_s + 0.25 if is_asleep(process.pid) else 0.0  # not only kept from a processor by others
+            if taken > PATIENCE_S or asleep_s > HANG_S or now > 2 * PEAK_BYTES:
                 self.end()
                 return {"memory": now} if now > 2 * PEAK_BYTES else {"hang": taken}
         line = process.stdout.readline()
@@ -99,12 +99,12 @@ def resident_bytes(pid: int) -> int:
     return 0
 
 
-def cpu_seconds(pid: int) -> float:
-    """What a process has computed so far; 0 where the system does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+def is_asleep(pid: int) -> bool:
+    """Whether a process waits for something; False where the system does not tell."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return text.rpartition(")")[2].split()[0] == "S"
+    return False
 
 
 def judge(case: Case, worker: Worker) -> str | None:
@@ -145,7 +145,7 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
         return f"traceback: on stderr: {lines[-1][:200]}"
     if code != 2:
         return None
-    if answer["stdout"]:
+    if answer["stdout"] and "cannot write" not in answer["stderr"]:
         return f"message: stdout before an error: {answer['stdout'].splitlines()[0][:80]!r}; {lines[-1][:80] if lines else ''}"
     if len(lines) != 1:
         return f"message: {len(lines)} lines: {lines[:1]}"
@@ -153,7 +153,7 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
         return f"message: {len(lines[0])} characters: {lines[0][:120]}"
     if not lines[0].isprintable():
         return f"message: not printable: {lines[0]!r:.200}"
-    if case.at_fault is not None and Path(case.at_fault).name not in lines[0]:
+    if case.at_fault is not None and not any(Path(name).name in lines[0] for name in case.files):
         return f"message: does not name {case.at_fault}: {lines[0][:200]}"
     return None
 

@@ -89,7 +89,7 @@ class Search:
         case = case_of((what, number, changes))
         path = save(case, wrong, self.folder)
         self.found[signature(wrong)] = f"{wrong} [{path}]"
-        print(f"{wrong}\n    {path}: {' '.join(case.argv)[:200]}", flush=True)
+        print(ascii(wrong)[1:-1], f"    {path}: {ascii(' '.join(case.argv))[1:200]}", sep="\n", flush=True)
 
 
 def _name(drawn: tuple[str, int, object]) -> str:

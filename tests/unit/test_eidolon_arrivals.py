@@ -82,7 +82,7 @@ def test_nothing_in_a_file_is_run(tmp_path):
     path = tmp_path / "record.npz"
     with path.open("wb") as file:
         np.savez(file, time_ps=np.array([{"a": 1}], object))
-    with pytest.raises(InputError, match="is not a record of arrivals: Object arrays cannot be loaded"):
+    with pytest.raises(InputError, match=r"is not a record of arrivals: 'time_ps.npy' holds Python objects"):
         load_arrivals(path)
 
 
@@ -106,7 +106,7 @@ def test_a_file_of_too_many_parts_is_not_unpacked(tmp_path):
     with zipfile.ZipFile(path, "w") as parts:
         for number in range(100):
             parts.writestr(f"{number}.npy", b"")
-    with pytest.raises(InputError, match="has too many parts"):
+    with pytest.raises(InputError, match="has more than 64 parts"):
         load_arrivals(path)
 
 

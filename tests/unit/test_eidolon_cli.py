@@ -152,7 +152,7 @@ def test_a_profile_without_its_mapping_is_seen(tmp_path):
         (["sweep", "--wakeup", "40us:0:5us"], "goes upwards"),
         (["sweep", *SMALL[:1], "--plot", "a.png"], "--plot draws curves"),
         (["record", *SMALL, "-o", "a.csv"], "a record is .npz"),
-        (["writes-from", "a.csv", "-o", "b.csv"], "a.csv: cannot be read: there is no such file"),
+        (["writes-from", "a.csv", "-o", "b.csv"], "a.csv: cannot be read: No such file or directory"),
         (["writes-from", "a.csv", "b.csv", "-o", "c.csv", "--buffer", "x"], "which needs --mapping FILE"),
         (["writes-from", "a.csv", "-o", "b.csv", "--rows", "3"], "--rows is about a kernel"),
         (["writes-from", "a.csv", "-o", "b.csv", "--cluster", "dgx-h100"], "--cluster is about a kernel"),

@@ -120,7 +120,7 @@ def test_faults_of_records_are_named(result, tmp_path):
     (tmp_path / "r.json").write_text("{}")
     with pytest.raises(InputError, match=r"records are .npz, .csv or .parquet"):
         read_transfers(tmp_path / "r.json", 0)
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="No such file"):
         read_transfers(tmp_path / "x.npz", 0)
 
 

@@ -198,7 +198,7 @@ def test_faults_of_parquet_are_named(tmp_path):
     write(tmp_path, "peer", "w.parquet")
     with pytest.raises(InputError, match="is not Parquet"):
         read_writes(tmp_path / "w.parquet")
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="No such file"):
         read_writes(tmp_path / "none.parquet")
 
 

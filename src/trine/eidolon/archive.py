@@ -54,8 +54,10 @@ def _array(parts: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, An
         if read_header is None:
             raise ValueError(f"{entry.filename[:80]!r} has version {version} of numpy's format")
         shape, by_columns, kind = read_header(stream)
+        if kind.hasobject:
+            raise ValueError(f"{entry.filename[:80]!r} holds Python objects, which are not loaded")
         size = math.prod(shape) * kind.itemsize
-        if kind.hasobject or min(shape, default=0) < 0 or len(shape) > 8 or size != entry.file_size - stream.tell():
+        if min(shape, default=0) < 0 or len(shape) > 8 or size != entry.file_size - stream.tell():
             raise ValueError(f"{entry.filename[:80]!r} does not hold the array of {kind} {shape} that it announces")
         found = np.frombuffer(stream.read(size), kind)
     return found.reshape(shape, order="F" if by_columns else "C")

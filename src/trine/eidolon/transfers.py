@@ -181,7 +181,7 @@ def _numbers(texts: Sequence[str], name: str, path: Path) -> Int64:
     numbers = [whole_number(text, -MAX_INT64) for text in texts]
     if None in numbers:
         row = numbers.index(None)
-        problem = f"must be a whole number within int64, got {texts[row][:80]!r}"
+        problem = f"must be a whole number, got {texts[row][:80]!r} (at most {MAX_INT64})"
         raise SpecError(problem, file=f"{path}:{row + 2}", field=name)
     return np.array(numbers, np.int64)
 
