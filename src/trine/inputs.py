@@ -47,7 +47,7 @@ def open_input(
     except OSError as fault:
         raise error(f"cannot be read: {fault.strerror or fault}", file=path) from None
     except ValueError as fault:
-        if isinstance(fault, InputError) or _can_be(path):
+        if isinstance(fault, InputError) or can_be_named(path):
             raise
         raise error("cannot be read: no file has such a name", file=path) from None
 
@@ -58,7 +58,7 @@ def _check_kind(status: os.stat_result, path: str | os.PathLike[str], error: typ
         raise error(f"cannot be read: it is {kind}, not a regular file", file=path)
 
 
-def _can_be(path: str | os.PathLike[str]) -> bool:
+def can_be_named(path: str | os.PathLike[str]) -> bool:
     """Whether a file can have this name: NUL and what the file system cannot encode are in none."""
     try:
         return b"\0" not in os.fsencode(path)

@@ -32,8 +32,9 @@ HOSTILE: tuple[Any, ...] = (
 WORDS = tuple(str(value)[:6000] for value in HOSTILE if not isinstance(value, int) or value.bit_length() < 10_000)
 BYTES = (
     b"", b"\x00", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\n", b"\r", b"\t", b" ", b"\xc3\x28", b"[" * 3000,
-    b"{" * 300, b'{"a":' * 3000, b"0" * 5000, b"9" * 20, b"-", b",", b'"', b"<", b"&x;", b"<!DOCTYPE a []>", b"\x1f\x8b",
-    b"PK\x03\x04", b"*a", b"&a ", b"<<: ", b": ", b"- ", b"\xff\xff\xff\xff\x0f", b"\x80" * 12, b"\xe2\x80\xa8",
+    b"{" * 300, b'{"a":' * 3000, b"0" * 5000, b"9" * 20, b"-", b",", b'"', b"<", b"&x;", b"<!DOCTYPE a []>",
+    b"\x1f\x8b", b"PK\x03\x04", b"*a", b"&a ", b"<<: ", b": ", b"- ", b"\xff\xff\xff\xff\x0f", b"\x80" * 12,
+    b"\xe2\x80\xa8",
 )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def is_asleep(pid: int) -> bool:
 
 
 def judge(case: Case, worker: Worker) -> str | None:
-    """What is wrong with what the case did, None: nothing. A slow first run may have compiled kernels: it is repeated."""
+    """What is wrong with what the case did, None: nothing. A slow run may have compiled kernels: it is repeated."""
     answer = worker.ask(case)
     if ("hang" not in answer and _is_slow(answer)) or answer.get("peak", 0) > PEAK_BYTES:
         answer = worker.ask(case)
@@ -146,7 +146,7 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
     if code != 2:
         return None
     if answer["stdout"] and "cannot write" not in answer["stderr"]:
-        return f"message: stdout before an error: {answer['stdout'].splitlines()[0][:80]!r}; {lines[-1][:80] if lines else ''}"
+        return f"message: stdout before an error: {answer['stdout'][:80]!r}; {''.join(lines[-1:])[:80]}"
     if len(lines) != 1:
         return f"message: {len(lines)} lines: {lines[:1]}"
     if len(lines[0]) > LINE:

@@ -70,10 +70,11 @@ CALIBRATION = {
     ],
 }  # fmt: skip
 MAPPING = """target: Agent 2
-peers: {1: 0, 3: 2}
+peers: {1: 0, 3: 2, 4: 3}
 start_ns: 0
 writes:
-- {rows: copy, name: "*", address: input, step: 4 KiB, bytes: 4 KiB}
+- {rows: copy, peer: 3, ignore: true}
+- {rows: copy, name: "*", address: input, step: 8 KiB, bytes: 8 KiB}
 - {rows: kernel, peer: 0, name: "n*", address: flags, bytes: 8 B, value: 1, at: start}
 """
 GROUPS = {"1": [0, 1], "7": [0, 1]}
@@ -99,7 +100,10 @@ def _clusters() -> list[Sample]:
     }  # fmt: skip
     for path, kind in imports.items():
         name = Path(path).name
-        options = ("--gpu", "h100-sxm", "--links-from", "catalogue")
+        options: tuple[str, ...] = ("--gpu", "h100-sxm", "--links-from", "catalogue")
+        if "networkx" in name:
+            bare = ("cpu_fabric", "pcie", "xpu_fabric", "switch-link", "ic")
+            options = sum((("--link", f"{each}=50 GB/s, 1 us") for each in bare), ("--gpu", "h100-sxm"))
         found.append(_one(name, kind, name, (DATA / path).read_bytes(), "cluster", "import", name, *options))
     infragraph = (DATA / "infragraph/handwritten_2node_rail_bw_latency.yaml").read_bytes()
     notes = (DATA / "infragraph/annotation_ranks.yaml").read_bytes()
@@ -198,11 +202,10 @@ def _eidolon() -> list[Sample]:
         Sample("writes columns", "json", "w.json", run | {"w.json": json.dumps({"writes": columns}).encode()},
                (*argv, "w.json")),
         Sample("writes parquet", "parquet", "w.parquet", run | {"w.parquet": parquet(columns)}, (*argv, "w.parquet")),
-        Sample("arrivals", "npz", "a.npz", run | {"a.npz": _arrivals()},
-               ("eidolon", "run", "k.gpu", "--peers", "2", "--arrivals", "a.npz")),
         _one("arrivals as writes", "npz", "a.npz", _arrivals(), "eidolon", "writes-from", "a.npz", *made),
         _one("records csv", "csv", "r.csv", _csv(RECORDS), "eidolon", "writes-from", "r.csv", *listed),
-        _one("records parquet", "parquet", "r.parquet", parquet(RECORDS), "eidolon", "writes-from", "r.parquet", *listed),
+        _one("records parquet", "parquet", "r.parquet", parquet(RECORDS),
+             "eidolon", "writes-from", "r.parquet", *listed),
         _one("records npz", "npz", "r.npz", npz(_record_arrays()), "eidolon", "writes-from", "r.npz", *listed),
     ]  # fmt: skip
     for name in ("rocprofv3_memory_copy_trace", "nsys_cuda_gpu_trace", "cupti_memcpy", "rocprofv3_kernel_trace"):

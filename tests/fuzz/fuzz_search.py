@@ -1,4 +1,4 @@
-"""Searches for inputs that break trine: ``python tests/fuzz/fuzz_search.py --seconds 3600 --seed 7`` (``make fuzz``).
+"""Searches for inputs that break trine: ``make fuzz SECONDS=3600``.
 
 Each case is a command line with its files, made from a valid one by a few mutations; workers run it
 (:mod:`fuzz_worker`), and :func:`fuzz_run.fault` says what is wrong with what it did. Hypothesis draws the mutations.
@@ -7,17 +7,16 @@ Each case is a command line with its files, made from a valid one by a few mutat
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
 from fuzz_commands import BASES, edited
 from fuzz_mutations import mutated
-from fuzz_run import Case, Worker, judge, save, signature
+from fuzz_run import Case, Worker, fault, judge, load, save, signature
 from fuzz_samples import samples
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -43,12 +42,16 @@ def case_of(drawn: Drawn) -> Case:
 
 @dataclass
 class Search:
-    """What a search has met: ``found`` is a fault for each kind, ``tried`` how many cases of each sort ran."""
+    """What a search has met: ``found`` is a fault for each kind, ``tried`` how many cases of each sort ran.
+
+    says: it prints how far it is.
+    """
 
     folder: Path
     found: dict[str, str] = field(default_factory=dict)
     tried: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
+    says: bool = False
     worker: Worker = field(default_factory=Worker)
 
     def run(self, seconds: float, first_seed: int) -> None:
@@ -73,6 +76,8 @@ class Search:
             wrong = judge(case_of(drawn), self.worker)
             self.slowest_s = max(self.slowest_s, time.monotonic() - began)
             self.tried[f"{drawn[0]} {_name(drawn)}"] += 1
+            if self.says and self.tried.total() % 500 == 0:
+                print(f"{self.tried.total()} cases, the slowest {self.slowest_s:.1f} s", flush=True)
             if wrong is not None and signature(wrong) not in self.found:
                 self._keep(drawn, wrong)
 
@@ -96,16 +101,29 @@ def _name(drawn: tuple[str, int, object]) -> str:
     return samples()[drawn[1] % len(samples())].name if drawn[0] == "file" else BASES[drawn[1] % len(BASES)][:24]
 
 
+def _again(case: Case) -> str | None:
+    worker = Worker()
+    try:
+        answer = worker.ask(case)
+    finally:
+        worker.end()
+    print(json.dumps(answer, indent=1).replace("\\n", "\n"))
+    return fault(case, answer)
+
+
 def main() -> None:
     """Search by hand."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--seed", type=int, default=int(time.time()))
     options.add_argument("--found", type=Path, default=FOUND, help="folder of what fails")
+    options.add_argument("--again", type=Path, help="one such case, instead of a search")
     given_ = options.parse_args()
-    search = Search(given_.found)
+    if given_.again is not None:
+        sys.exit(_again(load(given_.again)))
+    search = Search(given_.found, says=True)
     search.run(given_.seconds, given_.seed)
-    print(f"{sum(search.tried.values())} cases from seed {given_.seed}, the slowest {search.slowest_s:.1f} s, "
+    print(f"{search.tried.total()} cases from seed {given_.seed}, the slowest {search.slowest_s:.1f} s, "
           f"{len(search.found)} faults")  # fmt: skip
     sys.exit(bool(search.found))
 

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import typer
 
 from trine.cli.streams import want_stdout
-from trine.cli.usage import check_counts
+from trine.cli.usage import check_given
 from trine.cli.writable import check_outputs
 from trine.errors import InputError, TrineError, one_line
 
@@ -36,7 +36,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             _missing.clear()
-            check_counts(kwargs)
+            check_given(kwargs)
             check_outputs(kwargs)
             answer = command(*args, **kwargs)
         except InputError as error:

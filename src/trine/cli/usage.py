@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from trine.errors import InputError, one_line
+from trine.inputs import can_be_named
 from trine.units import MAX_GPUS
 
 #: No count of an option is larger than that of the GPUs of the largest machine.
@@ -17,37 +18,48 @@ MAX_COUNT = MAX_GPUS
 #: Numbers that count nothing, or samples, of which jobs may have more.
 _NO_COUNTS = frozenset({"seed", "batch", "global_batch", "micro_batch"})
 #: What typer raises for an unknown option or a value that is none: it names the command.
-_UsageError = typer.BadParameter.__bases__[0]
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-def check_counts(given: Mapping[str, object]) -> None:
-    """Refuse numbers that no machine or run has, before anything is made of them.
+def check_given(given: Mapping[str, object]) -> None:
+    """Refuse numbers that no machine or run has, and texts that nothing is called, before anything is made of them.
 
     Raises
     ------
-    InputError: a number beyond :data:`MAX_COUNT`; names the option.
+    InputError: a number beyond :data:`MAX_COUNT`, or a text with NUL or halves of characters; names the option.
     """
     for name, value in given.items():
-        for number in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(number, int) and number > MAX_COUNT and name not in _NO_COUNTS:
-                raise InputError(f"--{name.replace('_', '-')} is at most {MAX_COUNT}, got {number}")
+        option = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(one, int) and one > MAX_COUNT and name not in _NO_COUNTS:
+                raise InputError(f"{option} is at most {MAX_COUNT}, got {one}")
+            if isinstance(one, str) and not can_be_named(one):
+                raise InputError(f"{option}: nothing is called {one!r}")
 
 
 class OneLineGroup(TyperGroup):
     """A group of commands whose errors of usage are one line, as all errors are."""
 
-    def main(self, args: Sequence[str] | None = None, *words: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]  # the options that trine and its tests give
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run a command line."""
-        if not standalone_mode:
-            return super().main(args, *words, standalone_mode=False, **extra)
         try:
-            code = super().main(args, *words, standalone_mode=False, **extra)
+            code = super().main(args, prog_name, standalone_mode=False, **extra)
+            if not standalone_mode:
+                return code
         except _UsageError as error:
+            if not standalone_mode:
+                raise
+            if "Help" in type(error).__name__:  # a group without a command: its message is the help
+                print(error, file=sys.stderr, flush=True)
+                sys.exit(2)
             print(f"error: {_said(error)}", file=sys.stderr, flush=True)
             sys.exit(2)
-        except typer.Abort:
-            print("interrupted", file=sys.stderr, flush=True)
-            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 

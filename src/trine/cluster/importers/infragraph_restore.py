@@ -29,10 +29,10 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
         _check_order(own.links, len(links), "links", file)
         links = [links[old] for old in own.links]
     for number, name in own.link_names.items():
-        place = whole_number(number, most=len(links) - 1)
-        if place is None:
+        link = whole_number(number, most=len(links) - 1)
+        if link is None:
             raise SpecError(f"names link {number!r}, there are {len(links)}", file=file)
-        links[place] = replace(links[place], name=name)
+        links[link] = replace(links[link], name=name)
     try:
         return replace(
             cluster,
