@@ -63,7 +63,7 @@ RECORDS = {
 }  # fmt: skip
 PROGRAM = TURN + "  compute 40 cycles label 'a'\n  waitcnt 0\n  copy 1 KiB own:data -> rank+1:data + 0x40 unroll 2\n"
 CALIBRATION = {
-    "format": "trine-calibration", "version": 1, "gpu": "h100-sxm", "resolution_ps": 1000, "sources": ["a"],
+    "format": "trine-calibration", "version": 1, "gpu": None, "resolution_ps": 1000, "sources": ["a"],
     "points": [
         {"operator": "aten::mm", "kind": "linear", "batch": 8, "flops": 1000, "bytes": 10, "time_ps": 5000},
         {"operator": "aten::relu", "kind": "elementwise", "batch": 8, "flops": 0, "bytes": 10, "time_ps": 500},
