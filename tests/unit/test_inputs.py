@@ -1,4 +1,4 @@
-"""Is whatever a user may give refused in one sentence of ours: files that are none, numbers that are none, long names?"""
+"""Is whatever a user may give refused in one sentence of ours: no files, no numbers, names without end?"""
 
 from __future__ import annotations
 
