@@ -14,7 +14,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EACCES, EBUSY, ENOENT, EPERM, EROFS
+from errno import EACCES, EBUSY, EPERM, EROFS
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TextIO, cast
@@ -169,15 +169,24 @@ def _stream_to(found: os.stat_result) -> TextIO | None:
 @contextmanager
 def _beside(place: str, found: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
     """A file beside ``place`` that takes its name at the end; after any exception nothing of it is left."""
-    if found is not None and not os.access(place, os.W_OK):
+    if found is not None and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(EACCES, os.strerror(EACCES), place)
     made = os.path.join(os.path.dirname(place), f"{PART[0]}{os.urandom(8).hex()}{PART[1]}")
     try:
         with _spare(made, found, mode) as file:
             yield file
             file.flush()
+            if not os.path.lexists(made):
+                _overwrite(place, file)
+                return
             os.fsync(file.fileno())
-            _put(made, place, file, found)
+        try:
+            os.replace(made, place)
+        except OSError as problem:
+            if found is None or problem.errno not in _KEPT_IN_PLACE:
+                raise
+            with open(made, "rb") as whole:
+                _overwrite(place, whole)
     finally:
         with suppress(OSError):
             os.unlink(made)
@@ -200,16 +209,12 @@ def _spare(made: str, found: os.stat_result | None, mode: int) -> BinaryIO:
     return cast(BinaryIO, file)
 
 
-def _put(made: str, place: str, file: BinaryIO, found: os.stat_result | None) -> None:
-    try:
-        os.replace(made, place)
-    except OSError as problem:
-        if found is None or problem.errno not in (*_KEPT_IN_PLACE, ENOENT):
-            raise
-        import shutil
+def _overwrite(place: str, file: BinaryIO) -> None:
+    """Copy a file that is whole to a place that nothing can be renamed to."""
+    import shutil
 
-        file.seek(0)
-        with open(place, "wb") as target:
-            shutil.copyfileobj(file, target)
-            target.flush()
-            os.fsync(target.fileno())
+    file.seek(0)
+    with open(place, "wb") as target:
+        shutil.copyfileobj(file, target)
+        target.flush()
+        os.fsync(target.fileno())

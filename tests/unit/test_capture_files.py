@@ -115,3 +115,11 @@ def test_a_former_capture_is_replaced_whole(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["capture"]
     assert [entry.name for entry in path.iterdir()] == ["meta.json"]
     assert (path / "meta.json").read_text() == "new"
+
+
+def test_a_former_capture_stays_where_the_new_one_cannot_take_its_place(tmp_path):
+    path = former_capture(tmp_path / "capture")
+    before = {entry.name: entry.read_bytes() for entry in path.iterdir()}
+    with pytest.raises(FileNotFoundError):
+        files.put_in_place(tmp_path / ".capture.partial", path)
+    assert {entry.name: entry.read_bytes() for entry in path.iterdir()} == before

@@ -5,6 +5,7 @@ Decoded by protobuf with protoc's reading of the schema; attributes of section 7
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -141,6 +142,14 @@ def test_peers_groups_and_sizes_of_each_rank(tmp_path):
         assert [value(node, "comm_type") for node in by_type[COLL]] == [2, 0, 7]
         assert [value(node, "comm_size") for node in by_type[COLL]] == [501, 4096, 64]  # a gather: of one rank
         assert value(gather, "payload_bytes") == 1001
+
+
+def test_the_list_of_all_files_is_what_sha256sum_checks(tmp_path):
+    write_chakra(example(), tmp_path / "x")
+    rows = dict(reversed(line.split("  ")) for line in (tmp_path / "x.SHA256SUMS").read_text().splitlines())
+    assert set(rows) == {each.name for each in tmp_path.iterdir()} - {"x.SHA256SUMS"}
+    assert "x.groups.json" in rows
+    assert {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in rows} == rows
 
 
 def test_process_groups_stand_in_a_metadata_node_too(tmp_path):

@@ -115,5 +115,9 @@ def put_in_place(made: Path, path: Path) -> None:
         return
     former = made.with_name(made.name + "-former")
     path.rename(former)
-    made.rename(path)
+    try:
+        made.rename(path)
+    except BaseException:  # Ctrl-C as well
+        former.rename(path)
+        raise
     shutil.rmtree(former)
