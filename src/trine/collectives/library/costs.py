@@ -92,6 +92,11 @@ def _rate(tier: Tier | None, rate: float, efficiency: float, share: float = 1.0)
     return math.inf if tier is None else rate * efficiency * share / 1e6
 
 
+def _best(tier: Tier | None, rate: float) -> float:
+    """bytes/us that the links of a tier reach at most, whatever was fitted; infinite where there is no such tier."""
+    return math.inf if tier is None else rate * tier.headroom / 1e6
+
+
 def _capped(setting: Setting, medium: Medium) -> float:
     """The part of a medium's rate that a limited number of channels reaches; more than usual reach no more."""
     return min(1.0, setting.num_channels(medium) / medium.channels)
@@ -109,6 +114,13 @@ def ring_rate(setting: Setting, protocol: str) -> tuple[float, str]:
     if b < a and view.between is not None:
         return b, view.between.limit
     return a, inside.limit if inside else ""
+
+
+def best_ring_rate(view: View) -> float:
+    """bytes/us that all rings can carry at most."""
+    inside = view.inside
+    through = inside.ring_bytes_per_s if inside and view.between is None else view.path_bytes_per_s
+    return min(_best(inside, through), _best(view.between, view.between.ring_bytes_per_s if view.between else 0.0))
 
 
 def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
@@ -133,10 +145,11 @@ def _ramp(setting: Setting, protocol: str) -> float:
 
 
 def _cost(
-    setting: Setting, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int, limit: str,
-    delayed_us: float | None = None,
+    setting: Setting, op: str, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int,
+    limit: str, delayed_us: float | None = None,
 ) -> Cost:  # fmt: skip
     """A cost whose bytes are delayed by ``delayed_us``: by default set-up and steps."""
+    steps_us = max(steps_us, _way_us(setting.view, op))
     delayed_us = base_us + steps_us if delayed_us is None else delayed_us
     return Cost(
         launch_us=setting.launch_us,
@@ -160,10 +173,11 @@ def ring_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     steps_us = (steps - crossings) * inner_us + crossings * outer_us
     rate, limit = ring_rate(setting, protocol)
     extra = setting.library.extra_steps.get(op, 0.0)
-    volume = size if op in ("broadcast", "reduce") else (steps + extra) * size / n
+    sent = size if op in ("broadcast", "reduce") else steps * size / n
+    volume = sent if op in ("broadcast", "reduce") else sent + extra * size / n
     base_us = _base_us(setting, protocol, size)
-    bytes_us = volume / rate
-    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, protocol), steps, limit)
+    bytes_us = max(volume / rate, sent / best_ring_rate(view))
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, protocol), steps, limit)
 
 
 def _tree_load(domains: int) -> int:
@@ -179,16 +193,16 @@ def tree_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     outer_us = step_us(view.between, outer, protocol)
     hops = view.max_per_domain - 1
     steps_us = 2 * (hops * inner_us + depth * outer_us)
-    share = setting.library.tree_efficiency / (2 if view.max_per_domain > 2 else 1)  # up and down leave by one link
+    halves = 2 if view.max_per_domain > 2 else 1  # up and down leave by one link
+    share = setting.library.tree_efficiency / halves
     a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[protocol] * share, _capped(setting, inner))
-    b = math.inf
-    if view.between is not None:
-        rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains)
-        b = _rate(view.between, rate, outer.efficiency[protocol], _capped(setting, outer))
+    rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains) if view.between else 0.0
+    b = _rate(view.between, rate, outer.efficiency[protocol], _capped(setting, outer))
     base_us = _base_us(setting, protocol, size)
-    bytes_us = size / min(a, b)
+    most = min(_best(view.inside, view.path_bytes_per_s) / halves, _best(view.between, rate))
+    bytes_us = max(size / min(a, b), size / most)
     limit = view.between.limit if view.between and b < a else view.inside.limit if view.inside else ""
-    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, protocol), 2 * (hops + depth), limit)
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, protocol), 2 * (hops + depth), limit)
 
 
 def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
@@ -199,7 +213,7 @@ def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     a = _rate(view.inside, view.inside.ring_bytes_per_s, inner.nvls_efficiency, _capped(setting, inner)) / (
         1.0 + 1.0 / n
     )
-    b = math.inf
+    b, rate = math.inf, 0.0
     steps_us = 2 * step_us(view.inside, inner, SIMPLE)
     num_steps = 2
     if view.between is not None:
@@ -209,9 +223,10 @@ def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
         depth = math.ceil(math.log2(view.num_domains))
         steps_us += 2 * depth * step_us(view.between, outer, SIMPLE)
         num_steps += 2 * depth
-    bytes_us = size / min(a, b)
+    most = min(_best(view.inside, view.inside.ring_bytes_per_s) / (1.0 + 1.0 / n), _best(view.between, rate))
+    bytes_us = max(size / min(a, b), size / most)
     limit = view.between.limit if view.between and b < a else view.inside.limit
-    return _cost(setting, inner.nvls_us, steps_us, bytes_us, _ramp(setting, SIMPLE), num_steps, limit)
+    return _cost(setting, op, inner.nvls_us, steps_us, bytes_us, _ramp(setting, SIMPLE), num_steps, limit)
 
 
 def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
@@ -224,8 +239,9 @@ def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[SIMPLE], _capped(setting, inner))
     part = COLLNET_EFFICIENCY * setting.outer.efficiency[SIMPLE]
     b = _rate(view.between, view.between.ring_bytes_per_s, part, _capped(setting, setting.outer))
-    bytes_us = max(2 * size * (n - 1) / n / a, size / b)
-    return _cost(setting, COLLNET_US, steps_us, bytes_us, _ramp(setting, SIMPLE), 4, view.between.limit, steps_us)
+    most = _best(view.inside, view.path_bytes_per_s), _best(view.between, view.between.ring_bytes_per_s)
+    bytes_us = max(2 * size * (n - 1) / n / min(a, most[0]), size / min(b, most[1]))
+    return _cost(setting, op, COLLNET_US, steps_us, bytes_us, _ramp(setting, SIMPLE), 4, view.between.limit, steps_us)
 
 
 def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
@@ -235,27 +251,28 @@ def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     steps_us = depth * step_us(view.between, setting.outer, SIMPLE)
     rate, limit = ring_rate(setting, SIMPLE)
     base_us = _base_us(setting, SIMPLE, size)
-    bytes_us = size * (view.num_ranks - 1) / view.num_ranks / rate
-    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, SIMPLE), depth, limit)
+    bytes_us = size * (view.num_ranks - 1) / view.num_ranks / min(rate, best_ring_rate(view))
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, SIMPLE), depth, limit)
 
 
 def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
     """Messages from each rank straight to its peers: all_to_all; gather, scatter at the root; send_recv to the next."""
     view, inner, outer = setting.view, setting.inner, setting.outer
-    n, m = view.num_ranks, view.per_domain
+    n, most, least = view.num_ranks, view.max_per_domain, view.min_per_domain
     one = op == "send_recv"
-    peers_in, peers_out = (1.0, 1.0) if one else (m - 1, n - m)
+    peers_in, peers_out = (1, 1) if one else (most - 1, n - least)  # of the rank that has most to do
     part = size if one else size / n
     steps_us = inside_us = between_us = 0.0
     limit = ""
     if view.inside is not None:
-        efficiency = inner.efficiency[SIMPLE] if one else inner.p2p_efficiency
+        efficiency = min(view.inside.headroom, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
         rate = _message_rate(view.inside, op) * efficiency * _capped(setting, inner)
         inside_us = part * peers_in / (rate / 1e6)
         steps_us = peers_in * inner.p2p_step_us + view.inside.latency_ps / 1e6
         limit = view.inside.limit
     if view.between is not None:
-        rate = _message_rate(view.between, op) * outer.p2p_efficiency * _capped(setting, outer)
+        efficiency = min(view.between.headroom, outer.p2p_efficiency)
+        rate = _message_rate(view.between, op) * efficiency * _capped(setting, outer)
         between_us = part * peers_out / (rate / 1e6)
         steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + view.between.latency_ps / 1e6
         limit = view.between.limit if between_us >= inside_us else limit
@@ -263,7 +280,18 @@ def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
         inside_us += part / ((inner if view.inside else outer).copy_GBps * 1e3)
     base_us = max(inner.p2p_base_us if view.inside else 0.0, outer.p2p_base_us if view.between else 0.0)
     bytes_us = max(inside_us, between_us)
-    return _cost(setting, base_us, steps_us, bytes_us, _ramp(setting, P2P), 1 if one else n - 1, limit)
+    if not one:  # what is inside and what goes out may share links
+        pair = view.pair_bytes_per_s if op == "all_to_all" else view.root_pair_bytes_per_s
+        bytes_us = max(bytes_us, part / (pair / 1e6))
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, P2P), 1 if one else n - 1, limit)
+
+
+def _way_us(view: View, op: str) -> float:
+    """The hardware's latency from a rank to the one furthest from it that its data must reach."""
+    tiers = [tier for tier in (view.inside, view.between) if tier is not None]
+    if op == "send_recv":
+        return max(tier.shift_latency_ps for tier in tiers) / 1e6
+    return max(view.far_latency_ps, sum(tier.far_latency_ps for tier in tiers)) / 1e6
 
 
 def _message_rate(tier: Tier, op: str) -> float:

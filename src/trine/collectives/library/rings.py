@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,12 +12,15 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import HOST, SCALE_UP, Link
 from trine.cluster.routing import SPLIT
+from trine.errors import SpecError
 
 #: Steps of the search for one ring; NCCL limits its own search likewise.
 BUDGET = 20_000
 #: What GPUs reach through a CPU's root complex, whatever the PCIe generation: 24 GB/s with four A100 on PCIe 4.0
 #: (vidur, a100_pairwise_nvlink), 26 GB/s with four RTX PRO 6000 on PCIe 5.0 (aiconfigurator, nccl 2.29.2).
 ROOT_COMPLEX_BYTES_PER_S = 26.5e9
+#: Exchanges of all with all are looked at pair by pair up to so many pairs.
+MAX_PAIRS = 4096
 #: More links a pair than this are counted in larger units, so that the search stays short.
 MAX_LANES = 32
 #: GPUs whose driver allows no peer access: every message is written to host memory and read again. The part of a link
@@ -34,10 +37,10 @@ class RingRates:
     """bytes/s per direction of all rings together: closed ones, and paths through all GPUs.
 
     ``fan_out``: out of one GPU while all exchange with all. ``shift``: from each GPU to the next one, straight.
-    ``root``:
-    between one GPU and all others while only that one sends or receives.
+    ``root``: between one GPU and all others while only that one sends or receives.
 
-    ``link``: the one that bounds them. ``latency_ps``: of a hop from one GPU to the next, on average.
+    ``link``: the one that bounds them. ``latency_ps``: of a hop from one GPU to the next, on average;
+    ``shift_latency_ps``: of the longest of them; ``far_latency_ps``: of the longest way between two GPUs.
     """
 
     ring: float
@@ -48,6 +51,8 @@ class RingRates:
     lanes: int
     link: Link
     latency_ps: int
+    shift_latency_ps: int
+    far_latency_ps: int
 
 
 def ring_rates(cluster: Cluster, domain: Sequence[int]) -> RingRates:
@@ -75,62 +80,139 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         return None
     links = [rates[i][j] for i in members for j in members if i != j]
     slowest = min(used, key=lambda link: link.bytes_per_s)
-    root = float(min(sum(rates[i][j] for j in members) for i in members))
-    shift = float(min(_straight(rates, i, (i + 1) % size) for i in members))
+    pairs = _Pairs(cluster, domain, rates)
+    shift, root = pairs.together(_around(size)), pairs.star()
     if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
-        count = len(domain) - 1
-        path = float(lane * (count + 1)) if count > 1 else float(lane)
-        return RingRates(
-            ring=float(lane * count),
-            path=path,
-            fan_out=root,
-            shift=shift,
-            root=root,
-            lanes=count,
-            link=slowest,
-            latency_ps=slowest.latency_ps,
-        )
-    lanes = [[min(MAX_LANES, rate // lane) for rate in row] for row in rates]
-    found = _count_rings(lanes) if size > 2 else lanes[0][1]
-    if not found:
-        return None
+        count = size - 1
+        ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
+        found, exchange = count, Use(root.rate / count, root.latencies_ps)
+    else:
+        lanes = [[min(MAX_LANES, rate // lane) for rate in row] for row in rates]
+        found = _count_rings(lanes) if size > 2 else lanes[0][1]
+        if not found:
+            return None
+        ring = path = float(found * lane)
+        exchange = pairs.exchange()
     return RingRates(
-        ring=float(found * lane), path=float(found * lane), fan_out=_exchange(rates), shift=shift, root=root,
-        lanes=found, link=slowest, latency_ps=slowest.latency_ps,
-    )  # fmt: skip
+        ring=ring,
+        path=path,
+        fan_out=exchange.rate * (size - 1),
+        shift=shift.rate,
+        root=root.rate,
+        lanes=found,
+        link=slowest,
+        latency_ps=slowest.latency_ps,
+        shift_latency_ps=max(shift.latencies_ps),
+        far_latency_ps=max(*exchange.latencies_ps, *root.latencies_ps),
+    )
+
+
+class Use(NamedTuple):
+    """bytes/s of each of some messages that are on their way at once, and the latency of each."""
+
+    rate: float
+    latencies_ps: list[int]
+
+
+class _Pairs:
+    """How the GPUs of a domain reach each other: over the link between the two, else over the cluster's route as far as
+    that stays on such links, else through one other GPU, as libraries do where GPUs do not forward, else through hosts.
+    """
+
+    def __init__(self, cluster: Cluster, domain: Sequence[int], rates: Lanes) -> None:
+        self.cluster, self.domain, self.rates = cluster, domain, rates
+        place = {gpu: i for i, gpu in enumerate(domain)}
+        self.latency_ps: dict[tuple[int, int], int] = {}
+        self._between: dict[int, tuple[int, int]] = {}
+        for gpu, i in place.items():
+            for number in cluster.link_table.links_from(gpu).tolist():
+                link = cluster.links[number]
+                if link.link_class == SCALE_UP and link.target in place:
+                    pair = (i, place[link.target])
+                    self._between[number] = pair
+                    self.latency_ps[pair] = max(self.latency_ps.get(pair, 0), link.latency_ps)
+
+    def together(self, pairs: Iterable[tuple[int, int]]) -> Use:
+        """What each of ``pairs`` gets while all send as much."""
+        load: dict[tuple[int, int], float] = {}
+        other: dict[int, float] = {}
+        latencies = []
+        hosted = 0
+        for here, there in pairs:
+            latency_ps, hops, links, is_hosted = self._way(here, there)
+            latencies.append(latency_ps)
+            hosted = max(hosted, is_hosted)
+            for hop, part in hops:
+                load[hop] = load.get(hop, 0.0) + part
+            for link, part in links:
+                other[link] = other.get(link, 0.0) + part
+        rates = [self.rates[i][j] / times for (i, j), times in load.items()]
+        rates += [_through(self.cluster, link) / times for link, times in other.items()]
+        rates += [ROOT_COMPLEX_BYTES_PER_S] * hosted
+        return Use(min(rates), latencies)
+
+    def star(self) -> Use:
+        """bytes/s between the first GPU and all others together, whichever way is slower."""
+        others = range(1, len(self.domain))
+        out, back = self.together((0, i) for i in others), self.together((i, 0) for i in others)
+        return Use(min(out.rate, back.rate) * len(others), [*out.latencies_ps, *back.latencies_ps])
+
+    def exchange(self) -> Use:
+        """What each pair gets while all exchange with all; of many GPUs by some shifts alone."""
+        return _over_shifts(len(self.domain), self.together)
+
+    def _way(
+        self, here: int, there: int
+    ) -> tuple[int, list[tuple[tuple[int, int], float]], list[tuple[int, float]], bool]:
+        """Latency, parts on hops between GPUs of the domain, parts on other links, and whether hosts take part."""
+        if self.rates[here][there]:
+            return self.latency_ps[here, there], [((here, there), 1.0)], [], False
+        try:
+            paths = self.cluster.paths(self.domain[here], self.domain[there])
+        except SpecError:
+            paths = ()
+        if paths and all(link in self._between for route, _ in paths for link in route):
+            hops = [(self._between[link], part) for route, part in paths for link in route]
+            return max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [], False
+        middles = _middles(self.rates, here, there)
+        if middles:
+            legs = [(hop, 1 / len(middles)) for middle in middles for hop in ((here, middle), (middle, there))]
+            latency_ps = max(self.latency_ps[here, m] + self.latency_ps[m, there] for m in middles)
+            return latency_ps, legs, [], False
+        if not paths:  # no link says how: through hosts that nobody describes
+            return 0, [], [], True
+        crossed = [(link, part) for route, part in paths for link in route]
+        return max(self.cluster.route_latency_ps(route) for route, _ in paths), [], crossed, True
+
+
+def _through(cluster: Cluster, link: int) -> float:
+    """bytes/s of a link, of one into a host those of its root complex."""
+    one = cluster.links[link]
+    is_host = cluster.devices[one.target].kind == HOST
+    return min(one.bytes_per_s, ROOT_COMPLEX_BYTES_PER_S) if is_host else one.bytes_per_s
+
+
+def _around(size: int) -> list[tuple[int, int]]:
+    return [(i, (i + 1) % size) for i in range(size)]
+
+
+def _over_shifts(size: int, together: Callable[[Iterable[tuple[int, int]]], Use]) -> Use:
+    """What each pair of ``size`` ranks gets while all exchange with all.
+
+    Up to MAX_PAIRS pairs all at once; else the mean over shifts by some distances, one after the other.
+    """
+    if size * (size - 1) <= MAX_PAIRS:
+        return together([(i, j) for i in range(size) for j in range(size) if i != j])
+    number = max(2, MAX_PAIRS // size)
+    shifts = sorted({1, size - 1, *(round(size * k / number) for k in range(1, number))})
+    uses = [together([(i, (i + by) % size) for i in range(size)]) for by in shifts]
+    mean = len(uses) / sum(1 / use.rate for use in uses)
+    return Use(mean / (size - 1), [latency_ps for use in uses for latency_ps in use.latencies_ps])
 
 
 def _middles(rates: Lanes, here: int, there: int) -> list[int]:
     """The GPUs that have links from ``here`` and to ``there``."""
     return [middle for middle in range(len(rates)) if rates[here][middle] and rates[middle][there]]
-
-
-def _straight(rates: Lanes, here: int, there: int) -> float:
-    """bytes/s of the link between two GPUs, else through the best one between them, else through the hosts."""
-    if rates[here][there]:
-        return rates[here][there]
-    through = [min(rates[here][middle], rates[middle][there]) for middle in _middles(rates, here, there)]
-    return max(through, default=ROOT_COMPLEX_BYTES_PER_S)
-
-
-def _exchange(rates: Lanes) -> float:
-    """bytes/s out of one GPU while all send as much to each other; pairs without a link share those through others."""
-    size = len(rates)
-    load = [[0.0] * size for _ in range(size)]
-    for here in range(size):
-        for there in range(size):
-            if here == there:
-                continue
-            middles = [] if rates[here][there] else _middles(rates, here, there)
-            if not middles:
-                load[here][there] += 1
-            for middle in middles:
-                load[here][middle] += 1 / len(middles)
-                load[middle][there] += 1 / len(middles)
-    each = min(
-        (rates[i][j] or ROOT_COMPLEX_BYTES_PER_S) / load[i][j] for i in range(size) for j in range(size) if load[i][j]
-    )
-    return each * (size - 1)
 
 
 def _count_rings(lanes: Lanes) -> int:
@@ -144,9 +226,9 @@ def _count_rings(lanes: Lanes) -> int:
         nonlocal best
         best = max(best, found)
         for order in _rings(lanes, size, budget):
-            used = [_take(lanes, a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True)]
-            more(found + 2)
-            for hops in used:
+            hops = _lay(lanes, order)
+            if hops is not None:
+                more(found + 2)
                 _give(lanes, hops)
             if best >= most - most % 2 or budget[0] <= 0:
                 return
@@ -194,8 +276,23 @@ def _via(lanes: Lanes, here: int, there: int) -> int | None:
     return None
 
 
+def _lay(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
+    """Use up a lane each way between neighbours of a ring; the pairs of GPUs, None where lanes do not suffice.
+
+    A ring that goes through GPUs between two others may need a lane twice, which the search does not see.
+    """
+    used: list[tuple[int, int]] = []
+    for here, there in zip(order, [*order[1:], order[0]], strict=True):
+        hops = _take(lanes, here, there)
+        used += hops
+        if not hops:
+            _give(lanes, used)
+            return None
+    return used
+
+
 def _take(lanes: Lanes, here: int, there: int) -> list[tuple[int, int]]:
-    """Use up a lane each way between two GPUs, direct or through another one; returns the pairs of GPUs."""
+    """Use up a lane each way between two GPUs, direct or through another one; returns the pairs of GPUs, if any."""
     if lanes[here][there]:
         hops = [(here, there)]
     else:
@@ -215,21 +312,34 @@ def _give(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
 
 def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     """One ring in order over the routes of the cluster; each link's rate is shared by the hops that cross it."""
-    load, latency_ps = crossings(cluster, domain, [*domain[1:], domain[0]])
+    gpus = np.asarray(domain, np.int64)
+    size = len(gpus)
+    staged = STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0
+
+    def together(pairs: Iterable[tuple[int, int]]) -> Use:
+        here, there = np.array(list(pairs)).T
+        load, latencies = crossings(cluster, gpus[here], gpus[there])
+        return Use(staged * load.worst(cluster)[1], latencies)
+
+    load, latencies = crossings(cluster, gpus, np.roll(gpus, -1))
     worst, rate = load.worst(cluster)
     if cluster.device_table.where(HOST)[cluster.link_table.target[load.links]].any():
         rate = min(rate, ROOT_COMPLEX_BYTES_PER_S)
-    if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain):
-        rate *= STAGED_PART
+    rate *= staged
+    exchange = _over_shifts(size, together)
+    others = range(1, size)
+    out, back = together((0, i) for i in others), together((i, 0) for i in others)
     return RingRates(
         ring=rate,
         path=rate,
-        fan_out=_fan_out(cluster, domain, rate),
+        fan_out=exchange.rate * (size - 1),
         shift=rate,
-        root=max(rate, _star(cluster, domain)),
+        root=min(out.rate, back.rate) * (size - 1),
         lanes=1,
         link=cluster.links[worst],
-        latency_ps=latency_ps,
+        latency_ps=sum(latencies) // size,
+        shift_latency_ps=max(latencies),
+        far_latency_ps=max(*exchange.latencies_ps, *out.latencies_ps, *back.latencies_ps),
     )
 
 
@@ -245,9 +355,15 @@ class Load(NamedTuple):
         least = rates.min()
         return int(self.links[rates == least].min()), float(least)
 
+    def at_peak(self, cluster: Cluster) -> float:
+        """What each crossing gets at most: of the data sheet's peaks, where they are known."""
+        table = cluster.link_table
+        peaks = np.array([max(each.bytes_per_s, each.peak_bytes_per_s or 0) for each in table.numbers], np.float64)
+        return float((peaks[table.number[self.links]] / self.times).min())
 
-def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, int]:
-    """How often each link is crossed if each source sends to its target once, and the mean latency of a message.
+
+def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, list[int]]:
+    """How often each link is crossed if each source sends to its target once, and the latency of each message in ps.
 
     A message that is spread over several routes crosses each of them in part, and its latency is that of the longest.
     """
@@ -256,34 +372,19 @@ def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Loa
     ptr, crossed = cluster.routes(np.array(sources), np.array(targets))
     links, first, count = np.unique(crossed, return_index=True, return_counts=True)
     order = np.argsort(first)
-    latency_ps = int(cluster.link_latency_ps[crossed].sum())
-    return Load(links[order].astype(np.int64), count[order].astype(np.float64)), latency_ps // (len(ptr) - 1)
+    total = np.concatenate(([0], np.cumsum(cluster.link_latency_ps[crossed])))
+    latencies: list[int] = np.diff(total[ptr]).tolist()
+    return Load(links[order].astype(np.int64), count[order].astype(np.float64)), latencies
 
 
-def _parts_of_crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, int]:
+def _parts_of_crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, list[int]]:
     """Where messages are spread over several routes."""
     load: dict[int, float] = {}
-    latency_ps = 0
+    latencies = []
     for source, target in zip(map(int, sources), map(int, targets), strict=True):
         paths = cluster.paths(source, target)
-        latency_ps += max(cluster.route_latency_ps(route) for route, _ in paths)
+        latencies.append(max(cluster.route_latency_ps(route) for route, _ in paths))
         for route, part in paths:
             for link in route:
                 load[link] = load.get(link, 0) + part
-    return Load(np.array(list(load), np.int64), np.array(list(load.values()))), latency_ps // len(sources)
-
-
-def _fan_out(cluster: Cluster, domain: Sequence[int], at_most: float) -> float:
-    """What one GPU sends to all others at once while all do: links are shared by the pairs that cross them."""
-    if len(domain) > 16 or len(domain) < 3:  # behind switches it is the GPU's own link
-        return at_most
-    pairs = [(a, b) for a in domain for b in domain if a != b]
-    load, _ = crossings(cluster, [a for a, _ in pairs], [b for _, b in pairs])
-    return load.worst(cluster)[1] * (len(domain) - 1)
-
-
-def _star(cluster: Cluster, domain: Sequence[int]) -> float:
-    """bytes/s from the first GPU to all others at once; links are shared by the pairs that cross them."""
-    load, _ = crossings(cluster, [domain[0]] * (len(domain) - 1), domain[1:])
-    rate = load.worst(cluster)[1] * (len(domain) - 1)
-    return rate * (STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0)
+    return Load(np.array(list(load), np.int64), np.array(list(load.values()))), latencies

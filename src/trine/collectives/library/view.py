@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH
+from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
 from trine.collectives.library.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 
@@ -32,7 +32,9 @@ class Tier:
     through one GPU, between domains out of one domain. ``gpu_bytes_per_s``: out of one GPU to all others at once, while
     all do. ``shift_bytes_per_s``: from each rank to the next. ``root_bytes_per_s``: between one rank and all others.
     ``lanes``: separate paths that the traffic is spread over (rings found; NICs). ``latency_ps``: hardware, one way,
-    of a hop from one rank to the next. ``limit``: the name of the link that bounds it.
+    of a hop from one rank to the next, on average; ``shift_latency_ps``: of the longest of these;
+    ``far_latency_ps``: of the longest way between two ranks. ``limit``: the name of the link that bounds it.
+    ``headroom``: how many times the rates its links can reach at most: their data sheet's peak, 1 where nobody says.
     """
 
     medium: str
@@ -42,7 +44,10 @@ class Tier:
     root_bytes_per_s: float
     lanes: int
     latency_ps: int
+    shift_latency_ps: int
+    far_latency_ps: int
     limit: str
+    headroom: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +57,9 @@ class View:
     ``num_domains`` domains of ``min_per_domain`` to ``max_per_domain`` ranks on ``num_nodes`` hosts. ``path`` is the
     rate of a ring that leaves each domain again instead of closing inside it. ``inside`` is None where each domain has
     one rank, ``between`` where there is one domain. ``multicast``: GPUs of a domain hang on switches that reduce.
-    ``sharp``: so do the domains.
+    ``sharp``: so do the domains. ``pair_bytes_per_s``: what each pair of ranks gets at most while all exchange with
+    all, and ``root_pair_bytes_per_s`` while the first does with all others; ``far_latency_ps``: of the longest way
+    between two ranks of different domains; where these are known.
     """
 
     num_ranks: int
@@ -67,6 +74,9 @@ class View:
     between: Tier | None
     multicast: bool
     sharp: bool
+    pair_bytes_per_s: float = float("inf")
+    root_pair_bytes_per_s: float = float("inf")
+    far_latency_ps: int = 0
 
     @property
     def per_domain(self) -> float:
@@ -93,6 +103,7 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
     gpus = sorted(cluster.gpus[rank] for rank in group)  # a library finds its own order, whatever the ranks' names
     domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
+    everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
     devices = cluster.devices
     return View(
         num_ranks=len(gpus),
@@ -107,6 +118,9 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
         between=_between(cluster, domains) if len(domains) > 1 else None,
         multicast=inside is not None and bool(cluster.likeness.is_reduced[gpus].all()),
         sharp=len(domains) > 1 and _fabric_reduces(cluster),
+        pair_bytes_per_s=everybody,
+        root_pair_bytes_per_s=root,
+        far_latency_ps=far_ps,
     )
 
 
@@ -214,7 +228,10 @@ def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
         root_bytes_per_s=rates.root,
         lanes=rates.lanes,
         latency_ps=rates.latency_ps,
+        shift_latency_ps=rates.shift_latency_ps,
+        far_latency_ps=rates.far_latency_ps,
         limit=rates.link.name,
+        headroom=headroom_of(rates.link),
     )
     return tier, rates.path
 
@@ -223,7 +240,7 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     """What leaves a domain for another one, over the NICs nearest to its GPUs: the next in a ring, and all at once."""
     width = min(map(len, domains))
     starts = np.array([domain[:width] for domain in domains]).ravel()
-    ring, latency_ps = _shifted(cluster, starts, width)
+    ring, latencies = _shifted(cluster, starts, width)
     worst, per_path = ring.worst(cluster)
     links, table = cluster.links, cluster.link_table
     outer = ring.links[table.of_class(SCALE_OUT)[ring.links]]
@@ -234,24 +251,61 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     lanes = max(1, len(nics) // len(domains))
     shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
     shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
-    exchange = [
-        rate if shift == 1 else _shifted(cluster, starts, shift * width)[0].worst(cluster)[1] * width
-        for shift in shifts
-    ]
+    shifted = [_shifted(cluster, starts, shift * width) for shift in shifts]
+    exchange = [load.worst(cluster)[1] * width for load, _ in shifted]
+    last, first = (np.array([domain[end] for domain in domains]) for end in (-1, 0))
+    following, following_ps = crossings(cluster, last, np.roll(first, -1))
+    far_ps = max(max(each) for _, each in ((ring, latencies), *shifted))
     return Tier(
         medium=next(filter(None, media), ""),
         ring_bytes_per_s=rate,
         gpu_bytes_per_s=len(exchange) / sum(1 / each for each in exchange) / width,
-        shift_bytes_per_s=rate / lanes,
+        shift_bytes_per_s=min(rate / lanes, following.worst(cluster)[1]),
         root_bytes_per_s=rate / lanes,
         lanes=lanes,
-        latency_ps=latency_ps,
+        latency_ps=sum(latencies) // len(latencies),
+        shift_latency_ps=max(following_ps),
+        far_latency_ps=far_ps,
         limit=links[worst].name,
+        headroom=headroom_of(links[worst]),
     )
 
 
-def _shifted(cluster: Cluster, starts: npt.NDArray[np.int64], by: int) -> tuple[Load, int]:
-    """How many of the paths from each GPU to the one ``by`` further cross each link; their mean latency."""
+def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[float, float, int]:
+    """bytes/s of each pair of GPUs while all exchange with all, and while the first one does with all others, at most;
+    the longest latency of a pair, 0 where nobody looked.
+
+    Counted is what goes over the routes of the cluster, at the peak of the link that has most to do: between domains,
+    and inside those without scale-up links, whose messages cross the same links as those that leave. Infinite where
+    there are too many pairs to look at.
+    """
+    home = np.repeat(np.arange(len(domains)), [len(domain) for domain in domains])
+    gpus, size = np.concatenate([np.asarray(domain, np.int64) for domain in domains]), len(home)
+    ranks = np.arange(size)
+    fast = cluster.likeness.has_scale_up[gpus]
+
+    def at_once(here: npt.NDArray[np.int64], there: npt.NDArray[np.int64]) -> tuple[float, int]:
+        counted = (here != there) & ((home[here] != home[there]) | ~fast[here])
+        if len(here) > MAX_ROUTES or not counted.any():
+            return float("inf"), 0
+        load, latencies = crossings(cluster, gpus[here[counted]], gpus[there[counted]])
+        return load.at_peak(cluster), max(latencies)
+
+    first = np.zeros_like(ranks)
+    out, back = at_once(first, ranks), at_once(ranks, first)
+    everybody = (float("inf"), 0)
+    if size * size <= MAX_ROUTES:
+        everybody = at_once(np.repeat(ranks, size), np.tile(ranks, size))
+    return everybody[0], min(out[0], back[0]), max(everybody[1], out[1], back[1])
+
+
+def headroom_of(link: Link) -> float:
+    """How many times the rate that large transfers reach a link has at most."""
+    return max(1.0, (link.peak_bytes_per_s or 0) / link.bytes_per_s)
+
+
+def _shifted(cluster: Cluster, starts: npt.NDArray[np.int64], by: int) -> tuple[Load, list[int]]:
+    """How many of the paths from each GPU to the one ``by`` further cross each link; the latency of each."""
     return crossings(cluster, starts, np.roll(starts, -by))
 
 
