@@ -108,15 +108,17 @@ def test_what_a_workload_has_no_use_for_is_refused() -> None:
             build(workload, Plan(**fields))  # type: ignore[arg-type]
 
 
-def test_buffers_are_broadcast_to_64_replicas_and_left_out_above_with_a_sentence() -> None:
+def test_buffers_are_broadcast_as_one_operation_unless_their_messages_are_asked_for() -> None:
     workload = load("resnet50-h100-b128")
+    tree = (("broadcast", "tree"),)
     for fields, expected in (
-        ({"dp": 64}, True), ({"dp": 65}, False), ({"dp": 65, "buffers": "broadcast"}, True),
-        ({"dp": 2, "buffers": "none"}, False), ({"dp": 2, "sharding": "zero1"}, False),
+        ({"dp": 64}, ["one-operation"]), ({"dp": 65}, ["one-operation"]), ({"dp": 65, "buffers": "broadcast"}, [None]),
+        ({"dp": 2, "buffers": "none"}, []), ({"dp": 2, "sharding": "zero1"}, []),
+        ({"dp": 2, "algorithms": tree}, ["tree"]),
     ):  # fmt: skip
         job, report = build(workload, Plan(**fields))  # type: ignore[arg-type]
-        assert bool(collectives(job.programs[0], "broadcast")) == expected
-        assert any("broadcast" in text for text in report.warnings) == (fields == {"dp": 65})
+        assert [step.algorithm for step in collectives(job.programs[0], "broadcast")] == expected
+        assert not any("broadcast" in text for text in report.warnings)
 
 
 def test_local_sgd_averages_at_the_end_of_each_round() -> None:

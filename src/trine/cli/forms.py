@@ -52,7 +52,11 @@ DpOverlapOption = Annotated[
 ]
 BuffersOption = Annotated[
     str | None,
-    typer.Option(metavar="auto|broadcast|none", help="DDP's broadcast of buffers [auto].", rich_help_panel=_PANEL),
+    typer.Option(
+        metavar="auto|broadcast|none",
+        help="DDP's broadcast of buffers: as one operation, by messages, or none [auto].",
+        rich_help_panel=_PANEL,
+    ),
 ]
 SyncEveryOption = Annotated[
     int | None, typer.Option(help="Local SGD: average parameters every so many steps.", rich_help_panel=_PANEL)

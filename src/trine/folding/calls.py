@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives import make_schedule
 from trine.collectives.local import LocalStructures, local_structures
+from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.model.program import Collective
 from trine.model.schedule import RankSends
@@ -40,11 +40,12 @@ def call_of(step: Collective) -> Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """How groups of one make run a call."""
+    """How groups of one make run a call. timed_step: see :class:`trine.model.schedule.Schedule`."""
 
     algorithm: str
     software_ps: int
     local: LocalStructures
+    timed_step: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +92,6 @@ def group_answers(
 
 
 def _answer(call: Call, num_ranks: int, algorithm: str | None, software_ps: int) -> Answer:
-    schedule = make_schedule(call.kind, num_ranks, call.size_bytes, algorithm, call.root)
+    schedule = schedule_of(call.kind, num_ranks, call.size_bytes, algorithm, call.root)
     check_sent_by_ranks(schedule)
-    return Answer(schedule.algorithm, software_ps, local_structures(schedule))
+    return Answer(schedule.algorithm, software_ps, local_structures(schedule), schedule.timed_step)

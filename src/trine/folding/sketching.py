@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import PlanError
-from trine.folding.calls import Call, CallPlan, GroupCosts, call_of, group_answers, plan_call
+from trine.folding.calls import Answer, Call, CallPlan, GroupCosts, call_of, group_answers, plan_call
 from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, TO_HOST, Edges, Sketch
 from trine.model.program import Job, Peer
 from trine.model.schedule import RankSends
-from trine.model.taskgraph import TRANSFER
+from trine.model.taskgraph import JOIN, TRANSFER
 from trine.parallel.grid import RankGrid
 from trine.parallel.template import Template, make_template
 
@@ -348,7 +348,7 @@ class _Sketcher:
         roles = np.array([SELF, *self._roles_of(call, answer.local.peers_of(self._positions(call)))], np.int64)
         m = sends.num_sends
         tasks = first[:, None] + np.arange(m, dtype=np.int64)
-        columns.sends(tasks, sends, roles[sends.receiver + 1], answer.software_ps, keys, entry)
+        columns.sends(tasks, sends, roles[sends.receiver + 1], answer, keys, entry)
         everywhere = _Repeated(keys, first, tasks)
         counts = np.diff(sends.predecessor_ptr)
         waiting = np.repeat(np.arange(m, dtype=np.int64), counts)
@@ -451,10 +451,13 @@ class _Columns:
         self.labels = np.full((len(template.labels), total), -1, np.int32)
         self.labels[:, :own] = template.labels
 
-    def sends(self, tasks: Int64, sends: RankSends, roles: Int64, software_ps: int, keys: Int64, entry: Int64) -> None:
+    def sends(self, tasks: Int64, sends: RankSends, roles: Int64, answer: Answer, keys: Int64, entry: Int64) -> None:
         """The sends of one call: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
+        is_sent = np.full(sends.num_sends, True) if answer.timed_step < 0 else sends.step == answer.timed_step
+        has_software = is_sent if answer.timed_step < 0 else is_sent & (sends.size_bytes == 0)
+        self.kind[tasks] = np.where(is_sent, TRANSFER, JOIN)
         self.size_bytes[tasks] = sends.size_bytes
-        self.role[tasks] = roles
-        self.software_ps[tasks] = software_ps
+        self.role[tasks] = np.where(is_sent, roles, SELF)
+        self.software_ps[tasks] = np.where(has_software, answer.software_ps, 0)
         self.key[tasks] = keys[:, None]
         self.labels[:, tasks] = self.labels[:, entry][:, :, None]

@@ -65,7 +65,9 @@ class Schedule:
     schedule claims to do, which :mod:`trine.collectives.checker` proves. ``num_agents``: switches that add up and
     multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_agents - 1``. ``staged``: what
     arrives may have to wait in scratch memory until the receiver has sent what it overwrites. ``parameters``: what the
-    algorithm was asked for besides, such as its number of channels.
+    algorithm was asked for besides, such as its number of channels. ``timed_step``: in steps other than this one ranks
+    only wait for each other, in no time and over no link, and of this step's messages those of no bytes alone have
+    software before them (-1: all are messages alike).
     """
 
     kind: str
@@ -82,6 +84,7 @@ class Schedule:
     chunk_sizes: tuple[int, ...] | None = None
     parameters: tuple[tuple[str, Parameter], ...] = ()
     symmetry: tuple[int, ...] | None = None
+    timed_step: int = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

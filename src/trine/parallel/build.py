@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.registry import known_name
 from trine.errors import PlanError
 from trine.model.program import Collective, Job, RankProgram, Send
@@ -16,7 +17,6 @@ from trine.parallel.contention_order import in_sequence
 from trine.parallel.context import JobContext
 from trine.parallel.cut_notes import cut_rule, wide_crossings
 from trine.parallel.data_parallel import build_data_parallel
-from trine.parallel.ddp import buffer_notes
 from trine.parallel.forms import PARAMETERS_SHARDED
 from trine.parallel.grid import RankGrid
 from trine.parallel.local_sgd import local_sgd
@@ -38,6 +38,7 @@ class BuildReport:
     """What the build decided: the resolved plan in numbers, time by evidence, and what a user should know.
 
     cut_rule: where the pipeline's cuts lie, in words; empty without a pipeline.
+    one_operation_bytes: of the buffers that all stages broadcast as one operation of their replicas, in one step.
     """
 
     batch: int
@@ -50,6 +51,7 @@ class BuildReport:
     evidence_ps: Mapping[str, int]
     warnings: tuple[str, ...]
     cut_rule: str = ""
+    one_operation_bytes: int = 0
 
 
 def build_job(
@@ -100,8 +102,16 @@ def build_job(
         evidence_ps=context.evidence_ps,
         warnings=(*_warnings(context), *_unused_algorithms(plan, job)),
         cut_rule=cut_rule(context),
+        one_operation_bytes=_one_operation_bytes(job),
     )
     return job, report
+
+
+def _one_operation_bytes(job: Job) -> int:
+    steps = (step for program in job.programs for step in program.steps if isinstance(step, Collective))
+    found = [step for step in steps if step.algorithm == ONE_OPERATION]
+    first = min((step.label.step for step in found), default=0)
+    return sum({step.key: step.size_bytes for step in found if step.label.step == first}.values())
 
 
 def _programs(
@@ -149,7 +159,6 @@ def _unused_algorithms(plan: Plan, job: Job) -> tuple[str, ...]:
 
 def _warnings(context: JobContext) -> tuple[str, ...]:
     plan, sizes, found = context.plan, context.micro_batches, [*context.tensor.warnings, *context.notes]
-    found += buffer_notes(context)
     if plan.sharding in PARAMETERS_SHARDED:
         found += unit_notes(context)
     if context.expert_load.dropped:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from trine.collectives.one_operation import ONE_OPERATION
 from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, Label
 from trine.model.workload import Operator
 from trine.parallel.buckets import Bucket, Gradient, fill_buckets
-from trine.parallel.context import JobContext
 from trine.parallel.extension import Extension, Place
 from trine.parallel.ownership import OwnedWeight
 from trine.parallel.plan import Plan
 
 if TYPE_CHECKING:
     from trine.parallel.stage import StageBuilder
-
-#: A broadcast tells its root from the others, so that no two of the replicas behave alike and none can be folded.
-MAX_BROADCAST = 64
 
 
 class BucketReductions(Extension):
@@ -46,7 +43,10 @@ class BucketReductions(Extension):
             label = Label(phase=PHASE_FORWARD, stage=builder.stage, step=step)
             after = (*writer.last_compute(), *list(builder.copies.values())[:1])
             key = ("buffers", builder.stage, step)
-            writer.wait(writer.collective("broadcast", self.groups.data, key, size, after, label, root=0))
+            algorithm = ONE_OPERATION if self.context.plan.buffers == "auto" else None
+            writer.wait(
+                writer.collective("broadcast", self.groups.data, key, size, after, label, root=0, algorithm=algorithm)
+            )
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         if place.phase != PHASE_BACKWARD or not place.is_last:
@@ -97,24 +97,7 @@ class BucketReductions(Extension):
 
 def broadcasts_buffers(plan: Plan) -> bool:
     """Whether replicas exchange their buffers before the forward pass."""
-    if plan.sharding != "none" or plan.buffers == "none":
-        return False
-    return plan.buffers == "broadcast" or plan.dp * plan.cp <= MAX_BROADCAST
-
-
-def buffer_notes(context: JobContext) -> tuple[str, ...]:
-    """What a user should know where the broadcast is left out."""
-    plan = context.plan
-    replicas = plan.dp * plan.cp
-    if plan.buffers != "auto" or plan.data != "ddp" or plan.sharding != "none" or replicas <= MAX_BROADCAST:
-        return ()
-    size = context.buffer_bytes(op for op in context.workload.operators if op.phase == "forward")
-    if not size or not context.workload.is_training:
-        return ()
-    return (
-        f"DDP's broadcast of {size:,} bytes of buffers is left out, as above {MAX_BROADCAST} replicas by default: its "
-        "root makes every rank behave differently; buffers = 'broadcast' simulates it",
-    )
+    return plan.sharding == "none" and plan.buffers != "none"
 
 
 def buckets_of(builder: StageBuilder) -> tuple[Bucket, ...]:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives import expand, make_schedule
+from trine.collectives import expand
+from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.errors import PlanError
 from trine.model.memory import MemoryEvents
 from trine.model.program import COMPUTE_STREAM, Collective, Job
-from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, TaskGraph
+from trine.model.taskgraph import JOIN, TRANSFER, CollectiveLabel, Labels, TaskGraph
 from trine.parallel.grid import RankGrid
 from trine.parallel.placement import Placement
 from trine.parallel.template import make_template, memory_events
@@ -142,7 +143,7 @@ class _Assembly:
 
     def _collective(self, group: tuple[int, ...], key: tuple[int | str, ...], step: Collective) -> None:
         algorithm, software_ps = self.placement.collective(step.kind, step.size_bytes, group, step.algorithm)
-        schedule = make_schedule(step.kind, len(group), step.size_bytes, algorithm, step.root)
+        schedule = schedule_of(step.kind, len(group), step.size_bytes, algorithm, step.root)
         check_sent_by_ranks(schedule)
         transfers = expand(schedule)
         number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
@@ -161,14 +162,19 @@ class _Assembly:
         self.collective[entered + 1] = number
         ranks = np.array(group, dtype=np.int32)
         source, target = ranks[transfers.src], ranks[transfers.dst]
-        self._put("kind", np.full(count, TRANSFER, dtype=np.int8))
+        is_sent = np.full(count, True) if schedule.timed_step < 0 else transfers.step == schedule.timed_step
+        has_software = is_sent if schedule.timed_step < 0 else is_sent & (transfers.size_bytes == 0)
+        self._put("kind", np.where(is_sent, TRANSFER, JOIN).astype(np.int8))
         self._put("duration_ps", np.zeros(count, dtype=np.int64))
         self._put("size_bytes", transfers.size_bytes)
         self._put("stream", np.full(count, -1, dtype=np.int32))
         self._put("rank", source)
         self._put("labels", np.repeat(np.array(step.label, dtype=np.int32)[:, None], count, axis=1))
-        self._put("peer", target)
-        self._put("route", self._routes(source, target, software_ps))
+        self._put("peer", np.where(is_sent, target, -1).astype(np.int32))
+        route = np.full(count, -1, dtype=np.int32)
+        for chosen, extra_ps in ((has_software, software_ps), (is_sent & ~has_software, 0)):
+            route[chosen] = self._routes(source[chosen], target[chosen], extra_ps)
+        self._put("route", route)
         self._put("collective", np.full(count, number, dtype=np.int32))
         own = np.arange(first, first + count, dtype=np.int64)
         self.edges.append(

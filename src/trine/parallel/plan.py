@@ -56,8 +56,9 @@ class Plan:
         (``"prefetch"``), or are on the device already (``"none"``).
     num_steps: training steps to run, one after the other.
     algorithms: (collective, algorithm) pairs, where it is not to be the first that is registered for it.
-    buffers: DDP's broadcast of buffers before the forward pass: ``"broadcast"``, ``"none"``, or ``"auto"``: up to 64
-        replicas only, as ranks of such a job all behave differently.
+    buffers: DDP's broadcast of buffers before the forward pass: ``"auto"``: as one operation of the replicas, all of
+        which end when a chain would at its last one; ``"broadcast"``: message by message, so that all replicas behave
+        differently; ``"none"``.
     dp_overlap: gradients are reduced during the backward pass (True), or all behind it.
     sharding: what data-parallel ranks hold a part of only: ``"none"``; ``"zero1"``: optimizer state; ``"zero2"``:
         gradients too; ``"zero3"`` and ``"fsdp"``: parameters too, which are gathered unit by unit.

@@ -77,10 +77,10 @@ class ProgramWriter:
 
     def collective(
         self, kind: str, axis: str, key: tuple[int | str, ...], size_bytes: int, after: tuple[int, ...], label: Label,
-        root: int = -1, queue: str = "",
+        root: int = -1, queue: str = "", algorithm: str | None = None,
     ) -> int:  # fmt: skip
-        """Append a collective by the algorithm that the plan names for its kind."""
-        algorithm = self.context.algorithm(kind)
+        """Append a collective by the algorithm that the plan names for its kind, else by the one given."""
+        algorithm = self.context.algorithm(kind) or algorithm
         return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
 
     def last_compute(self) -> tuple[int, ...]:

@@ -98,6 +98,8 @@ def evidence(
                 software = costs.software
             detail = f"{sharing}; schedules on one channel; {software}"
             rows.append(Evidence("communication time", "modelled", detail))
+    if report.one_operation_bytes:
+        rows.append(Evidence("broadcast of buffers", "modelled", _broadcast_detail(setup, report, costs)))
     if kernels is not None:
         rows.append(Evidence("contention of compute and communication", "modelled", kernels.describe()))
     if setup.host_bytes_per_s is not None:
@@ -108,6 +110,17 @@ def evidence(
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
+
+
+def _broadcast_detail(setup: Setup, report: BuildReport, costs: StepCosts | None) -> str:
+    size = format_bytes(report.one_operation_bytes)
+    if setup.machine is not None and setup.machine.circuits is not None:
+        return f"{size} by a chain, message by message: circuits are set up in turn"
+    whose = "a chain over the links" if costs is None else f"the chain of {costs.library}"
+    return (
+        f"{size} as one operation of all replicas, which end together when {whose} ends at its last one; "
+        "--buffers broadcast simulates its messages"
+    )
 
 
 def _operator_detail(kind: str, setup: Setup) -> str:

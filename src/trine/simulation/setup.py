@@ -146,15 +146,21 @@ def site_of(machine: Cluster | None, costs: StepCosts | None, where: Int64) -> S
 
     if machine is None:
         return Site(devices=np.zeros(1, np.int64), cluster=None, costs=None)
-    group_costs = None
-    if costs is not None:
+    asked = _link_costs(machine) if costs is None else costs
 
-        def group_costs(
-            kind: str, size_bytes: int, groups: Int64, algorithm: str | None
-        ) -> tuple[npt.NDArray[np.int32], Sequence[tuple[str | None, int]]]:
-            return costs.of_groups(kind, size_bytes, where[groups], algorithm)
+    def group_costs(
+        kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+    ) -> tuple[npt.NDArray[np.int32], Sequence[tuple[str | None, int]]]:
+        return asked.of_groups(kind, size_bytes, where[groups], algorithm)
 
     return Site(devices=np.asarray(machine.gpus, np.int64)[where], cluster=machine, costs=group_costs)
+
+
+def _link_costs(machine: Cluster) -> StepCosts:
+    """What takes the place of a library's costs where there are none."""
+    from trine.collectives.library.steps import LinkCosts
+
+    return LinkCosts(machine)
 
 
 def gpu_spec(name: str) -> GpuSpec:
@@ -286,11 +292,10 @@ def placement_of(
     if machine is None:
         return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])
     at = list(range(num_ranks)) if places is None else places.tolist()
-    placed = None
-    if costs is not None:
+    asked = _link_costs(machine) if costs is None else costs
 
-        def placed(kind: str, size: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
-            return costs(kind, size, [at[rank] for rank in ranks], algorithm)
+    def placed(kind: str, size: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
+        return asked(kind, size, [at[rank] for rank in ranks], algorithm)
 
     return Placement(
         [machine.gpus[position] for position in at],

@@ -21,6 +21,7 @@ from trine.collectives.closed_forms import has_closed_form, uncontended_ps
 from trine.collectives.library.makes import GroupMakes
 from trine.collectives.library.predict import OPS, Collectives
 from trine.collectives.library.view import View, domains_of, without_names
+from trine.collectives.one_operation import ONE_OPERATION, chain_ps, name_of, next_of
 from trine.collectives.registry import ROOTED, make_schedule
 from trine.collectives.run import schedule_graph
 from trine.engine.run import run
@@ -128,6 +129,8 @@ class StepCosts:
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
         asked = self._asked_of(group)
         wanted_ps = asked.predict(_SAME.get(kind, kind), size).time_ps
+        if algorithm == ONE_OPERATION:
+            return self._as_one(group, wanted_ps, self._usual("all_gather", asked, group))
         name = algorithm if algorithm is not None else self._usual(kind, asked, group)
         times = self._times(kind, size, group, name)
         if algorithm is None and times is not None and times[0] > MUCH_SLOWER * wanted_ps:
@@ -136,6 +139,32 @@ class StepCosts:
                 if found is not None and found[0] < times[0]:
                     name, times = other, found
         return name, self._software_ps(times, wanted_ps)
+
+    def _as_one(self, group: tuple[int, ...], wanted_ps: int, usual: str | None) -> tuple[str, int]:
+        """One operation that takes ``wanted_ps``, its bytes where those of an all_gather by ``usual`` would be."""
+        size, inner = len(group), "ring"
+        if usual == "direct":
+            inner = usual
+        elif usual is not None:
+            size = int(usual.rpartition("x")[2])
+        gpus = np.array([self.cluster.gpus[rank] for rank in group])
+        following = gpus[next_of(np.arange(len(group)), size, len(group))]
+        return name_of(len(group), size, inner), max(0, wanted_ps - max(self._latencies(gpus, following)))
+
+    def _chain(self, size: int, group: tuple[int, ...]) -> tuple[str | None, int]:
+        """One operation that takes as long as a chain from rank to rank over bare links; circuits are set up in turn,
+        for which there is no formula: there the messages themselves.
+        """
+        if self.cluster.circuits is not None:
+            return None, 0
+        return self._as_one(group, chain_ps(len(group), size, *self._hop(group)), None)
+
+    def _latencies(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> list[int]:
+        """ps of latency of the links of each message between two GPUs."""
+        ptr, links = self.cluster.routes(sources, targets)
+        total = np.concatenate(([0], np.cumsum(self.cluster.link_latency_ps[links])))
+        latencies: list[int] = np.diff(total[ptr]).tolist()
+        return latencies
 
     def _software_ps(self, times: tuple[int, int] | None, wanted_ps: int) -> int:
         """What each message costs besides the links, so that a schedule of these :meth:`_times` takes ``wanted_ps``."""
@@ -218,6 +247,29 @@ class StepCosts:
         else:
             links = cluster.routes(gpus, np.roll(gpus, -1))[1]
         return int(cluster.link_bytes_per_s[links].min()), int(cluster.link_latency_ps[links].sum()) // len(gpus)
+
+
+class LinkCosts(StepCosts):
+    """Where messages cost what the links cost: only collectives as one operation need to be told their time."""
+
+    def of_groups(
+        self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
+    ) -> tuple[npt.NDArray[np.int32], list[tuple[str | None, int]]]:
+        """As of :class:`StepCosts`."""
+        if algorithm != ONE_OPERATION:
+            return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
+        return super().of_groups(kind, size_bytes, groups, algorithm)
+
+    def __call__(
+        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
+    ) -> tuple[str | None, int]:
+        """As of :class:`StepCosts`."""
+        if algorithm != ONE_OPERATION:
+            return algorithm, 0
+        return super().__call__(kind, size_bytes, ranks, algorithm)
+
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
+        return self._chain(size, group)
 
 
 def _of_used_links(graph: TaskGraph) -> TaskGraph:

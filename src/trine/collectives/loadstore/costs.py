@@ -16,6 +16,7 @@ from trine.collectives.loadstore.cache import DurationCache, user_folder
 from trine.collectives.loadstore.durations import GroupDurations
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import EVIDENCE, Callbacks
+from trine.collectives.one_operation import ONE_OPERATION
 from trine.errors import InputError
 from trine.model.collective import CollectiveTime
 
@@ -116,10 +117,15 @@ class LoadStoreCosts(StepCosts):
         return super().predicted(kind, size_bytes, groups) if self._has_library else []
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
-        found = self.duration(kind, size, group, algorithm)
+        as_one = algorithm == ONE_OPERATION
+        found = self.duration(kind, size, group, None if as_one else algorithm)
+        if found is None and self._has_library:
+            return super()._find(kind, size, group, algorithm)
         if found is None:
-            return super()._find(kind, size, group, algorithm) if self._has_library else (algorithm, 0)
+            return self._chain(size, group) if as_one else (algorithm, 0)
         wanted_ps, program = found
+        if as_one:
+            return self._as_one(group, wanted_ps, None)
         name = algorithm if algorithm is not None else _SCHEDULE.get(program, "direct")
         return name, self._software_ps(self._times(kind, size, group, name), wanted_ps)
 

@@ -1,0 +1,114 @@
+"""A collective as one operation of its group: all ranks enter, and all end at the same instant, after a given time.
+
+A chain from a root makes every rank behave differently, so that a job with one cannot be folded. As one operation all
+ranks do alike: they wait for each other, each sends its share of the bytes over the links, and they wait for each other
+again. What such a collective takes is a matter of who knows its cost: a message of no bytes takes that time (software
+before its first link), and the bytes of the other messages meet whatever else is on the links at that time. So it ends
+later than given only where the links are busy, or could not carry the bytes in that time.
+
+The shares are those of a ring that carries the buffer once round but for one hop, spread evenly over all hops: N ranks
+send (N - 1) / N of the buffer each. Where the ranks are groups (domains of fast links), each rank of a group sends to
+the next one of its own group, and to the rank of its number in the next group: a ring for each rank of a group.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.closed_forms import uncontended_ps
+from trine.collectives.registry import make_schedule
+from trine.collectives.sends import MAX_PIPELINE_CHUNKS, SendList, log2_ceil
+from trine.errors import InputError
+from trine.model.schedule import Schedule, Sends
+
+#: The algorithm of such a collective, in programs and in answers. ``one-operation:4x8:ring`` says the groups, the ranks
+#: of each, and how these send to each other: ``ring`` (to the next) or ``direct`` (to all).
+ONE_OPERATION = "one-operation"
+_SHAPE = re.compile(rf"{ONE_OPERATION}:(\d+)x(\d+):(ring|direct)")
+#: What the chunks of the schedule are.
+_SIGNAL, _TIMER, _INNER, _OUTER = range(4)
+
+
+@dataclass(frozen=True)
+class OneOperationSends:
+    """Ranks wait for each other by dissemination, send, and wait again. ``size``: ranks of a group."""
+
+    size: int
+    is_direct: bool
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        size, groups = self.size, num_ranks // self.size
+        group, member = divmod(position, size)
+        signals = [group * size + (member + (1 << k)) % size for k in range(log2_ceil(size))]
+        signals += [(group + (1 << k)) % groups * size + member for k in range(log2_ceil(groups))]
+        rounds = np.arange(len(signals))
+        sends = SendList()
+        sends.each(rounds, signals, _SIGNAL, reduce=True)
+        others = np.arange(1, size if self.is_direct else min(size, 2))
+        messages = [(next_of(position, size, num_ranks), _TIMER)]
+        messages += [(group * size + (member + int(by)) % size, _INNER) for by in others]
+        messages += [((position + size) % num_ranks, _OUTER)] if groups > 1 else []
+        for channel, (peer, chunk) in enumerate(messages, start=1):
+            sends.one(len(signals), peer, [(chunk, False), (_SIGNAL, True)], channel=channel)
+        sends.each(rounds + len(signals) + 1, signals, _SIGNAL, reduce=True)
+        return sends.build()
+
+
+def next_of(position: int | npt.NDArray[np.int64], size: int, num_ranks: int) -> npt.NDArray[np.int64]:
+    """The next rank of the same group of ``size``; in groups of one the next group."""
+    if size == 1:
+        return np.asarray((position + 1) % num_ranks)
+    return np.asarray(position // size * size + (position + 1) % size)
+
+
+def name_of(num_ranks: int, size: int | None = None, inner: str = "ring") -> str:
+    """The algorithm of a group of ``num_ranks`` in groups of ``size`` (None: all in one)."""
+    size = num_ranks if size is None else size
+    return f"{ONE_OPERATION}:{num_ranks // size}x{size}:{inner}"
+
+
+def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) -> Schedule:
+    """The schedule of a broadcast as one operation. Raises InputError for another kind or a wrong shape."""
+    found = _SHAPE.fullmatch(algorithm)
+    groups, size = (int(found[1]), int(found[2])) if found else (1, num_ranks)
+    if kind != "broadcast" or groups * size != num_ranks:
+        raise InputError(f"{algorithm} is no way to run a {kind} of {num_ranks} ranks", field="algorithm")
+    is_direct = found is not None and found[3] == "direct"
+    share = -(-size_bytes * (num_ranks - 1) // num_ranks)
+    inside = share if groups == 1 else -(-share * (size - 1) // size)
+    chunks = (0, 0, -(-inside // max(1, size - 1)) if is_direct else inside, -(-share // size))
+    signals = log2_ceil(size) + log2_ceil(groups)
+    return Schedule(
+        kind=kind, algorithm=ONE_OPERATION, num_ranks=num_ranks, num_chunks=len(chunks), chunk_bytes=max(chunks),
+        size_bytes=size_bytes, sends_of=OneOperationSends(size, is_direct), chunk_sizes=chunks,
+        symmetry=(size, groups), timed_step=signals,
+    )  # fmt: skip
+
+
+def schedule_of(kind: str, num_ranks: int, size_bytes: int, algorithm: str | None, root: int) -> Schedule:
+    """The schedule of a collective of a job: one of the registry's, or one operation of the group."""
+    if algorithm is not None and algorithm.startswith(ONE_OPERATION):
+        return one_operation(kind, num_ranks, size_bytes, algorithm)
+    return make_schedule(kind, num_ranks, size_bytes, algorithm, root)
+
+
+def chain_ps(num_ranks: int, size_bytes: int, bytes_per_s: int, latency_ps: int) -> int:
+    """When a chain along the ring ends at its last rank, cut into the number of chunks that is fastest.
+
+    So cut, it never ends earlier with more ranks: each number of chunks takes a round more with each rank more.
+    """
+
+    def time_ps(chunks: int) -> int:
+        schedule = make_schedule("broadcast", num_ranks, size_bytes, "ring", 0, chunks=chunks)
+        return uncontended_ps(schedule, bytes_per_s, latency_ps)
+
+    low, high = 1, MAX_PIPELINE_CHUNKS
+    while high - low > 2:  # but for the rounding of chunks to bytes the time falls, then rises
+        third = (high - low) // 3
+        left, right = low + third, high - third
+        low, high = (low, right) if time_ps(left) <= time_ps(right) else (left, high)
+    return min(time_ps(chunks) for chunks in range(low, high + 1))
