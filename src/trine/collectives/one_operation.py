@@ -49,7 +49,7 @@ class OneOperationSends:
         sends = SendList()
         sends.each(rounds, signals, _SIGNAL, reduce=True)
         others = np.arange(1, size if self.is_direct else min(size, 2))
-        messages = [(next_of(position, size, num_ranks), _TIMER)]
+        messages = [(int(next_of(position, size, num_ranks)), _TIMER)]
         messages += [(group * size + (member + int(by)) % size, _INNER) for by in others]
         messages += [((position + size) % num_ranks, _OUTER)] if groups > 1 else []
         for channel, (peer, chunk) in enumerate(messages, start=1):
