@@ -23,10 +23,11 @@ MAX_GPUS = 1 << 17
 MAX_LINKS = 1 << 21
 
 
-def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str) -> Cluster:
+def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked: str | None = None) -> Cluster:
     """One cluster of ``nodes``, in order; the GPUs of all come first, so that ranks fill nodes in order.
 
     Device ``gpu0`` of the second node becomes ``node1.gpu0`` (``rack1.gpu0`` where a node spans several hosts).
+    ``asked``: the words of somebody who asked for this very fabric, all of which must matter.
 
     Raises
     ------
@@ -49,6 +50,11 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str) -> Cl
     reason = nodes[0].routing_why
     if fabric is not None and fabric.kind != "none" and len(nodes) > 1:
         plant, routing, words = _planted(device_columns(blocks, {}), fabric)
+        if asked is not None and fabric.oversubscription != 1 and len(plant.switches) == 1:
+            raise SpecError(
+                f"fabric {asked!r}: all NICs hang on one leaf switch of {fabric.radix} ports, so that the "
+                f"oversubscription changes nothing: leave it out, or take more nodes"
+            )
         if nodes[0].routing != "shortest":
             routing = nodes[0].routing
         else:
@@ -140,7 +146,8 @@ def _planted(devices: DeviceTable, fabric: Fabric) -> tuple[Plant, str, str]:
     routing = _add_fabric(plant, nics.tolist(), fabric, devices)
     words = f"joined by {fabric.kind} of {len(plant.switches)} switches, {fabric.link}"
     if fabric.oversubscription != 1:
-        words += f", {fabric.oversubscription:g} to 1 oversubscribed"
+        alone = ", which changes nothing: all NICs hang on one leaf" if len(plant.switches) == 1 else ""
+        words += f", {fabric.oversubscription:g} to 1 oversubscribed{alone}"
     return plant, routing, words
 
 

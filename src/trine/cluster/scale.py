@@ -111,7 +111,7 @@ def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | N
         return first_gpus(cluster, counts[0])
     makes = {count: replace(first_gpus(cluster, count), name=cluster.name) for count in set(counts)}
     usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
-    joined = join_nodes([makes[count] for count in counts], usual, name=_name(cluster, counts))
+    joined = join_nodes([makes[count] for count in counts], usual, _name(cluster, counts), asked=fabric)
     if len(set(counts)) > 1:
         words = f"{counts[0]} GPUs of each but the last are used, {counts[-1]} of that"
     elif counts[0] < len(cluster.gpus):
@@ -159,4 +159,4 @@ def _hosts_of(
         return replace(racks[0], name=f"{cluster.name} ({gpus} GPUs on {nodes} hosts)", notes=words)
     usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
     name = f"{len(racks)} x {cluster.name} ({gpus} GPUs on {nodes} hosts)"
-    return join_nodes(racks, usual, name=name)
+    return join_nodes(racks, usual, name, asked=fabric)
