@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -212,29 +212,27 @@ def _refuse_links_that_do_not_matter(
     machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveAnswer]
 ) -> None:
     """Options about links and routes without which the answer is the same, and with which alone it is that of none."""
+    from trine.cli.machine import options_of_links
+
     none = replace(machine, routing=None, slow_links=(), links_down=())
 
     def same(one: MachineOptions, other: MachineOptions) -> bool:
         first, second = ask(one), ask(other)
         return first.load == second.load and first.times_ps == second.times_ps
 
-    for option, without, alone in options_of_links(machine, none):
-        if same(machine, without) and same(alone, none):
+    for option, without in options_of_links(machine):
+        if same(machine, without) and same(_alone(machine, without, none), none):
             raise InputError(f"{option} changes nothing: it is not what bounds this group, or carries none of it")
 
 
-def options_of_links(
-    machine: MachineOptions, none: MachineOptions
-) -> Iterator[tuple[str, MachineOptions, MachineOptions]]:
-    """Each of these options, the machine without it, and the one that has it alone."""
-    if machine.routing is not None:
-        yield f"--routing {machine.routing}", replace(machine, routing=None), replace(none, routing=machine.routing)
-    for text in machine.slow_links:
-        rest = tuple(other for other in machine.slow_links if other != text)
-        yield f"--slow-link {text}", replace(machine, slow_links=rest), replace(none, slow_links=(text,))
-    for text in machine.links_down:
-        rest = tuple(other for other in machine.links_down if other != text)
-        yield f"--link-down {text}", replace(machine, links_down=rest), replace(none, links_down=(text,))
+def _alone(machine: MachineOptions, without: MachineOptions, none: MachineOptions) -> MachineOptions:
+    """The machine with that option alone which ``without`` lacks."""
+    return replace(
+        none,
+        routing=machine.routing if without.routing is None else None,
+        slow_links=tuple(text for text in machine.slow_links if text not in without.slow_links),
+        links_down=tuple(text for text in machine.links_down if text not in without.links_down),
+    )
 
 
 def alias(op: str) -> str:

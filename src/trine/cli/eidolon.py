@@ -162,6 +162,9 @@ def sweep(
             base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal
         )  # fmt: skip
     show(found.text(), json)
+    if flag_spacing is not None:
+        say(f"note: --flag-spacing {flag_spacing}: flags are not cached, so that it only decides which memory channels "
+            "serve them; trine eidolon run says how far it moves one run")  # fmt: skip
     write_json(found.document(), json)
     if csv is not None and found.rows:
         with writes():

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
+#: Runs of so few events (about 0.1 s) are done again to see whether an option matters.
+CHEAP_EVENTS = 200_000
+
 Text = str | None
 Number = int | None
 _GPU = "GPU"
@@ -93,16 +96,22 @@ def run(
         ),
     )  # fmt: skip
     group = machine.gpus[: source.num_ranks]
-    model = with_options(
-        gpu_model_of(machine, group) if gpu_model is None else load_gpu_model(gpu_model),
-        unroll=unroll, max_outstanding=max_outstanding, arbitration=arbitration,
-    )  # fmt: skip
+    plain = gpu_model_of(machine, group) if gpu_model is None else load_gpu_model(gpu_model)
+    changes = {"unroll": unroll, "max_outstanding": max_outstanding, "arbitration": arbitration}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    model = with_options(plain, **changes)
     program = source.program(len(group), model.line_bytes)
     _refuse_what_cannot_matter(program, unroll, no_fold or verify_fold)
     result = _simulated(
         source, program, machine, group, model, warnings,
         fold="off" if no_fold else "auto", verify=verify_fold, engine=engine,
     )  # fmt: skip
+    if result.finished and result.records.num_events <= CHEAP_EVENTS:
+        for name, value in changes.items():
+            other = with_options(plain, **{key: kept for key, kept in changes.items() if key != name})
+            if _simulated(source, program, machine, group, other, [], engine=engine).time_s == result.time_s:
+                note = f"{name} {value} changes no time of this program: without it the time is the same"
+                result = replace(result, notes=(*result.notes, note))
     _report(result, json, perfetto, plot_noc)
     end(result.finished)
 

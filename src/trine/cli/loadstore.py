@@ -221,15 +221,11 @@ def _refuse_others(others: Mapping[str, object], comparing: bool) -> None:
 
 def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: MachineOptions) -> None:
     """Options about links and routes without which every way between two of the GPUs is the same."""
-    from dataclasses import replace
-
-    from trine.cli.collective import options_of_links
-    from trine.cli.machine import group_machine
+    from trine.cli.machine import group_machine, options_of_links
     from trine.collectives.loadstore.ways import all_ways
 
-    none = replace(described, routing=None, slow_links=(), links_down=())
     known = None
-    for option, without, _ in options_of_links(described, none):
+    for option, without in options_of_links(described):
         known = all_ways(machine, how) if known is None else known
         if all_ways(group_machine(without)[0], how) == known:
             raise InputError(f"{option} changes nothing: no load or store of this group goes that way")

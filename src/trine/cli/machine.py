@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster
 
 _PANEL = "Machine"
+#: GPUs of the largest machine whose routes are compared pair by pair: larger ones are taken as they are.
+MAX_COMPARED = 64
 #: The options themselves, as every command that takes a machine declares them.
 ClusterOption = Annotated[str | None, typer.Option(help="Preset name or cluster file.", rich_help_panel=_PANEL)]
 GpusOption = Annotated[int | None, typer.Option(help="GPUs, nodes filled in order.", rich_help_panel=_PANEL)]
@@ -107,11 +110,62 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
 
 
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
-    """The cluster of a job of ``num_ranks``: as it is, or as many nodes of it as ``--nodes`` says."""
+    """The cluster of a job of ``num_ranks``: as it is, or as many nodes of it as ``--nodes`` says.
+
+    Raises
+    ------
+    InputError: an option about links or routes that changes no way of a message.
+    """
+    machine, warnings = _job_machine(num_ranks, options)
+    if machine is not None and 1 < len(machine.gpus) <= MAX_COMPARED:
+        _refuse_idle_links(machine, options, lambda without: _job_machine(num_ranks, without)[0])
+    return machine, warnings
+
+
+def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     if options.topology is not None or options.cluster is None:
         alone = options.topology is None and not options.circuits.are_given
         return described_machine(replace(options, gpus=None if alone else num_ranks))
     return described_machine(replace(options, gpus=None if options.nodes is None else num_ranks))
+
+
+def _refuse_idle_links(
+    machine: Cluster, options: MachineOptions, build: Callable[[MachineOptions], Cluster | None]
+) -> None:
+    """Raise InputError for options about links and routes without which every message goes the same way, as fast."""
+    known = None
+    for option, without in options_of_links(options):
+        other = build(without)
+        if other is None or (other.routing == options.routing and without.routing != options.routing):
+            continue  # what is usual was spelt out
+        known = _ways(machine) if known is None else known
+        if _ways(other) == known:
+            raise InputError(f"{option} changes nothing: no message between GPUs, or from a host, goes another way")
+
+
+def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOptions]]:
+    """Each option about links and routes that was given, and the machine without it."""
+    if options.routing is not None:
+        yield f"--routing {options.routing}", replace(options, routing=None)
+    for text in options.slow_links:
+        rest = tuple(other for other in options.slow_links if other != text)
+        yield f"--slow-link {text}", replace(options, slow_links=rest)
+    for text in options.links_down:
+        rest = tuple(other for other in options.links_down if other != text)
+        yield f"--link-down {text}", replace(options, links_down=rest)
+
+
+def _ways(machine: Cluster) -> list[tuple[object, ...]]:
+    """All that a message can meet, in order: each link of each path between two GPUs, or a GPU and its host."""
+    hosts = ((gpu, host) for gpu in machine.gpus if (host := machine.host_of(gpu)) is not None)
+    ends = [(a, b) for a in machine.gpus for b in machine.gpus if a != b]
+    ends += [end for gpu, host in hosts for end in ((gpu, host), (host, gpu))]
+    met = []
+    for source, target in ends:
+        for route, share in machine.paths(source, target):
+            links = [machine.links[link] for link in route]
+            met.append((share, *((link.name, link.bytes_per_s, link.latency_ps) for link in links)))
+    return met
 
 
 def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from trine.collectives.kernels.fused_options import FLAG_SPACING
 from trine.eidolon.incoming import Incoming, counts_from_wait, make_incoming
 from trine.eidolon.options import EidolonOptions
 from trine.eidolon.result import EidolonResult
@@ -15,6 +16,7 @@ from trine.gpu.replayed import run_target
 from trine.gpu.run import GpuRun, Progress
 from trine.gpu.waiting import Waiting, until_waiting
 from trine.model.outside import Arrivals, PeerWrites
+from trine.units import format_time
 
 __all__ = ["EidolonOptions", "EidolonResult", "Prepared", "run_eidolon"]
 
@@ -103,7 +105,16 @@ def run_eidolon(
     InputError, SpecError, PlanError: options, files and writes that cannot be or do not go together.
     DeadlockError: wavefronts wait for what never comes.
     """
-    return Prepared(options).run(progress=progress, on_compile=on_compile)
+    result = Prepared(options).run(progress=progress, on_compile=on_compile)
+    if options.flag_spacing in (None, FLAG_SPACING) or options.arrivals is not None or options.writes is not None:
+        return result
+    usual = Prepared(replace(options, flag_spacing=None)).run(progress=progress, on_compile=on_compile)
+    moved = format_time(abs(result.end_ps - usual.end_ps))
+    words = (
+        f"flag_spacing {options.flag_spacing}: the time is {moved} from that with {FLAG_SPACING} bytes; flags are not "
+        "cached, so that their spacing only decides which memory channel serves them"
+    )
+    return replace(result, work=replace(result.work, warnings=(*result.work.warnings, words)))
 
 
 def _turned(work: Workload, target: int) -> Workload:

@@ -91,6 +91,7 @@ def build_job(
     )
     if plan.sync_every is not None:
         job = local_sgd(job, plan.sync_every)
+    _refuse_unused_algorithms(plan, job)
     report = BuildReport(
         batch=context.batch,
         micro_batches=context.micro_batches,
@@ -100,7 +101,7 @@ def build_job(
         tp_style=context.tensor.style,
         tp_notes=context.tensor.notes,
         evidence_ps=context.evidence_ps,
-        warnings=(*_warnings(context), *_unused_algorithms(plan, job)),
+        warnings=_warnings(context),
         cut_rule=cut_rule(context),
         one_operation_bytes=_one_operation_bytes(job),
     )
@@ -144,17 +145,17 @@ def _program_of(plan: Plan, positions: int) -> tuple[int, ...]:
     return tuple(stage.tolist())
 
 
-def _unused_algorithms(plan: Plan, job: Job) -> tuple[str, ...]:
-    """A sentence about algorithms of collectives that the job never runs."""
+def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
+    """Raise PlanError for algorithms of collectives that the job never runs."""
     if not plan.algorithms:
-        return ()
+        return
     steps = [step for program in job.programs for step in program.steps]
     used = {step.kind for step in steps if isinstance(step, Collective)}
     used |= {"send_recv"} if any(isinstance(step, Send) for step in steps) else set()
-    unused = [kind for kind, _ in plan.algorithms if kind not in used]
-    if not unused:
-        return ()
-    return (f"the job has no {' and no '.join(unused)}: the algorithm given for it does not matter",)
+    for kind, name in plan.algorithms:
+        if kind not in used:
+            has = ", ".join(sorted(used)) or "no communication"
+            raise PlanError(f"algorithm {kind}={name} cannot matter: the job has no {kind}; it has {has}")
 
 
 def _warnings(context: JobContext) -> tuple[str, ...]:

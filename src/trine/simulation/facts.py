@@ -13,7 +13,7 @@ from trine.compute.origin import known_gpu
 from trine.model.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.forms import form_facts
 from trine.simulation.setup import Setup
-from trine.units import format_bandwidth, format_bytes
+from trine.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -194,6 +194,20 @@ def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
         carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
     text = crowded_warning(machine, carried)
     return replace(result, warnings=(*result.warnings, f"uplinks: {text}")) if text else result
+
+
+def with_exposed_launches(result: Result) -> Result:
+    """Say how much of the slowest rank's time the launching CPU thread costs: it may be nothing."""
+    from trine.results.waits import LAUNCH
+
+    waited = format_time(int(result.rank_times.waits[result.slowest_row, LAUNCH]))
+    rows = (
+        replace(row, detail=f"{waited} exposed on rank {result.slowest_rank}; {row.detail}")
+        if row.what == "CPU launch"
+        else row
+        for row in result.evidence
+    )
+    return replace(result, evidence=tuple(rows))
 
 
 def with_memory_verdict(result: Result) -> Result:

@@ -18,6 +18,7 @@ from trine.simulation.facts import (
     setup_warnings,
     simulator,
     with_crowded_uplinks,
+    with_exposed_launches,
     with_memory_verdict,
 )
 from trine.simulation.recorded import first_known, gpus_under, timing
@@ -181,7 +182,7 @@ def simulate(
         warnings=tuple(dict.fromkeys(sentences)),
         simulator=simulator(time.perf_counter() - began, done.records.num_events, done.num_simulated),
     )
-    result = with_crowded_uplinks(with_memory_verdict(answer.of_run(done)), machine)
+    result = _judged(answer.of_run(done), setup)
     if not compare:
         return result
 
@@ -199,8 +200,14 @@ def simulate(
         why_not = "the step without it draws other random numbers"
     if found := verdicts(result, setup.plan, without, why_not):
         again = replace(answer, warnings=(*found, *answer.warnings)).of_run(done)
-        return with_crowded_uplinks(with_memory_verdict(again), machine)
+        return _judged(again, setup)
     return result
+
+
+def _judged(result: Result, setup: Setup) -> Result:
+    """With what only the whole result can say: whether it fits, which uplinks are crowded, what launches expose."""
+    result = with_crowded_uplinks(with_memory_verdict(result), setup.machine)
+    return result if setup.launch is None else with_exposed_launches(result)
 
 
 @dataclass(frozen=True, kw_only=True)

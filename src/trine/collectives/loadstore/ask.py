@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,9 @@ from trine.collectives.sizes import check_sizes
 from trine.gpu.run import Progress
 from trine.model.gpumodel import GpuModel
 from trine.results.gpu_result import GpuResult
+
+#: Bytes of a row times GPUs simulated up to which it is run again to see whether an option matters: about 0.1 s.
+CHEAP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,9 +126,23 @@ def loadstore_collective(
         group=asked.ranks,
         model=asked.model,
         rows=tuple(rows),
-        notes=_notes(rows),
+        notes=(*_notes(rows), *(() if stopped else _idle_options(asked, rows))),
         stopped=stopped,
     )
+
+
+def _idle_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterator[str]:
+    """A sentence for each option that moves no time, found by running without it where all sizes are small."""
+    if any(row.time.size_bytes * row.simulated > CHEAP_BYTES for row in rows):
+        return
+    for name in ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration"):
+        value = getattr(asked.options, name)
+        if value is None:
+            continue
+        plain = replace(asked.options, **{name: None}, fold="auto", verify=False)
+        without = LoadStoreRuns(asked.op, asked.cluster, asked.ranks, plain, asked.callbacks)
+        if all(without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows)):
+            yield f"{name} {value} changes no time at these sizes: without it they are the same"
 
 
 def _notes(rows: Sequence[LoadStoreRow]) -> tuple[str, ...]:
