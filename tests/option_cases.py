@@ -9,6 +9,7 @@ else is to be seen:
 * ``text:WORDS``: the second answer's text has these words and the first one's has not;
 * ``same``: what is computed may not differ (how it is computed does: folded, on more cores, by the twin);
 * ``exit:N``: the second command ends with this code, the first with 0;
+* ``plain``: the text on stdout differs, without ``--json``;
 * ``answers``: without the option the command is refused.
 
 ``{tmp}`` is the folder of the test's files, ``{data}`` tests/data.
@@ -142,8 +143,8 @@ TRAIN = [
     Case("--parquet", VGG, f"{VGG} --parquet {{tmp}}/out-parquet", "file:out-parquet"),
     Case("--timeline", VGG, f"{VGG} --timeline {{tmp}}/out.png", "file:out.png"),
     Case("--chakra", f"{DDP} {RING}", f"{DDP} {RING} --chakra {{tmp}}/job", "file:job.0.et"),
-    Case("--chakra-target", f"{DDP} {RING} --chakra {{tmp}}/one --chakra-target astra-sim",
-         f"{DDP} {RING} --chakra {{tmp}}/two --chakra-target chakra", "differ:one.0.et two.0.et"),
+    Case("--chakra-target", f"{DDP} --cluster dgx-h100 --chakra {{tmp}}/one",
+         f"{DDP} --cluster dgx-h100 --chakra {{tmp}}/two --chakra-target chakra", "answers"),
 ]  # fmt: skip
 
 RUN = [
@@ -215,7 +216,8 @@ COLLECTIVE = [
     Case("--wavefronts", INSIDE, INSIDE.replace("--wavefronts 2", "--wavefronts 8")),
     Case("--unroll", INSIDE.replace("64K", "1M"), INSIDE.replace("64K", "1M") + " --unroll 1"),
     Case("--max-outstanding", INSIDE.replace("64K", "1M"), INSIDE.replace("64K", "1M") + " --max-outstanding 8"),
-    Case("--arbitration", INSIDE.replace("64K", "256K"), INSIDE.replace("64K", "256K") + " --arbitration fifo"),
+    Case("--arbitration", f"{INSIDE} --algorithm get".replace("64K", "1M").replace("all_reduce", "all_gather"),
+         f"{INSIDE} --algorithm get --arbitration fair".replace("64K", "1M").replace("all_reduce", "all_gather")),
     Case("--gpu-model", INSIDE, f"{INSIDE} --gpu-model astra3-generic"),
     Case("--no-fold", INSIDE, f"{INSIDE} --no-fold", "key:run.simulator"),
     Case("--verify-fold", INSIDE, f"{INSIDE} --verify-fold", "text:unfolded"),
@@ -347,7 +349,7 @@ CHAKRAS = {
         Case("--protocol", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --protocol ll"),
         Case("--unroll", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --unroll 1"),
         Case("--max-outstanding", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --max-outstanding 2"),
-        Case("--arbitration", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --arbitration fifo"),
+        Case("--arbitration", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --arbitration fair"),
         Case("--compute-workgroups", f"{JOB_INSIDE} --compute-workgroups 1", f"{JOB_INSIDE} --compute-workgroups 8"),
         Case("--compute-wavefronts", f"{JOB_INSIDE} --compute-workgroups 1 --compute-wavefronts 1", f"{JOB_INSIDE} --compute-workgroups 1 --compute-wavefronts 8"),
         Case("--no-compute-traffic", f"{JOB_INSIDE} --compute-workgroups 1", f"{JOB_INSIDE} --compute-workgroups 1 --no-compute-traffic"),
@@ -425,7 +427,7 @@ GEMM = "eidolon run gemm-allreduce --rows 128 --cols 128 --inner 64"
 FIXED = f"{GEMV} --wakeup '20 us'"
 
 
-def of_kernel(command: str, gemm: str) -> list[Case]:
+def of_kernel(command: str, gemm: str, spacing: str = "answer", polled: str = "") -> list[Case]:
     """Options of fused kernels, for a command on the matrix-vector and one on the matrix-matrix product."""
     return [
         Case("--rows", command, command.replace("--rows 128", "--rows 256")),
@@ -436,10 +438,10 @@ def of_kernel(command: str, gemm: str) -> list[Case]:
         Case("--workgroups", command, f"{command} --workgroups 1"),
         Case("--algorithm", command, f"{command} --algorithm twoshot"),
         Case("--flags", command, f"{command} --flags single"),
-        Case("--flag-spacing", f"{command} --flags single", f"{command} --flags single --flag-spacing 4096"),
+        Case("--flag-spacing", f"{command} --flags single", f"{command} --flags single --flag-spacing 4096", spacing),
         Case("--unfused", command, f"{command} --unfused"),
-        Case("--gpu-model", command, f"{command} --gpu-model astra3-generic"),
-        Case("--cluster", command, f"{command} --cluster dgx-h100"),
+        Case("--gpu-model", f"{command} {polled}", f"{command} {polled} --gpu-model astra3-generic"),
+        Case("--cluster", f"{command} {polled}", f"{command} {polled} --cluster dgx-h100"),
     ]  # fmt: skip
 
 
@@ -457,21 +459,22 @@ SWEEP = "eidolon sweep gemv-allreduce --rows 64,128 --cols 128 --wakeup '10 us,2
 SWEEP_GEMM = "eidolon sweep gemm-allreduce --rows 128 --cols 128 --inner 64 --wakeup '10 us,20 us' --sync spin"
 RECORD = "eidolon record gemv-allreduce --rows 128 --cols 128 --output {tmp}/r.npz"
 RECORD_GEMM = "eidolon record gemm-allreduce --rows 128 --cols 128 --inner 64 --output {tmp}/r.npz"
-FROM = "eidolon writes-from {tmp}/records.npz --kernel gemv-allreduce --rows 128 --cols 128 --output {tmp}/w.csv"
-FROM_GEMM = "eidolon writes-from {tmp}/records.npz --kernel gemm-allreduce --rows 128 --cols 128 --inner 64 --output {tmp}/w.csv"
-LISTED = "eidolon writes-from {tmp}/records.npz --buffer inbox --output {tmp}/w.csv"
+FROM = "eidolon writes-from {tmp}/records.csv --kernel gemv-allreduce --rows 128 --cols 128 --output {tmp}/w.csv"
+FROM_GEMM = "eidolon writes-from {tmp}/records.csv --kernel gemm-allreduce --rows 128 --cols 128 --inner 64 --output {tmp}/w.csv"
+LISTED = "eidolon writes-from {tmp}/records.csv --buffer inbox --output {tmp}/w.csv"
 EIDOLON = {
     "eidolon run": [
-        *of_kernel(GEMV, GEMM),
+        *of_kernel(GEMV, GEMM, "text:flag_spacing 4096: the time is"),
         *waiting(FIXED),
         Case("--peers", GEMV, f"{GEMV} --peers 7"),
-        Case("--target", "eidolon run {tmp}/exchange.gpu --arrivals {tmp}/r0.npz --cluster astra3-generic",
-             "eidolon run {tmp}/exchange.gpu --arrivals {tmp}/r1.npz --target 1 --cluster astra3-generic", "key:options.target"),
+        Case("--target", "eidolon run {tmp}/lopsided.gpu --cluster astra3-generic --peers 3",
+             "eidolon run {tmp}/lopsided.gpu --target 1 --cluster astra3-generic --peers 3"),
         Case("--wakeup", FIXED, FIXED.replace("20 us", "30 us")),
         Case("--wakeup-from", FIXED, f"{FIXED} --wakeup-from start"),
         Case("--distribution", GEMV, f"{GEMV} --distribution 'uniform(5 us, 50 us)'"),
         Case("--seed", f"{GEMV} --distribution 'uniform(5 us, 50 us)'", f"{GEMV} --distribution 'uniform(5 us, 50 us)' --seed 5"),
-        Case("--together", f"{GEMV} --distribution 'uniform(5 us, 50 us)'", f"{GEMV} --distribution 'uniform(5 us, 50 us)' --together"),
+        Case("--together", f"{GEMV} --rows 256 --distribution 'uniform(5 us, 50 us)'",
+             f"{GEMV} --rows 256 --distribution 'uniform(5 us, 50 us)' --together"),
         Case("--straggler", GEMV, f"{GEMV} --straggler '2:50 us'"),
         Case("--writes", GEMV, f"{GEMV} --writes {{tmp}}/writes.csv"),
         Case("--arrivals", GEMV, f"{GEMV} --arrivals {{tmp}}/recorded.npz"),
@@ -483,7 +486,7 @@ EIDOLON = {
         Case("--plot", GEMV, f"{GEMV} --plot {{tmp}}/e.png", "file:e.png"),
     ],
     "eidolon sweep": [
-        *of_kernel(SWEEP.replace("64,128", "128"), SWEEP_GEMM),
+        *of_kernel(SWEEP.replace("64,128", "128"), SWEEP_GEMM, "text:only decides which memory channels", "--poll '1 us'"),
         *(case for case in waiting(SWEEP.removesuffix(" --sync spin")) if case.option != "--sync"),
         Case("--sync", SWEEP, SWEEP.replace("--sync spin", "--sync spin,mwait")),
         Case("--peers", SWEEP, f"{SWEEP} --peers 7"),
@@ -501,27 +504,33 @@ EIDOLON = {
         *of_kernel(RECORD, RECORD_GEMM),
         *waiting(RECORD),
         Case("--peers", RECORD, f"{RECORD} --peers 2"),
-        Case("--target", RECORD.replace("gemv-allreduce --rows 128 --cols 128", "{tmp}/exchange.gpu --cluster astra3-generic"),
-             RECORD.replace("gemv-allreduce --rows 128 --cols 128", "{tmp}/exchange.gpu --cluster astra3-generic --target 1")),
+        Case("--target", RECORD.replace("gemv-allreduce --rows 128 --cols 128", "{tmp}/lopsided.gpu --cluster astra3-generic"),
+             RECORD.replace("gemv-allreduce --rows 128 --cols 128", "{tmp}/lopsided.gpu --cluster astra3-generic --target 1")),
         Case("--no-fold", RECORD, f"{RECORD} --no-fold", "same"),
     ],
     "eidolon writes-from": [
         Case("--output", FROM, FROM.replace("w.csv", "w2.csv"), "file:w2.csv"),
-        *of_kernel(FROM, FROM_GEMM),
+        *(case for case in of_kernel(FROM, FROM_GEMM) if case.option not in ("--cols", "--inner", "--gpu-model", "--cluster")),
+        Case("--cols", FROM_GEMM, FROM_GEMM.replace("--cols 128", "--cols 256")),
+        Case("--inner", FROM_GEMM.replace(" --inner 64", ""), FROM_GEMM, "text:--inner 64 changes none of the writes"),
+        Case("--gpu-model", FROM, f"{FROM} --gpu-model astra3-generic", "text:--gpu-model astra3-generic changes none"),
+        Case("--cluster", FROM, f"{FROM} --cluster dgx-h100", "text:--cluster dgx-h100 changes none of the writes"),
         Case("--kernel", FROM, FROM_GEMM),
         Case("--target", LISTED, f"{LISTED} --target 1"),
-        Case("--peers", FROM, f"{FROM} --peers 2"),
+        Case("--peers", FROM.replace("records.csv", "five.csv"), FROM.replace("records.csv", "five.csv") + " --peers 4", "answers"),
         Case("--buffer", LISTED, LISTED.replace("inbox", "outbox")),
         Case("--first-flag", LISTED, f"{LISTED} --first-flag 5"),
         Case("--at", LISTED, f"{LISTED} --at start"),
         Case("--from", LISTED, f"{LISTED} --from first"),
-        Case("--mapping", "eidolon writes-from {data}/profiles/rocprof_results.csv --mapping {data}/profiles/rocm.yaml --output {tmp}/w.csv",
-             "eidolon writes-from {data}/profiles/rocprof_results.csv --mapping {tmp}/other-rocm.yaml --output {tmp}/w.csv"),
+        Case("--mapping", "eidolon writes-from {data}/profiles/rocprof_results.csv --mapping {tmp}/rocm-1.yaml --output {tmp}/w.csv",
+             "eidolon writes-from {data}/profiles/rocprof_results.csv --mapping {tmp}/rocm-2.yaml --output {tmp}/w.csv"),
     ],
 }  # fmt: skip
 
 KERNEL = "kernel run {tmp}/exchange.gpu"
 ON_GENERIC = f"{KERNEL} --cluster astra3-generic"
+TWO_NODES = "kernel run {data}/mscclpp/v2_HEAD_allgather_2node_8gpu.json --size 64K --cluster dgx-h100 --gpus 8"
+PACKETS_PLAN = "kernel run {data}/mscclpp/v2_HEAD_allreduce_packet_repo_testfile.json --size 64K --cluster astra3-generic"
 PLAN = "kernel run {data}/mscclpp/v2_HEAD_allreduce_allpairs_4gpu.json --cluster astra3-generic --gpus 4"
 KERNELS = {
     "kernel run": [
@@ -529,20 +538,20 @@ KERNELS = {
         Case("--wavefronts", f"{PLAN} --size 64K", f"{PLAN} --size 64K --wavefronts 2"),
         Case("--cluster", ON_GENERIC, f"{KERNEL} --cluster dgx-h100 --gpus 4"),
         Case("--gpus", "kernel run {tmp}/any.gpu --cluster dgx-h100 --gpus 2", "kernel run {tmp}/any.gpu --cluster dgx-h100 --gpus 4"),
-        Case("--nodes", f"{KERNEL} --cluster dgx-h100 --gpus 4 --nodes 2", f"{KERNEL} --cluster dgx-h100 --gpus 4 --nodes 4"),
-        Case("--fabric", f"{KERNEL} --cluster dgx-h100 --gpus 4 --nodes 4 --fabric switch", f"{KERNEL} --cluster dgx-h100 --gpus 4 --nodes 4 --fabric clos:4"),
+        Case("--nodes", f"{TWO_NODES} --nodes 2", f"{TWO_NODES} --nodes 1"),
+        Case("--fabric", f"{TWO_NODES} --nodes 2", f"{TWO_NODES} --nodes 2 --fabric switch@ib-edr"),
         Case("--slow-link", f"{KERNEL} --cluster dgx-h100 --gpus 4", f"{KERNEL} --cluster dgx-h100 --gpus 4 --slow-link 'gpu0->nvswitch:0.1'"),
         Case("--link-down", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {RING}", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {RING} --link-down 'gpu0->gpu1'"),
-        Case("--routing", "kernel run {tmp}/eight.gpu --cluster {tmp}/twin-spines.yaml --routing shortest",
-             "kernel run {tmp}/eight.gpu --cluster {tmp}/twin-spines.yaml --routing d-mod-k"),
+        Case("--routing", "kernel run {tmp}/eight.gpu --gpu-model astra3-generic --cluster {tmp}/twin-spines.yaml --routing shortest",
+             "kernel run {tmp}/eight.gpu --gpu-model astra3-generic --cluster {tmp}/twin-spines.yaml --routing d-mod-k"),
         Case("--topology", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {RING}", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {RING}".replace("ring", "switch")),
         Case("--bandwidth", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {RING}", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {SLOW_RING}"),
         Case("--latency", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {RING}", f"{KERNEL} --gpus 4 --gpu-model astra3-generic {RING}".replace("1 us", "9 us")),
         Case("--gpu-model", f"{KERNEL} --cluster dgx-h100 --gpus 4", f"{KERNEL} --cluster dgx-h100 --gpus 4 --gpu-model astra3-generic"),
         Case("--unroll", ON_GENERIC, f"{ON_GENERIC} --unroll 1"),
         Case("--max-outstanding", ON_GENERIC, f"{ON_GENERIC} --max-outstanding 2"),
-        Case("--arbitration", ON_GENERIC, f"{ON_GENERIC} --arbitration fifo"),
-        Case("--no-fold", ON_GENERIC, f"{ON_GENERIC} --no-fold", "same"),
+        Case("--arbitration", f"{PACKETS_PLAN}", f"{PACKETS_PLAN} --arbitration fair"),
+        Case("--no-fold", ON_GENERIC, f"{ON_GENERIC} --no-fold", "key:simulator.gpus_simulated"),
         Case("--verify-fold", ON_GENERIC, f"{ON_GENERIC} --verify-fold", "text:unfolded"),
         Case("--engine", ON_GENERIC, f"{ON_GENERIC} --engine reference", "same"),
         Case("--json", ON_GENERIC, f"{ON_GENERIC} --json {{tmp}}/k.json", "file:k.json"),
@@ -554,7 +563,7 @@ KERNELS = {
         Case("--wavefronts", PLAN.replace("run", "show").split(" --cluster")[0] + " --size 64K", PLAN.replace("run", "show").split(" --cluster")[0] + " --size 64K --wavefronts 2", "text:"),
         Case("--gpus", "kernel show {tmp}/any.gpu --gpus 2", "kernel show {tmp}/any.gpu --gpus 4"),
         Case("--line", PLAN.replace("run", "show").split(" --cluster")[0] + " --size 64K", PLAN.replace("run", "show").split(" --cluster")[0] + " --size 64K --line '256 B'", "text:"),
-        Case("--summary", "kernel show {tmp}/exchange.gpu", "kernel show {tmp}/exchange.gpu --summary", "text:lines of"),
+        Case("--summary", "kernel show {tmp}/exchange.gpu", "kernel show {tmp}/exchange.gpu --summary", "plain:"),
         Case("--json", "kernel show {tmp}/exchange.gpu", "kernel show {tmp}/exchange.gpu --json {tmp}/ks.json", "file:ks.json"),
     ],
 }  # fmt: skip

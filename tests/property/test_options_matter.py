@@ -69,6 +69,7 @@ def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logs_and_tables(folder)
     gpu_programs(folder)
     annotations(folder)
+    replays(folder)
     return folder
 
 
@@ -163,6 +164,20 @@ def gpu_programs(folder: Path) -> None:
     (folder / "exchange.gpu").write_text(text)
     (folder / "any.gpu").write_text(text.replace("ranks 4 ", "# "))
     (folder / "eight.gpu").write_text(text.replace("ranks 4 ", "ranks 8 "))
+    (folder / "lopsided.gpu").write_text(text + "\nkernel 'more' ranks 1 wavefronts 1\nworkgroups 1\n  compute 90000 cycles\n")
+
+
+def replays(folder: Path) -> None:
+    rows = [f"transfer,,{peer},0,{peer}000000,{peer + 1}000000,4096" for peer in (1, 2, 3)]
+    rows += ["transfer,,0,1,7000000,8000000,4096"]
+    (folder / "records.csv").write_text("\n".join(["kind,name,rank,peer,start_ps,end_ps,size_bytes", *rows]) + "\n")
+    five = [*rows, "transfer,,4,0,4000000,5000000,4096"]
+    (folder / "five.csv").write_text("\n".join(["kind,name,rank,peer,start_ps,end_ps,size_bytes", *five]) + "\n")
+    make(folder, "eidolon record gemv-allreduce --rows 128 --cols 128 --output {tmp}/recorded.npz")
+    make(folder, "eidolon writes-from {tmp}/recorded.npz --output {tmp}/writes.csv")
+    text = (DATA / "profiles" / "rocm.yaml").read_text().replace("launch: 1", "launch: 0")
+    (folder / "rocm-1.yaml").write_text(text)
+    (folder / "rocm-2.yaml").write_text(text.replace("value: 1}", "value: 7}"))
 
 
 def make(folder: Path, line: str) -> None:
@@ -227,5 +242,7 @@ def test_the_option_changes_the_answer(command: str, case: Case, tmp: Path):
     elif kind == "differ":
         one, two = ((tmp / name).read_bytes() for name in what.split())
         assert one != two
+    elif kind == "plain":
+        assert invoke(tmp, case.before).stdout != invoke(tmp, case.after).stdout
     else:
         assert kind in ("exit", "answers")

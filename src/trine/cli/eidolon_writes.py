@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,11 +128,34 @@ def writes_from(
         else:
             _refuse(of_list, "transfers that are listed, and --kernel says where they go")
         given = {name: value for name, value in {"kernel": kernel, **of_kernel}.items() if value is not None}
-        table = _transferred(_only(result), target or 0, at or "end", since, given, of_list)
+
+        def derived(given: Mapping[str, Any]) -> WriteTable:
+            return _transferred(_only(result), target or 0, at or "end", since, given, of_list)
+
+        table = derived(given)
+        notes = tuple(_idle(given, table, derived))
     save_writes(output, table)
     for note in notes:
         say(f"note: {note}")
     say(f"{len(table):,} writes in {output}")
+
+
+def _idle(
+    given: Mapping[str, Any], table: WriteTable, derived: Callable[[Mapping[str, Any]], WriteTable]
+) -> Iterator[str]:
+    """A sentence for each option about the kernel's inputs and machine that changes none of the writes."""
+    import numpy as np
+
+    for name in ("cols", "inner", "gpu_model", "cluster"):
+        if name not in given:
+            continue
+        try:
+            other = derived({key: value for key, value in given.items() if key != name})
+        except InputError:
+            continue  # the kernel needs it
+        pairs = zip(table.columns, other.columns, strict=True)
+        if table.names == other.names and all(np.array_equal(one, two) for one, two in pairs):
+            yield f"--{name.replace('_', '-')} {given[name]} changes none of the writes: it decides what the target does"
 
 
 def register(app: typer.Typer) -> None:
