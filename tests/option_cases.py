@@ -186,7 +186,10 @@ def machine(command: str, gpus: int = 4) -> list[Case]:
 
 ALL_REDUCE = "collective all_reduce --size 64M"
 ON_DGX = f"{ALL_REDUCE} --cluster dgx-h100"
-INSIDE = "collective all_reduce --size 64K --cluster dgx-h100 --gpus 4 --fidelity loadstore --workgroups 4 --wavefronts 2"
+GET = "collective all_gather --algorithm get --size 1M --cluster mi300x-node --fidelity loadstore"
+INSIDE = (
+    "collective all_reduce --size 64K --cluster dgx-h100 --gpus 4 --fidelity loadstore --workgroups 4 --wavefronts 2"
+)
 
 COLLECTIVE = [
     Case("--size", ON_DGX, ON_DGX.replace("64M", "32M")),
@@ -216,8 +219,7 @@ COLLECTIVE = [
     Case("--wavefronts", INSIDE, INSIDE.replace("--wavefronts 2", "--wavefronts 8")),
     Case("--unroll", INSIDE.replace("64K", "1M"), INSIDE.replace("64K", "1M") + " --unroll 1"),
     Case("--max-outstanding", INSIDE.replace("64K", "1M"), INSIDE.replace("64K", "1M") + " --max-outstanding 8"),
-    Case("--arbitration", f"{INSIDE} --algorithm get".replace("64K", "1M").replace("all_reduce", "all_gather"),
-         f"{INSIDE} --algorithm get --arbitration fair".replace("64K", "1M").replace("all_reduce", "all_gather")),
+    Case("--arbitration", GET, f"{GET} --arbitration fair"),
     Case("--gpu-model", INSIDE, f"{INSIDE} --gpu-model astra3-generic"),
     Case("--no-fold", INSIDE, f"{INSIDE} --no-fold", "key:run.simulator"),
     Case("--verify-fold", INSIDE, f"{INSIDE} --verify-fold", "text:unfolded"),
@@ -329,7 +331,8 @@ MICRO = "{data}/chakra/microbenchmarks/all_reduce/4npus_1MB/all_reduce"
 CHAKRA = f"chakra run {MICRO}"
 JOB = "chakra run {tmp}/mixed"
 CHAKRA_INSIDE = f"{CHAKRA} --cluster astra3-generic --fidelity loadstore --workgroups 4 --wavefronts 2"
-JOB_INSIDE = "chakra run {tmp}/mixed --cluster astra3-generic --fidelity loadstore --workgroups 4 --wavefronts 2"
+CHAKRA_PULLS = f"{CHAKRA} --cluster mi300x-node --fidelity loadstore"
+JOB_INSIDE = "chakra run {tmp}/mixed --peak '1 TFLOP/s' --memory '1 TB/s' --cluster astra3-generic --fidelity loadstore --workgroups 4 --wavefronts 2"
 CHAKRAS = {
     "chakra run": [
         Case("--comm-groups", "chakra run {tmp}/grouped --comm-groups {tmp}/pairs.json " + RING,
@@ -349,7 +352,7 @@ CHAKRAS = {
         Case("--protocol", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --protocol ll"),
         Case("--unroll", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --unroll 1"),
         Case("--max-outstanding", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --max-outstanding 2"),
-        Case("--arbitration", CHAKRA_INSIDE, f"{CHAKRA_INSIDE} --arbitration fair"),
+        Case("--arbitration", CHAKRA_PULLS, f"{CHAKRA_PULLS} --arbitration fair"),
         Case("--compute-workgroups", f"{JOB_INSIDE} --compute-workgroups 1", f"{JOB_INSIDE} --compute-workgroups 8"),
         Case("--compute-wavefronts", f"{JOB_INSIDE} --compute-workgroups 1 --compute-wavefronts 1", f"{JOB_INSIDE} --compute-workgroups 1 --compute-wavefronts 8"),
         Case("--no-compute-traffic", f"{JOB_INSIDE} --compute-workgroups 1", f"{JOB_INSIDE} --compute-workgroups 1 --no-compute-traffic"),
@@ -530,7 +533,6 @@ EIDOLON = {
 KERNEL = "kernel run {tmp}/exchange.gpu"
 ON_GENERIC = f"{KERNEL} --cluster astra3-generic"
 TWO_NODES = "kernel run {data}/mscclpp/v2_HEAD_allgather_2node_8gpu.json --size 64K --cluster dgx-h100 --gpus 8"
-PACKETS_PLAN = "kernel run {data}/mscclpp/v2_HEAD_allreduce_packet_repo_testfile.json --size 64K --cluster astra3-generic"
 PLAN = "kernel run {data}/mscclpp/v2_HEAD_allreduce_allpairs_4gpu.json --cluster astra3-generic --gpus 4"
 KERNELS = {
     "kernel run": [
@@ -550,7 +552,7 @@ KERNELS = {
         Case("--gpu-model", f"{KERNEL} --cluster dgx-h100 --gpus 4", f"{KERNEL} --cluster dgx-h100 --gpus 4 --gpu-model astra3-generic"),
         Case("--unroll", ON_GENERIC, f"{ON_GENERIC} --unroll 1"),
         Case("--max-outstanding", ON_GENERIC, f"{ON_GENERIC} --max-outstanding 2"),
-        Case("--arbitration", f"{PACKETS_PLAN}", f"{PACKETS_PLAN} --arbitration fair"),
+        Case("--arbitration", f"{KERNEL} --cluster dgx-h100", f"{KERNEL} --cluster dgx-h100 --arbitration fair"),
         Case("--no-fold", ON_GENERIC, f"{ON_GENERIC} --no-fold", "key:simulator.gpus_simulated"),
         Case("--verify-fold", ON_GENERIC, f"{ON_GENERIC} --verify-fold", "text:unfolded"),
         Case("--engine", ON_GENERIC, f"{ON_GENERIC} --engine reference", "same"),

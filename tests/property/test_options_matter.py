@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import typer
 import yaml
-from chakra_files import ALL_REDUCE, collective, node, receive, send, write
+from chakra_files import ALL_REDUCE, ALL_TO_ALL, collective, node, receive, send, write
 from nccl_logs import log
 from option_cases import ANSWERS, CASES, WRITES, Case
 from typer.testing import CliRunner
@@ -114,11 +114,9 @@ def machines(folder: Path) -> None:
 
 
 def chakra_jobs(folder: Path) -> None:
-    mixed = [
-        [node(1, 4, num_ops=10**9, tensor_size=2**24), collective(2, ALL_REDUCE, 2**20, [1])] for _ in range(4)
-    ]
+    mixed = [[node(1, 4, num_ops=10**9, tensor_size=2**24), collective(2, ALL_REDUCE, 2**20, [1])] for _ in range(4)]
     write(folder, mixed, "mixed")
-    write(folder, [[collective(1, ALL_REDUCE, 2**20)] for _ in range(8)], "eight")
+    write(folder, [[collective(1, ALL_TO_ALL, 2**20)] for _ in range(8)], "eight")
     grouped = [[collective(1, ALL_REDUCE, 2**20, pg_name=str(1 + rank // 2))] for rank in range(4)]
     write(folder, grouped, "grouped")
     (folder / "grouped.groups.json").unlink(missing_ok=True)
@@ -164,7 +162,9 @@ def gpu_programs(folder: Path) -> None:
     (folder / "exchange.gpu").write_text(text)
     (folder / "any.gpu").write_text(text.replace("ranks 4 ", "# "))
     (folder / "eight.gpu").write_text(text.replace("ranks 4 ", "ranks 8 "))
-    (folder / "lopsided.gpu").write_text(text + "\nkernel 'more' ranks 1 wavefronts 1\nworkgroups 1\n  compute 90000 cycles\n")
+    (folder / "lopsided.gpu").write_text(
+        text + "\nkernel 'more' ranks 1 wavefronts 1\nworkgroups 1\n  compute 90000 cycles\n"
+    )
 
 
 def replays(folder: Path) -> None:
