@@ -153,9 +153,10 @@ def _idle(
             other = derived({key: value for key, value in given.items() if key != name})
         except InputError:
             continue  # the kernel needs it
-        pairs = zip(table.columns, other.columns, strict=True)
+        pairs: Iterator[tuple[Any, Any]] = zip(table.columns, other.columns, strict=True)
         if table.names == other.names and all(np.array_equal(one, two) for one, two in pairs):
-            yield f"--{name.replace('_', '-')} {given[name]} changes none of the writes: it decides what the target does"
+            option = f"--{name.replace('_', '-')} {given[name]}"
+            yield f"{option} changes none of the writes: it decides what the target does"
 
 
 def register(app: typer.Typer) -> None:

@@ -97,7 +97,7 @@ def run(
     )  # fmt: skip
     group = machine.gpus[: source.num_ranks]
     plain = gpu_model_of(machine, group) if gpu_model is None else load_gpu_model(gpu_model)
-    changes = {"unroll": unroll, "max_outstanding": max_outstanding, "arbitration": arbitration}
+    changes: dict[str, Any] = {"unroll": unroll, "max_outstanding": max_outstanding, "arbitration": arbitration}
     changes = {name: value for name, value in changes.items() if value is not None}
     model = with_options(plain, **changes)
     program = source.program(len(group), model.line_bytes)

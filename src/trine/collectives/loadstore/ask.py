@@ -139,7 +139,8 @@ def _idle_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterato
         value = getattr(asked.options, name)
         if value is None:
             continue
-        plain = replace(asked.options, **{name: None}, fold="auto", verify=False)
+        others: dict[str, Any] = {name: None}
+        plain = replace(asked.options, **others, fold="auto", verify=False)
         without = LoadStoreRuns(asked.op, asked.cluster, asked.ranks, plain, asked.callbacks)
         if all(without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows)):
             yield f"{name} {value} changes no time at these sizes: without it they are the same"
