@@ -5,28 +5,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.library import Collectives
 from trine.collectives.library.conventions import bus_factor
 from trine.errors import InputError
 from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
-from trine.studies.hypotheses import FITTED_PENALTY, Hypothesis, hypotheses
+from trine.studies.hypotheses import Expected, Hypothesis, expect
+from trine.studies.likelihood import NOISE, Noise
 from trine.studies.nccl_tests import NcclLog
 from trine.units import whole_number
+from trine.studies.weigh import Weighed, weigh
 
-#: The band holds 80 % of measurements, so one in ten of a sound machine lies above it. A run of rows above it is
-#: suspicious if two of them in a row are beyond this factor of its upper end, or if it is so long; any other is noise.
+#: A run is suspicious if its curve fits to a cause, known or not, so much better than to a sound machine.
+MIN_LOG_ODDS = math.log(100)
+#: A size beyond this factor of the band's upper end is named as noise where slow sizes are alone: in a run of less than
+#: so many octaves, each size standing for half of the way to its neighbours.
 MARGIN = 1.15
-MIN_RUN, MIN_LONG_RUN = 2, 4
-#: A cause is named if it explains the slow rows this well (root mean square of the logarithm of measured / predicted),
-#: and at most this part of what the usual prediction leaves.
-MAX_RESIDUAL = math.log(1.35)
-MAX_REMAINING = 0.6
+MIN_OCTAVES = 1.5
 INSIDE, SLOW, FAST = "inside", "slow", "fast"
 _GPU_NAMES = re.compile(
     r"\b(?:GB200|GB300|GH200|GB10|[VAHBTPL]\d{2,3}S?|H20|RTX (?:PRO )?[A]?\d{4}D?|RTX\d{4}|MI\d{2,3}[XA]?)\b", re.I
@@ -49,13 +48,28 @@ class CheckedRow:
         return self.measured_ps / self.predicted.time_ps
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What is said of a curve: the fields of :class:`Check` of the same names."""
+
+    suspicious_from: int | None
+    suspicious_to: int | None
+    noise: tuple[int, ...]
+    log_odds: float
+    cause: Hypothesis | None = None
+    alike: tuple[str, ...] = ()
+    causes: tuple[Weighed, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """The answer of :func:`check_log`.
 
     ``suspicious_from``, ``suspicious_to``: sizes between which the run is slower than it should be; None if healthy.
-    ``cause``: the hypothesis that fits best, None where none does. ``residuals``: (name, root mean square logarithm) of
-    all hypotheses over the slow rows, best first. ``noise``: slow sizes that stand alone.
+    ``log_odds``: natural logarithm of how much better the curve fits a cause, known or not, than a sound machine.
+    ``cause``: the most probable one, None where a slowness of no known cause is more probable. ``alike``: names of
+    those that cost the same at every measured size, which nothing here can tell from it. ``causes``: all, the most
+    probable first; none of a healthy run. ``noise``: slow sizes that stand alone.
     """
 
     log: NcclLog
@@ -65,8 +79,10 @@ class Check:
     rows: tuple[CheckedRow, ...]
     suspicious_from: int | None = None
     suspicious_to: int | None = None
+    log_odds: float = 0.0
     cause: Hypothesis | None = None
-    residuals: tuple[tuple[str, float], ...] = ()
+    alike: tuple[str, ...] = ()
+    causes: tuple[Weighed, ...] = ()
     noise: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -116,15 +132,30 @@ def check_log(
     found, said = options_of(log)
     options = found if options is None else options
     measured, notes = _measured(log, in_place)
-    asked = Collectives(cluster, None, options)
-    rows = tuple(_checked(size, times, asked.predict(log.op, size)) for size, times in measured)
-    start, stop, noise = slow_range(rows)
-    check = Check(
+    expected = expect(log.op, [size for size, _ in measured], cluster, options)
+    rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
+    found = check_curve(expected, [row.measured_ps for row in rows])
+    return Check(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
-        suspicious_from=start, suspicious_to=stop, noise=noise,
+        suspicious_from=found.suspicious_from, suspicious_to=found.suspicious_to, log_odds=found.log_odds,
+        cause=found.cause, alike=found.alike, causes=found.causes, noise=found.noise,
         notes=(*log.notes, *said, *notes, *_doubts(log, cluster)),
     )  # fmt: skip
-    return check if check.suspicious_from is None else _with_cause(check)
+
+
+def check_curve(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) -> Verdict:
+    """The verdict on times of the sizes of ``expected``, and a cause if it is not a good one."""
+    weights = weigh(expected, measured_ps, noise)
+    start, stop, alone = _slow_range(expected, measured_ps, weights.log_odds)
+    if start is None or not weights.causes:
+        return Verdict(suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds)
+    best = weights.causes[0]
+    named = best.cause if best.probability >= weights.unknown else None
+    alike = () if named is None else weights.alike(named)
+    return Verdict(
+        suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds, cause=named, alike=alike,
+        causes=weights.causes,
+    )  # fmt: skip
 
 
 def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
@@ -201,62 +232,36 @@ def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[
 
 def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTime) -> CheckedRow:
     measured = round(median(time for time, _ in times))
-    return compared_row(size, measured, predicted, median(rate for _, rate in times))
+    state = SLOW if measured > predicted.high_ps else FAST if measured < predicted.low_ps else INSIDE
+    rate = median(rate for _, rate in times)
+    return CheckedRow(size_bytes=size, measured_ps=measured, busbw_bytes_per_s=rate, predicted=predicted, state=state)
 
 
-def compared_row(size: int, measured_ps: int, predicted: CollectiveTime, busbw_bytes_per_s: float) -> CheckedRow:
-    """A row with its state."""
-    state = SLOW if measured_ps > predicted.high_ps else FAST if measured_ps < predicted.low_ps else INSIDE
-    return CheckedRow(
-        size_bytes=size, measured_ps=measured_ps, busbw_bytes_per_s=busbw_bytes_per_s, predicted=predicted, state=state
-    )
+def _slow_range(
+    expected: Expected, measured_ps: Sequence[int], log_odds: float
+) -> tuple[int | None, int | None, tuple[int, ...]]:
+    """Sizes from and to which the run is slow, and sizes that are far too slow, but alone.
 
-
-def slow_range(rows: Sequence[CheckedRow]) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """Sizes from and to which the run is slow, and sizes that are far too slow, but alone."""
-    runs = [list(run) for slow, run in groupby(rows, key=lambda row: row.state == SLOW) if slow]
-    found = [run for run in runs if _matters(run, len(rows))]
-    noise = tuple(row.size_bytes for run in runs if run not in found for row in run if _far(row))
+    None for both, unless the odds against a sound machine are high and a size lies above its band.
+    """
+    sizes = expected.sizes
+    above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
+    runs = [list(run) for slow, run in groupby(range(len(sizes)), key=lambda i: above[i] > 1) if slow]
+    wide = [run for run in runs if _octaves(sizes, run) >= MIN_OCTAVES]
+    found = (wide or runs) if log_odds >= MIN_LOG_ODDS else []
+    alone = tuple(sizes[i] for run in runs if run not in found and run not in wide for i in run if above[i] > MARGIN)
     if not found:
-        return None, None, noise
-    return found[0][0].size_bytes, found[-1][-1].size_bytes, noise
+        return None, None, alone
+    return sizes[found[0][0]], sizes[found[-1][-1]], alone
 
 
-def _far(row: CheckedRow) -> bool:
-    return row.measured_ps > row.predicted.high_ps * MARGIN
-
-
-def _matters(run: Sequence[CheckedRow], num_rows: int) -> bool:
-    """Whether consecutive slow rows are more than noise; of a log with one row, that row."""
-    far = max((len(list(rows)) for is_far, rows in groupby(run, key=_far) if is_far), default=0)
-    return far >= min(MIN_RUN, num_rows) or len(run) >= MIN_LONG_RUN
-
-
-def _with_cause(check: Check) -> Check:
-    """Compare the slow rows with every hypothesis, and the others so that a cause does not slow those too."""
-    rows = check.rows
-    slow = [row.state == SLOW for row in rows]
-    usual = _residual(rows, [row.predicted.time_ps for row in rows], slow)
-    assert check.log.op is not None
-    tried = hypotheses(
-        check.log.op, [row.size_bytes for row in rows], [row.measured_ps for row in rows], check.cluster, check.options
-    )
-    scored = [(_residual(rows, each.times_ps, slow), each) for each in tried]
-    scored.sort(key=lambda pair: pair[0] * (FITTED_PENALTY if pair[1].fitted else 1))
-    cause = None
-    if scored and scored[0][0] <= min(MAX_RESIDUAL, usual * MAX_REMAINING):
-        cause = scored[0][1]
-    return replace(check, cause=cause, residuals=tuple((each.name, residual) for residual, each in scored))
-
-
-def _residual(rows: Sequence[CheckedRow], times_ps: Sequence[int], slow: Sequence[bool]) -> float:
-    """Root mean square of log(measured / time); rows that are not slow count half."""
-    total = weight = 0.0
-    for row, time, is_slow in zip(rows, times_ps, slow, strict=True):
-        share = 1.0 if is_slow else 0.5
-        total += share * math.log(row.measured_ps / time) ** 2
-        weight += share
-    return math.sqrt(total / weight)
+def _octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
+    """How wide a run of sizes is, from half-way to the one before to half-way to the one behind."""
+    octaves = [math.log2(size) for size in sizes]
+    first, last = run[0], run[-1]
+    before = octaves[first] - octaves[first - 1] if first else 0.0
+    behind = octaves[last + 1] - octaves[last] if last + 1 < len(sizes) else 0.0
+    return octaves[last] - octaves[first] + (before + behind) / 2
 
 
 def _doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:

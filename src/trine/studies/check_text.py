@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from trine.collectives.sizes import format_size
@@ -15,23 +16,45 @@ MAX_CAUSES = 5
 def verdict(check: Check) -> str:
     """One line: healthy, or suspicious from a size on with the likely cause."""
     if check.healthy:
-        fast = [row for row in check.rows if row.state == FAST]
-        text = "healthy: no range of sizes is slower than it should be"
-        if 2 * len(fast) > len(check.rows):
-            text += "; faster than predicted at most sizes, so the cluster's numbers may be too low"
-        return text
+        return _healthy(check)
     if check.suspicious_from is None:
         return "suspicious: the test found wrong results, so its times say little (see the note)"
     assert check.suspicious_to is not None
     last = check.rows[-1].size_bytes
     until = "" if check.suspicious_to == last else f" to {format_size(check.suspicious_to)}"
-    slowest = max((row.ratio for row in check.rows if row.state == SLOW), default=1.0)
+    within = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
+    slow = [row.ratio for row in within if row.state == SLOW]
     text = (
-        f"suspicious from {format_size(check.suspicious_from)}{until}: up to {slowest:.2g} times slower than predicted"
+        f"suspicious from {format_size(check.suspicious_from)}{until}: {_of(len(slow), len(within))} above the band, "
     )
+    text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
         return f"{text}; no cause that trine knows explains it"
-    return f"{text}; likely cause: {check.cause.name} ({check.cause.advice})"
+    others = f"; not to be told apart from it: {'; '.join(check.alike)}" if check.alike else ""
+    share = check.causes[0].probability
+    how = "likely cause" if share >= 0.5 else f"no cause stands out, the most probable one ({share:.0%})"
+    return f"{text}; {how}: {check.cause.name} ({check.cause.advice}){others}"
+
+
+def _healthy(check: Check) -> str:
+    """What is not suspicious, without hiding what the table marks."""
+    slow = [row for row in check.rows if row.state == SLOW and row.size_bytes not in check.noise]
+    text = "healthy: no size is slower than its band"
+    if slow:
+        worst = max(row.ratio for row in slow)
+        text = (
+            f"healthy: {_of(len(slow), len(check.rows))} above the band, up to {worst:.2g} times slower than "
+            "predicted, as happens to sound machines too"
+        )
+    elif check.noise:
+        text = "healthy: no size but those named above is slower than its band"
+    if 2 * sum(row.state == FAST for row in check.rows) > len(check.rows):
+        text += "; faster than predicted at most sizes, so the cluster's numbers may be too low"
+    return text
+
+
+def _of(count: int, whole: int) -> str:
+    return f"{count} of {whole} {'size' if whole == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
 
 
 def check_table(check: Check) -> str:
@@ -50,9 +73,11 @@ def check_table(check: Check) -> str:
         sizes = ", ".join(format_size(size) for size in check.noise)
         lines.append(f"# note: slow at {sizes} alone, taken as noise")
     lines.append(f"# {verdict(check)}")
-    if check.cause is not None:
-        lines.append(f"# what was compared, by how far it leaves the measurement (root mean square of the ratio's "
-                     f"logarithm): {_causes(check)}")  # fmt: skip
+    if check.causes:
+        lines.append(
+            "# what was compared, by its probability if one of them is the cause, and how far it leaves the "
+            f"measurement (root mean square of the ratio's logarithm): {_causes(check)}"
+        )
     return "\n".join(lines)
 
 
@@ -66,7 +91,9 @@ def _row(row: CheckedRow) -> str:
 
 
 def _causes(check: Check) -> str:
-    return "; ".join(f"{name} {residual:.2f}" for name, residual in check.residuals[:MAX_CAUSES])
+    shown = [f"{each.cause.name} {each.probability:.0%} ({each.left:.2f})" for each in check.causes[:MAX_CAUSES]]
+    unknown = 1 - sum(each.probability for each in check.causes)
+    return "; ".join([*shown, f"none that trine knows {max(0.0, unknown):.0%}"])
 
 
 def check_json(check: Check) -> dict[str, Any]:
@@ -94,8 +121,18 @@ def check_json(check: Check) -> dict[str, Any]:
         "suspicious_to_bytes": check.suspicious_to,
         "likely_cause": None
         if check.cause is None
-        else {"name": check.cause.name, "advice": check.cause.advice, "fitted": check.cause.fitted},
-        "causes_compared": [{"name": name, "residual": residual} for name, residual in check.residuals],
+        else {
+            "name": check.cause.name,
+            "kind": check.cause.kind,
+            "advice": check.cause.advice,
+            "fitted": check.cause.fitted,
+            "alike": list(check.alike),
+        },
+        "causes_compared": [
+            {"name": each.cause.name, "kind": each.cause.kind, "probability": each.probability, "residual": each.left}
+            for each in check.causes
+        ],
+        "log10_odds": check.log_odds / math.log(10),
         "noise_bytes": list(check.noise),
         "notes": list(check.notes),
     }

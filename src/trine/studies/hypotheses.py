@@ -4,46 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import HOST_LINK, NIC, SCALE_OUT, SCALE_UP, Link
 from trine.collectives.library import Collectives
 from trine.errors import TrineError
-from trine.model.collective import AUTO, LAUNCHES, CollectiveOptions
+from trine.model.collective import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime
 
-#: Sizes whose time is launch and latency, not bandwidth.
-SMALL_BYTES = 64 << 10
-#: A named cause must be so much worse than a fitted one before the fitted one is preferred: it explains more.
-FITTED_PENALTY = 1.3
+#: Kinds of causes, each as likely as the next before anything is measured; those of one kind share its part.
+NVLS, ALGORITHM, CHANNELS, LAUNCH = "nvls", "algorithm", "channels", "launch"
+NICS, NETWORK, TCP, LINKS, PCIE = "nics", "network", "tcp", "links", "pcie"
+LATE, SHARE = "late", "share"
+KINDS = (NVLS, ALGORITHM, CHANNELS, LAUNCH, NICS, NETWORK, TCP, LINKS, PCIE, LATE, SHARE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hypothesis:
     """A cause and the times that it would bring, one for each size asked for, in picoseconds.
 
-    ``fitted``: one number of it was taken from the measurement itself, so that it fits anything of its kind.
+    ``kind``: one of :data:`KINDS`. ``fitted``: one number of it was taken from the measurement itself.
     """
 
+    kind: str
     name: str
     advice: str
     times_ps: tuple[int, ...]
     fitted: bool = False
 
 
-def hypotheses(
-    op: str, sizes: Sequence[int], measured_ps: Sequence[int], cluster: Cluster, options: CollectiveOptions
-) -> list[Hypothesis]:
-    """Every cause that this cluster allows, in a fixed order; those that change nothing are left out."""
-    usual = _times(op, sizes, cluster, options)
-    if usual is None:
-        return []
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a machine should take for some sizes (bytes, ascending), and what it would take with each cause."""
+
+    sizes: tuple[int, ...]
+    usual: tuple[CollectiveTime, ...]
+    causes: tuple[Hypothesis, ...]
+
+    def at(self, places: Sequence[int]) -> Expected:
+        """The same of some of the sizes, by their places."""
+        return Expected(
+            sizes=tuple(self.sizes[i] for i in places),
+            usual=tuple(self.usual[i] for i in places),
+            causes=tuple(replace(each, times_ps=tuple(each.times_ps[i] for i in places)) for each in self.causes),
+        )
+
+
+def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> Expected:
+    """Predict a collective as it should be, and with every cause that this cluster allows, in a fixed order.
+
+    Raises
+    ------
+    InputError: what :meth:`trine.collectives.library.Collectives.predict` refuses.
+    """
+    asked = Collectives(cluster, None, options)
+    usual = tuple(asked.predict(op, size) for size in sizes)
+    variants = (*_software(op, cluster, options), *_hardware(cluster, options))
     found = []
-    for name, advice, machine, asked in (*_software(op, cluster, options), *_hardware(cluster, options)):
-        times = _times(op, sizes, machine, asked)
-        if times is not None and times != usual:
-            found.append(Hypothesis(name=name, advice=advice, times_ps=times))
-    return found + list(_fitted(sizes, measured_ps, usual))
+    for kind, name, advice, machine, how in variants:
+        times = _times(op, sizes, machine, how)
+        if times is not None:
+            found.append(Hypothesis(kind=kind, name=name, advice=advice, times_ps=times))
+    return Expected(sizes=tuple(sizes), usual=usual, causes=tuple(found))
 
 
 def _times(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> tuple[int, ...] | None:
@@ -55,13 +76,14 @@ def _times(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveO
         return None
 
 
-_Variant = tuple[str, str, Cluster, CollectiveOptions]
+_Variant = tuple[str, str, str, Cluster, CollectiveOptions]
 
 
 def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant]:
     """The same machine, used otherwise."""
     if options.nvls is not False:
         yield (
+            NVLS,
             "in-network reduction (NVLS) is not used",
             "look for NCCL_NVLS_ENABLE=0, a missing fabric manager or IMEX service, or a container without its access",
             cluster,
@@ -70,6 +92,7 @@ def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator
     if options.algorithm == AUTO and options.protocol == AUTO:
         for algorithm, protocol in Collectives(cluster, None, options).candidates(op):
             yield (
+                ALGORITHM,
                 f"the library uses {algorithm} with protocol {protocol}",
                 "look for NCCL_ALGO and NCCL_PROTO, a tuner plug-in, or an older library",
                 cluster,
@@ -78,6 +101,7 @@ def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator
     if options.max_channels is None:
         for channels in (1, 2, 4, 8):
             yield (
+                CHANNELS,
                 f"only {channels} {'channels are' if channels > 1 else 'channel is'} used",
                 "look for NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS, or a topology file that hides links",
                 cluster,
@@ -86,6 +110,7 @@ def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator
     for launch in LAUNCHES:
         if launch != options.launch:
             yield (
+                LAUNCH,
                 f"the run was launched as {launch}",
                 "give --launch, if the log does not say how its processes were started",
                 cluster,
@@ -101,12 +126,14 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
         for missing in sorted({1, per_node // 2} - {0}):
             if missing < per_node:
                 yield (
+                    NICS,
                     f"{per_node - missing} of {per_node} NICs of each node carry the traffic",
                     "look at NCCL_IB_HCA, at ibstat on every node, and for a rail that is down",
                     _scaled(cluster, SCALE_OUT, (per_node - missing) / per_node),
                     options,
                 )
         yield (
+            NETWORK,
             "the network runs at a quarter of its rate",
             "look for NICs that negotiated fewer lanes, PCIe in a slower generation, or GPUDirect RDMA that is off",
             _scaled(cluster, SCALE_OUT, 0.25),
@@ -114,6 +141,7 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
         )
         if (tcp := _by_tcp(cluster)) is not None:
             yield (
+                TCP,
                 "nodes talk by TCP instead of RDMA",
                 "look for 'Using network Socket' with NCCL_DEBUG=INFO, and for the RDMA devices in the container",
                 tcp,
@@ -121,6 +149,7 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
             )
     if SCALE_UP in classes:
         yield (
+            LINKS,
             "half of the links between GPUs carry the traffic",
             "look at nvidia-smi nvlink -s (or rocm-smi) for links that are down",
             _scaled(cluster, SCALE_UP, 0.5),
@@ -128,6 +157,7 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
         )
         if HOST_LINK in classes:
             yield (
+                PCIE,
                 "GPUs talk over PCIe instead of their own links",
                 "look at nvidia-smi topo -m, NCCL_P2P_DISABLE, and virtual machines that hide the links",
                 replace(cluster, links=tuple(link for link in cluster.links if link.link_class != SCALE_UP)),
@@ -135,25 +165,27 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
             )
 
 
-def _fitted(sizes: Sequence[int], measured_ps: Sequence[int], usual: Sequence[int]) -> Iterator[Hypothesis]:
-    """One unknown, taken from the measurement: a delay of each call, or a share of the bandwidth."""
-    small = [m - u for size, m, u in zip(sizes, measured_ps, usual, strict=True) if size <= SMALL_BYTES]
-    if small and (delay := round(median(small))) > 0:
-        yield Hypothesis(
-            name=f"each call starts {delay / 1e6:.3g} us late",
-            advice="look for NUMA balancing, power saving, a debug build, virtualisation, or a busy CPU",
-            times_ps=tuple(time + delay for time in usual),
-            fitted=True,
-        )
-    large = [m / u for size, m, u in zip(sizes, measured_ps, usual, strict=True) if size >= max(sizes) // 8]
-    if max(sizes) > SMALL_BYTES and (factor := median(large)) > 1:
-        yield Hypothesis(
-            name=f"everything runs at {1 / factor:.0%} of the predicted speed",
-            advice="a link at that share of its rate, another job on the network, or a cluster description that is "
-            "too good",
-            times_ps=tuple(round(time * factor) for time in usual),
-            fitted=True,
-        )
+def late(delay_ps: int, usual_ps: Sequence[int]) -> Hypothesis:
+    """Each call starts so much later."""
+    return Hypothesis(
+        kind=LATE,
+        name=f"each call starts {delay_ps / 1e6:.3g} us late",
+        advice="look for NUMA balancing, power saving, a debug build, virtualisation, or a busy CPU",
+        times_ps=tuple(time + delay_ps for time in usual_ps),
+        fitted=True,
+    )
+
+
+def at_share(share: float, usual_ps: Sequence[int]) -> Hypothesis:
+    """Every size at a share of the speed."""
+    return Hypothesis(
+        kind=SHARE,
+        name=f"everything runs at {share:.0%} of the predicted speed",
+        advice="a link at that share of its rate, another job on the network, or a cluster description that is too "
+        "good",
+        times_ps=tuple(round(time / share) for time in usual_ps),
+        fitted=True,
+    )
 
 
 def nics_per_node(cluster: Cluster) -> int:

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 from trine.collectives.sizes import format_size
-from trine.studies.check import compared_row, slow_range
+from trine.studies.check import check_curve
+from trine.studies.hypotheses import Expected
 from trine.studies.measured import COUNTED
 from trine.studies.validate import TARGETS, Compared, Statistics, Validation
 
@@ -148,13 +149,19 @@ def _point_json(each: Compared) -> dict[str, Any]:
 
 
 def verdicts(validation: Validation) -> list[tuple[str, int, int]]:
-    """(quality, series that :func:`trine.studies.check.check_log` would call suspicious, all): by points' quality."""
+    """(quality, series that the rule of :func:`trine.studies.check.check_log` calls suspicious, all), by quality.
+
+    Without the causes that are named after a part or an option: predicting those for every series takes minutes.
+    """
     found: dict[tuple[int, str], list[Compared]] = {}
     for each in validation.compared:
         quality = "counted" if each.point.quality in COUNTED else each.point.quality
         found.setdefault((each.series.number, quality), []).append(each)
     answers: dict[str, list[bool]] = {}
     for (_, quality), points in found.items():
-        rows = [compared_row(x.point.size_bytes, x.point.time_ps, x.predicted, 0.0) for x in points]
-        answers.setdefault(quality, []).append(slow_range(rows)[0] is not None)
+        expected = Expected(
+            sizes=tuple(x.point.size_bytes for x in points), usual=tuple(x.predicted for x in points), causes=()
+        )
+        found_slow = check_curve(expected, [x.point.time_ps for x in points]).suspicious_from is not None
+        answers.setdefault(quality, []).append(found_slow)
     return [(quality, sum(answers[quality]), len(answers[quality])) for quality in sorted(answers)]
