@@ -37,8 +37,8 @@ from trine.studies.check import check_curve
 from trine.studies.hypotheses import KINDS, Expected, Hypothesis, at_share, expect, late
 from trine.studies.left_out import left_out
 from trine.studies.likelihood import NOISE, Noise
-from trine.studies.measured import FIT, Series
-from trine.studies.validate import validate_collectives
+from trine.studies.measured import FIT, Series, load_measurements
+from trine.studies.validate import select, validate_collectives
 
 MIN_SIZES = 5
 MIN_SLOWDOWN, MIN_SLOWED = 1.25, 2
@@ -84,9 +84,9 @@ class Tally:
         return sum(self.right.values()) / max(1, sum(sum(row.values()) for row in self.said.values()))
 
 
-def curves(min_sizes: int = MIN_SIZES) -> list[Measured]:
-    """One measured curve for each machine, collective, number of GPUs and setting."""
-    found = validate_collectives()
+def curves(min_sizes: int = MIN_SIZES, machines: Sequence[str] | None = None) -> list[Measured]:
+    """One measured curve for each machine (all, or those named), collective, number of GPUs and setting."""
+    found = validate_collectives(None if machines is None else select(load_measurements(), machines))
     without, stale = left_out(found)
     assert without is not None
     assert not stale

@@ -18,7 +18,10 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def assert_agrees(study):
-    assert study.agrees, study.text()
+    """In direction: each of these rests on what the paper does not state, and says so."""
+    assert study.verdict == "agrees in direction", study.text()
+    assert not study.agrees
+    assert all(finding.assumed for finding in study.findings if finding.verdict)
 
 
 def test_case_1_get_beats_put_in_a_large_reduce_scatter_and_not_in_a_small_one():
@@ -33,6 +36,9 @@ def test_case_2_put_beats_get_in_an_all_gather_and_fair_arbitration_narrows_the_
     study = all_gather(sizes=(64 * KIB, 16 * MIB))
     assert_agrees(study)
     assert study.column("gap fair %")[-1] < study.column("gap fifo %")[-1] / 2
+    arbitration = study.findings[1]
+    assert "32 wavefronts" in arbitration.assumed
+    assert "arbitration changes little" in arbitration.here  # with 8 wavefronts, the default, there is no such effect
 
 
 def test_case_3_unrolling_helps_large_sizes_up_to_the_limit_of_the_compute_unit():
@@ -101,6 +107,9 @@ def test_simulated_ll_wins_longer_where_latency_is_higher():
     near, far = study.column("simulated bytes")
     assert near == LINKS[0].simple_bytes
     assert far == 2 * LINKS[1].simple_bytes  # two latencies more than LL, not one
+    sizes, direction, *besides = study.findings
+    assert (sizes.verdict, direction.verdict, study.verdict) == ("differs", "agrees in direction", "differs")
+    assert all(finding.verdict is None for finding in besides)  # a formula with chosen constants is no evidence
 
 
 def test_every_case_has_a_question():

@@ -18,7 +18,8 @@ from trine.cluster import Cluster, load_cluster
 from trine.collectives.library import Collectives
 from trine.errors import InputError
 from trine.model.collective import CollectiveOptions
-from trine.studies.check import FAST, SLOW, Check, check_log
+from trine.studies.check import FAST, SLOW, Check, check_curve, check_log
+from trine.studies.hypotheses import expect
 from trine.studies.nccl_tests import NcclLog, read_log
 
 SIZES = tuple(1 << power for power in range(3, 33))
@@ -46,6 +47,11 @@ def log_of(tmp_path: Path, times: Sequence[float], nodes: int = 1, noise: float 
     path = tmp_path / "log.txt"
     path.write_text(log(rows, ranks=8 * nodes, **how))  # type: ignore[arg-type]
     return read_log(path)
+
+
+def thinned(found: NcclLog, step: int) -> NcclLog:
+    """As if only every ``step``-th size had been measured."""
+    return replace(found, rows=found.rows[::step])
 
 
 def degraded(cluster: Cluster, link_class: str, factor: float) -> Cluster:
@@ -102,6 +108,85 @@ def test_a_late_start_of_each_call(tmp_path: Path) -> None:
     assert 37 < float(names(check).split()[3]) < 43
     assert check.suspicious_to is not None
     assert check.suspicious_to < 1 << 26
+
+
+FAULTS = {
+    "half of the NICs": (2, lambda: times_us(degraded(dgx(2), "scale-out", 0.5))),
+    "a quarter of the network": (2, lambda: times_us(degraded(dgx(2), "scale-out", 0.25))),
+    "half of the NVLinks": (1, lambda: times_us(degraded(dgx(), "scale-up", 0.5))),
+    "ring and ll": (1, lambda: times_us(dgx(), options=CollectiveOptions(algorithm="ring", protocol="ll"))),
+    "one channel": (1, lambda: times_us(dgx(), options=CollectiveOptions(max_channels=1))),
+    "40 us late": (1, lambda: [time + 40 for time in times_us(dgx())]),
+    "40 % of the speed": (1, lambda: [time / 0.4 for time in times_us(dgx())]),
+    "large sizes alone": (
+        1,
+        lambda: [t * (3 if s >= 1 << 26 else 1) for s, t in zip(SIZES, times_us(dgx()), strict=True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_verdict_and_cause_do_not_hang_on_how_densely_one_measured(tmp_path: Path, fault: str) -> None:
+    nodes, times = FAULTS[fault]
+    found = log_of(tmp_path, times(), nodes)
+    checks = [check_log(thinned(found, step), dgx(nodes)) for step in (1, 2, 3)]
+    assert [check.healthy for check in checks] == [False] * 3
+    kinds = [None if check.cause is None else check.cause.kind for check in checks]
+    assert kinds == [kinds[0]] * 3
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_sound_run_is_healthy_however_densely_one_measured(tmp_path: Path, nodes: int) -> None:
+    found = log_of(tmp_path, times_us(dgx(nodes)), nodes)
+    assert [check_log(thinned(found, step), dgx(nodes)).healthy for step in (1, 2, 3, 5, 30)] == [True] * 5
+
+
+def test_more_rows_in_the_same_octaves_add_little_evidence() -> None:
+    """Two sizes an octave or sixteen: a machine that is 1.3 times slower throughout is as suspicious."""
+    odds = []
+    for per_octave in (1, 2, 4, 16):
+        sizes = sorted({4 * round(2 ** (power / per_octave) / 4) for power in range(20 * per_octave, 30 * per_octave)})
+        expected = expect("all_reduce", sizes, dgx(), CollectiveOptions())
+        odds.append(check_curve(expected, [round(1.3 * each.time_ps) for each in expected.usual]).log_odds)
+    assert max(odds) - min(odds) < 1.5
+
+
+@pytest.mark.parametrize(("factor", "seed"), [(f, s) for f in (1.0, 1.25, 1.5, 2.5) for s in range(6)])
+def test_the_text_never_contradicts_its_table(tmp_path: Path, factor: float, seed: int) -> None:
+    chance = random.Random(seed)
+    first = chance.randrange(len(SIZES) - 4)
+    times = [t * (factor if i >= first else 1) * chance.lognormvariate(0, 0.12) for i, t in enumerate(times_us(dgx()))]
+    check = check_log(log_of(tmp_path, times), dgx())
+    *table, verdict = [line for line in check.table().splitlines() if not line.startswith("# what was compared")]
+    marked = [line for line in table if line.endswith("slow")]
+    if check.healthy:
+        named = sum("slow at " in line for line in table) and len(check.noise)
+        left = len(marked) - named
+        assert verdict.startswith("# healthy: no size" if left == 0 else f"# healthy: {left} of {len(SIZES)} sizes lie")
+        assert not check.causes
+        return
+    assert check.suspicious_from is not None
+    assert check.suspicious_to is not None
+    within = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
+    slow = [row for row in within if row.state == SLOW]
+    assert f"{len(slow)} of {len(within)} size" in verdict
+    if check.cause is not None:
+        assert check.cause is check.causes[0].cause
+        assert check.cause.name in verdict
+        assert [each.probability for each in check.causes] == sorted(
+            (x.probability for x in check.causes), reverse=True
+        )
+
+
+def test_two_gh200_nodes_as_they_should_be_and_without_their_network(tmp_path: Path) -> None:
+    """Measured by others, and the fault is real: the network plug-in was switched off, and NCCL talked TCP."""
+    data = Path(__file__).parents[2] / "examples" / "data"
+    cluster = load_cluster("gh200-node", nodes=2)
+    for step in (1, 2):
+        assert check_log(thinned(read_log(data / "gh200-8.log"), step), cluster).healthy
+        sick = check_log(thinned(read_log(data / "gh200-8-tcp.log"), step), cluster)
+        assert sick.suspicious_from == 8
+        assert min(sick.causes, key=lambda each: each.left).cause.kind == "tcp"
 
 
 def test_the_settings_of_the_log_are_taken(tmp_path: Path) -> None:

@@ -27,11 +27,14 @@ def test_a_study_as_text_json_and_picture(tmp_path):
     picture = tmp_path / "clos.svg"
     done = run("clos", "--json", str(tmp_path / "clos.json"), "--plot", str(picture))
     assert done.exit_code == 0, done.output
-    assert "agrees   paper: completion us" in done.stdout
+    assert "agrees in direction  paper: completion us" in done.stdout  # the paper states no rate of a link
     answer = json.loads((tmp_path / "clos.json").read_text())
-    assert set(answer) == {"study", "title", "settings", "rows", "findings", "agrees"}
+    assert set(answer) == {"study", "title", "settings", "rows", "findings", "agrees", "verdict"}
     assert answer["rows"][0]["completion us"] == 165.98
-    assert answer["agrees"] is False  # the slowest flow
+    assert (answer["agrees"], answer["verdict"]) == (False, "differs")  # the slowest flow
+    assert {(f["agrees"], f["verdict"]) for f in answer["findings"]} == {
+        (False, "agrees in direction"), (False, "differs"), (None, None)
+    }  # fmt: skip
     assert "<svg" in picture.read_text()
 
 
@@ -49,12 +52,13 @@ def test_wrong_input_is_refused(arguments, message):
     assert message in done.output
 
 
-def study(agrees):
+def study(holds, assumed=""):
     curve = Curve(label="a", x=(1024.0, 2048.0), y=(1.0, 20.0))
     return CaseStudy(
         name="x", title="X", settings=("S.",), columns=("size bytes", "us", "wall"),
         rows=((1024, 1.234, 5.0), (1 << 20, 1234.5, 50.0)),
-        findings=(Finding(paper="p", here="h", agrees=agrees), Finding(paper="", here="b", agrees=None, volatile=True)),
+        findings=(Finding(paper="p", here="h", holds=holds, assumed=assumed),
+                  Finding(paper="", here="b", holds=None, volatile=True)),
         panels=(Panel(title="t", x_label="x", y_label="y", curves=(curve,), sizes=True, log="xy"),), volatile=("wall",),
     )  # fmt: skip
 
@@ -81,6 +85,14 @@ def test_agrees():
     assert study(None).agrees
     assert not study(False).agrees
     assert "differs  paper: p" in study(False).text()
+
+
+def test_what_rests_on_assumptions_agrees_in_direction_at_most():
+    found = study(True, assumed="32 wavefronts")
+    assert not found.agrees
+    assert found.verdict == "agrees in direction"
+    assert "agrees in direction  paper: p\n         here: h\n         assumed: 32 wavefronts" in found.text()
+    assert study(False, assumed="32 wavefronts").verdict == "differs"
 
 
 def test_pictures_of_other_kinds_are_refused(tmp_path):

@@ -21,7 +21,7 @@ from trine.units import whole_number
 from trine.studies.weigh import Weighed, weigh
 
 #: A run is suspicious if its curve fits to a cause, known or not, so much better than to a sound machine.
-MIN_LOG_ODDS = math.log(100)
+MIN_LOG_ODDS = math.log(50)
 #: A size beyond this factor of the band's upper end is named as noise where slow sizes are alone: in a run of less than
 #: so many octaves, each size standing for half of the way to its neighbours.
 MARGIN = 1.15
@@ -69,7 +69,8 @@ class Check:
     ``log_odds``: natural logarithm of how much better the curve fits a cause, known or not, than a sound machine.
     ``cause``: the most probable one, None where a slowness of no known cause is more probable. ``alike``: names of
     those that cost the same at every measured size, which nothing here can tell from it. ``causes``: all, the most
-    probable first; none of a healthy run. ``noise``: slow sizes that stand alone.
+    probable first (without a ``cause``, the nearest first); none of a healthy run. ``noise``: slow sizes that stand
+    alone.
     """
 
     log: NcclLog
@@ -90,6 +91,12 @@ class Check:
     def healthy(self) -> bool:
         """Whether the results are right and no range of sizes is slower than the band allows."""
         return self.suspicious_from is None and not self.log.has_wrong_results
+
+    def verdict(self) -> str:
+        """Healthy or suspicious, from which size on, and the likely cause, in one line."""
+        from trine.studies.check_text import verdict
+
+        return verdict(self)
 
     def table(self) -> str:
         """Measured against predicted by size, and the verdict."""
@@ -149,12 +156,14 @@ def check_curve(expected: Expected, measured_ps: Sequence[int], noise: Noise = N
     start, stop, alone = _slow_range(expected, measured_ps, weights.log_odds)
     if start is None or not weights.causes:
         return Verdict(suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds)
-    best = weights.causes[0]
+    best, causes = weights.causes[0], weights.causes
     named = best.cause if best.probability >= weights.unknown else None
+    if named is None:
+        causes = tuple(sorted(causes, key=lambda each: each.left))
     alike = () if named is None else weights.alike(named)
     return Verdict(
         suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds, cause=named, alike=alike,
-        causes=weights.causes,
+        causes=causes,
     )  # fmt: skip
 
 

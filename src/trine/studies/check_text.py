@@ -29,7 +29,8 @@ def verdict(check: Check) -> str:
     )
     text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
-        return f"{text}; no cause that trine knows explains it"
+        near = f" (the nearest: {check.causes[0].cause.name})" if check.causes else ""
+        return f"{text}; no cause that trine knows explains it{near}"
     others = f"; not to be told apart from it: {'; '.join(check.alike)}" if check.alike else ""
     share = check.causes[0].probability
     how = "likely cause" if share >= 0.5 else f"no cause stands out, the most probable one ({share:.0%})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,9 +24,11 @@ SHARES = tuple(2 ** (-i / 8) for i in range(1, 41))
 #: A sound machine may be faster than predicted: so often, and by up to four times.
 FASTER = 0.1
 FASTER_BY = tuple(2 ** (i / 4) for i in range(1, 9))
-#: A cause that trine does not know slows all sizes between two of these (octaves) by one of these factors.
+#: A cause that trine does not know slows all sizes between two of these (octaves) by one of these factors; or each size
+#: by another, whose logarithm is near this one, as far off, and changes within so many octaves.
 EDGE_OCTAVES = 2
 SLOWER_BY = (1.5, 2.0, 3.0, 4.5, 7.0, 12.0, 25.0)
+CHANGING, CHANGING_OCTAVES = math.log(2.5), 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +71,7 @@ def weigh(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) 
     sound = _mixed(fits(np.log(_sound(len(usual)))), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
     found = [*_named(expected, usual, fits), *_fitted(usual, fits)]
     of_kind = Counter(cause.kind for cause, _ in found)
-    boxes = _boxes(expected.sizes)
-    no_name = _mean(fits(boxes))
+    no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
     scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in found] + [no_name])
     whole = _sum(scores)
     shares = np.exp(scores - whole)
@@ -93,12 +94,17 @@ def _sound(num_sizes: int) -> Floats:
 
 
 def _named(expected: Expected, usual: Floats, fits: _Fits) -> list[tuple[Hypothesis, float]]:
-    """The causes without an unknown that slow something."""
+    """The causes that can be predicted and slow something; of those of one name the one that fits best."""
     slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
     kept = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
     if not kept:
         return []
-    return [(expected.causes[i], float(fit)) for i, fit in zip(kept, fits(slowed[kept]), strict=True)]
+    by_name: dict[str, list[tuple[float, Hypothesis]]] = {}
+    for i, fit in zip(kept, fits(slowed[kept]), strict=True):
+        by_name.setdefault(expected.causes[i].name, []).append((float(fit), expected.causes[i]))
+    return [
+        (max(same, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in same]))) for same in by_name.values()
+    ]
 
 
 def _fitted(usual: Floats, fits: _Fits) -> list[tuple[Hypothesis, float]]:
@@ -122,8 +128,20 @@ def _best(values: Sequence[float], fit: Floats) -> float:
     return float(values[i] * (values[i + 1] / values[i]) ** shift)
 
 
+def _unknown(slow: Floats, sigma: Floats, sizes: Sequence[int], noise: Noise) -> float:
+    """How much better (logarithm) a curve fits a slowness of no known cause than a sound machine.
+
+    slow: log(measured / predicted), 0 where the machine is faster than predicted, which speaks for no cause.
+    """
+    curves = np.concatenate([np.zeros((1, len(slow))), _boxes(sizes)])
+    fit = log_likelihood((slow - curves) / sigma, sizes, noise)
+    free = replace(noise, drift=CHANGING / float(np.median(sigma)), octaves=CHANGING_OCTAVES, wide_by=1.0)
+    changing = log_likelihood(((slow - CHANGING) / sigma)[None], sizes, free)
+    return _mean(np.array([_mean(fit[1:]), changing[0]])) - float(fit[0])
+
+
 def _boxes(sizes: Sequence[int]) -> Floats:
-    """Curves that are slower between two sizes: (curves, sizes) logarithms of the factor."""
+    """Curves that are slower between two sizes: (curves, sizes), logarithms of the factor."""
     octaves = np.log2(np.asarray(sizes, float))
     first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
     edges = np.arange(first, octaves[-1] + EDGE_OCTAVES + 1e-9, EDGE_OCTAVES)

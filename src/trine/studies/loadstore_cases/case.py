@@ -10,19 +10,31 @@ from trine.collectives.sizes import format_size
 
 Value = str | int | float
 WIDTH = 100
+#: Verdicts, from the weakest.
+DIFFERS, DIRECTION, AGREES = "differs", "agrees in direction", "agrees"
+VERDICTS = (DIFFERS, DIRECTION, AGREES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What the paper states, what comes out here, and whether these agree; None: what there is to say besides.
+    """What the paper states, what comes out here, and whether that holds; None: what there is to say besides.
 
-    volatile: it differs from run to run.
+    assumed: what of the simulation the paper does not state; empty where all that was simulated is stated. volatile: it
+    differs from run to run.
     """
 
     paper: str
     here: str
-    agrees: bool | None
+    holds: bool | None
+    assumed: str = ""
     volatile: bool = False
+
+    @property
+    def verdict(self) -> str | None:
+        """``agrees`` is said only of what was simulated with stated parameters; None of what is said besides."""
+        if self.holds is None:
+            return None
+        return DIFFERS if not self.holds else DIRECTION if self.assumed else AGREES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,9 +78,15 @@ class CaseStudy:
     volatile: tuple[str, ...] = ()
 
     @property
+    def verdict(self) -> str:
+        """The weakest of the findings'."""
+        found = [finding.verdict for finding in self.findings]
+        return next((verdict for verdict in VERDICTS if verdict in found), AGREES)
+
+    @property
     def agrees(self) -> bool:
-        """Whether all that the paper states comes out."""
-        return all(finding.agrees is not False for finding in self.findings)
+        """Whether all that the paper states comes out, simulated with stated parameters."""
+        return self.verdict == AGREES
 
     def column(self, name: str) -> list[Value]:
         """The values of one column."""
@@ -95,8 +113,18 @@ class CaseStudy:
             "title": self.title,
             "settings": list(self.settings),
             "rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
-            "findings": [{"paper": f.paper, "here": f.here, "agrees": f.agrees} for f in self.findings],
+            "findings": [
+                {
+                    "paper": f.paper,
+                    "here": f.here,
+                    "agrees": None if f.verdict is None else f.verdict == AGREES,
+                    "verdict": f.verdict,
+                    "assumed": f.assumed,
+                }
+                for f in self.findings
+            ],
             "agrees": self.agrees,
+            "verdict": self.verdict,
         }
 
     def plot(self, path: str | Path) -> None:
@@ -107,10 +135,10 @@ class CaseStudy:
 
 
 def _said(finding: Finding) -> list[str]:
-    if finding.agrees is None:
+    if finding.verdict is None:
         return [f"besides  {finding.here}"]
-    verdict = "agrees " if finding.agrees else "differs"
-    return [f"{verdict}  paper: {finding.paper}", f"         here: {finding.here}"]
+    lines = [f"{finding.verdict:7}  paper: {finding.paper}", f"         here: {finding.here}"]
+    return [*lines, f"         assumed: {finding.assumed}"] if finding.assumed else lines
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:

@@ -21,6 +21,9 @@ from trine.units import format_time
 PRESET = "astra3-generic"
 #: 1024 threads in wavefronts whose requests of one line are 32 lanes of 4 bytes; the paper does not say.
 WAVEFRONTS = 32
+#: What `trine kernel build` and `trine collective --fidelity loadstore` take if nothing is said.
+FEWER_WAVEFRONTS = 8
+ASSUMED = f"{WAVEFRONTS} wavefronts a workgroup; headers, latencies and limits of requests inside the GPU"
 GPU = "GPU and cluster astra3-generic: its sizes are the paper's, headers and latencies inside are assumed."
 SHAPE = (
     f"{WAVEFRONTS} wavefronts a workgroup (assumed: 1024 threads, 32 lanes of 4 B a line), each with up to 16 requests "
@@ -94,11 +97,12 @@ def measure(
     cluster: Cluster | None = None,
     protocol: str = "simple",
     fold: str = "auto",
+    wavefronts: int = WAVEFRONTS,
 ) -> Measured:
     """Build and run one collective on the first ``ranks`` GPUs. Raises what build_kernel and run_gpus raise."""
     where = machine() if cluster is None else cluster
     program = build_kernel(
-        op, ranks, size_bytes, algorithm=algorithm, workgroups=workgroups, wavefronts=WAVEFRONTS, protocol=protocol
+        op, ranks, size_bytes, algorithm=algorithm, workgroups=workgroups, wavefronts=wavefronts, protocol=protocol
     )
     began = time.perf_counter()
     gpu = model or gpu_model()
