@@ -1,9 +1,9 @@
 """Is this machine as fast as it should be? A healthy and a sick log of nccl-tests against the prediction.
 
-Both were measured by CSCS on the same two nodes of four GH200; for gh200-8-tcp.log the network plug-in was switched off,
-so that NCCL talked TCP. trine's library parameters had no part of them. The logs in data/ hold these times in nccl-tests'
-format, and name their source. `trine check data/gh200-8-tcp.log --cluster gh200-node` prints the whole table. Writes
-08_check_log.png.
+Both were measured by CSCS on the same two nodes of four GH200; for gh200-8-tcp.log the network plug-in was switched
+off, so that NCCL talked TCP. trine's library parameters were fitted without them. The logs in data/ hold these times in
+nccl-tests' format, with their source. `trine check data/gh200-8-tcp.log --cluster gh200-node` prints the whole table.
+Writes 08_check_log.png.
 """
 
 import math

@@ -56,18 +56,34 @@ def measure(size: int, peers: int) -> tuple[int | float, ...]:
     )  # fmt: skip
 
 
+#: Times as long, as the paper has it.
+LEAST, MOST = 7.3, 35.9
+
+
 def findings(rows: list[tuple]) -> tuple[Finding, ...]:
     first, last = rows[0], rows[-1]
     events, cpu = last[6] / first[6], last[7] / first[7]
-    said = "from 3 to 255 peers it takes 7.3 to 35.9 times as long, far below 256 times"
     name = f"M = {first[0]}, {first[1]} to {last[1]} peers"
     return (
         Finding(
-            paper=said,
+            paper="from 3 to 255 peers it takes far below 256 times as long",
             here=f"{name}: {events:.2f} times the events, with {last[2] / first[2]:.0f} times the writes",
-            agrees=events < 10,
+            holds=events < 25.6,
+            assumed="events are judged, not time; tiles of 64 rows, one flag for all peers",
         ),
-        Finding(paper=said, here=f"{name}: {cpu:.2f} times the CPU time", agrees=cpu < 10, volatile=True),
+        Finding(
+            paper=f"namely {LEAST} to {MOST} times",
+            here=f"{name}: {events:.2f} times the events",
+            holds=LEAST <= events <= MOST,
+            assumed="events, not time",
+        ),
+        Finding(
+            paper=f"namely {LEAST} to {MOST} times",
+            here=f"{name}: {cpu:.2f} times the CPU time",
+            holds=LEAST <= cpu <= MOST,
+            assumed="another simulator on another machine",
+            volatile=True,
+        ),
     )
 
 

@@ -239,7 +239,10 @@ def _line(each: FineCompared) -> str:
 def _verdict(series: str, compared: Sequence[FineCompared]) -> str:
     if not STANDS[series].judged:
         return ""
-    return f"  target {TARGET:.0%}: {'met' if median_error(_of(compared, series)) <= TARGET else 'missed'}"
+    mine = _of(compared, series)
+    within, worst = sum(abs(each.error) <= TARGET for each in mine), max(mine, key=lambda each: abs(each.error))
+    met = "met" if median_error(mine) <= TARGET else "missed"
+    return f"  target {TARGET:.0%}: {met} by the median, by {within} of {len(mine)} sizes; worst {worst.error:+.0%}"
 
 
 def as_json(compared: Sequence[FineCompared]) -> dict[str, Any]:
