@@ -47,7 +47,8 @@ NOISE = Noise(drift=0.576, octaves=18.3, repeat=0.1, stray=0.0541, stray_by=0.95
 
 def band_sigma(low_ps: Sequence[int], high_ps: Sequence[int]) -> Floats:
     """The standard deviation of log(measured / predicted) that a band of 80 % says, by size."""
-    return np.log(np.asarray(high_ps, float) / np.asarray(low_ps, float)) / _BAND_SIGMAS
+    sigma: Floats = np.log(np.asarray(high_ps, float) / np.asarray(low_ps, float)) / _BAND_SIGMAS
+    return sigma
 
 
 def log_likelihood(missed: Floats, sizes: Sequence[int], noise: Noise = NOISE) -> Floats:
@@ -65,7 +66,8 @@ def log_likelihood(missed: Floats, sizes: Sequence[int], noise: Noise = NOISE) -
     octaves = np.log2(np.asarray(sizes, float))
     usual = _filtered(missed, octaves, noise, 1.0)
     wide = _filtered(missed, octaves, noise, noise.wide_by)
-    return np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
+    both: Floats = np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
+    return both
 
 
 def _filtered(missed: Floats, octaves: Floats, noise: Noise, factor: float) -> Floats:
@@ -93,5 +95,6 @@ def _filtered(missed: Floats, octaves: Floats, noise: Noise, factor: float) -> F
         moved = [mean + variance / s * off for s in spread]
         left = [variance * (1 - variance / s) for s in spread]
         mean = share[0] * moved[0] + share[1] * moved[1]
-        variance = sum(p * (v + (m - mean) ** 2) for p, v, m in zip(share, left, moved, strict=True))
+        spreads = [v + (m - mean) ** 2 for v, m in zip(left, moved, strict=True)]
+        variance = share[0] * spreads[0] + share[1] * spreads[1]
     return total
