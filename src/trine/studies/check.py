@@ -141,11 +141,11 @@ def check_log(
     measured, notes = _measured(log, in_place)
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
-    found = check_curve(expected, [row.measured_ps for row in rows])
+    judged = check_curve(expected, [row.measured_ps for row in rows])
     return Check(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
-        suspicious_from=found.suspicious_from, suspicious_to=found.suspicious_to, log_odds=found.log_odds,
-        cause=found.cause, alike=found.alike, causes=found.causes, noise=found.noise,
+        suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
+        cause=judged.cause, alike=judged.alike, causes=judged.causes, noise=judged.noise,
         notes=(*log.notes, *said, *notes, *_doubts(log, cluster)),
     )  # fmt: skip
 
