@@ -17,8 +17,8 @@ from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
 from trine.studies.hypotheses import Expected, Hypothesis, expect
 from trine.studies.likelihood import NOISE, Noise
 from trine.studies.nccl_tests import NcclLog
-from trine.units import whole_number
 from trine.studies.weigh import Weighed, weigh
+from trine.units import whole_number
 
 #: A run is suspicious if its curve fits to a cause, known or not, so much better than to a sound machine.
 MIN_LOG_ODDS = math.log(50)

@@ -68,9 +68,9 @@ _TARGETS_TEXT = "Targets: " + "; ".join(
 ) + "."  # fmt: skip
 _REASONS_TEXT = """Said by hand in `machines.yaml`, from what the source or the curve itself shows. Two of the reasons
 were found only when a first comparison had pointed at the rows: those of rtx-6000d-2x8 and of send_recv of vidur."""
-_VERDICTS_TEXT = """The rule of `trine check` on the same series, without the causes that are named after a part or an option
-([with them](../guides/check.md#how-often-it-is-right)). Suspicious among the counted: false alarms, or rather machines that
-the model takes to be faster than they are. Among the degraded: what should be found."""
+_VERDICTS_TEXT = """The rule of `trine check` on the same series, without the causes that are named after a
+part or an option ([with them](../guides/check.md#how-often-it-is-right)). Suspicious among the counted: false alarms,
+or rather machines that the model takes to be faster than they are. Among the degraded: what should be found."""
 _LEFT_OUT_TEXT = """Each family of machines predicted by parameters that were fitted without it
 (`benchmarks/fit_collectives.py --leave`), machines of the split `fit` only; the held-out ones had no part in any."""
 _MACHINES_TEXT = (
