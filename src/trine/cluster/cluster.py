@@ -32,6 +32,7 @@ from trine.errors import SpecError, nearest
 if TYPE_CHECKING:
     from trine.cluster.alike import Likeness
     from trine.cluster.bulk import BulkRoutes
+    from trine.cluster.tiers import Tiers
 
 #: Clusters of so many devices are searched for single routes: that is faster than looking at their nodes.
 SEARCHED = 4096
@@ -145,6 +146,13 @@ class Cluster(Columns):
         from trine.cluster.alike import Likeness
 
         return Likeness(self, self._bulk)
+
+    @cached_property
+    def link_tiers(self) -> Tiers:
+        """Which links do the same: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``."""
+        from trine.cluster.tiers import tiers_of
+
+        return tiers_of(self)
 
     @cached_property
     def islands(self) -> npt.NDArray[np.int64]:

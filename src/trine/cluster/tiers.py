@@ -20,7 +20,7 @@ MAX_LEVELS = 64
 #: An uplink that carries more times its even share than this is said.
 CROWDED = 2.0
 #: Groups of uplinks that are looked at closely, those that carry most beyond their share first.
-LOOKED_AT = 64
+LOOKED_AT = 1024
 _NUMBER = re.compile(r"[_-]?\d+$")
 #: Parts of a switch's name that only say which one it is.
 _PLACE = re.compile(r"(rail)?\d+")
@@ -65,7 +65,7 @@ def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArr
     """
     used = np.flatnonzero(carried)
     order = used[np.lexsort((used, -carried[used] / cluster.link_bytes_per_s[used]))]
-    tiers = link_tiers(cluster)
+    tiers = cluster.link_tiers
     _, first, count = np.unique(tiers.tier[order], return_index=True, return_counts=True)
     loads = [
         TierLoad(
@@ -81,7 +81,7 @@ def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArr
     return order, tuple(loads)
 
 
-def link_tiers(cluster: Cluster) -> Tiers:
+def tiers_of(cluster: Cluster) -> Tiers:
     """Which links do the same: of one class, between the same kinds of device at the same levels, either way."""
     devices, links = cluster.device_table, cluster.link_table
     kind_names = sorted({what.kind for what in devices.kinds})
@@ -141,7 +141,7 @@ def _role(cluster: Cluster, device: int) -> str:
 
 
 def crowded_uplinks(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[Crowded]:
-    """The uplinks that carry more than CROWDED times their even share, the worst first; one of each switch.
+    """The uplinks that carry more than CROWDED times their even share, the worst first; one of those alike.
 
     carried: int64[links], bytes. Uplinks share evenly if they start at one device, have the same numbers, and lead to
     switches with the same switches below. No share is smaller than what one link from below brings, which may be a
@@ -159,36 +159,44 @@ class _Uplinks:
     """The links of one class, as ways up from the GPUs or NICs."""
 
     def __init__(self, cluster: Cluster, chosen: Int64, link_class: str, carried: Int64) -> None:
-        self._cluster, self._carried, self._class = cluster, carried, link_class
+        self._cluster, self._carried = cluster, carried
         self._level = _levels(cluster.device_table, cluster.link_table, chosen, link_class)
         self._chosen = chosen
+        self._into, self._targets = _by(cluster.link_table.target, chosen)
+        self._outof, self._sources = _by(cluster.link_table.source, chosen)
+        self._exits: dict[int, list[int]] = {}
+        self._lower: dict[int, frozenset[int]] = {}
 
     def crowded(self) -> Iterator[Crowded]:
-        """One uplink of each device, where one carries too much."""
+        """Of uplinks alike the one that carries most, where that is too much."""
         links, level = self._cluster.link_table, self._level
         up = self._chosen[level[links.target[self._chosen]] > level[links.source[self._chosen]]]
         key = links.source[up].astype(np.int64) * len(links.numbers) + links.number[up]
         _, group, count = np.unique(key, return_inverse=True, return_counts=True)
+        group, start = group.ravel(), np.cumsum(count) - count
+        members = up[np.argsort(group, kind="stable")]
         total = np.zeros(len(count), np.int64)
-        np.add.at(total, group.ravel(), self._carried[up])
-        times = self._carried[up] * count[group.ravel()] / np.maximum(total, 1)[group.ravel()]
+        np.add.at(total, group, self._carried[up])
+        times = self._carried[up] * count[group] / np.maximum(total, 1)[group]
         order = np.lexsort((up, -times))
-        seen: set[int] = set()
-        for place in order[times[order] > CROWDED].tolist():
-            source = int(links.source[up[place]])
-            if source not in seen and len(seen) < LOOKED_AT:
-                seen.add(source)
-                found = self._against_its_like(int(up[place]), up[group.ravel() == group.ravel()[place]].tolist())
-                if found is not None:
-                    yield found
+        worst = order[times[order] > CROWDED]
+        _, first = np.unique(group[worst], return_index=True)  # of each group the uplink that carries most
+        for place in worst[np.sort(first)][:LOOKED_AT].tolist():
+            own = int(group[place])
+            alike = members[start[own] : start[own] + count[own]].tolist()
+            found = self._against_its_like(int(up[place]), alike)
+            if found is not None:
+                yield found
 
     def _against_its_like(self, link: int, group: list[int]) -> Crowded | None:
         """``link`` among those of ``group`` that lead as far; None where it carries no more than it must."""
+        source, carried = int(self._cluster.link_table.source[link]), self._carried
+        brings = self._brought_to(source)
+        if carried[link] <= CROWDED * max(brings, default=1):
+            return None
         below = self._below(link)
         alike = [one for one in group if self._below(one) == below] if below else []
-        source, carried = int(self._cluster.link_table.source[link]), self._carried
         total = int(carried[alike].sum())
-        brings = self._brought_to(source)
         senders = len(brings) if self._level[source] else len(alike)
         even = max(total / max(1, min(len(alike), senders)), *brings, 1)
         if len(alike) < 2 or carried[link] <= CROWDED * even:
@@ -200,7 +208,8 @@ class _Uplinks:
     def _brought_to(self, device: int) -> list[int]:
         """Bytes of the links from below that bring some."""
         links, level = self._cluster.link_table, self._level
-        into = self._chosen[links.target[self._chosen] == device]
+        first, last = np.searchsorted(self._targets, (device, device + 1))
+        into = self._into[first:last]
         into = into[level[links.source[into]] < level[device]]
         return [size for size in self._carried[into].tolist() if size]
 
@@ -208,8 +217,11 @@ class _Uplinks:
         """The devices below what an uplink leads to, past the ports between; none where it leads to an end."""
         links = self._cluster.link_table
         top = self._past_ports(int(links.source[link]), int(links.target[link]))
-        lower = [end for end in self._next(top) if self._level[end] < self._level[top]]
-        return frozenset(self._past_ports(top, end) for end in lower) if self._level[top] else frozenset()
+        if top not in self._lower:
+            lower = [end for end in self._next(top) if self._level[end] < self._level[top]]
+            ends = frozenset(self._past_ports(top, end) for end in lower) if self._level[top] else frozenset()
+            self._lower[top] = ends
+        return self._lower[top]
 
     def _past_ports(self, origin: int, device: int) -> int:
         for _ in range(MAX_LEVELS):
@@ -220,8 +232,17 @@ class _Uplinks:
         return device
 
     def _next(self, device: int) -> list[int]:
-        links = self._cluster.links_from(device)
-        return list(dict.fromkeys(link.target for link in links if link.link_class == self._class))
+        if device not in self._exits:
+            first, last = np.searchsorted(self._sources, (device, device + 1))
+            ends = self._cluster.link_table.target[self._outof[first:last]]
+            self._exits[device] = list(dict.fromkeys(ends.tolist()))
+        return self._exits[device]
+
+
+def _by(ends: Int32, chosen: Int64) -> tuple[Int64, Int32]:
+    """(the links ``chosen`` in the order of an end, that end of each)."""
+    order = np.argsort(ends[chosen], kind="stable")
+    return chosen[order], ends[chosen][order]
 
 
 def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
@@ -230,7 +251,9 @@ def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
     if not found:
         return ""
     worst = found[0]
-    others = f" (and so do uplinks of {len(found) - 1} other devices)" if len(found) > 1 else ""
+    more = len({int(cluster.link_table.source[each.link]) for each in found}) - 1
+    least = "at least " if len(found) >= LOOKED_AT else ""
+    others = f" (and so do uplinks of {least}{more} other device{'s' if more > 1 else ''})" if more else ""
     usual = usual_routing(cluster)[0] if cluster.routing == SHORTEST else SHORTEST
     remedy = f"--routing {usual} deals targets out over them, " if usual != SHORTEST else ""
     return (

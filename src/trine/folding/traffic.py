@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.tiers import link_tiers
 from trine.folding.sight import RouteTable
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, Sketch
@@ -31,7 +30,7 @@ def link_uses(carried: Int64, site: Site, step_ps: int) -> tuple[LinkUse, ...]:
     """One row for all links of one rate and tier that carry the same; ``carried``: :func:`link_bytes`."""
     used = np.flatnonzero(carried)
     rates = site.link_bytes_per_s[used]
-    tiers = None if site.cluster is None else link_tiers(site.cluster)
+    tiers = None if site.cluster is None else site.cluster.link_tiers
     tier = np.zeros(len(used), np.int64) if tiers is None else tiers.tier[used].astype(np.int64)
     key = tier
     for column in (carried[used], rates):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trine.cluster.tiers import link_tiers
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
 from trine.simulation.facts import (
@@ -251,8 +250,7 @@ class _Answer:
             )
         tiers = None
         if machine is not None and len(seen.graph.link_names) == len(machine.links):
-            known = link_tiers(machine)
-            tiers = known.names, known.tier
+            tiers = machine.link_tiers.names, machine.link_tiers.tier
         return Result(
             graph=seen.graph,
             records=seen.records,
