@@ -18,7 +18,8 @@ Library code raises these and never prints or exits; the command line turns them
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 #: Most characters of an error's line on the terminal, and of the text in it.
 MAX_LINE = 400
@@ -48,13 +49,23 @@ class InputError(TrineError, ValueError):
 
     def __init__(self, message: str, *, file: object = None, field: str | None = None) -> None:
         self.file = None if file is None else str(file)
-        self.field = field
+        self.field, self._message = field, message
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        message, field = self._message, self.field
         where = "".join(f"{part}: " for part in (self.file, field) if part)
         if len(where) + len(message) > _MAX_TEXT:
             parts = ((self.file, _MAX_FILE), (field, _MAX_FIELD))
             where = "".join(f"{one_line(part, most)}: " for part, most in parts if part)
             message = one_line(message, _MAX_TEXT - len(where))
-        super().__init__(one_line(where + message))
+        return one_line(where + message)
+
+    def at(self, file: object) -> None:
+        """Say of which file this is, where it does not yet."""
+        if self.file is None:
+            self.file = str(file)
+            self.args = (self._text(),)
 
 
 class UnitError(InputError):
@@ -86,6 +97,16 @@ class SimulationError(TrineError, RuntimeError):
 
 class DeadlockError(SimulationError):
     """Tasks wait for each other: the message names the first cycle, or who waits for whom."""
+
+
+@contextmanager
+def about(file: object) -> Iterator[None]:
+    """Let errors of input that arise here, and name no file, name this one: what was read from it is what is wrong."""
+    try:
+        yield
+    except InputError as error:
+        error.at(file)
+        raise
 
 
 def one_line(text: str, most: int = _MAX_TEXT) -> str:

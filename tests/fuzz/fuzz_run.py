@@ -161,7 +161,8 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
         return f"message: {len(lines[0])} characters: {lines[0][:120]}"
     if not lines[0].isprintable():
         return f"message: not printable: {lines[0]!r:.200}"
-    if case.at_fault is not None and not any(Path(name).name in lines[0] for name in case.files):
+    named = (*(Path(name).name for name in case.files), *(f"error: {word}:" for word in case.argv))  # or its folder
+    if case.at_fault is not None and not any(name in lines[0] for name in named):
         return f"message: does not name {case.at_fault}: {lines[0][:200]}"
     return None
 

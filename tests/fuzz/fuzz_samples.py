@@ -9,7 +9,7 @@ import json
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +25,17 @@ PRESETS = TESTS.parent / "src" / "trine" / "presets"
 
 @dataclass(frozen=True)
 class Sample:
-    """A reader's question. kind: how to mutate ``files[target]``. argv: the command; all other files stay whole."""
+    """A reader's question. kind: how to mutate ``files[target]``. argv: the command; all other files stay whole.
+
+    reads_alone: the command does nothing else with the file; so all that can be wrong is in it, and is said to be.
+    """
 
     name: str
     kind: str
     target: str
     files: Mapping[str, bytes]
     argv: tuple[str, ...]
+    reads_alone: bool = True
 
 
 CLUSTER = """name: two
@@ -44,6 +48,8 @@ links:
 - {from: gpu0..1, to: nvswitch, link: nvlink4, lanes: 18, duplex: true}
 - {from: gpu0..1, to: nic0, bandwidth: 50 GB/s, latency: 1 us, duplex: true, class: host}
 """
+READING = (("cluster", "import"), ("trace", "inspect"), ("chakra", "inspect"), ("gpu", "show"), ("kernel", "show"),
+           ("eidolon", "writes-from"))  # fmt: skip
 GRAPH = {
     "tasks": [
         {"id": "a", "kind": "compute", "rank": "gpu0", "stream": "main", "duration": "5 us"},
@@ -84,12 +90,14 @@ JOB = ("--gpus", "2", "--parallel", "ddp", "--topology", "ring", "--bandwidth", 
 @functools.cache
 def samples() -> tuple[Sample, ...]:
     """All of them; made once."""
-    return (*_clusters(), *_traces(), *_chakra(), *_plans(), *_gpus(), *_eidolon(), *_lists())
+    found = (*_clusters(), *_traces(), *_chakra(), *_plans(), *_gpus(), *_eidolon(), *_lists())
+    return tuple(replace(each, reads_alone=each.argv[:2] in READING or each.argv[0] == "run") for each in found)
 
 
 def _clusters() -> list[Sample]:
     found = [
-        _one("cluster", "yaml", "c.yaml", CLUSTER, "cluster", "show", "c.yaml", "--gpus", "4"),
+        _one("cluster", "yaml", "c.yaml", CLUSTER, "cluster", "import", "c.yaml"),
+        _one("cluster shown", "yaml", "c.yaml", CLUSTER, "cluster", "show", "c.yaml", "--gpus", "4"),
         _one("edges", "csv", "c.csv", CSV_CLUSTER, "cluster", "import", "c.csv", "--links-from", "catalogue"),
     ]
     imports = {

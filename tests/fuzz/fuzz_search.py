@@ -37,7 +37,8 @@ def case_of(drawn: Drawn) -> Case:
         return edited(number, changes)
     sample = samples()[number % len(samples())]
     damaged = mutated(sample.files[sample.target], sample.kind, changes)
-    return Case(sample.argv, {**sample.files, sample.target: damaged}, sample.target)
+    at_fault = sample.target if sample.reads_alone else None
+    return Case(sample.argv, {**sample.files, sample.target: damaged}, at_fault)
 
 
 @dataclass

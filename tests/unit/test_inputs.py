@@ -108,6 +108,67 @@ def test_how_to_fold_is_a_word(fold):
         trine.simulate("vgg13-h100-b128", trine.Plan(dp=2), cluster="dgx-h100", fold=fold)
 
 
+HUGE = {
+    "nodes": lambda: trine.load_cluster("dgx-h100", nodes=10**12),
+    "GPUs of nodes": lambda: trine.load_cluster("dgx-h100", gpus=10**12),
+    "racks": lambda: trine.load_cluster("gb200-nvl72", nodes=2**24),
+    "a ring": lambda: trine.build_topology("ring", "1 GB/s", "1 us", 10**12),
+    "all pairs": lambda: trine.build_topology("full", "1 GB/s", "1 us", 2**24 + 1),
+    "a group": lambda: trine.collective_time("all_reduce", "1M", 10**12, CLUSTER),
+    "a group of a preset": lambda: trine.collective_time("all_reduce", "1M", 10**12, "dgx-h100"),
+    "a listed group": lambda: trine.collective("all_reduce", [1], CLUSTER, group=range(10**12)),
+    "bytes": lambda: trine.collective("all_reduce", [10**30], CLUSTER),
+    "sizes": lambda: trine.collective("all_reduce", range(10**12), CLUSTER),
+    "steps": lambda: trine.simulate("vgg13-h100-b128", trine.Plan(dp=2, num_steps=10**12), cluster="dgx-h100"),
+    "stages": lambda: trine.simulate(
+        "vgg13-h100-b128", trine.Plan(pp=2, virtual_stages=10**12, schedule="interleaved"), cluster="dgx-h100"
+    ),
+    "micro-batches": lambda: trine.simulate(
+        "vgg13-h100-b128", trine.Plan(pp=2, batch=10**9, micro_batch=1), cluster="dgx-h100"
+    ),
+    "layers": lambda: trine.synthesize("gpt-2", layers=10**12),
+    "tokens": lambda: trine.synthesize("gpt-2", sequence=10**12),
+    "peers": lambda: trine.run_eidolon(trine.EidolonOptions(peers=10**12)),
+    "rows": lambda: trine.run_eidolon(trine.EidolonOptions(rows=10**12)),
+    "workgroups": lambda: trine.run_eidolon(trine.EidolonOptions(workgroups=10**12)),
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+def test_counts_beyond_all_machines_are_refused_at_once(what):
+    began = time.process_time()
+    with pytest.raises(InputError):
+        HUGE[what]()
+    assert time.process_time() - began < 5  # some import what they need first
+
+
+WRONG = {
+    "a plan": lambda: trine.simulate("vgg13-h100-b128", "ddp", cluster="dgx-h100"),
+    "a trace": lambda: trine.load(7),
+    "a collective": lambda: trine.collective(["all_reduce"], [1], CLUSTER),
+    "a network": lambda: trine.simulate("vgg13-h100-b128", trine.Plan(dp=2), cluster="dgx-h100", network=7),
+    "an engine": lambda: trine.simulate("vgg13-h100-b128", trine.Plan(dp=2), cluster="dgx-h100", engine=False),
+    "a GPU": lambda: trine.load_gpu(7),
+    "a topology": lambda: trine.build_topology(7, "1 GB/s", "1 us", 4),
+    "ways": lambda: trine.Plan(dp="8"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_values_of_another_type_are_refused(what):
+    with pytest.raises(InputError, match=r"must be|unknown"):
+        WRONG[what]()
+
+
+def test_what_is_wrong_with_a_machine_of_a_file_names_the_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "devices: [{name: gpu, count: 2}]\nlinks: [{from: gpu0, to: gpu1, bandwidth: 1 GB/s, latency: 0}]\n"
+    )
+    with pytest.raises(SpecError, match=r"mine\.yaml: "):
+        trine.load_cluster(path, nodes=2)
+
+
 def test_plans_are_no_larger_than_the_largest_machine():
     assert trine.Plan(dp=2**12, tp=2**12).num_ranks == 2**24
     with pytest.raises(PlanError, match="16777220 ranks are more than the 16777216 GPUs"):

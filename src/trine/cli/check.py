@@ -18,6 +18,7 @@ from trine.cli.machine import (
     TopologyOption,
 )
 from trine.cli.output import EXIT_FAILED, reports_errors, say, show, write_json, writes
+from trine.errors import about
 
 if TYPE_CHECKING:
     from trine.cli.machine import MachineOptions
@@ -72,7 +73,8 @@ def check(
             links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
         ),
     )  # fmt: skip
-    answer = check_log(found, machine, options=options, in_place=in_place)
+    with about(log):
+        answer = check_log(found, machine, options=options, in_place=in_place)
     show(answer.table(), json)
     write_json(answer.to_json(), json)
     if plot is not None:

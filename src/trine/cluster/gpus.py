@@ -23,6 +23,8 @@ def load_gpu(name: str) -> GpuSpec:
     ------
     SpecError: unknown name; names the nearest.
     """
+    if not isinstance(name, str):
+        raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")
     wanted = _plain(name)
     if wanted in known_gpus():
         return _read(wanted)

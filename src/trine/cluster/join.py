@@ -34,7 +34,8 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
     SpecError: nodes without NICs, or no fabric; names the remedy.
     """
     if sum(len(node.gpus) for node in nodes) > MAX_GPUS:
-        raise SpecError(f"more than {MAX_GPUS} GPUs")
+        total = sum(len(node.gpus) for node in nodes)
+        raise SpecError(f"a machine of {total} GPUs is asked for: at most {MAX_GPUS} are simulated")
     if len(nodes) > 1 and fabric is None:
         if not nodes[0].device_table.where(NIC).any():
             raise SpecError(f"{nodes[0].name!r} has no NICs, so that no fabric can join {len(nodes)} of it")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.scale import scaled
 from trine.cluster.select import Slowness, slow_down, take_down
-from trine.errors import SpecError, nearest
+from trine.errors import SpecError, about, nearest
 from trine.inputs import is_file
 
 _FOLDER = Path(__file__).parent.parent / "presets" / "clusters"
@@ -66,9 +67,10 @@ def load_cluster(
     SpecError: unknown name (names the nearest), a file that cannot be read, or what does not go together.
     """
     cluster = _load(name_or_path)
-    cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
-    cluster = take_down(slow_down(cluster, slow_links), links_down)
-    return cluster if routing is None else cluster.routed(routing, "asked for")
+    with nullcontext() if name_or_path in known_clusters() else about(os.fspath(name_or_path)):
+        cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
+        cluster = take_down(slow_down(cluster, slow_links), links_down)
+        return cluster if routing is None else cluster.routed(routing, "asked for")
 
 
 def _load(name_or_path: str | os.PathLike[str]) -> Cluster:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.join import join_nodes, usual_text, with_usual_fabric
+from trine.cluster.join import MAX_GPUS, join_nodes, usual_text, with_usual_fabric
 from trine.cluster.parts import NIC
 from trine.cluster.select import first_gpus, with_gpus
 from trine.errors import SpecError
@@ -92,16 +92,24 @@ def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fab
 def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tuple[list[int], str]:
     """GPUs of each node, and how they were spread."""
     if gpus is None:
+        _check_number((nodes or 1) * per_node)
         return [per_node] * (nodes or 1), ""
     number = -(-gpus // per_node) if nodes is None else nodes
     if gpus > number * per_node:
         hint = f"{-(-gpus // per_node)} of them hold so many"
         raise SpecError(f"{gpus} GPUs do not fit into {number} x {name} with {per_node} each: {hint}")
+    _check_number(gpus)
     if number == -(-gpus // per_node):
         return [min(per_node, gpus - per_node * i) for i in range(number)], ""
     if gpus % number:
         raise SpecError(f"{gpus} GPUs neither fill {number} x {name} in order nor spread over them evenly")
     return [gpus // number] * number, f"{gpus // number} GPUs of each are used"
+
+
+def _check_number(gpus: int) -> None:
+    """Before anything of this size is made."""
+    if gpus > MAX_GPUS:
+        raise SpecError(f"a machine of {gpus} GPUs is asked for: at most {MAX_GPUS} are simulated")
 
 
 def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | None) -> Cluster:

@@ -49,6 +49,8 @@ def build_topology(
     SpecError: an unknown name, or sizes that do not match ``num_gpus``.
     UnitError: a quantity that cannot be read.
     """
+    if not isinstance(text, str):
+        raise SpecError(f"must be the name of a topology, got {text!r:.80}", field="topology")
     bytes_per_s = parse_bandwidth(bandwidth, "the bandwidth", base=isinstance(bandwidth, int))
     latency_ps = latency if isinstance(latency, int) else parse_time(latency, "the latency")
     if not 1 <= num_gpus <= MAX_GPUS:

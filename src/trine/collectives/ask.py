@@ -114,8 +114,12 @@ def collective(
     InputError: what does not exist, does not fit or cannot matter.
     """
     options = options or CollectiveOptions()
-    ranks = tuple(range(len(cluster.gpus)) if group is None else group)
     check_sizes(sizes)
+    if not isinstance(op, str):
+        raise InputError(f"must be the name of a collective, got {op!r:.80}", field="op")
+    if group is not None and len(group) > len(cluster.gpus):
+        raise InputError(f"the group has {len(group)} ranks, but {cluster.name!r} has {len(cluster.gpus)} GPUs")
+    ranks = tuple(range(len(cluster.gpus)) if group is None else group)
     if matrix is not None and op != "all_to_all_v":
         raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {op}", field="matrix")
     if op == "barrier" and any(sizes):

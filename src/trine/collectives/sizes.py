@@ -82,6 +82,8 @@ def check_sizes(sizes: object) -> None:
         raise InputError(f"must be a list of bytes, such as [{sizes!r:.40}], got {sizes!r:.80}", field="sizes")
     if len(sizes) == 0:
         raise InputError("no sizes were given", field="sizes")
+    if len(sizes) > MAX_SIZES:
+        raise InputError(f"at most {MAX_SIZES} sizes, got {len(sizes)}", field="sizes")
     for number, size in enumerate(sizes):
         if isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 0:
             raise InputError(f"must be a whole number of bytes, got {size!r:.80}", field=f"sizes[{number}]")

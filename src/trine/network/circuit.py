@@ -82,7 +82,9 @@ def network_on(cluster: Cluster | None, network: str | Network | None) -> str | 
     chosen = usual_network(cluster) if network is None else network
     asks = chosen == CIRCUIT or isinstance(chosen, CircuitModel)
     circuits = None if cluster is None else cluster.circuits
-    name = chosen if isinstance(chosen, str) else chosen.name
+    name = chosen if isinstance(chosen, str) else getattr(chosen, "name", None)
+    if not isinstance(name, str):
+        raise InputError(f"must be the name of a network model, or one, got {network!r:.80}", field="network")
     if circuits is None or cluster is None:
         if not asks:
             return chosen

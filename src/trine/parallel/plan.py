@@ -13,6 +13,8 @@ from trine.units import MAX_GPUS
 
 #: Larger batches are taken for a mistake; they would not fit any GPU.
 MAX_BATCH = 10**9
+#: Micro-batches of a step; each has at least one operator, and programs have at most 5 million.
+MAX_MICRO_BATCHES = 5_000_000
 #: Pieces of a product beyond which each is shorter than the launch of a kernel on any GPU.
 MAX_PIECES = 64
 DATA_MODES = ("ddp", "dp")
@@ -235,6 +237,8 @@ def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:
     if micro_batch > batch:
         raise PlanError(f"a micro-batch of {micro_batch} samples is larger than the replica's batch of {batch}")
     count = -(-batch // micro_batch)
+    if count > MAX_MICRO_BATCHES:
+        raise PlanError(f"{count} micro-batches are more than {MAX_MICRO_BATCHES}: take a smaller batch or larger ones")
     size, extra = divmod(batch, count)
     return tuple(size + (i < extra) for i in range(count))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from trine.errors import InputError
 from trine.model.workload import Workload
 from trine.parallel.plan import Plan
 from trine.simulation.facts import (
@@ -121,6 +122,8 @@ def simulate(
     from trine.parallel.contention import under_pressure
 
     began = time.perf_counter()
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"must be a Plan, such as Plan(dp=8), got {plan!r:.80}", field="plan")
     machine = load_machine(cluster, plan if plan is not None else Plan())
     network = network_on(machine, network)
     places = places_on(placement, machine, plan.num_ranks if plan is not None else 1)

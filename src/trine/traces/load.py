@@ -82,6 +82,8 @@ def load(
         from trine.traces.synthesize_model import from_text
 
         return from_text(str(path))
+    if not isinstance(path, str | PathLike):
+        raise TraceError(f"must be a path, got {path!r:.80}")
     place = Path(path)
     if not exists(place) and str(path) in bundled():
         return _load_bundled(str(path), batch)

@@ -127,6 +127,8 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
 def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
     if len(group) < 2:
         raise InputError(f"a collective needs at least 2 ranks, got {len(group)}")
+    if len(group) > len(cluster.gpus):
+        raise InputError(f"the group has {len(group)} ranks, but {cluster.name!r} has {len(cluster.gpus)} GPUs")
     if len(set(group)) != len(group):
         raise InputError("a rank is in the group twice")
     if min(group) < 0 or max(group) >= len(cluster.gpus):
