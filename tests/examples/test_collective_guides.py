@@ -59,8 +59,9 @@ def test_code_runs(code):
 
 def test_the_clusters_of_the_guide_are_those_of_the_example(tmp_path):
     blocks = re.findall(r"^```yaml\n(.*?)^```$", GUIDES[1].read_text(), re.S | re.M)
-    assert len(blocks) == 2
-    for block in blocks:
+    whole = [block for block in blocks if "name:" in block]
+    assert len(whole) == 2
+    for block in whole:
         path = tmp_path / "cluster.yaml"
         path.write_text(block)
         example = load_cluster(DATA / f"{yaml.safe_load(block)['name']}.yaml")

@@ -18,8 +18,8 @@ from trine.cluster import Cluster, load_cluster
 from trine.collectives.library import Collectives
 from trine.errors import InputError
 from trine.model.collective import CollectiveOptions
-from trine.studies.check import FAST, SLOW, Check, check_curve, check_log
-from trine.studies.hypotheses import expect
+from trine.studies.check import FAST, SLOW, Check, Verdict, check_curve, check_log
+from trine.studies.hypotheses import Expected, expect
 from trine.studies.nccl_tests import NcclLog, read_log
 
 SIZES = tuple(1 << power for power in range(3, 33))
@@ -47,6 +47,18 @@ def log_of(tmp_path: Path, times: Sequence[float], nodes: int = 1, noise: float 
     path = tmp_path / "log.txt"
     path.write_text(log(rows, ranks=8 * nodes, **how))  # type: ignore[arg-type]
     return read_log(path)
+
+
+@cache
+def expected_of(nodes: int) -> Expected:
+    return expect("all_reduce", SIZES, dgx(nodes), CollectiveOptions())
+
+
+def verdict_of(found: NcclLog, nodes: int, step: int) -> Verdict:
+    """On every ``step``-th size, as `check_log` says it of the whole log."""
+    places = range(0, len(SIZES), step)
+    times = [row.out_of_place.time_ps for row in found.rows[::step] if row.out_of_place]
+    return check_curve(expected_of(nodes).at(places), times)
 
 
 def thinned(found: NcclLog, step: int) -> NcclLog:
@@ -129,8 +141,8 @@ FAULTS = {
 def test_verdict_and_cause_do_not_hang_on_how_densely_one_measured(tmp_path: Path, fault: str) -> None:
     nodes, times = FAULTS[fault]
     found = log_of(tmp_path, times(), nodes)
-    checks = [check_log(thinned(found, step), dgx(nodes)) for step in (1, 2, 3)]
-    assert [check.healthy for check in checks] == [False] * 3
+    checks = [verdict_of(found, nodes, step) for step in (1, 2, 3)]
+    assert [check.suspicious_from is None for check in checks] == [False] * 3
     kinds = [None if check.cause is None else check.cause.kind for check in checks]
     assert kinds == [kinds[0]] * 3
 
@@ -138,7 +150,7 @@ def test_verdict_and_cause_do_not_hang_on_how_densely_one_measured(tmp_path: Pat
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_sound_run_is_healthy_however_densely_one_measured(tmp_path: Path, nodes: int) -> None:
     found = log_of(tmp_path, times_us(dgx(nodes)), nodes)
-    assert [check_log(thinned(found, step), dgx(nodes)).healthy for step in (1, 2, 3, 5, 30)] == [True] * 5
+    assert [verdict_of(found, nodes, step).suspicious_from for step in (1, 2, 3, 5, 30)] == [None] * 5
 
 
 def test_more_rows_in_the_same_octaves_add_little_evidence() -> None:
@@ -151,7 +163,7 @@ def test_more_rows_in_the_same_octaves_add_little_evidence() -> None:
     assert max(odds) - min(odds) < 1.5
 
 
-@pytest.mark.parametrize(("factor", "seed"), [(f, s) for f in (1.0, 1.25, 1.5, 2.5) for s in range(6)])
+@pytest.mark.parametrize(("factor", "seed"), [(f, s) for f in (1.0, 1.25, 1.5, 2.5) for s in range(3)])
 def test_the_text_never_contradicts_its_table(tmp_path: Path, factor: float, seed: int) -> None:
     chance = random.Random(seed)
     first = chance.randrange(len(SIZES) - 4)
