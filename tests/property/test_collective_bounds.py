@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -238,3 +239,55 @@ def test_large_transfers_take_what_the_busiest_link_takes(
     cluster = by_hand(text, num_gpus, f"{gigabytes_per_s} GB/s")
     least = hops * (1 << 32) / (gigabytes_per_s * 1e9)
     assert least <= float(collective_time(op, 1 << 32, None, cluster)) < 1.5 * least
+
+
+# -- better links ----------------------------------------------------------------------------------------------------
+
+#: Where NCCL changes from one way to another, on one machine or another.
+AROUND = (0, 1 << 17, 1 << 20, 1 << 22, 1 << 26)
+
+
+def better(cluster: Cluster, rate: float, latency: float) -> Cluster:
+    """Rates and latencies of all links times as much."""
+    links = (
+        replace(
+            link, bytes_per_s=round(link.bytes_per_s * rate), latency_ps=round(link.latency_ps * latency),
+            peak_bytes_per_s=None,
+        )
+        for link in cluster.links
+    )  # fmt: skip
+    return replace(cluster, links=tuple(links))
+
+
+def assert_never_slower(machines: Sequence[Cluster]) -> None:
+    models = [Collectives(machine) for machine in machines]
+    for op in OPS:
+        for size in AROUND:
+            times = [model.predict(op, size).time_ps for model in models]
+            for before, after in pairwise(times):
+                assert after <= before + before // 10**9 + 1, (op, size, times)
+
+
+@pytest.mark.parametrize(("text", "num_gpus"), [("switch", 8), ("ring", 8), ("fat-tree:4:2", 16)])
+def test_better_links_are_never_slower_on_machines_described_by_hand(text: str, num_gpus: int) -> None:
+    cluster = by_hand(text, num_gpus)
+    assert_never_slower([better(cluster, rate, 1.0) for rate in (0.5, 2, 2.3, 4, 5, 8)])
+    assert_never_slower([better(cluster, 1.0, latency) for latency in (20, 9, 1, 0)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "num_gpus"), [machine for machine in BY_HAND if machine[1] > 2])
+def test_a_little_more_bandwidth_is_never_slower(text: str, num_gpus: int) -> None:
+    cluster = by_hand(text, num_gpus)
+    assert_never_slower([better(cluster, 0.02 * 1.12**step, 1.0) for step in range(60)])
+
+
+def test_an_answer_that_more_bandwidth_would_have_slowed_says_so() -> None:
+    """Eight GPUs on a switch change from LL to Simple, by NCCL's own model, where Simple takes longer by ours."""
+    noted = [
+        answer.notes[0]
+        for rate in range(150, 270, 20)
+        if (answer := collective_time("broadcast", 1 << 20, None, by_hand("switch", 8, f"{rate} GB/s"))).notes
+    ]
+    assert noted
+    assert all("more does not make it slower" in note and "nccl takes ring/simple" in note for note in noted)

@@ -1,9 +1,11 @@
 """Predict one collective: what the library would choose, how long that takes, what else it could have done.
 
-The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). The answer never
-falls as the size grows: where the library changes to something that is faster than what it did for a smaller size, the
-time stays level until the new choice has caught up. A reduce_scatter or all_gather never takes longer than the
-all_reduce of its size, which leaves every rank with all that they leave it: where the library's own way would, the
+The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). On links described
+by hand more bandwidth never makes the answer slower: where the library would then change to something that takes
+longer, the time stays what it was with the bandwidth at which it changes, and a note of the answer says so. The answer
+never falls as the size grows: where the library changes to something that is faster than what it did for a smaller
+size, the time stays level until the new choice has caught up. A reduce_scatter or all_gather never takes longer than
+the all_reduce of its size, which leaves every rank with all that they leave it: where the library's own way would, the
 all_reduce's time is the answer, and a note of the answer says so. That happens with many domains or switches that
 reduce, where all_reduce has trees or NVLS and the others a ring.
 """
@@ -20,7 +22,7 @@ from trine.collectives.library.conventions import MAX_BYTES, bus_factor, sent_by
 from trine.collectives.library.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, Setting, runnable
 from trine.collectives.library.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.library.tuner import tuner_us
-from trine.collectives.library.view import View, group_view
+from trine.collectives.library.view import View, group_view, slowed
 from trine.errors import InputError, nearest
 from trine.model.collective import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, Part
 from trine.units import format_time
@@ -32,6 +34,12 @@ CONTAINED = ("reduce_scatter", "all_gather")
 #: NCCL has 64 channels at most, RCCL 128.
 MAX_CHANNELS = 128
 _GRID_PER_OCTAVE = 4
+#: The parts of the bandwidth that are looked at, so close that hardly a choice is made between two of them only.
+_LESS: tuple[float, ...] = tuple(2.0 ** (-step / 32) for step in range(1, 65)) + tuple(
+    2.0 ** (-2 - step / 8) for step in range(1, 49)
+)
+#: Settings with less bandwidth are kept, up to so many.
+_MOST_KEPT = 1000
 #: What algorithms need that some groups have not.
 _NEEDS = {
     "nvls": " (it needs switches that reduce, and all ranks on one node or rack)",
@@ -87,6 +95,7 @@ class Collectives:
             min_channels=options.min_channels, max_channels=options.max_channels,
         )  # fmt: skip
         self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
+        self._less: dict[float, Setting] = {}
 
     # -- what there is to choose from ----------------------------------------------------------------------------
 
@@ -124,9 +133,13 @@ class Collectives:
             return pairs[0]
         if self.library.name != "nccl":  # its tables are not modelled: the best of its own candidates
             return min(pairs, key=lambda pair: self.cost(op, size_bytes, pair).total_us)
+        return self._choice(self.setting, op, size_bytes)
+
+    def _choice(self, setting: Setting, op: str, size_bytes: int) -> Candidate:
+        pairs = self.candidates(op)
         best: tuple[float, Candidate] | None = None
         for pair in pairs:
-            us = tuner_us(self.setting, op, float(size_bytes), *pair)
+            us = tuner_us(setting, op, float(size_bytes), *pair)
             if us is not None and (best is None or us < best[0]):
                 best = us, pair
         return best[1] if best else pairs[0]
@@ -177,7 +190,7 @@ class Collectives:
     def alternatives(self, op: str, size_bytes: int) -> list[CollectiveTime]:
         """Every candidate's own time, the fastest first, whatever the library would choose."""
         sent = sent_bytes(op, size_bytes, self.view.num_ranks)
-        rows = [self._answer(op, size_bytes, sent, pair, 0.0) for pair in self.candidates(op)]
+        rows = [self._answer(op, size_bytes, sent, pair, None) for pair in self.candidates(op)]
         return sorted(rows, key=lambda row: row.time_ps)
 
     def crossovers(self, op: str) -> list[tuple[int, str, str]]:
@@ -185,9 +198,14 @@ class Collectives:
         self._segment(op, 0)
         return [(segment.first, *segment.candidate) for segment in self._segments[op][1]]
 
-    def _answer(self, op: str, size: int, sent: int, pair: Candidate, floor_us: float) -> CollectiveTime:
-        cost = self.cost(op, sent, pair)
-        time_us = max(cost.total_us, floor_us)
+    def _answer(self, op: str, size: int, sent: int, pair: Candidate, floor_us: float | None) -> CollectiveTime:
+        """floor_us: no smaller size takes longer; None: the candidate's own time, whatever the library does."""
+        cost, notes = self.cost(op, sent, pair), tuple[str, ...]()
+        if floor_us is not None:
+            slower = self._with_less(op, sent, pair)
+            if slower is not None and slower[0].total_us < cost.total_us:
+                cost, notes = slower[0], (self._said(op, pair, cost, slower),)
+        time_us = max(cost.total_us, floor_us or 0.0)
         evidence = self._evidence()
         low, high = self._band(evidence, sent)
         return CollectiveTime(
@@ -205,7 +223,67 @@ class Collectives:
             evidence=evidence,
             limit=cost.limit,
             parts=_parts(cost, time_us),
-            notes=(),
+            notes=notes,
+        )
+
+    # -- more bandwidth is never slower --------------------------------------------------------------------------
+
+    def _with_less(self, op: str, size: int, chosen: Candidate) -> tuple[Cost, Candidate, float] | None:
+        """The fastest of what the library would take with less bandwidth, run with that: (cost, which, part of it).
+
+        NCCL's cost model is not ours, so more bandwidth may make it change to something slower. Nobody who adds
+        bandwidth gets less: the answer is then the time with as much bandwidth as lets it choose as before. That is for
+        links described by hand; on those of the catalogue its choice is what was measured.
+        """
+        pairs = self.candidates(op)
+        if len(pairs) < 2 or self.library.name != "nccl" or not self.view.by_hand:
+            return None
+        own_us = self.cost(op, size, chosen).total_us
+        best: tuple[Cost, Candidate, float] | None = None
+        for pair in pairs:
+            if pair == chosen or self.cost(op, size, pair).total_us >= own_us:
+                continue
+            part = self._largest_part(op, size, pair)
+            if part is None:
+                continue
+            cost = COSTS[pair[0]](self._slowed(part), op, float(size), pair[1])
+            if cost.total_us < (own_us if best is None else best[0].total_us):
+                best = cost, pair, part
+        return best
+
+    def _largest_part(self, op: str, size: int, wanted: Candidate) -> float | None:
+        """The largest part of its bandwidth at which the library takes ``wanted``; None where it does at none."""
+        high = 1.0
+        for low in _LESS:
+            if self._choice(self._slowed(low), op, size) == wanted:
+                break
+            high = low
+        else:
+            return None
+        while high - low > 1e-12 * high:
+            middle = (low + high) / 2
+            if not low < middle < high:
+                break
+            if self._choice(self._slowed(middle), op, size) == wanted:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _slowed(self, part: float) -> Setting:
+        """The same group with a part of its bandwidth."""
+        if part not in self._less:
+            if len(self._less) > _MOST_KEPT:
+                self._less.clear()
+            self._less[part] = replace(self.setting, view=slowed(self.view, part))
+        return self._less[part]
+
+    def _said(self, op: str, chosen: Candidate, own: Cost, slower: tuple[Cost, Candidate, float]) -> str:
+        _, pair, part = slower
+        took, takes = ("/".join(one) for one in (pair, chosen))
+        return (
+            f"{self.library.name} takes {takes}, which alone would take {format_time(_ps(own.total_us))}, but {took} "
+            f"with {part:.3g} of the bandwidth: {op} takes as long as with that, as more does not make it slower"
         )
 
     def _channels(self) -> int:
@@ -250,7 +328,9 @@ class Collectives:
             if self.choice(op, size) != segments[-1].candidate:
                 first = self._switch(op, at, size, segments[-1].candidate)
                 before = segments[-1]
-                top = max(before.floor_us, self.cost(op, first - 1, before.candidate).total_us)
+                slower = self._with_less(op, first - 1, before.candidate)
+                own = self.cost(op, first - 1, before.candidate) if slower is None else slower[0]
+                top = max(before.floor_us, own.total_us)
                 segments.append(_Segment(first, self.choice(op, first), top))
             at = size
         return segments
@@ -338,4 +418,5 @@ def with_library(collectives: Collectives, library: Library) -> Collectives:
     other.library = library
     other.setting = replace(collectives.setting, library=library)
     other._segments = {}
+    other._less = {}
     return other

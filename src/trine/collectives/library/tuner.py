@@ -146,7 +146,9 @@ def _rate(setting: Setting, op: str, algorithm: str, protocol: str) -> float:
 def _latency(view: View, op: str, algorithm: str, protocol: str) -> float:
     key = (algorithm, protocol)
     inner_us = HOP_US[_hardware(view)][key] if view.inside else 0.0
-    outer_us = HOP_US[NET][key] + (view.between.latency_ps / 1e6 if protocol == SIMPLE and view.between else 0.0)
+    outer_us = HOP_US[NET][key]
+    if protocol == SIMPLE and view.between and not view.by_hand:  # a network that nobody names says nothing of itself
+        outer_us += view.between.latency_ps / 1e6
     base_us = BASE_US.get(key, 0.0)
     domains, n = view.num_domains, view.num_ranks
     if algorithm == "ring":

@@ -79,6 +79,11 @@ class View:
     far_latency_ps: int = 0
 
     @property
+    def by_hand(self) -> bool:
+        """Whether its links are bare numbers, of no entry in the link catalogue."""
+        return not any(tier is not None and tier.medium for tier in (self.inside, self.between))
+
+    @property
     def per_domain(self) -> float:
         """Ranks of a domain, on average."""
         return self.num_ranks / self.num_domains
@@ -88,6 +93,23 @@ def without_names(view: View) -> View:
     """A view as far as times depend on it: without the names of the links that limit them."""
     inside, between = (None if tier is None else replace(tier, limit="") for tier in (view.inside, view.between))
     return replace(view, inside=inside, between=between)
+
+
+def slowed(view: View, part: float) -> View:
+    """The same group with a part of the bandwidth of all links; data sheets' peaks stay."""
+
+    def of(tier: Tier | None) -> Tier | None:
+        if tier is None:
+            return None
+        return replace(
+            tier, ring_bytes_per_s=tier.ring_bytes_per_s * part, gpu_bytes_per_s=tier.gpu_bytes_per_s * part,
+            shift_bytes_per_s=tier.shift_bytes_per_s * part, root_bytes_per_s=tier.root_bytes_per_s * part,
+            headroom=tier.headroom / part if tier.headroom > 1.0 else 1.0,
+        )  # fmt: skip
+
+    return replace(
+        view, inside=of(view.inside), between=of(view.between), path_bytes_per_s=view.path_bytes_per_s * part
+    )
 
 
 def group_view(cluster: Cluster, group: Sequence[int]) -> View:
