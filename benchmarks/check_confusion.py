@@ -11,14 +11,14 @@ what the prediction misses on this machine stays in it. Two rounds:
   in any fit; they are the same in both.
 
 Faults: each kind that `check` can name, in turns, without repeating one, as long as a kind has any that slows two sizes
-or more by a quarter (a fault that costs less is none that a band of 1.56 can show). Delays are 10 to 300 us, shares of
+or more by a quarter (a fault that costs less is within the band). Delays are 10 to 300 us, shares of
 the speed 20 to 60 %. Each curve is judged with all its sizes and with every second one. `right`: called suspicious, and
 the first cause is the fault, or one that the answer says it cannot tell from it. Fitted causes count by kind and a
 number within a quarter.
 
     python benchmarks/check_confusion.py [--faults 300] [--seed 12]
 
-Deterministic; about two minutes.
+Deterministic; about two minutes of CPU time.
 """
 
 from __future__ import annotations
