@@ -17,7 +17,7 @@ import pytest
 import typer
 import yaml
 from chakra_files import ALL_REDUCE, ALL_TO_ALL, collective, node, receive, send, write
-from nccl_logs import log
+from nccl_logs import log, table
 from typer.testing import CliRunner
 
 from trine.cli.main import app
@@ -175,6 +175,7 @@ def logs_and_tables(folder: Path) -> None:
     times = [20 + size / 200e3 for size in sizes]
     rows = [(size, time, 0.8 * time) for size, time in zip(sizes, times, strict=True)]
     (folder / "nccl.log").write_text(log(rows))
+    (folder / "unsaid.log").write_text("\n".join(table(rows, "broadcast")) + "\n")
     (folder / "slow.log").write_text(log([(size, 20 * time, 16 * time) for size, time, _ in rows]))
     (folder / "alltoall.log").write_text(log(rows, "alltoall"))
     (folder / "both.log").write_text(log(rows) + log(rows, "all_gather"))
