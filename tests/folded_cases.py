@@ -17,9 +17,11 @@ from trine.cluster import Cluster, build_topology, load_cluster
 from trine.cluster.join import join_nodes, with_usual_fabric
 from trine.cluster.select import slow_down, take_down
 from trine.cluster.topologies import add_host
-from trine.errors import SpecError
+from trine.compute import make_compute
+from trine.errors import PlanError, SpecError
 from trine.folding import episodes
 from trine.model.workload import SYNTHESISED, Workload
+from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Jitter
 from trine.results import Result
@@ -119,7 +121,23 @@ def random_job(rng: Random, most: int) -> tuple[Workload, Plan]:
     if sum(n > 1 for n in ways.values()) > 1:
         fields["order"] = rng.choice(ORDERS)
     algorithms = tuple((name, rng.choice(known)) for name, known in ALGORITHMS.items() if rng.random() < 0.3)
-    return _workload(rng, kind), Plan(**ways, **fields, algorithms=algorithms)
+    workload = _workload(rng, kind)
+    return workload, _with_algorithms(workload, Plan(**ways, **fields), dict(algorithms))
+
+
+def _with_algorithms(workload: Workload, plan: Plan, algorithms: dict[str, str]) -> Plan:
+    """The plan with those of ``algorithms`` whose collectives its job has: others are refused."""
+    while True:
+        asked = replace(plan, algorithms=tuple(algorithms.items()))
+        try:
+            build_job(workload, asked, make_compute("linear", workload))
+        except PlanError as error:
+            idle = next((kind for kind in algorithms if f"algorithm {kind}=" in str(error)), None)
+            if idle is None:
+                return asked
+            del algorithms[idle]
+        else:
+            return asked
 
 
 def _ranks(ways: dict[str, int]) -> int:
@@ -190,7 +208,7 @@ def random_machine(rng: Random, num_gpus: int) -> Cluster:
         cluster = unequal_nodes(num_gpus)
     else:
         nodes = -(-num_gpus // 8)
-        cluster = joined(kind, nodes, rng.choice((None, "switch", "rail", "fat-tree:2", "clos")) if nodes > 1 else None)
+        cluster = joined(kind, nodes, rng.choice((None, "switch", "rail", "fat-tree", "clos")) if nodes > 1 else None)
         if nodes > 1:
             routing = rng.choice((None, None, "d-mod-k", "ecmp-hash:3", "shortest"))
             cluster = cluster if routing is None else replace(cluster, routing=routing)
@@ -258,7 +276,7 @@ def private_case(seed: int) -> Case:
         fields |= {"pp": rng.choice((2, 4)), "schedule": rng.choice(("gpipe", "1f1b"))}
         words = ["full", "ring", "mesh:1x"]
     else:
-        fields |= {"dp": num_ranks, "bucket_bytes": rng.choice((10**5, 10**8)), "buffers": "none"}
+        fields |= {"dp": num_ranks, "bucket_bytes": rng.choice((10**5, 10**8))}
         words = ["full"] if shape == "pairs" else ["full", "ring", "switch"]
         fields["algorithms"] = (("all_reduce", "direct" if shape == "pairs" else "ring"),)
     plan = Plan(**fields, input_copy="none")

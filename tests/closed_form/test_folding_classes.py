@@ -26,8 +26,6 @@ def machine(word: str, num_gpus: int) -> Cluster:
 
 def classes(cluster: Cluster, workload: Workload = TRAINING, slow: int | None = None, **fields: Any) -> int:
     """Classes of ranks at the end of the run, checked against the unfolded one."""
-    if workload is TRAINING and fields.get("dp", 1) > 1:
-        fields["buffers"] = "none"
     plan = Plan(batch=8, input_copy="none", **fields)
     stragglers = None if slow is None else trine.Stragglers(slow=((slow, 1.3),))
     result = trine.simulate(

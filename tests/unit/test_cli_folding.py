@@ -144,7 +144,7 @@ def test_ranks_that_are_shown(tmp_path, words):
 
 
 def test_a_rank_that_is_not_the_last_says_so():
-    plan = trine.Plan(dp=2, pp=2, buffers="none")
+    plan = trine.Plan(dp=2, pp=2)
     result = trine.simulate("vgg13-h100-b128", plan, cluster="dgx-h100", stragglers=Stragglers(slow=((0, 1.3),)))
     ends = [int(result.records.end_ps[result.graph.rank == rank].max()) for rank in range(4)]
     early = ends.index(min(ends))

@@ -27,7 +27,7 @@ def machine(word: str = "switch", num_gpus: int = 8) -> Cluster:
 
 
 def run(cluster: Cluster, fold: str = "on", network: Any = "fifo", **fields: Any) -> Result:
-    plan = Plan(**{"dp": 8, "batch": 8, "buffers": "none", "input_copy": "none", **fields})
+    plan = Plan(**{"dp": 8, "batch": 8, "input_copy": "none", **fields})
     engine = "compiled" if isinstance(network, str) else "reference"
     return trine.simulate(chain(4), plan, cluster=cluster, network=network, engine=engine, fold=fold, cpu=False)
 
@@ -100,7 +100,7 @@ def test_networks_that_cannot_count_do_not_fold() -> None:
 
 def test_jitter_of_every_rank_does_not_fold_and_of_every_class_does() -> None:
     jitter = Jitter(distribution="normal", spread=0.05)
-    plan = Plan(dp=4, batch=8, buffers="none", input_copy="none")
+    plan = Plan(dp=4, batch=8, input_copy="none")
     results = [
         trine.simulate(
             chain(4), plan, cluster=machine(num_gpus=4), cpu=False, fold=fold,

@@ -25,6 +25,7 @@ def invoke(*words):
         (("train", TRACE, *DGX, "--routing", "ecmp-split"), "--routing ecmp-split changes nothing"),
         (("train", TRACE, *DGX, "--slow-link", "host0->host1:0.5"), "--slow-link host0->host1:0.5 changes nothing"),
         (("train", TRACE, *DGX, "--algorithm", "all_gather=ring"), "the job has no all_gather; it has all_reduce"),
+        (("train", TRACE, *DGX, "--buffers", "none"), "buffers 'none' cannot matter: vgg13-h100-b128 has no buffers"),
         (
             ("cluster", "show", "dgx-h100", "--nodes", 4, "--fabric", "clos:4"),
             "all NICs hang on one leaf switch of 64 ports",

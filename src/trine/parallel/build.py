@@ -70,6 +70,8 @@ def build_job(
     context = JobContext(workload, plan, compute, launch)
     check_offload(context, has_host)
     context.host_bytes_per_s = host_bytes_per_s
+    if plan.buffers != "auto" and not context.buffer_bytes(workload.operators):
+        raise PlanError(f"buffers {plan.buffers!r} cannot matter: {workload.name} has no buffers (running statistics)")
     if plan.sync == "each" and len(context.micro_batches) == 1:
         raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
     steps = len(workload.operators) * len(context.micro_batches) * plan.num_steps
