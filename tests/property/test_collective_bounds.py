@@ -216,6 +216,13 @@ def uneven(cluster: Cluster, seed: int) -> Cluster:
     return replace(cluster, links=tuple(links))
 
 
+def test_one_long_link_among_equal_rates_counts() -> None:
+    """Between GPUs 1 and 2, which the ways from the first GPU do not show."""
+    cluster = by_hand("full", 4)
+    links = (replace(one, latency_ps=10**9) if {one.source, one.target} == {1, 2} else one for one in cluster.links)
+    assert float(collective_time("all_to_all", 0, None, replace(cluster, links=tuple(links)))) >= 1e-3
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("text", "num_gpus"), [one for one in BY_HAND if one[1] <= 12])
 def test_machines_of_unlike_links_are_never_faster_than_these(text: str, num_gpus: int, seed: int) -> None:

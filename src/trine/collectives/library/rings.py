@@ -85,7 +85,7 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
         count = size - 1
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
-        found, exchange = count, Use(root.rate / count, root.latencies_ps)
+        found, exchange = count, Use(root.rate / count, list(pairs.latency_ps.values()))
     else:
         lanes = [[min(MAX_LANES, rate // lane) for rate in row] for row in rates]
         found = _count_rings(lanes) if size > 2 else lanes[0][1]
