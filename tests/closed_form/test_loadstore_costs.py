@@ -39,7 +39,15 @@ def step(weight_bytes: int, costs, cluster, ranks: int = 4, fold: str = "on", **
     chain = Chain([2 * MS], [4 * MS], [weight_bytes], optimizer_ps=MS)
     plan = Plan(dp=ranks, input_copy="none", first_bucket_bytes=10**12, bucket_bytes=10**12)
     return trine.simulate(
-        chain.workload(), plan, cluster=cluster, collective_costs=costs, cpu=False, fold=fold, compute="recorded", **how
+        chain.workload(),
+        plan,
+        cluster=cluster,
+        trace_gpu=cluster.devices[cluster.gpus[0]].gpu,
+        collective_costs=costs,
+        cpu=False,
+        fold=fold,
+        compute="recorded",
+        **how,
     )
 
 
@@ -193,7 +201,10 @@ def test_a_job_in_which_it_cannot_matter_is_refused() -> None:
     chain = Chain([2 * MS], [4 * MS], [4096], optimizer_ps=MS).workload()
     across = Plan(dp=2, input_copy="none")
     with pytest.raises(InputError, match="scale-up"):
-        trine.simulate(chain, across, cluster=cluster, collective_costs="loadstore", cpu=False, placement=[0, 8])
+        trine.simulate(
+            chain, across, cluster=cluster, collective_costs="loadstore", cpu=False, placement=[0, 8],
+            trace_gpu="h100-sxm",
+        )  # fmt: skip
     with pytest.raises(InputError, match="several GPUs"):
         trine.simulate(chain, collective_costs="loadstore", cpu=False)
     ring = build_topology("ring", "50 GB/s", "1 us", 4)
