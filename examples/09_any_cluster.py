@@ -31,7 +31,7 @@ def main() -> None:
     try:
         trine.load_cluster(mine, links_down=["nic0-leaf", "nic1-leaf"])
     except SpecError as error:
-        print(f"  both NICs down: {error}")
+        print(f"  both NICs down: {str(error).replace(str(mine), mine.name)}")
     report("NCCL_TOPO_DUMP_FILE", read_any(DATA / "h100-2.nccl.xml"))
     report("nvidia-smi topo -m", read_any(DATA / "h100-8.smi.txt", gpu="h100-sxm"))
     report("unequal-nodes.yaml", trine.load_cluster(DATA / "unequal-nodes.yaml"))
