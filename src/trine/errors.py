@@ -56,8 +56,8 @@ class InputError(TrineError, ValueError):
         message, field = self._message, self.field
         where = "".join(f"{part}: " for part in (self.file, field) if part)
         if len(where) + len(message) > _MAX_TEXT:
-            parts = ((self.file, _MAX_FILE), (field, _MAX_FIELD))
-            where = "".join(f"{one_line(part, most)}: " for part, most in parts if part)
+            file = self.file and (self.file if len(self.file) <= _MAX_FILE else f"...{self.file[3 - _MAX_FILE :]}")
+            where = "".join(f"{part}: " for part in (file, field and one_line(field, _MAX_FIELD)) if part)
             message = one_line(message, _MAX_TEXT - len(where))
         return one_line(where + message)
 

@@ -96,7 +96,7 @@ def _tree(tree: Any, mutation: Mutation) -> Any:
         case 5 | 6 if isinstance(node, dict):
             node[str(value)[:50]] = node.pop(key)
         case _:
-            for _ in range((1, 3, 40, 2000)[what % 4]):
+            for _ in range((1, 3, 40, 600)[what % 4]):
                 node[key] = [node[key]] if how % 2 else {"a": node[key]}
     return tree
 
@@ -257,7 +257,41 @@ def _parquet(data: bytes, mutation: Mutation) -> bytes:
     return made.getvalue()
 
 
+def _chakra(data: bytes, mutation: Mutation) -> bytes:
+    from chakra_files import decoded, encoded
+
+    where, how, what = mutation
+    head, nodes = decoded(data)
+    node, value = nodes[where % len(nodes)], HOSTILE[what % len(HOSTILE)]
+    number = value if isinstance(value, int) and -(2**63) <= value < 2**63 else what
+    match how % 9:
+        case 0:
+            node.id = abs(number)
+        case 1:
+            node.type = what % 9
+        case 2:
+            node.data_deps.append(abs(number) % 2**63)
+        case 3:
+            node.duration_micros = abs(number)
+        case 4:
+            nodes.insert(what % len(nodes), node)
+        case 5:
+            nodes.remove(node)
+        case 6 if node.attr:
+            attribute = node.attr[where // 7 % len(node.attr)]
+            attribute.int64_val = number
+        case 7 if node.attr:
+            attribute = node.attr[where // 7 % len(node.attr)]
+            attribute.string_val = str(value)[:50]
+        case _:
+            made = node.attr.add(
+                name=("pg_name", "comm_size", "comm_dst", "comm_tag", "involved_dim", "is_cpu_op")[what % 6]
+            )
+            made.int64_val = number
+    return encoded(nodes, head)
+
+
 _KINDS: dict[str, Callable[[bytes, Mutation], bytes]] = {
     "json": _json, "yaml": _yaml, "csv": _csv, "words": _words, "xml": _xml, "gzip": _gzip, "npz": _npz,
-    "parquet": _parquet, "bytes": _bytes,
+    "parquet": _parquet, "bytes": _bytes, "chakra": _chakra,
 }  # fmt: skip

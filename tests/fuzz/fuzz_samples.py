@@ -48,8 +48,9 @@ links:
 - {from: gpu0..1, to: nvswitch, link: nvlink4, lanes: 18, duplex: true}
 - {from: gpu0..1, to: nic0, bandwidth: 50 GB/s, latency: 1 us, duplex: true, class: host}
 """
-READING = (("cluster", "import"), ("trace", "inspect"), ("chakra", "inspect"), ("gpu", "show"), ("kernel", "show"),
-           ("eidolon", "writes-from"))  # fmt: skip
+MODELS = ("gpt-2", "mixtral-8x7b", "resnet18", "densenet121", "vgg13")
+READING = (("cluster", "import"), ("trace", "inspect"), ("trace", "synthesize"), ("chakra", "inspect"),
+           ("gpu", "show"), ("kernel", "show"), ("eidolon", "writes-from"))  # fmt: skip
 GRAPH = {
     "tasks": [
         {"id": "a", "kind": "compute", "rank": "gpu0", "stream": "main", "duration": "5 us"},
@@ -147,6 +148,8 @@ def _traces() -> list[Sample]:
                ("train", "n.trine.json", "--compute", "linear", "--batch", "4", "--calibration", "cal.json", *JOB)),
         Sample("placement", "words", "places", {"places": b"1 # one\n0\n", "n.trine.json": native},
                ("train", "n.trine.json", "--placement", "places", *JOB)),
+        *(_one(name, "yaml", "m.yaml", (PRESETS / "models" / f"{name}.yaml").read_bytes(),
+               "trace", "synthesize", "./m.yaml", "-o", "out.trine.json", "--batch", "1") for name in MODELS),
         _one("shares", "words", "shares", "0.25\n" * 4 + "0.125\n" * 4, "train", "model:mixtral-8x7b,layers=1",
              "--expert-imbalance", "shares", "--dp", "2", "--ep", "2", "--cluster", "dgx-h100"),
     ]  # fmt: skip
@@ -162,8 +165,8 @@ def _chakra() -> list[Sample]:
     words = ("x", "--comm-groups", "groups.json")
     links = ("--topology", "ring", "--bandwidth", "65 GB/s", "--latency", "1 us")
     return [
-        Sample("chakra", "bytes", "x.1.et", files, ("chakra", "inspect", *words)),
-        Sample("chakra run", "bytes", "x.0.et", files, ("chakra", "run", *words, *links)),
+        Sample("chakra", "chakra", "x.1.et", files, ("chakra", "inspect", *words)),
+        Sample("chakra run", "chakra", "x.0.et", files, ("chakra", "run", *words, *links)),
         Sample("chakra groups", "json", "groups.json", files, ("chakra", "run", *words, *links)),
     ]
 

@@ -60,6 +60,8 @@ class OneLineGroup(TyperGroup):
                 sys.exit(2)
             print(f"error: {_said(error)}", file=sys.stderr, flush=True)
             sys.exit(2)
+        except typer.Abort:
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -67,4 +69,4 @@ def _said(error: Any) -> str:
     """The message, and where help is."""
     command = getattr(getattr(error, "ctx", None), "command_path", None)
     help_ = f" ({command} --help)" if command else ""
-    return one_line(error.format_message().rstrip("."), len(one_line("x" * 1000)) - len(help_)) + help_
+    return one_line(error.format_message().rstrip(".") + help_)
