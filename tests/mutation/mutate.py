@@ -1,16 +1,19 @@
 """Would the tests notice? Change an operator or a comparison of the source, and see whether the tests of its area fail.
 
-By hand, not in ``make test``: 50 mutants of an area take 5 to 40 minutes of one core::
+By hand, not in ``make test``: 50 mutants of an area take 3 to 15 minutes of one core::
 
-    python tests/mutation/mutate.py --area engine --count 50 --seed 12 --out out/mutants
+    make mutate AREA=engine            # or, with all choices:
+    PYTHONPATH=src python tests/mutation/mutate.py --area engine --count 50 --seed 12 --out out/mutants
 
 A *mutant* is one changed operator (``+`` to ``-``, ``<`` to ``<=``, ``and`` to ``or``, ``min`` to ``max`` ...) in one
-module. Nothing is written to the source: each mutant is a forked process in which an import hook compiles the module
-from its changed syntax tree. Areas of kernels run uncompiled (``NUMBA_DISABLE_JIT=1``). A first run without a change
-notes how long each test takes and which functions it calls; a mutant is then shown the tests that call its function,
-the quickest first, and what survives these is shown all tests of the area.
+module. Nothing is written to the source. The tests of an area are collected once, and run once without a change, which
+notes how long each takes and which functions it calls; tests slower than ``--slowest`` are left out. A mutant is then a
+forked process that puts the changed code in place of the function's and runs the tests that call it, the quickest
+first, for ``--seconds``. Code that runs at import has a fresh process of its own, with an import hook. Areas of kernels
+run uncompiled (``NUMBA_DISABLE_JIT=1``).
 
-``OUT/<area>.jsonl`` has one line a mutant: place, change, ``killed`` (and by which test) or ``survived``.
+``OUT/<area>.jsonl`` has one line a mutant: place, change, ``killed`` (and by which test) or ``survived``. ``--again``
+shows the survivors of such a file the tests as they are now. What survived for good: survivors.md.
 """
 
 from __future__ import annotations
@@ -18,18 +21,24 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import cProfile
+import functools
+import gc
 import importlib.abc
 import importlib.util
 import json
 import multiprocessing
 import os
 import random
+import resource
+import signal
+import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,12 +56,13 @@ class Area:
 
 AREAS = {
     "engine": Area(
-        ("engine/*.py",),
+        ("engine/*.py", "folding/_refine.py"),
         (
             "closed_form/test_engine*", "closed_form/test_pressure*", "closed_form/test_circuit*",
             "closed_form/test_fifo*", "closed_form/test_k_of_n*", "unit/test_engine*", "unit/test_circuit*",
             "unit/test_fifo*", "unit/test_network*", "oracle/test_engine*", "oracle/test_circuit*", "oracle/test_fifo*",
             "property/test_engine*", "property/test_circuit*", "property/test_fifo*", "unit/test_partition.py",
+            "oracle/test_folding_partition.py",
         ),
         compiled=False,
     ),
@@ -67,7 +77,7 @@ AREAS = {
         compiled=False,
     ),
     "folding": Area(
-        ("folding/*.py",),
+        ("folding/[!_]*.py",),
         (
             "closed_form/test_folding*", "oracle/test_folding*", "property/test_folding*", "unit/test_folding*",
             "property/test_contention_folded.py", "unit/test_partition.py", "unit/test_cli_folding.py",
@@ -198,9 +208,9 @@ def mutated(source: str, index: int) -> tuple[ast.Module, ast.AST, ast.AST, str]
     return ast.fix_missing_locations(tree), before, node, function
 
 
-def sample(area: Area, count: int, seed: int) -> list[Mutant]:
-    """``count`` mutants of an area, drawn evenly from all of its changes."""
-    paths = sorted({path for pattern in area.source for path in SOURCE.glob(pattern)})
+def sample(area: Area, count: int, seed: int, only: str = "") -> list[Mutant]:
+    """``count`` mutants of an area, drawn evenly from all of its changes (of files whose path holds ``only``)."""
+    paths = sorted({p for pattern in area.source for p in SOURCE.glob(pattern) if only in str(p)})
     places = [(path, i) for path in paths for i, _ in enumerate(changes(ast.parse(path.read_text())))]
     drawn = sorted(random.Random(seed).sample(places, min(count, len(places))))
     found = []
@@ -231,80 +241,131 @@ class Hook(importlib.abc.MetaPathFinder):
         return spec
 
 
-class Watch:
-    """A pytest plug-in: how long each test takes, which functions of the source it calls, and which test fails."""
+Place = tuple[str, int, str]  # file, first line and qualified name of a function
 
-    def __init__(self, chosen: list[str] | None = None, profile: bool = False) -> None:
-        self.order = None if chosen is None else {test: i for i, test in enumerate(chosen)}
-        self.profile = profile
-        self.seconds: dict[str, float] = {}
-        self.calls: dict[str, list[str]] = {}
+
+def place_of(code: CodeType) -> Place:
+    return os.path.realpath(code.co_filename), code.co_firstlineno, code.co_qualname
+
+
+def outermost(code: CodeType) -> Iterator[CodeType]:
+    """The functions of a module that stand in no other function."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            if inner.co_flags & 1:  # CO_OPTIMIZED: a function, not the body of a class
+                yield inner
+            else:
+                yield from outermost(inner)
+
+
+def changed_function(mutant: Mutant) -> CodeType | None:
+    """The outermost function that ``mutant`` changes, as changed; None: code that runs at import."""
+    path = SOURCE / mutant.path
+    text = path.read_text()
+    tree = mutated(text, mutant.index)[0]
+    olds, news = (list(outermost(compile(source, str(path), "exec"))) for source in (ast.parse(text), tree))
+    found = [new for old, new in zip(olds, news, strict=True) if old != new]
+    return found[0] if len(found) == 1 else None
+
+
+class Session:
+    """A pytest plug-in that keeps the collected tests, runs all of them once, and hands over to ``work``."""
+
+    def __init__(self, slowest_s: float, work: Any) -> None:
+        self.slowest_s, self.work = slowest_s, work
         self.failed: list[str] = []
+        self.seconds: dict[str, float] = {}
+        self.called: dict[str, set[Place]] = {}
+        self.items: dict[str, Any] = {}
 
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        if self.order is not None:
-            items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid])
+    def pytest_sessionstart(self) -> None:
+        import hypothesis
+
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=phases)
+        hypothesis.settings.load_profile("mutants")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
             self.failed.append(report.nodeid)
 
-    def pytest_collectreport(self, report: Any) -> None:
-        if report.failed:
-            self.failed.append(report.nodeid or "collection")
+    def pytest_runtestloop(self, session: Any) -> bool:
+        self.items = {item.nodeid: item for item in session.items}
+        start = time.monotonic()
+        signal.signal(signal.SIGPROF, too_slow)
+        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+            self.note(item, following)
+        for test in self.failed:
+            self.seconds.pop(test, None)
+        clear_caches()
+        self.work(self, time.monotonic() - start)
+        return True
 
-    def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> Iterator[None]:
-        seen: dict[int, Any] = {}
+    def note(self, item: Any, following: Any) -> None:
+        profile, start = cProfile.Profile(subcalls=False, builtins=False), time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, self.slowest_s)
+        profile.enable()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        profile.disable()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        self.seconds[item.nodeid] = time.process_time() - start
+        codes = (entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType))
+        self.called[item.nodeid] = {place_of(c) for c in codes if c.co_filename.startswith(str(SOURCE))}
 
-        def note(frame: Any, event: str, _argument: Any) -> None:
-            if event == "call":
-                seen[id(frame.f_code)] = frame.f_code
-
-        start = time.perf_counter()
-        if self.profile:
-            threading.setprofile(note)
-            sys.setprofile(note)
-        yield
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
-        self.seconds[item.nodeid] = time.perf_counter() - start
-        source = str(SOURCE)
-        self.calls[item.nodeid] = sorted(
-            {f"{c.co_filename[len(source) + 1 :]}:{c.co_name}" for c in seen.values() if c.co_filename.startswith(source)}
-        )
-
-
-def run_tests(watch: Watch, files: list[str], stop: bool) -> None:
-    """Pytest on ``files`` in this process, silent."""
-    import pytest
-
-    pytest.hookimpl(hookwrapper=True)(Watch.pytest_runtest_protocol)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "-W", "ignore", *files]
-    pytest.main([*arguments, *(["-x"] if stop else [])], plugins=[watch])
+    def first_failure(self, tests: Sequence[str]) -> str:
+        """The first of ``tests`` that fails, run in this process; empty: all pass."""
+        self.failed.clear()
+        for test, following in zip(tests, [*tests[1:], None], strict=True):
+            item = self.items[test]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following and self.items[following])
+            if self.failed:
+                return self.failed[0]
+        return ""
 
 
-def in_child(timeout_s: float, target: Any, *arguments: Any) -> Any:
-    """What ``target(*arguments)`` returns in a forked process; None where it took longer or died."""
+def too_slow(_signal: int, _frame: Any) -> None:
+    raise TimeoutError("slower than --slowest")
+
+
+def clear_caches() -> None:
+    """What functions of the source and of the tests remember was computed without a change."""
+    for found in gc.get_objects():
+        if isinstance(found, functools._lru_cache_wrapper) and hasattr(found, "__wrapped__"):
+            code = getattr(found.__wrapped__, "__code__", None)
+            if code is not None and code.co_filename.startswith(str(ROOT)):
+                found.cache_clear()
+
+
+def put_in_place(code: CodeType) -> None:
+    """Give every function that has the code of this place the changed code."""
+    for found in gc.get_objects():
+        if isinstance(found, FunctionType) and place_of(found.__code__) == place_of(code):
+            found.__code__ = code
+
+
+def in_child(budget_s: float, target: Any, *arguments: Any) -> Any:
+    """What ``target(*arguments)`` returns in a forked process; None where it died, or took far more than its budget."""
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
+    most_s = int(4 * budget_s + 20)
 
     def work() -> None:
         os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
         theirs.send(target(*arguments))
+        os._exit(0)
 
     process = context.Process(target=work)
     process.start()
     theirs.close()
     answer = None
     try:
-        if mine.poll(timeout_s):
+        if mine.poll(10 * most_s):
             answer = mine.recv()
     except EOFError:
         pass
-    if process.is_alive() and answer is None:
+    if answer is None and process.is_alive():
         try:
             os.killpg(process.pid, 9)
         except ProcessLookupError:
@@ -313,86 +374,108 @@ def in_child(timeout_s: float, target: Any, *arguments: Any) -> Any:
     return answer
 
 
-def baseline(files: list[str]) -> tuple[dict[str, float], dict[str, list[str]], list[str]]:
-    watch = Watch(profile=True)
-    run_tests(watch, files, stop=False)
-    return watch.seconds, watch.calls, watch.failed
+def show(session: Session, code: CodeType, tests: Sequence[str]) -> str:
+    put_in_place(code)
+    return session.first_failure(tests)
 
 
-def try_mutant(mutant: Mutant, files: list[str], tests: list[str]) -> list[str]:
-    """The first tests that fail."""
-    sys.meta_path.insert(0, Hook(mutant))
-    watch = Watch(tests)
-    run_tests(watch, files, stop=True)
-    return watch.failed
+def show_at_import(mutant: Mutant, tests: Sequence[str], most_s: float) -> str | None:
+    """As :func:`show`, in a fresh process whose imports see the change."""
+    command = [sys.executable, __file__, "--fresh", json.dumps([asdict(mutant), list(tests)])]
+    try:
+        ended = subprocess.run(command, timeout=10 * most_s + 100, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        return None
+    return "" if ended.returncode == 0 else "at import, or a test that calls it"
 
 
-def judge(mutant: Mutant, seconds: dict[str, float], calls: dict[str, list[str]], most_s: float) -> dict[str, Any]:
-    """Show ``mutant`` the tests that call its function, then the others of its area."""
-    key = f"{mutant.path}:{mutant.function}"
-    by_time = sorted(seconds, key=lambda test: seconds[test])
-    near = [test for test in by_time if key in calls[test]] if mutant.function else by_time
-    rounds = [near, [test for test in by_time if test not in set(near)]]
-    for tests in rounds:
-        budget, chosen = 0.0, []
-        for test in tests:
-            budget += seconds[test]
-            if budget > most_s:
-                break
-            chosen.append(test)
-        if not chosen:
-            continue
-        files = sorted({test.split("::")[0] for test in chosen})
-        failed = in_child(4 * min(budget, most_s) + 60, try_mutant, mutant, files, chosen)
-        if failed is None:
-            return asdict(mutant) | {"result": "killed", "by": "took too long, or died"}
-        if failed:
-            return asdict(mutant) | {"result": "killed", "by": failed[0]}
-    return asdict(mutant) | {"result": "survived", "tests": sum(len(tests) for tests in rounds)}
+def fresh(text: str) -> int:
+    """Pytest's exit code on the tests of a mutant that :func:`show_at_import` hands over."""
+    import pytest
+
+    row, tests = json.loads(text)
+    sys.meta_path.insert(0, Hook(Mutant(**row)))
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", *tests]))
 
 
-def run_area(name: str, count: int, seed: int, out: Path, most_s: float) -> None:
+def judge(mutant: Mutant, session: Session, most_s: float) -> dict[str, Any]:
+    """Show ``mutant`` the tests that call its function; where that is known of none, the quickest of the area."""
+    code = changed_function(mutant)
+    by_time = sorted(session.seconds, key=lambda test: session.seconds[test])
+    near = [test for test in by_time if code is not None and place_of(code) in session.called[test]]
+    chosen, budget = [], 0.0
+    for test in near or by_time:
+        budget += session.seconds[test]
+        if budget > most_s and chosen:
+            break
+        chosen.append(test)
+    if near:
+        failed = in_child(min(budget, most_s), show, session, code, chosen)
+    else:
+        failed = show_at_import(mutant, chosen, most_s)
+    row = asdict(mutant) | {"result": "survived" if failed == "" else "killed"}
+    if failed is None:
+        return row | {"by": "took too long, or died"}
+    return row | ({"by": failed} if failed else {"tests": len(chosen), "calling": len(near)})
+
+
+def run_area(name: str, options: argparse.Namespace, say: Any) -> None:
+    import pytest
+
     area = AREAS[name]
-    out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     files = sorted({str(p.relative_to(ROOT)) for pattern in area.tests for p in (ROOT / "tests").glob(pattern)})
-    if not area.compiled:
-        os.environ["NUMBA_DISABLE_JIT"] = "1"
-    import hypothesis  # noqa: F401
-    import numba  # noqa: F401
-    import pandas  # noqa: F401
-    import pyarrow  # noqa: F401
-    import pydantic  # noqa: F401
-    import pytest  # noqa: F401
-    import typer  # noqa: F401
+    files = [file for file in files if file.endswith(".py") and options.tests in file]
+    def work(session: Session, seconds: float) -> None:
+        say(f"{name}: {len(session.seconds)} tests in {seconds:.0f} s; {len(session.failed)} fail or are too slow")
+        target = options.out / f"{name}.jsonl"
+        if options.again:
+            rows = [json.loads(line) for line in target.read_text().splitlines()]
+        else:
+            rows = [asdict(m) for m in sample(area, options.count, options.seed, options.only)]
+        fields = Mutant.__dataclass_fields__
+        with open(options.out / f"{name}.new", "w") as file:
+            for i, row in enumerate(rows):
+                if row.get("result") != "killed":
+                    rows[i] = row = judge(Mutant(**{key: row[key] for key in fields}), session, options.seconds)
+                    say(f"{row['result']:9} {row['path']}:{row['line']}  {row['before']}  ->  {row['after']}")
+                print(json.dumps(row), file=file, flush=True)
+        os.replace(options.out / f"{name}.new", target)
+        killed = sum(row["result"] == "killed" for row in rows)
+        say(f"{name}: {killed} of {len(rows)} killed ({100 * killed / max(1, len(rows)):.0f} %)")
 
-    start = time.monotonic()
-    seconds, calls, failed = in_child(7200, baseline, files)
-    for test in failed:
-        seconds.pop(test, None)
-    print(f"{name}: {len(seconds)} tests in {time.monotonic() - start:.0f} s, {len(failed)} fail unchanged", flush=True)
-    rows = []
-    with open(out / f"{name}.jsonl", "w") as file:
-        for mutant in sample(area, count, seed):
-            rows.append(judge(mutant, seconds, calls, most_s))
-            print(json.dumps(rows[-1]), file=file, flush=True)
-            row = rows[-1]
-            print(f"{row['result']:9} {row['path']}:{row['line']}  {row['before']}  ->  {row['after']}", flush=True)
-    killed = sum(row["result"] == "killed" for row in rows)
-    print(f"{name}: {killed} of {len(rows)} killed ({100 * killed / max(1, len(rows)):.0f} %)", flush=True)
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", *files]
+    pytest.main(arguments, plugins=[Session(options.slowest, work)])
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--area", choices=[*AREAS, "all"], default="all")
-    parser.add_argument("--count", type=int, default=50, help="mutants of each area")
+    parser.add_argument("--area", choices=list(AREAS), default="engine")
+    parser.add_argument("--count", type=int, default=50, help="mutants of the area")
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "mutants")
-    parser.add_argument("--seconds", type=float, default=90.0, help="most time of unchanged tests shown to a mutant")
+    parser.add_argument("--seconds", type=float, default=15.0, help="most time of unchanged tests shown to a mutant")
+    parser.add_argument("--slowest", type=float, default=4.0, help="tests that take longer (profiled) are left out")
+    parser.add_argument("--only", default="", help="only files of the source whose path holds this")
+    parser.add_argument("--tests", default="", help="only files of tests whose path holds this")
+    parser.add_argument("--again", action="store_true", help="only the survivors of the last run in --out")
+    parser.add_argument("--loud", action="store_true", help="show what pytest says")
+    parser.add_argument("--fresh", help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.chdir(ROOT)
-    for name in AREAS if options.area == "all" else [options.area]:
-        run_area(name, options.count, options.seed, options.out, options.seconds)
+    options.out = options.out.absolute()
+    if options.fresh:
+        return fresh(options.fresh)
+    if not AREAS[options.area].compiled:
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
+    real = os.fdopen(os.dup(1), "w", buffering=1)
+    if not options.loud:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+    run_area(options.area, options, lambda text: print(text, file=real, flush=True))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
