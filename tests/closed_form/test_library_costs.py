@@ -1,0 +1,273 @@
+"""Are the parts of a collective's time what the table of docs/background/collectives.md says, term by term?
+
+Once more from the table, for every algorithm, on machines where the links inside and those between domains bound.
+Rates come from the machine and parameters from the file, so that a new fit changes nothing here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, inf, log2
+
+import pytest
+
+from trine.cluster import load_cluster
+from trine.collectives.library import Collectives
+from trine.collectives.library.parameters import Medium
+from trine.collectives.library.view import Tier, View
+
+MI = 1 << 20
+SIZES = (4096, MI, 1 << 30)
+MACHINES = [
+    ("dgx-h100", {"gpus": 2}),
+    ("dgx-h100", {"gpus": 3}),
+    ("dgx-h100", {}),
+    ("dgx-h100", {"nodes": 2, "gpus": 4}),  # two GPUs of each node
+    ("dgx-h100", {"nodes": 2}),
+    ("dgx-h100", {"nodes": 5}),
+    ("dgx-h100", {"nodes": 3, "gpus": 3}),  # one GPU of each node
+    ("gb200-nvl72", {"nodes": 2}),
+    ("l40s-pcie", {"nodes": 2}),
+    ("mi300x-node", {}),
+]
+
+
+def machine(name: str, sizes: dict[str, int], inside: float = 1.0, between: float = 1.0) -> Collectives:
+    """The collectives of a machine with rates inside and between its domains times these factors."""
+    model = Collectives(load_cluster(name, **sizes))
+    view = model.view
+    changed = replace(
+        view,
+        inside=view.inside and faster(view.inside, inside),
+        between=view.between and faster(view.between, between),
+        path_bytes_per_s=view.path_bytes_per_s * inside,
+        sharp=view.between is not None,
+    )
+    model.view, model.setting = changed, replace(model.setting, view=changed)
+    return model
+
+
+def faster(tier: Tier, factor: float) -> Tier:
+    rates = ("ring", "gpu", "shift", "root")
+    return replace(tier, **{f"{rate}_bytes_per_s": getattr(tier, f"{rate}_bytes_per_s") * factor for rate in rates})
+
+
+class Table:
+    """The rows of the table for one machine and protocol: steps in us, bytes in us, and the name of what bounds."""
+
+    def __init__(self, model: Collectives, protocol: str) -> None:
+        self.view: View = model.view
+        self.library, self.p = model.library, protocol
+        self.inner, self.outer = model.setting.inner, model.setting.outer
+        inside, between = self.view.inside, self.view.between
+        self.hop_in = self.hop(inside, self.inner)
+        self.hop_out = self.hop(between, self.outer)
+        self.n, self.d, self.m = self.view.num_ranks, self.view.num_domains, self.view.max_per_domain
+        self.r_in = inf if inside is None else inside.ring_bytes_per_s / 1e6
+        self.p_in = inf if inside is None else self.view.path_bytes_per_s / 1e6
+        self.r_out = inf if between is None else between.ring_bytes_per_s / 1e6
+        self.e_in, self.e_out = self.inner.efficiency[protocol], self.outer.efficiency[protocol]
+        self.peak_in = 1.0 if inside is None else inside.headroom
+        self.peak_out = 1.0 if between is None else between.headroom
+
+    def hop(self, tier: Tier | None, medium: Medium) -> float:
+        return 0.0 if tier is None else medium.step_us[self.p] + tier.latency_ps / 1e6
+
+    def bound(self, inside: float, between: float) -> str:
+        """The name of the slower; of equals that inside."""
+        slower = self.view.between if between < inside else self.view.inside
+        return slower.limit if slower else ""
+
+    def ring(self, op: str, size: int) -> tuple[float, float, str]:
+        t = 2 if op == "all_reduce" else 1
+        steps = t * (self.d - 1) * self.hop_out + t * (self.n - self.d) * self.hop_in
+        through = self.p_in if self.view.between else self.r_in
+        rates = through * self.e_in, self.r_out * self.e_out
+        sent = size if op in ("broadcast", "reduce") else t * (self.n - 1) * size / self.n
+        extra = 0.0 if op in ("broadcast", "reduce") else self.library.extra_steps.get(op, 0.0) * size / self.n
+        least = sent / min(through * self.peak_in, self.r_out * self.peak_out)
+        return steps, max((sent + extra) / min(rates), least), self.bound(*rates)
+
+    def tree(self, op: str, size: int) -> tuple[float, float, str]:
+        steps = 2 * (self.m - 1) * self.hop_in + 2 * ceil(log2(self.d)) * self.hop_out
+        half = 1 / 2 if self.m > 2 else 1.0
+        leaves = self.r_out / (1 if self.d <= 2 else 2)
+        rates = self.p_in * self.e_in * self.library.tree_efficiency * half, leaves * self.e_out
+        least = size / min(self.p_in * half * self.peak_in, leaves * self.peak_out)
+        return steps, max(size / min(rates), least), self.bound(*rates)
+
+    def nvls(self, op: str, size: int) -> tuple[float, float, str]:
+        steps = 2 * self.hop_in + 2 * ceil(log2(self.d)) * self.hop_out
+        shard = 1 + 1 / self.view.min_per_domain
+        nics = self.view.between.lanes if self.view.between else 1
+        leaves = self.r_out / (1 if self.d <= 2 else 2) * (16 / nics if nics > 16 else 1.0)
+        rates = self.r_in * self.inner.nvls_efficiency / shard, leaves * self.e_out
+        least = size / min(self.r_in / shard * self.peak_in, leaves * self.peak_out)
+        return steps, max(size / min(rates), least), self.bound(*rates)
+
+    def collnet(self, op: str, size: int) -> tuple[float, float, str]:
+        m = self.view.min_per_domain
+        steps = 2 * self.hop_in + 2 * self.hop_out
+        inside = 2 * size * (m - 1) / m / (self.p_in * min(self.e_in, self.peak_in))
+        between = size / (self.r_out * min(0.8 * self.e_out, self.peak_out))
+        assert self.view.between is not None
+        return steps, max(inside, between), self.view.between.limit
+
+    def pat(self, op: str, size: int) -> tuple[float, float, str]:
+        steps = ceil(log2(self.n)) * self.hop_out
+        rate = self.r_out * min(self.e_out, self.peak_out)
+        return steps, size * (self.n - 1) / self.n / rate, self.bound(inf, 0.0)
+
+
+def setup_us(model: Collectives, size: int, protocol: str, algorithm: str) -> float:
+    """The larger of the media that are crossed; LL's further channels start later as messages grow."""
+    if algorithm.startswith("nvls"):
+        return model.setting.inner.nvls_us
+    if algorithm == "collnet":
+        return 31.0
+    view = model.view
+    media = [medium for tier, medium in ((view.inside, model.setting.inner), (view.between, model.setting.outer)) if tier]
+    later = max(medium.spread_us for medium in media) * size / (size + 16384) if protocol == "ll" else 0.0
+    return max(medium.base_us[protocol] for medium in media) + later
+
+
+OPS = {
+    "ring": ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"),
+    "pat": ("all_gather", "reduce_scatter"),
+}
+
+
+@pytest.mark.parametrize(("inside", "between"), [(1.0, 1.0), (0.02, 1.0), (1.0, 0.02)], ids=str)
+@pytest.mark.parametrize(("name", "sizes"), MACHINES, ids=str)
+def test_each_part_is_that_of_the_table(name: str, sizes: dict[str, int], inside: float, between: float) -> None:
+    model = machine(name, sizes, inside, between)
+    seen = 0
+    for algorithm in ("ring", "tree", "nvls", "nvlstree", "collnet", "pat"):
+        for op in OPS.get(algorithm, ("all_reduce",)):
+            for pair in model.candidates(op):
+                if pair[0] != algorithm:
+                    continue
+                table = Table(model, pair[1])
+                for size in SIZES:
+                    found = model.cost(op, size, pair)
+                    row = table.nvls if algorithm.startswith("nvls") else getattr(table, algorithm)
+                    steps, carried, limit = row(op, size)
+                    setup = setup_us(model, size, pair[1], algorithm)
+                    medium = model.setting.outer if model.view.between else model.setting.inner
+                    late = steps if algorithm == "collnet" else setup + steps
+                    ramp = 2 * medium.ramp[pair[1]] * late * carried / (late + carried)
+                    parts = (found.base_us, found.steps_us, found.bytes_us, found.delay_us)
+                    assert parts == pytest.approx((setup, steps, carried, ramp), rel=1e-9), (pair, op, size)
+                    assert found.total_us == pytest.approx(found.launch_us + setup + steps + carried + ramp, rel=1e-9)
+                    assert found.limit == limit, (pair, op)
+                    seen += 1
+    assert seen >= 30
+
+
+@pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter", "send_recv"])
+@pytest.mark.parametrize(("inside", "between"), [(1.0, 1.0), (0.02, 1.0), (1.0, 0.02)], ids=str)
+@pytest.mark.parametrize(("name", "sizes"), MACHINES, ids=str)
+def test_messages_to_peers_are_those_of_the_table(
+    name: str, sizes: dict[str, int], inside: float, between: float, op: str
+) -> None:
+    model = machine(name, sizes, inside, between)
+    view, inner, outer = model.view, model.setting.inner, model.setting.outer
+    one = op == "send_recv"
+    peers = {"in": 1 if one else view.max_per_domain - 1, "out": 1 if one else view.num_ranks - view.min_per_domain}
+    field = {"send_recv": "shift", "all_to_all": "gpu"}.get(op, "root") + "_bytes_per_s"
+    for size in SIZES:
+        part = size if one else size / view.num_ranks
+        took = {"in": 0.0, "out": 0.0}
+        steps = 0.0
+        if view.inside:
+            efficiency = inner.efficiency["simple"] if one else inner.p2p_efficiency
+            rate = getattr(view.inside, field) * min(efficiency, view.inside.headroom) / 1e6
+            took["in"] = part * peers["in"] / rate
+            steps = peers["in"] * inner.p2p_step_us + view.inside.latency_ps / 1e6
+        if view.between:
+            rate = getattr(view.between, field) * min(outer.p2p_efficiency, view.between.headroom) / 1e6
+            took["out"] = part * peers["out"] / rate
+            outside = peers["out"] * outer.p2p_step_us + view.between.latency_ps / 1e6
+            steps = outside if one else steps + outside
+        slower = view.between if view.between and took["out"] >= took["in"] else view.inside
+        copied = 0.0 if one else part / ((inner if view.inside else outer).copy_GBps * 1e3)
+        pair = {"all_to_all": view.pair_bytes_per_s}.get(op, view.root_pair_bytes_per_s)
+        carried = max(took["in"] + copied, took["out"], 0.0 if one else part / (pair / 1e6))
+        found = model.cost(op, size, ("direct", "simple"))
+        furthest = [tier.shift_latency_ps for tier in (view.inside, view.between) if tier]
+        if one:
+            steps = max(steps, max(furthest) / 1e6)
+        assert (found.steps_us, found.bytes_us) == pytest.approx((steps, carried), rel=1e-9)
+        assert found.limit == (slower.limit if slower else "")
+        bases = [medium.p2p_base_us for tier, medium in ((view.inside, inner), (view.between, outer)) if tier]
+        assert found.base_us == max(bases)
+        assert found.num_steps == (1 if one else view.num_ranks - 1)
+
+
+def test_steps_are_counted_as_in_the_table() -> None:
+    model = machine("dgx-h100", {"nodes": 5})  # n = 40, d = 5, m = 8
+    steps = {
+        pair[0]: model.cost(op, MI, pair).num_steps
+        for op in ("all_reduce", "all_to_all")
+        for pair in model.candidates(op)
+    }
+    assert steps == {"ring": 78, "tree": 2 * (7 + 3), "nvlstree": 2 + 2 * 3, "collnet": 4, "direct": 39}
+    assert model.cost("all_gather", MI, ("ring", "simple")).num_steps == 39
+    alone = machine("dgx-h100", {"nodes": 5, "gpus": 5})
+    assert alone.cost("all_gather", MI, ("pat", "simple")).num_steps == 3
+
+
+def test_the_data_sheet_bounds_a_fit_that_is_too_good() -> None:
+    """Efficiencies above the peak of the links are no reason to take less than their bytes at that peak."""
+    model = machine("dgx-h100", {"nodes": 3})
+    view = model.view
+    assert view.inside is not None
+    assert view.between is not None
+    peaked = replace(view, inside=replace(view.inside, headroom=1e-3), between=replace(view.between, headroom=1e-2))
+    inside = view.path_bytes_per_s * 1e-3 / 1e6
+    between = view.between.ring_bytes_per_s * 1e-2 / 1e6
+    expected = {
+        "ring": 2 * 23 / 24 * MI / min(inside, between),
+        "tree": MI / min(inside / 2, between / 2),
+        "nvlstree": MI / min(view.inside.ring_bytes_per_s * 1e-9 / (1 + 1 / 8), between / 2),
+        "collnet": max(2 * MI * 7 / 8 / inside, MI / between),
+    }
+    model.setting = replace(model.setting, view=peaked)
+    for algorithm, carried in expected.items():
+        assert model.cost("all_reduce", MI, (algorithm, "simple")).bytes_us == pytest.approx(carried, rel=1e-9)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_fewer_channels_scale_every_rate(channels: int) -> None:
+    """``bytes_us`` of each algorithm is that of all channels times channels / limit, where the same medium bounds."""
+    for inside, between in ((1.0, 0.02), (0.02, 1.0)):
+        model = machine("dgx-h100", {"nodes": 3}, inside, between)
+        limited = replace(model.setting, max_channels=channels)
+        for op in ("all_reduce", "all_to_all", "broadcast"):
+            for pair in model.candidates(op):
+                before = model.cost(op, 1 << 30, pair).bytes_us
+                medium = model.setting.outer if between < inside else model.setting.inner
+                usual, model.setting = model.setting, limited
+                after = model.cost(op, 1 << 30, pair).bytes_us
+                model.setting = usual
+                if op == "all_to_all" and inside < between:
+                    continue  # the copy of the part that stays is no channel's
+                assert after == pytest.approx(before * medium.channels / channels, rel=1e-6), (op, pair)
+
+
+def test_way_to_the_furthest_rank_bounds_the_steps() -> None:
+    """Data that must reach the furthest rank cannot arrive before light has."""
+    model = machine("dgx-h100", {"nodes": 2})
+    view = model.view
+    assert view.inside is not None
+    assert view.between is not None
+    for tiers, way_ps in (((7e9, 2e9), 9e9), ((2e9, 7e9), 9e9)):
+        far = replace(
+            view,
+            inside=replace(view.inside, far_latency_ps=int(tiers[0])),
+            between=replace(view.between, far_latency_ps=int(tiers[1])),
+        )
+        model.setting = replace(model.setting, view=far)
+        assert model.cost("all_reduce", 8, ("ring", "ll")).steps_us == pytest.approx(way_ps / 1e6)
+        model.setting = replace(model.setting, view=replace(far, far_latency_ps=12_000_000_000))
+        assert model.cost("all_to_all", 8, ("direct", "simple")).steps_us == pytest.approx(12_000.0)
