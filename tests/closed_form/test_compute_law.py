@@ -9,7 +9,7 @@ import pytest
 
 from trine.compute.cost import Work
 from trine.compute.fit import OWN, POOLED, fit_laws
-from trine.compute.law import FIXED_SPREAD_PS, RELATIVE_ERROR, Law, Sample, fit_law
+from trine.compute.law import FIXED_SPREAD_PS, RELATIVE_ERROR, Law, Sample, fit_law, median
 from trine.compute.linear import anchored
 
 GIGA = 10**9
@@ -120,3 +120,81 @@ def test_operators_that_do_nothing_with_large_tensors_do_not_hide_the_law() -> N
 def test_fixed_part_is_at_most_the_shortest_time() -> None:
     samples = [Sample(Work(0, n * 10**6), t * 10**6) for n, t in ((1, 50), (2, 400), (3, 300), (4, 350), (5, 310))]
     assert fit_law(samples).fixed_ps <= 50 * 10**6 + 1
+
+
+def settled(law: Law, samples: list[Sample], memory: Law | None, resolution_ps: int) -> list[float]:
+    """One more round of least squares with the Cauchy weights of ``law``: a settled fit stays where it is."""
+    rows = [
+        (s.work.flops, s.work.bytes, 1.0, s.time_ps, max(s.time_ps, resolution_ps / RELATIVE_ERROR)) for s in samples
+    ]
+    rows += [(0.0, 0.0, 1.0, 0.0, FIXED_SPREAD_PS / RELATIVE_ERROR)]
+    if memory is not None:
+        byte_ps = memory.ps_per_byte * max(s.work.bytes for s in samples)
+        rows += [(0.0, max(s.work.bytes for s in samples), 0.0, byte_ps, byte_ps / RELATIVE_ERROR)]
+    table, n = np.array(rows), len(samples)
+    predicted = table[:, :3] @ [law.ps_per_flop, law.ps_per_byte, law.fixed_ps]
+    spread = np.concatenate([np.maximum(table[:n, 4], predicted[:n]), table[n:, 4]])
+    off = np.abs(table[:, 3] - predicted) / spread
+    by_size = np.argsort(off[:n], kind="stable")
+    held = np.cumsum(table[by_size, 3])
+    typical = off[by_size[np.searchsorted(held, held[-1] / 2)]]
+    weight = 1 / (1 + (off / (2.385 * max(1.4826 * typical, 1e-3))) ** 2)
+    weight[n:] = 1.0
+    scale = (np.sqrt(weight) / spread)[:, None]
+    used = slice(0 if memory is not None else 1, 3)
+    found = np.linalg.lstsq(table[:, used] * scale, table[:, 3] * scale[:, 0], rcond=None)[0]
+    return [0.0] * (memory is None) + list(found)
+
+
+def scattered(memory: Law | None, scatter: float) -> list[Sample]:
+    random.seed(11)
+    samples = []
+    for _ in range(40):
+        work = Work(random.randrange(10**8, 10**11), random.randrange(10**6, 10**9))
+        true = (0.003 * work.flops if memory else 0.0) + 0.4 * work.bytes + 1e8
+        samples.append(Sample(work, round(true * random.uniform(1 - scatter, 1 + scatter))))
+    return samples
+
+
+@pytest.mark.parametrize("resolution_ps", [1, 10**6, 10**8])
+@pytest.mark.parametrize(("memory", "scatter"), [(None, 1e-3), (MEMORY, 1e-3), (MEMORY, 0.02), (MEMORY, 0.05)])
+def test_a_fit_is_the_least_squares_solution_with_its_own_cauchy_weights(
+    memory: Law | None, scatter: float, resolution_ps: int
+) -> None:
+    samples = scattered(memory, scatter)
+    law = fit_law(samples, memory, resolution_ps=resolution_ps)
+    if law.fixed_ps >= min(s.time_ps for s in samples) + resolution_ps:
+        return  # on its bound: below
+    again = settled(law, samples, memory, resolution_ps)
+    assert [law.ps_per_flop, law.ps_per_byte, law.fixed_ps] == pytest.approx(again, rel=max(scatter / 10, 5e-4))
+
+
+@pytest.mark.parametrize(("scatter", "resolution_ps"), [(0.02, 1), (0.05, 1), (0.05, 10**6)])
+def test_where_the_fixed_part_meets_its_bound_the_bytes_take_the_rest(scatter: float, resolution_ps: int) -> None:
+    """The fixed part is the shortest time (and a tick of the clock); the cost of a byte is fitted to what is left."""
+    samples = scattered(None, scatter)
+    law = fit_law(samples, resolution_ps=resolution_ps)
+    assert law.fixed_ps == min(s.time_ps for s in samples) + resolution_ps
+    times, sizes = (
+        np.array([float(x) for x in row]) for row in zip(*[(s.time_ps, s.work.bytes) for s in samples], strict=True)
+    )
+    rest = np.maximum(times - law.fixed_ps, 0.0)
+    spread = np.maximum(np.maximum(times, resolution_ps / RELATIVE_ERROR), law.ps_per_byte * sizes)
+    off = np.abs(rest - law.ps_per_byte * sizes) / spread
+    by_size = np.argsort(off, kind="stable")
+    held = np.cumsum(times[by_size])
+    typical = off[by_size[np.searchsorted(held, held[-1] / 2)]]
+    weight = 1 / (1 + (off / (2.385 * 1.4826 * typical)) ** 2) / spread**2
+    again = float((weight * sizes * rest).sum() / (weight * sizes * sizes).sum())
+    assert law.ps_per_byte == pytest.approx(again, rel=5e-4)
+
+
+def test_a_memory_law_without_a_cost_of_bytes_says_nothing_of_them() -> None:
+    works = [Work(f * GIGA, b * 10**6) for f, b in ((1, 9), (3, 1), (10, 40), (4, 80), (50, 10))]
+    law = fit_law(made(Law(0.002, 0.6, 0.0), works), Law(0.0, 0.0, 1e6))
+    assert (law.ps_per_flop, law.ps_per_byte) == pytest.approx((0.002, 0.6), rel=1e-6)
+
+
+@pytest.mark.parametrize(("values", "middle"), [([7.0], 7.0), ([9.0, 1.0, 4.0], 4.0), ([1.0, 8.0, 2.0, 5.0], 3.5)])
+def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two(values: list[float], middle: float) -> None:
+    assert median(values) == middle

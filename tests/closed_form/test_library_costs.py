@@ -33,14 +33,17 @@ MACHINES = [
 
 
 def machine(name: str, sizes: dict[str, int], inside: float = 1.0, between: float = 1.0) -> Collectives:
-    """The collectives of a machine with rates inside and between its domains times these factors."""
+    """The collectives of a machine with rates inside and between its domains times these factors.
+
+    What leaves a domain again takes 0.7 of the rate of rings that close in it; every fabric reduces.
+    """
     model = Collectives(load_cluster(name, **sizes))
     view = model.view
     changed = replace(
         view,
         inside=view.inside and faster(view.inside, inside),
         between=view.between and faster(view.between, between),
-        path_bytes_per_s=view.path_bytes_per_s * inside,
+        path_bytes_per_s=view.path_bytes_per_s * inside * 0.7,
         sharp=view.between is not None,
     )
     model.view, model.setting = changed, replace(model.setting, view=changed)
@@ -126,7 +129,9 @@ def setup_us(model: Collectives, size: int, protocol: str, algorithm: str) -> fl
     if algorithm == "collnet":
         return 31.0
     view = model.view
-    media = [medium for tier, medium in ((view.inside, model.setting.inner), (view.between, model.setting.outer)) if tier]
+    media = [
+        medium for tier, medium in ((view.inside, model.setting.inner), (view.between, model.setting.outer)) if tier
+    ]
     later = max(medium.spread_us for medium in media) * size / (size + 16384) if protocol == "ll" else 0.0
     return max(medium.base_us[protocol] for medium in media) + later
 

@@ -272,7 +272,7 @@ class Session:
     """A pytest plug-in that keeps the collected tests, runs all of them once, and hands over to ``work``."""
 
     def __init__(self, slowest_s: float, work: Any) -> None:
-        self.slowest_s, self.work = slowest_s, work
+        self.slowest_s, self.work, self.armed_s = slowest_s, work, 0.0
         self.failed: list[str] = []
         self.seconds: dict[str, float] = {}
         self.called: dict[str, set[Place]] = {}
@@ -284,6 +284,11 @@ class Session:
         phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
         hypothesis.settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=phases)
         hypothesis.settings.load_profile("mutants")
+
+    def pytest_runtest_call(self) -> Iterator[None]:
+        signal.setitimer(signal.ITIMER_PROF, self.armed_s)
+        yield
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -303,11 +308,11 @@ class Session:
 
     def note(self, item: Any, following: Any) -> None:
         profile, start = cProfile.Profile(subcalls=False, builtins=False), time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, self.slowest_s)
+        self.armed_s = self.slowest_s
         profile.enable()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         profile.disable()
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        self.armed_s = 0.0
         self.seconds[item.nodeid] = time.process_time() - start
         codes = (entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType))
         self.called[item.nodeid] = {place_of(c) for c in codes if c.co_filename.startswith(str(SOURCE))}
@@ -426,6 +431,7 @@ def run_area(name: str, options: argparse.Namespace, say: Any) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     files = sorted({str(p.relative_to(ROOT)) for pattern in area.tests for p in (ROOT / "tests").glob(pattern)})
     files = [file for file in files if file.endswith(".py") and options.tests in file]
+
     def work(session: Session, seconds: float) -> None:
         say(f"{name}: {len(session.seconds)} tests in {seconds:.0f} s; {len(session.failed)} fail or are too slow")
         target = options.out / f"{name}.jsonl"
@@ -444,6 +450,7 @@ def run_area(name: str, options: argparse.Namespace, say: Any) -> None:
         killed = sum(row["result"] == "killed" for row in rows)
         say(f"{name}: {killed} of {len(rows)} killed ({100 * killed / max(1, len(rows)):.0f} %)")
 
+    pytest.hookimpl(hookwrapper=True)(Session.pytest_runtest_call)
     arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", *files]
     pytest.main(arguments, plugins=[Session(options.slowest, work)])
 
