@@ -107,14 +107,13 @@ AREAS = {
     ),
     "compute": Area(
         ("compute/*.py",),
-        ("closed_form/test_compute*", "crosscheck/test_compute*", "crosscheck/test_cost*", "property/test_compute*",
-         "unit/test_compute*", "crosscheck/test_trace_batches.py", "crosscheck/test_synthesized*",
-         "closed_form/test_synth*", "closed_form/test_train*"),
+        ("closed_form/test_compute*", "closed_form/test_cost*", "property/test_compute*", "unit/test_compute*",
+         "crosscheck/test_compute*", "closed_form/test_synth*"),
     ),
     "memory": Area(
         ("parallel/liveness.py", "results/memory.py", "folding/hungry.py", "parallel/ownership.py"),
         ("unit/test_metrics_memory.py", "crosscheck/test_memory*", "closed_form/test_recomputation.py",
-         "closed_form/test_sharding*", "closed_form/test_offload*", "closed_form/test_pipeline*",
+         "oracle/test_memory*", "closed_form/test_sharding*", "closed_form/test_offload*", "closed_form/test_pipeline*",
          "closed_form/test_train*", "property/test_forms*", "property/test_train*", "unit/test_forms*",
          "unit/test_parallel*"),
     ),
@@ -335,7 +334,7 @@ def too_slow(_signal: int, _frame: Any) -> None:
 def clear_caches() -> None:
     """What functions of the source and of the tests remember was computed without a change."""
     for found in gc.get_objects():
-        if isinstance(found, functools._lru_cache_wrapper) and hasattr(found, "__wrapped__"):
+        if type(found) is functools._lru_cache_wrapper:
             code = getattr(found.__wrapped__, "__code__", None)
             if code is not None and code.co_filename.startswith(str(ROOT)):
                 found.cache_clear()
@@ -344,7 +343,7 @@ def clear_caches() -> None:
 def put_in_place(code: CodeType) -> None:
     """Give every function that has the code of this place the changed code."""
     for found in gc.get_objects():
-        if isinstance(found, FunctionType) and place_of(found.__code__) == place_of(code):
+        if type(found) is FunctionType and place_of(found.__code__) == place_of(code):
             found.__code__ = code
 
 

@@ -223,3 +223,41 @@ def test_one_rank_of_each_class_is_looked_at_in_whichever_episode_it_ends() -> N
     assert one_of_each_class(run, ranks).tolist() == [0, 1, 2, 3, 5]  # type: ignore[arg-type]
     three = SimpleNamespace(episodes=[*run.episodes, episode(-1, -1, -1, 0, -1, 0)])
     assert one_of_each_class(three, ranks).tolist() == [0, 1, 2, 3]  # type: ignore[arg-type]
+
+
+def stages(workload: Workload) -> list[RankProgram]:
+    job, _ = build_job(workload, Plan(pp=2, cuts=("linear.3",)), Proportional(workload))
+    return list(job.programs)
+
+
+def test_the_gradient_of_a_shared_weight_is_made_by_the_stage_s_own_reader() -> None:
+    """Layers 1 and 4 read one weight of 1000 bytes: stage 1 makes its gradient in backward 4, and layer 3's in 3."""
+    chain = Chain([MS] * 4, [MS] * 4, [1000, 1200, 1400, 1000])
+    first, last = chain.parameters[0].weight, chain.parameters[3].weight
+    chain.operators = [
+        Operator(**{**op_fields(op), "inputs": tuple(first if t == last else t for t in op.inputs)})
+        for op in chain.operators
+    ]
+    chain.parameters = chain.parameters[:3]
+    one, two = stages(chain.workload())
+    assert [now["gradients"] for now in held(one)] == [0, 0, 1200, 2200]
+    assert [now["gradients"] for now in held(two)] == [0, 0, 1000, 2400]
+    assert [program.resident_bytes[0] for program in (one, two)] == [2200, 2400]
+
+
+def test_a_weight_that_no_forward_operator_names_lies_with_its_gradient() -> None:
+    chain = Chain([MS] * 4, [MS] * 4, [1000, 1200, 1400, 1600])
+    lost = chain.parameters[2].weight
+    chain.operators = [
+        Operator(**{**op_fields(op), "inputs": tuple(t for t in op.inputs if t != lost)})
+        if op.phase == "forward"
+        else op
+        for op in chain.operators
+    ]
+    assert [program.resident_bytes[0] for program in stages(chain.workload())] == [2200, 3000]
+    unknown = [
+        Parameter(weight=p.weight, size_bytes=p.size_bytes, gradient=None, gradient_operator=None)
+        for p in chain.parameters
+    ]
+    chain.parameters = (*unknown,)
+    assert [program.resident_bytes[0] for program in stages(chain.workload())] == [3600, 1600]
