@@ -95,6 +95,17 @@ def test_attention() -> None:
     assert work(backward, made.workload()) == Work(2 * scores * (3 * 16 + 2 * 24), 2 * num_bytes)
 
 
+def test_attention_of_one_batch_dimension_whose_forward_operator_is_unknown() -> None:
+    made = Made()
+    for name, shape in {"g": (8, 10, 24), "q": (8, 10, 16), "k": (8, 20, 16), "v": (8, 20, 24)}.items():
+        made.tensor(name, shape)
+    forward = made.run("aten::scaled_dot_product_attention", ["q", "k", "v"], ["g"])
+    backward = made.run(grad("ScaledDotProductFlashAttentionBackward0"), ["g", "q", "k", "v"], [], "backward")
+    scores, num_bytes = 8 * 10 * 20, 4 * 8 * (10 * 16 + 20 * 16 + 20 * 24 + 10 * 24)
+    assert work(forward, made.workload()) == Work(2 * scores * (16 + 24), num_bytes)
+    assert work(backward, made.workload()).flops == 2 * scores * (3 * 16 + 2 * 24)
+
+
 @pytest.mark.parametrize(
     ("name", "lists", "flops", "num_bytes"),
     [  # lists of three weights, gradients and states of 60 bytes in all each

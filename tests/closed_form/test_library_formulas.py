@@ -95,15 +95,20 @@ def test_where_an_h200_changes_from_ll_to_nvls() -> None:
     assert first == math.ceil(size)
 
 
-def test_where_two_h100_change_from_ll_to_simple() -> None:
-    """With two GPUs a ring has two steps; Simple: base 8.4, hop 3.4 on NVLink."""
-    model = Collectives(load_cluster("dgx-h100", gpus=2), None, CollectiveOptions(algorithm="ring"))
+@pytest.mark.parametrize("channels", [None, 6, 12])
+def test_where_two_h100_change_from_ll_to_simple(channels: int | None) -> None:
+    """With two GPUs a ring has two steps; Simple: base 8.4, hop 3.4 on NVLink. Fewer channels carry their part."""
+    options = CollectiveOptions(algorithm="ring", max_channels=channels)
+    model = Collectives(load_cluster("dgx-h100", gpus=2), None, options)
     assert model.view.inside is not None
-    bus = model.view.inside.ring_bytes_per_s / 1e6
+    usual = model.library.media["nvlink4"].channels
+    bus = model.view.inside.ring_bytes_per_s / 1e6 * (channels or usual) / usual
     ll_us, ll_rate = 6.6 + 2 * 0.6, min(141e3, bus / 2) * 2 / 2
     simple_us, simple_rate = 8.4 + 2 * 3.4, bus * 2 / 2
     first = math.ceil((simple_us - ll_us) / (1 / ll_rate - 1 / simple_rate))
-    assert model.crossovers("all_reduce") == [(0, "ring", "ll"), (first, "ring", "simple")]
+    (_, *small), (found, *large) = model.crossovers("all_reduce")
+    assert (small, large) == (["ring", "ll"], ["ring", "simple"])
+    assert abs(found - first) <= 1  # a byte where the two cost the same
 
 
 def test_crossovers_are_where_the_choice_changes() -> None:

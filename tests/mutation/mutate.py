@@ -351,7 +351,7 @@ def in_child(budget_s: float, target: Any, *arguments: Any) -> Any:
     """What ``target(*arguments)`` returns in a forked process; None where it died, or took far more than its budget."""
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
-    most_s = int(4 * budget_s + 20)
+    most_s = int(2 * budget_s + 8)
 
     def work() -> None:
         os.setpgid(0, 0)
