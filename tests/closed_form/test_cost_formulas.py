@@ -127,6 +127,15 @@ def test_optimizer_lists(name: str, lists: str, flops: int, num_bytes: int) -> N
     assert work(op, made.workload()) == Work(flops, num_bytes)
 
 
+def test_one_list_whose_halves_are_only_partly_alike_is_one_list() -> None:
+    """Four tensors of 3, 5, 3 and 7 elements cannot be two lists that are paired."""
+    made = Made()
+    for name, size, role in (("a", 3, "weight"), ("b", 5, "weight"), ("c", 3, "gradient"), ("d", 7, "gradient")):
+        made.tensor(name, (size,), role)
+    op = made.run("aten::_foreach_mul_", list("abcd"), [], "optimizer")
+    assert work(op, made.workload()) == Work(18, 2 * 4 * 18)
+
+
 def test_optimizer_with_outputs_writes_those() -> None:
     made = Made()
     for name in ("a0", "a1", "b0", "b1"):
