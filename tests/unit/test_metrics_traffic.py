@@ -2,6 +2,7 @@ from results_graphs import labelled, overlap, records, result
 
 from trine.model.builder import TaskGraphBuilder
 from trine.model.taskgraph import CollectiveLabel
+from trine.results.restrict import only_ranks
 
 
 def test_links_carry_what_their_routes_carry():
@@ -43,3 +44,31 @@ def test_only_collectives_of_the_last_step_count():
     graph = labelled(builder.build(), collective=[0, 1], step=[0, 1], collectives=(label, later))
     found = result(graph, records((0, 0, 10), (10, 10, 17)))
     assert [(use.count, use.total, use.time_ps) for use in found.collectives] == [(1, 1, 7)]
+
+
+def messages_of_three():
+    """Rank 0 sends 30 B to rank 1 twice and to itself, rank 1 sends 30 B to rank 2, and 7 B to rank 0."""
+    builder = TaskGraphBuilder([1, 1], [0, 0], rank_names=["a", "b", "c"])
+    for source, target, size in ((0, 1, 30), (0, 1, 30), (0, 0, 30), (1, 2, 30), (1, 0, 7)):
+        builder.transfer(source, target, [0], size)
+    return builder.build(), records((0, 0, 10), (0, 10, 30), (0, 0, 500), (0, 5, 8), (0, 1, 2))
+
+
+def test_messages_are_counted_at_the_rank_that_has_most_of_them():
+    found = result(*messages_of_three())
+    assert [(use.size_bytes, use.count, use.total, use.time_ps) for use in found.collectives] == [
+        (30, 3, 3, 33), (7, 1, 1, 1),
+    ]  # fmt: skip
+
+
+def test_a_part_keeps_which_of_its_ranks_take_part_in_a_collective():
+    builder = TaskGraphBuilder([1], [0], rank_names=["a", "b", "c"])
+    for start in (0, 1, 2):
+        builder.transfer(start, (start + 1) % 3, [0], 1)
+    label = CollectiveLabel(kind="all_reduce", algorithm="ring", size_bytes=8, ranks=(0, 1, 2), axis="dp")
+    graph = labelled(builder.build(), collective=[0, 0, 0], collectives=(label,))
+    part = only_ranks(result(graph, records((0, 0, 10), (0, 10, 30), (0, 0, 15))), [2, 1])
+    assert [(one.ranks, one.num_ranks) for one in part.graph.collectives] == [((1, 0), 3)]
+    assert part.graph.rank_names == ("c", "b")
+    # from a, which is not shown, to b; from b to c; from c to a
+    assert sorted(zip(part.graph.rank.tolist(), part.graph.peer.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 1)]
