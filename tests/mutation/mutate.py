@@ -106,13 +106,14 @@ AREAS = {
             "unit/test_pipeline*", "unit/test_forms*", "unit/test_stragglers.py", "unit/test_cli_pipeline.py",
             "unit/test_cli_hop.py", "unit/test_cli_overlap.py", "unit/test_metrics_memory.py",
             "closed_form/test_head*", "property/test_head*", "unit/test_tensor_layout.py", "oracle/test_memory*",
+            "closed_form/test_split*",
         ),
     ),
     "compute": Area(
         ("compute/*.py",),
         ("closed_form/test_compute*", "closed_form/test_cost*", "property/test_compute*", "unit/test_compute*",
          "crosscheck/test_compute*", "closed_form/test_synth*", "closed_form/test_sequence*",
-         "unit/test_refused_numbers.py"),
+         "closed_form/test_split*", "unit/test_refused_numbers.py"),
     ),
     "memory": Area(
         ("parallel/liveness.py", "results/memory.py", "folding/hungry.py", "parallel/ownership.py"),

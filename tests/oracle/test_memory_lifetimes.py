@@ -217,12 +217,16 @@ def test_one_rank_of_each_class_is_looked_at_in_whichever_episode_it_ends() -> N
         partition = SimpleNamespace(class_of=np.array(class_of), num_classes=max(class_of) + 1)
         return SimpleNamespace(partition=partition)
 
-    ranks = np.arange(6)
-    run = SimpleNamespace(episodes=[episode(0, 0, 1, 1, 2, 2), episode(-1, 0, 1, -1, 0, -1)])
-    # they end as: class 0 of the first, 0, 1 of the second, 1 of the first, 0 of the second, 2 of the first
-    assert one_of_each_class(run, ranks).tolist() == [0, 1, 2, 3, 5]  # type: ignore[arg-type]
-    three = SimpleNamespace(episodes=[*run.episodes, episode(-1, -1, -1, 0, -1, 0)])
-    assert one_of_each_class(three, ranks).tolist() == [0, 1, 2, 3]  # type: ignore[arg-type]
+    first = episode(0, 0, 1, 1, 2, 2, 0, 1, 2, 0)
+    second = episode(-1, 0, 1, 2, 3, -1, -1, -1, -1, -1)
+    third = episode(-1, -1, -1, 0, -1, 0, -1, -1, -1, -1)
+    # in the second episode ranks 1 to 4 are a class each; in the third 3 and 5 are one
+    for episodes, expected in (
+        ([first, second], [0, 1, 2, 3, 4, 5, 7]),
+        ([first, second, third], [0, 1, 2, 3, 4, 7, 8]),
+    ):
+        run = SimpleNamespace(episodes=episodes)
+        assert one_of_each_class(run, np.arange(10)).tolist() == expected  # type: ignore[arg-type]
 
 
 def stages(workload: Workload) -> list[RankProgram]:

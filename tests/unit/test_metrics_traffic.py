@@ -1,8 +1,10 @@
+import numpy as np
 from results_graphs import labelled, overlap, records, result
 
 from trine.model.builder import TaskGraphBuilder
 from trine.model.taskgraph import CollectiveLabel
 from trine.results.restrict import only_ranks
+from trine.results.waits import through_joins
 
 
 def test_links_carry_what_their_routes_carry():
@@ -72,3 +74,16 @@ def test_a_part_keeps_which_of_its_ranks_take_part_in_a_collective():
     assert part.graph.rank_names == ("c", "b")
     # from a, which is not shown, to b; from b to c; from c to a
     assert sorted(zip(part.graph.rank.tolist(), part.graph.peer.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_what_released_a_task_behind_joins_is_the_work_before_them():
+    builder = TaskGraphBuilder([1], [0])
+    start = builder.join([])
+    first = builder.compute(0, "compute", 5)
+    both = builder.join([first, start])
+    behind = builder.compute(0, "compute", 5, [builder.join([both])])
+    alone = builder.compute(0, "other", 5, [start])
+    graph = builder.build()
+    direct = np.array([-1, -1, first, both, both + 1, start])
+    found = through_joins(graph, direct).tolist()
+    assert (found[behind], found[alone]) == (first, -1)
