@@ -435,7 +435,7 @@ def run_area(name: str, options: argparse.Namespace, say: Any) -> None:
     area = AREAS[name]
     options.out.mkdir(parents=True, exist_ok=True)
     files = sorted({str(p.relative_to(ROOT)) for pattern in area.tests for p in (ROOT / "tests").glob(pattern)})
-    files = [file for file in files if file.endswith(".py") and options.tests in file]
+    files = [f for f in files if f.endswith(".py") and any(part in f for part in options.tests.split(","))]
 
     def work(session: Session, seconds: float) -> None:
         say(f"{name}: {len(session.seconds)} tests in {seconds:.0f} s; {len(session.failed)} fail or are too slow")
@@ -469,7 +469,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="most time of unchanged tests shown to a mutant")
     parser.add_argument("--slowest", type=float, default=4.0, help="tests that take longer (profiled) are left out")
     parser.add_argument("--only", default="", help="only files of the source whose path holds this")
-    parser.add_argument("--tests", default="", help="only files of tests whose path holds this")
+    parser.add_argument("--tests", default="", help="only files of tests whose path holds one of these, by commas")
     parser.add_argument("--again", action="store_true", help="only the survivors of the last run in --out")
     parser.add_argument("--loud", action="store_true", help="show what pytest says")
     parser.add_argument("--fresh", help=argparse.SUPPRESS)
