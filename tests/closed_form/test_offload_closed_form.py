@@ -8,6 +8,7 @@ from forms_of_parallelism import model
 from synthetic import MS, Chain, Proportional
 
 import trine
+from trine.cluster import load_cluster
 from trine.compute import make_compute
 from trine.engine import run
 from trine.errors import PlanError
@@ -248,3 +249,12 @@ def test_what_cannot_be_is_refused():
         built(chain(forward_ps=[MS], backward_ps=[MS], weight_bytes=[400]), Plan(offload="activations"))
     with pytest.raises(PlanError, match="needs ddp"):
         Plan(dp=2, data="dp", offload="optimizer")
+
+
+def test_gpus_of_a_full_host_share_its_memory_and_decide():
+    """Four GPUs hang on each processor of a node and one on another node: a quarter of what the one alone gets."""
+    cluster = load_cluster("dgx-h100", nodes=2)
+    gpus = np.array(cluster.gpus, np.int64)
+    alone = host_bytes_per_s(cluster, gpus[8:9])
+    assert host_bytes_per_s(cluster, gpus[:9]) == pytest.approx(alone / 4)
+    assert host_bytes_per_s(cluster, gpus[6:9]) == pytest.approx(alone / 2)

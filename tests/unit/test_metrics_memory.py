@@ -39,3 +39,9 @@ def test_without_changes_the_peak_is_what_is_held_throughout():
     timeline = memory_timeline(memory([], [[1, 2, 3, 0, 0, 0], [4, 0, 0, 0, 0, 0]]), records())
     assert [memory_peak(timeline, rank)[:2] for rank in (0, 1)] == [(0, 6), (0, 4)]
     assert np.array_equal(timeline.of_rank(1)[1], [4])
+
+
+def test_a_total_that_is_only_reached_again_is_no_new_peak():
+    events = memory([(0, 0, 0, -50, "weights"), (1, 0, 0, 50, "buckets")], [[100] + [0] * 5])
+    peak = memory_peak(memory_timeline(events, records((0, 0, 10), (10, 10, 20))), 0)
+    assert (peak.time_ps, peak.total_bytes, peak.by_category["weights"]) == (0, 100, 100)
