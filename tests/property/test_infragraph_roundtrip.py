@@ -78,10 +78,10 @@ def test_every_preset_comes_back_equal(name):
 
 @pytest.mark.parametrize("fabric", ["rail", "fat-tree:2", "dragonfly"])
 def test_several_nodes_come_back_equal_and_share_a_device(fabric):
-    cluster = load_cluster("dgx-h100", nodes=5, fabric=fabric)
+    cluster = load_cluster("dgx-h100", nodes=8, fabric=fabric)
     text = export_text(cluster, "infragraph")
     assert through_a_file(text, ".yaml") == cluster
-    assert [instance["device"] for instance in yaml.safe_load(text)["instances"]] == ["host"] * 5 + ["fabric"]
+    assert [instance["device"] for instance in yaml.safe_load(text)["instances"]] == ["host"] * 8 + ["fabric"]
 
 
 @pytest.mark.parametrize("format", ["infragraph", "csv", "graphml"])

@@ -91,7 +91,7 @@ def test_one_line_says_what_is_wrong_and_what_to_do(line: str, said: str) -> Non
         f"{REDUCE} --cluster four.yaml --gpus 16",
         f"{REDUCE} --cluster four.yaml --gpus 8",
         f"{REDUCE} --cluster dgx-h100 --nodes 32",
-        f"{REDUCE} --cluster dgx-h100 --nodes 2 --fabric clos:2@ib-ndr",
+        f"{REDUCE} --cluster dgx-h100 --nodes 8 --fabric clos:2@ib-ndr",
         f"{REDUCE} --cluster dgx-h100 --nodes 3 --algorithm nvlstree",
         f"{REDUCE} --topology torus:2x4 --bandwidth '65 GB/s'",
         f"{TRAIN} --cluster dgx-h100 --gpus 16 --nodes 2",
