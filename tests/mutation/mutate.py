@@ -392,9 +392,11 @@ def show(session: Session, code: CodeType, tests: Sequence[str]) -> str:
 def show_at_import(mutant: Mutant, tests: Sequence[str], most_s: float) -> str | None:
     """As :func:`show`, in a fresh process whose imports see the change."""
     command = [sys.executable, __file__, "--fresh", json.dumps([asdict(mutant), list(tests)])]
-    try:
-        ended = subprocess.run(command, timeout=10 * most_s + 100, capture_output=True, text=True)
-    except subprocess.TimeoutExpired:
+    limit_s = int(2 * most_s + 60)
+    ended = subprocess.run(
+        command, capture_output=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+    )
+    if ended.returncode < 0:
         return None
     return "" if ended.returncode == 0 else "at import, or a test that calls it"
 
@@ -408,8 +410,11 @@ def fresh(text: str) -> int:
     return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", *tests]))
 
 
-def judge(mutant: Mutant, session: Session, most_s: float) -> dict[str, Any]:
-    """Show ``mutant`` the tests that call its function; where that is known of none, the quickest of the area."""
+def judge(mutant: Mutant, session: Session, most_s: float, only_some: bool) -> dict[str, Any]:
+    """Show ``mutant`` the tests that call its function; where that is known of none, the quickest of the area.
+
+    ``only_some``: not all tests of the area are there.
+    """
     code = changed_function(mutant)
     by_time = sorted(session.seconds, key=lambda test: session.seconds[test])
     near = [test for test in by_time if code is not None and place_of(code) in session.called[test]]
@@ -421,6 +426,8 @@ def judge(mutant: Mutant, session: Session, most_s: float) -> dict[str, Any]:
         chosen.append(test)
     if near:
         failed = in_child(min(budget, most_s), show, session, code, chosen)
+    elif code is not None and only_some:
+        failed = ""  # another test may call it
     else:
         failed = show_at_import(mutant, chosen, most_s)
     row = asdict(mutant) | {"result": "survived" if failed == "" else "killed"}
@@ -448,7 +455,8 @@ def run_area(name: str, options: argparse.Namespace, say: Any) -> None:
         with open(options.out / f"{name}.new", "w") as file:
             for i, row in enumerate(rows):
                 if row.get("result") != "killed":
-                    rows[i] = row = judge(Mutant(**{key: row[key] for key in fields}), session, options.seconds)
+                    mutant = Mutant(**{key: row[key] for key in fields})
+                    rows[i] = row = judge(mutant, session, options.seconds, bool(options.tests))
                     say(f"{row['result']:9} {row['path']}:{row['line']}  {row['before']}  ->  {row['after']}")
                 print(json.dumps(row), file=file, flush=True)
         os.replace(options.out / f"{name}.new", target)
