@@ -151,7 +151,7 @@ def commands() -> dict[str, Any]:
 
 
 def values_of(parameter: Any, is_loadstore: bool) -> Sequence[str]:
-    """What may be given for an option: what is valid in most draws, else wrong or huge."""
+    """What may well be given for an option."""
     name = parameter.name
     known = list(TABLE.get(name, ()))
     if name in OUTPUTS:
@@ -163,7 +163,7 @@ def values_of(parameter: Any, is_loadstore: bool) -> Sequence[str]:
         known += metavar.split("|")
     if not known:
         known = [*COUNTS] if is_loadstore else [*COUNTS, "16", "1024"]
-    return (*known, *known, *WRONG, *HUGE)
+    return known
 
 
 def edited(base: int, edits: Sequence[Edit]) -> Case:
@@ -173,10 +173,14 @@ def edited(base: int, edits: Sequence[Edit]) -> Case:
     command = commands()[name]
     heavy = name.startswith(("eidolon", "kernel")) or "loadstore" in words or "--compare-fidelity" in words
     for where, how, what in edits:
-        parameter = command.params[where % len(command.params)]
+        given = [
+            each for each in command.params if set(each.opts) & set(words)
+        ]  # a new option often matters to nothing
+        pool = given if where % 3 and given else command.params
+        parameter = pool[where // 3 % len(pool)]
         options = [each for each in (*parameter.opts, *parameter.secondary_opts) if each.startswith("-")]
         values = values_of(parameter, heavy)
-        value = values[what % len(values)]
+        value = values[what % len(values)] if what // 97 % 5 else (*WRONG, *HUGE)[what % (len(WRONG) + len(HUGE))]
         if parameter.name in ("fidelity", "compare_fidelity", "jobs"):
             continue
         if not options:
