@@ -25,7 +25,6 @@ def invoke(*words):
         (("train", TRACE, *DGX, "--routing", "ecmp-split"), "--routing ecmp-split changes nothing"),
         (("train", TRACE, *DGX, "--slow-link", "host0->host1:0.5"), "--slow-link host0->host1:0.5 changes nothing"),
         (("train", TRACE, *DGX, "--algorithm", "all_gather=ring"), "the job has no all_gather; it has all_reduce"),
-        (("train", TRACE, *DGX, "--buffers", "none"), "buffers 'none' cannot matter: vgg13-h100-b128 has no buffers"),
         (
             ("cluster", "show", "dgx-h100", "--nodes", 4, "--fabric", "clos:4"),
             "all NICs hang on one leaf switch of 64 ports",
@@ -46,6 +45,11 @@ def test_the_usual_routing_may_be_spelt_out():
 def test_an_algorithm_of_a_collective_that_the_job_has_not_is_refused_in_python_too():
     with pytest.raises(PlanError, match=r"algorithm broadcast=ring cannot matter"):
         trine.simulate(TRACE, trine.Plan(dp=2, algorithms=(("broadcast", "ring"),)), cluster="dgx-h100")
+
+
+def test_buffers_of_a_model_without_any_say_so():
+    told = " ".join(invoke("train", TRACE, *DGX, "--buffers", "none").stdout.split())
+    assert "buffers 'none' changes nothing: vgg13-h100-b128 has no buffers" in told
 
 
 @pytest.mark.parametrize("option", [("--wavefronts", 2), ("--max-outstanding", 4), ("--arbitration", "fair")])

@@ -70,8 +70,6 @@ def build_job(
     context = JobContext(workload, plan, compute, launch)
     check_offload(context, has_host)
     context.host_bytes_per_s = host_bytes_per_s
-    if plan.buffers != "auto" and not context.buffer_bytes(workload.operators):
-        raise PlanError(f"buffers {plan.buffers!r} cannot matter: {workload.name} has no buffers (running statistics)")
     if plan.sync == "each" and len(context.micro_batches) == 1:
         raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
     steps = len(workload.operators) * len(context.micro_batches) * plan.num_steps
@@ -176,6 +174,8 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
         )
     if plan.dp * plan.cp > 1 and not context.workload.is_training:
         found.append("the trace has no backward pass: data-parallel replicas run inference and exchange nothing")
+    if plan.buffers != "auto" and not context.buffer_bytes(context.workload.operators):
+        found.append(f"buffers {plan.buffers!r} changes nothing: {context.workload.name} has no buffers")
     for crossing in context.stages.crossings:
         if crossing.guessed:
             layer = context.operators[crossing.consumer].layer
