@@ -282,8 +282,8 @@ def test_better_links_are_never_slower_on_machines_described_by_hand(text: str, 
     assert_never_slower([better(cluster, 1.0, latency) for latency in (20, 9, 1, 0)])
 
 
-#: Known gap: an all-reduce of 64 MiB takes 667.7 us for 602.0 us with 1.12 times the bandwidth. It is held at the time of a
-#: smaller size, for which NCCL takes a slower ring in a range of bandwidths narrower than the search of parts sees.
+#: Known gap: an all-reduce of 64 MiB takes 667.7 us for 602.0 us with 1.12 times the bandwidth. It is held at the time
+#: of a smaller size, for which NCCL takes a slower ring in a range of bandwidths narrower than is searched.
 LEVELLED = pytest.mark.xfail(strict=True, reason="the level of smaller sizes is not searched finely enough")
 
 
