@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from eidolon_cases import FLAGS, INPUT, all_flags, flag, flagged_program, same, target_program
 
+from trine.eidolon import resolve
 from trine.eidolon.resolve import peer_writes
 from trine.eidolon.writes import WriteTable
 from trine.errors import InputError
@@ -186,6 +189,41 @@ def test_flagged_lines_are_flags_line_by_line():
     assert warnings == ()
     with pytest.raises(InputError, match=r"sem 6 at input\+0x180 lacks 1 of 1"):
         peer_writes(table_of(*((1, INPUT + 128 * line, 128, 1, line) for line in range(3))), program, 0)
+
+
+def test_a_write_may_end_where_its_buffer_ends():
+    table = all_flags(WriteTable())
+    table.register_write(peer=2, address="input + 0x7F00", size_bytes=256, time_ps=7)
+    assert peer_writes(table, target_program(), 1).writes.address[0] == INPUT + 0x7F00
+    table.register_write(peer=2, address="input + 0x7F01", size_bytes=256, time_ps=8)
+    with pytest.raises(InputError, match=r"more than the 32768 bytes of the buffer"):
+        peer_writes(table, target_program(), 1)
+
+
+def test_the_lines_of_all_writes_are_counted(monkeypatch):
+    table = all_flags(WriteTable())  # six flags, a line each
+    table.register_write(peer=2, address="input + 100", size_bytes=56, time_ps=7)  # over the end of one line of 128 B
+    monkeypatch.setattr(resolve, "MAX_LINES", 8)
+    assert len(peer_writes(table, target_program(), 1).writes.time_ps) == 7
+    table.register_write(peer=2, address="input", size_bytes=128, time_ps=8)
+    with pytest.raises(InputError, match="the writes have 9 cache lines, more than 8"):
+        peer_writes(table, target_program(), 1)
+
+
+def test_semaphore_0_may_lie_outside_the_buffers():
+    table = WriteTable()
+    for number in (0, 2, 3, 4, 6, 7):
+        table.register_write(peer=number % 4, address=f"sem {number}", size_bytes=8, value=1, time_ps=5)
+    program = target_program()
+    writes = peer_writes(table, replace(program, buffers=program.buffers[:1]), 1).writes
+    assert sorted(writes.semaphore.tolist()) == [0, 2, 3, 4, 6, 7]
+
+
+@pytest.mark.parametrize(("size_bytes", "warned"), [(8, True), (9, False)])
+def test_values_of_up_to_8_bytes_look_like_flags(size_bytes, warned):
+    table = all_flags(WriteTable())
+    table.register_write(peer=0, address="flags+0x800", size_bytes=size_bytes, value=1, time_ps=0)
+    assert bool(peer_writes(table, target_program(), 1).warnings) == warned
 
 
 def test_flags_that_nobody_waits_for_are_warned_of_by_name():
