@@ -81,6 +81,10 @@ AREAS = {
         (
             "closed_form/test_folding*", "oracle/test_folding*", "property/test_folding*", "unit/test_folding*",
             "property/test_contention_folded.py", "unit/test_partition.py", "unit/test_cli_folding.py",
+            "closed_form/test_train*", "closed_form/test_local_sgd.py", "closed_form/test_pipeline*",
+            "property/test_train*", "property/test_broadcast*", "unit/test_stragglers.py",
+            "unit/test_metrics_ranks.py", "unit/test_cli_hop.py", "property/test_forms*",
+            "unit/test_metrics_traffic.py",
         ),
     ),
     "collectives": Area(
