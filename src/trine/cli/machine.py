@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trine.cli.circuits import CircuitOptions, circuits_alone, joined
-from trine.errors import InputError, nearest
+from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -160,9 +160,14 @@ def _ways(machine: Cluster) -> list[tuple[object, ...]]:
     hosts = ((gpu, host) for gpu in machine.gpus if (host := machine.host_of(gpu)) is not None)
     ends = [(a, b) for a in machine.gpus for b in machine.gpus if a != b]
     ends += [end for gpu, host in hosts for end in ((gpu, host), (host, gpu))]
-    met = []
+    met: list[tuple[object, ...]] = []
     for source, target in ends:
-        for route, share in machine.paths(source, target):
+        try:
+            paths = machine.paths(source, target)
+        except SpecError:  # no way at all, which matters to jobs that need it alone
+            paths = ()
+        met.append((source, target))
+        for route, share in paths:
             links = [machine.links[link] for link in route]
             met.append((share, *((link.name, link.bytes_per_s, link.latency_ps) for link in links)))
     return met
