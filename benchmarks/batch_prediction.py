@@ -13,8 +13,8 @@ from pathlib import Path
 
 from trine.compute import Split, kind_of, make_compute
 from trine.errors import InputError
-from trine.model.workload import Workload
-from trine.traces import load
+from trine.graph.workload import Workload
+from trine.workload import load
 
 TOTAL = "total"
 RAW_VGG13 = Path(__file__).parent.parent / "tests" / "data" / "vgg13-raw-b512"

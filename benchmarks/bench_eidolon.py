@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trine.eidolon.incoming import make_incoming
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared, run_eidolon
-from trine.eidolon.sweep import Grid, sweep
-from trine.model.outside import PeerWrites
+from trine.gpu.outside import PeerWrites
+from trine.replay.incoming import make_incoming
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared, run_eidolon
+from trine.replay.sweep import Grid, sweep
 
 ROWS = (1024, 2048, 4096, 8192, 16384, 24576)
 PEERS = (3, 7, 15, 31, 63, 127, 255)

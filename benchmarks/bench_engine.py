@@ -21,14 +21,14 @@ import time
 import numpy as np
 
 from trine.engine.run import run
-from trine.model.builder import csr, no_labels
-from trine.model.taskgraph import COMPUTE, TRANSFER, TaskGraph
+from trine.graph.builder import csr, no_labels
+from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.units import parse_bandwidth
 
 COMPUTES, BUCKETS = 1000, 25
 START_UP = """
 import time
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.engine.run import run
 b = TaskGraphBuilder([10**9], [1000])
 b.transfer(0, 1, [0], 1000)

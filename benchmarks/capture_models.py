@@ -29,8 +29,8 @@ import torch
 
 from trine import Plan, Workload, simulate
 from trine.compute import Split, make_compute
-from trine.model.workload import GPU_KERNELS
-from trine.traces.tracer import capture_function
+from trine.graph.workload import GPU_KERNELS
+from trine.workload.capture.tracer import capture_function
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.model.collective import CollectiveTime
+from trine.collectives.options import CollectiveTime
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import KINDS, Expected, Hypothesis, at_share, expect, late
 from trine.studies.left_out import left_out

@@ -46,7 +46,7 @@ def row(machine: str, num_gpus: int) -> str:
     import numpy as np
 
     from trine.cluster import load_cluster
-    from trine.collectives.library.steps import StepCosts
+    from trine.collectives.nccl.steps import StepCosts
 
     name, asked = MACHINES[machine]
     load_s, cluster = timed(lambda: load_cluster(name, gpus=num_gpus, **asked))

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from trine.collectives.library.costs import COSTS, launch_class
-from trine.collectives.library.parameters import Library, library_from, load_library
-from trine.collectives.library.predict import Collectives, sent_bytes, with_library
+from trine.collectives.nccl.costs import COSTS, launch_class
+from trine.collectives.nccl.parameters import Library, library_from, load_library
+from trine.collectives.nccl.predict import Collectives, sent_bytes, with_library
 from trine.errors import TrineError
 from trine.studies.measured import COUNTED, FIT, Series, load_measurements
 from trine.studies.validate import validate_collectives

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from batch_prediction import TOTAL, predict, table
 
-from trine.model.workload import BACKWARD, FORWARD, Operator, Tensor, Workload
+from trine.graph.workload import BACKWARD, FORWARD, Operator, Tensor, Workload
 
 MODULES = {"Linear": "linear", "Conv1D": "linear", "LayerNorm": "layer_norm", "Embedding": "embedding"}
 GRADIENTS = {"linear": "Addmm", "matmul": "Bmm", "bmm": "Bmm", "layer_norm": "NativeLayerNorm"}

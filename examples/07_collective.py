@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trine
 from trine.collectives.ask import collective
-from trine.collectives.library import collective_time
+from trine.collectives.nccl import collective_time
 from trine.collectives.sizes import parse_sizes
 
 

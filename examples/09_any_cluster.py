@@ -10,7 +10,7 @@ from pathlib import Path
 import trine
 from trine.cluster.draw import draw_cluster
 from trine.cluster.importers import read_any
-from trine.collectives.library import collective_time
+from trine.collectives.nccl import collective_time
 from trine.errors import SpecError
 
 DATA = Path(__file__).parent / "data"

@@ -12,8 +12,8 @@ import matplotlib
 
 import trine
 from trine.collectives.ask import collective
-from trine.collectives.plans import check_plan, load_plan
-from trine.model.collective import CollectiveOptions
+from trine.collectives.mscclpp import check_plan, load_plan
+from trine.collectives.options import CollectiveOptions
 
 GPUS = 8
 SIZES = {"64 KiB": 64 << 10, "256 MiB": 256 << 20}

@@ -16,7 +16,7 @@ from pathlib import Path
 import matplotlib
 
 import trine
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.parallel.hop import HopProtocol, worker_graph
 from trine.studies.hop import HopResult, hop
 from trine.studies.hop_links import edge_cluster, slowed_links

@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 
 from trine import load_cluster
-from trine.chakra import read_chakra, simulate_chakra
-from trine.chakra.encode import framed
-from trine.chakra.loadstore import simulate_chakra_loadstore
-from trine.chakra.loadstore_kernels import KernelChoices
-from trine.chakra.schema import COMM_COLL, COMP, classes
+from trine.formats.chakra import read_chakra, simulate_chakra
+from trine.formats.chakra.encode import framed
+from trine.formats.chakra.loadstore import simulate_chakra_loadstore
+from trine.formats.chakra.loadstore_kernels import KernelChoices
+from trine.formats.chakra.schema import COMM_COLL, COMP, classes
 
 GPUS = 4
 COMPUTE = ("compute", COMP, 5, {"tensor_size": 10 << 20})

@@ -5,8 +5,8 @@ Writes 40_eidola_spin.png. The guide to all five: docs/guides/eidola-figures.md.
 
 from pathlib import Path
 
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.sweep import Grid, Sweep, sweep
+from trine.replay.options import EidolonOptions
+from trine.replay.sweep import Grid, Sweep, sweep
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 #: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import run_eidolon
-from trine.eidolon.sweep import Grid, Sweep, sweep
+from trine.replay.options import EidolonOptions
+from trine.replay.run import run_eidolon
+from trine.replay.sweep import Grid, Sweep, sweep
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 #: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.

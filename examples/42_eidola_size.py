@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import run_eidolon
+from trine.replay.options import EidolonOptions
+from trine.replay.run import run_eidolon
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 #: Column of the table.

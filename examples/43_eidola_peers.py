@@ -9,8 +9,8 @@ import argparse
 import time
 from pathlib import Path
 
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import run_eidolon
+from trine.replay.options import EidolonOptions
+from trine.replay.run import run_eidolon
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 #: Column of the table.

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trine.eidolon.distributions import draw_writes, parse_distribution
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.result import EidolonResult
-from trine.eidolon.run import Prepared, run_eidolon
-from trine.eidolon.writes import WriteTable
-from trine.model.gpuprogram import ACQUIRE
+from trine.gpu.program import ACQUIRE
+from trine.replay.distributions import draw_writes, parse_distribution
+from trine.replay.options import EidolonOptions
+from trine.replay.result import EidolonResult
+from trine.replay.run import Prepared, run_eidolon
+from trine.replay.writes import WriteTable
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, waits="single", flag_spacing=64)

@@ -14,7 +14,7 @@ from math import floor
 import numpy as np
 
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 NS = 1000  # ps
 GIB = 2**30

@@ -19,11 +19,11 @@ from chakra_files import (
 )
 from gpu_cases import NS, small_model
 
-from trine.chakra import read_chakra
-from trine.chakra.loadstore import simulate_chakra_loadstore
-from trine.chakra.loadstore_kernels import KernelChoices
 from trine.cluster import build_topology
-from trine.model.gpumodel import MemorySystem
+from trine.formats.chakra import read_chakra
+from trine.formats.chakra.loadstore import simulate_chakra_loadstore
+from trine.formats.chakra.loadstore_kernels import KernelChoices
+from trine.gpu.model import MemorySystem
 
 US = 10**6
 SMALL = KernelChoices(workgroups=2, wavefronts=2, compute_workgroups=4, compute_wavefronts=2)

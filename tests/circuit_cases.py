@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from trine.cluster import Circuits
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 MS = 10**9
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from trine.model.workload import Operator, Tensor, Workload
+from trine.graph.workload import Operator, Tensor, Workload
 
 BATCH = 8
 US = 10**6

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from gpu_cases import Programmer, read, read_flagged
 
-from trine.model.gpuprogram import Buffer
+from trine.gpu.program import Buffer
 
 INPUT, FLAGS = 0x10000, 0x20000
 LINE = 128

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from trine.model.builder import TaskGraphBuilder, csr
-from trine.model.taskgraph import COMPUTE, TaskGraph
+from trine.graph.builder import TaskGraphBuilder, csr
+from trine.graph.taskgraph import COMPUTE, TaskGraph
 
 BANDWIDTHS = (333_333, 10**6, 7 * 10**8, 10**9, 10**9 + 7, 50 * 10**9, 65 * 10**9)
 LATENCIES = (0, 0, 1, 1_000, 1_000_000)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from engine_cases import BANDWIDTHS, DURATIONS, LATENCIES, SIZES, renumbered
 
-from trine.model.builder import csr, no_labels
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, Snapshot, TaskGraph
+from trine.graph.builder import csr, no_labels
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Snapshot, TaskGraph
 
 SIZES_OF_CLASSES = (1, 2, 3, 4, 6, 12, 24, 48)
 

@@ -20,7 +20,7 @@ from trine.cluster.topologies import add_host
 from trine.compute import make_compute
 from trine.errors import PlanError, SpecError
 from trine.folding import episodes
-from trine.model.workload import SYNTHESISED, Workload
+from trine.graph.workload import SYNTHESISED, Workload
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Jitter

@@ -7,10 +7,10 @@ from functools import cache
 
 import trine
 from trine.compute import make_compute
-from trine.model.program import Collective, Job, RankProgram, Send
-from trine.model.workload import Workload
+from trine.graph.grid import RankGrid
+from trine.graph.program import Collective, Job, RankProgram, Send
+from trine.graph.workload import Workload
 from trine.parallel.build import BuildReport, build_job
-from trine.parallel.grid import RankGrid
 from trine.parallel.plan import Plan
 
 #: Bytes that a rank sends in a collective of S bytes over n ranks, in units of S/n (docs/reference/collectives.md).

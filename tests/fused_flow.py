@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from trine.model.gpuprogram import ACQUIRE, BARRIER, COMPUTE, COPY, LOAD, READ, REDUCE, RELEASE, STORE, WAITCNT
+from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, COPY, LOAD, READ, REDUCE, RELEASE, STORE, WAITCNT
 
 CASES = {
     "gemv-allreduce": ({"rows": 200, "cols": 70}, {"rows": 96, "cols": 40, "tile": (32, 16)}),

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine.cluster.topologies import build_topology
-from trine.gpu.system import unfolded
-from trine.gpu.validate import validate_program
-from trine.model.builder import TaskGraphBuilder
-from trine.model.gpumodel import MESH, GpuModel, MemorySystem, Noc, Ports
-from trine.model.gpuprogram import (
+from trine.gpu.model import MESH, GpuModel, MemorySystem, Noc, Ports
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,
@@ -28,6 +25,9 @@ from trine.model.gpuprogram import (
     WRITE_FLAGGED,
     GpuProgram,
 )
+from trine.gpu.system import unfolded
+from trine.gpu.validate import validate_program
+from trine.graph.builder import TaskGraphBuilder
 
 GB = 10**9
 NS = 1000

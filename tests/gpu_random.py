@@ -8,7 +8,7 @@ import numpy as np
 from gpu_cases import GB, Case, Programmer, graph_builder, read, read_flagged, write, write_flagged
 
 from trine.cluster.topologies import build_topology
-from trine.model.gpumodel import (
+from trine.gpu.model import (
     CROSSBAR,
     FAIR,
     FIFO,
@@ -22,7 +22,7 @@ from trine.model.gpumodel import (
     Noc,
     Ports,
 )  # fmt: skip
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,

@@ -12,8 +12,8 @@ from gpu_random import RandomCase
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SWITCH, Device, Wire, make_links
 from trine.cluster.topologies import build_topology
-from trine.model.gpumodel import HASHED
-from trine.model.gpuprogram import ACQUIRE, COMPUTE, DATA_OPS, DMA, READ, READ_FLAGGED, WRITE_FLAGGED
+from trine.gpu.model import HASHED
+from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, DMA, READ, READ_FLAGGED, WRITE_FLAGGED
 
 
 @dataclass

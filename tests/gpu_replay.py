@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from gpu_cases import case, graph_builder
 
-from trine.model.gpumodel import FAIR
-from trine.model.outside import IDEAL, PeerWrites
-from trine.model.taskgraph import COMPUTE
+from trine.gpu.model import FAIR
+from trine.gpu.outside import IDEAL, PeerWrites
+from trine.graph.taskgraph import COMPUTE
 
 ENGINES = ("reference", "compiled")
 KINDS_ALONE = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu"), ("op_start_ps", "op_end_ps")

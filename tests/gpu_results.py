@@ -7,9 +7,9 @@ import numpy as np
 from trine.cluster import Cluster
 from trine.cluster.parts import Device, Link
 from trine.gpu.layout import layout_of
-from trine.model.gpumodel import CROSSBAR, L2, MESH, GpuModel, MemorySystem, Noc, Ports
-from trine.model.gpuprogram import ACQUIRE, BARRIER, COPY, READ, WAITCNT, WRITE, GpuProgram
-from trine.model.gpurecords import GpuRecords
+from trine.gpu.model import CROSSBAR, L2, MESH, GpuModel, MemorySystem, Noc, Ports
+from trine.gpu.program import ACQUIRE, BARRIER, COPY, READ, WAITCNT, WRITE, GpuProgram
+from trine.gpu.records import GpuRecords
 from trine.results.gpu_result import GpuResult
 
 US = 1_000_000

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from trine.collectives.kernels.lower import lower_plan
 from trine.collectives.kernels.lower_memory import line_layout, payload_of_line
-from trine.collectives.plans.memory import Memory
-from trine.collectives.plans.values import Value, add, goals, input_range, single
-from trine.model.gpuprogram import (
+from trine.collectives.mscclpp.memory import Memory
+from trine.collectives.mscclpp.plan import KernelPlan
+from trine.collectives.mscclpp.values import Value, add, goals, input_range, single
+from trine.gpu.program import (
     ACQUIRE,
     DATA_OPS,
     DMA,
@@ -23,7 +24,6 @@ from trine.model.gpuprogram import (
     WRITE_FLAGGED,
     GpuProgram,
 )
-from trine.model.kernelplan import KernelPlan
 
 Operand = tuple[int, int, int, int, int]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trine
 from trine.cluster import build_topology
-from trine.model.workload import Operator, Parameter, Tensor, Workload
+from trine.graph.workload import Operator, Parameter, Tensor, Workload
 
 US = 10**6
 

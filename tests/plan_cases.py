@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trine.collectives.plans import plan_agents, plan_schedule
+from trine.collectives.mscclpp import plan_agents, plan_schedule
+from trine.collectives.mscclpp.plan import KernelPlan
+from trine.collectives.schedule import ExpandedSchedule
 from trine.engine import run
-from trine.model.builder import TaskGraphBuilder
-from trine.model.kernelplan import KernelPlan
-from trine.model.schedule import ExpandedSchedule
+from trine.graph.builder import TaskGraphBuilder
 
 DATA = Path(__file__).parent / "data" / "mscclpp"
 PLANS = sorted(path.name for path in DATA.iterdir() if path.suffix in (".json", ".xml"))

@@ -8,8 +8,8 @@ from typing import Any
 
 from plan_cases import DATA, PLANS
 
-from trine.collectives.plans import load_plan
-from trine.model.kernelplan import KernelPlan
+from trine.collectives.mscclpp import load_plan
+from trine.collectives.mscclpp.plan import KernelPlan
 
 LOWERED = [name for name in PLANS if "nvls" not in name]
 NVLS = [name for name in PLANS if "nvls" in name]

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from trine.model.builder import TaskGraphBuilder
-from trine.model.memory import MEMORY_CATEGORIES, MemoryEvents
-from trine.model.taskgraph import CollectiveLabel, Records
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.memory import MEMORY_CATEGORIES, MemoryEvents
+from trine.graph.taskgraph import CollectiveLabel, Records
 from trine.results import Evidence, Result, Simulator
 
 CATEGORY = {name: index for index, name in enumerate(MEMORY_CATEGORIES)}

@@ -6,11 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.collectives import expand
+from trine.collectives.schedule import Schedule
 from trine.engine import run
-from trine.model.builder import no_labels
-from trine.model.schedule import Int64, Schedule
-from trine.model.taskgraph import TRANSFER, TaskGraph
+from trine.graph.builder import no_labels
+from trine.graph.taskgraph import TRANSFER, TaskGraph
 
 
 @lru_cache(maxsize=1)

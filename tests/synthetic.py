@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.model.workload import Operator, Parameter, Tensor, Workload
+from trine.graph.workload import Operator, Parameter, Tensor, Workload
 
 MS = 10**9
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trine.model.workload import Operator, Parameter, Tensor, Workload
+from trine.graph.workload import Operator, Parameter, Tensor, Workload
 
 US = 10**6
 S, B, H, A = 16, 2, 32, 4  # sequence, batch, hidden, heads

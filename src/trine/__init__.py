@@ -8,69 +8,67 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.2.0"
+from trine._version import __version__ as __version__
 
 #: public name -> module that defines it
 _PUBLIC = {
     "Calibration": "trine.compute",
     "Cluster": "trine.cluster",
-    "CollectiveOptions": "trine.model.collective",
-    "Collectives": "trine.collectives.library",
+    "CollectiveOptions": "trine.collectives.options",
+    "Collectives": "trine.collectives.nccl",
     "DeadlockError": "trine.errors",
-    "EidolonOptions": "trine.eidolon.options",
+    "EidolonOptions": "trine.replay.options",
     "HopProtocol": "trine.parallel.hop",
     "InputError": "trine.errors",
     "LoadStoreCosts": "trine.collectives.loadstore",
     "LoadStoreOptions": "trine.collectives.loadstore",
-    "Operator": "trine.model.workload",
+    "Operator": "trine.graph.workload",
     "Plan": "trine.parallel.plan",
     "PlanError": "trine.errors",
-    "Records": "trine.model.taskgraph",
+    "Records": "trine.graph.taskgraph",
     "Result": "trine.results",
     "SimulationError": "trine.errors",
     "SpecError": "trine.errors",
     "Stragglers": "trine.parallel.stragglers",
-    "TaskGraph": "trine.model.taskgraph",
-    "TaskGraphBuilder": "trine.model.builder",
-    "Tensor": "trine.model.workload",
+    "TaskGraph": "trine.graph.taskgraph",
+    "TaskGraphBuilder": "trine.graph.builder",
+    "Tensor": "trine.graph.workload",
     "TraceError": "trine.errors",
     "TrineError": "trine.errors",
     "UnitError": "trine.errors",
-    "Workload": "trine.model.workload",
-    "WriteTable": "trine.eidolon.writes",
+    "Workload": "trine.graph.workload",
+    "WriteTable": "trine.replay.writes",
     "build_topology": "trine.cluster",
     "calibrate": "trine.compute",
-    "capture": "trine.traces",
+    "capture": "trine.workload",
     "collective": "trine.collectives.ask",
-    "collective_time": "trine.collectives.library",
+    "collective_time": "trine.collectives.nccl",
     "compare_fidelity": "trine.collectives.loadstore",
     "hop": "trine.studies.hop",
-    "load": "trine.traces",
+    "load": "trine.workload",
     "load_cluster": "trine.cluster",
     "load_gpu": "trine.cluster",
     "loadstore_collective": "trine.collectives.loadstore",
     "overlap_range": "trine.studies.overlap",
     "run": "trine.engine",
-    "run_eidolon": "trine.eidolon.run",
-    "save": "trine.traces",
+    "run_eidolon": "trine.replay.run",
+    "save": "trine.workload",
     "simulate": "trine.simulation",
-    "synthesize": "trine.traces",
+    "synthesize": "trine.workload",
 }
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
     from trine.collectives.ask import collective
-    from trine.collectives.library import Collectives, collective_time
     from trine.collectives.loadstore import (
         LoadStoreCosts,
         LoadStoreOptions,
         compare_fidelity,
         loadstore_collective,
     )
+    from trine.collectives.nccl import Collectives, collective_time
+    from trine.collectives.options import CollectiveOptions
     from trine.compute import Calibration, calibrate
-    from trine.eidolon.options import EidolonOptions
-    from trine.eidolon.run import run_eidolon
-    from trine.eidolon.writes import WriteTable
     from trine.engine.run import run
     from trine.errors import (
         DeadlockError,
@@ -82,21 +80,23 @@ if TYPE_CHECKING:
         TrineError,
         UnitError,
     )
-    from trine.model.builder import TaskGraphBuilder
-    from trine.model.collective import CollectiveOptions
-    from trine.model.taskgraph import Records, TaskGraph
-    from trine.model.workload import Operator, Tensor, Workload
+    from trine.graph.builder import TaskGraphBuilder
+    from trine.graph.taskgraph import Records, TaskGraph
+    from trine.graph.workload import Operator, Tensor, Workload
     from trine.parallel.hop import HopProtocol
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
+    from trine.replay.options import EidolonOptions
+    from trine.replay.run import run_eidolon
+    from trine.replay.writes import WriteTable
     from trine.results import Result
     from trine.simulation import simulate
     from trine.studies.hop import hop
     from trine.studies.overlap import overlap_range
-    from trine.traces.load import load
-    from trine.traces.native import save
-    from trine.traces.synthesize_model import synthesize
-    from trine.traces.tracer import capture
+    from trine.workload.capture.tracer import capture
+    from trine.workload.load import load
+    from trine.workload.native import save
+    from trine.workload.synthesize.model import synthesize
 
 __all__ = [
     "Calibration",

@@ -2,7 +2,7 @@
 
 A registry is made once, at module level, by the package whose plug-ins it names::
 
-    READERS = Registry("trace reader", "trine.traces", {"triosim": "trine.traces.triosim:TRIOSIM"})
+    READERS = Registry("trace reader", "trine.traces", {"triosim": "trine.workload.triosim:TRIOSIM"})
 
 Built-in and entry-point implementations are given as ``"module:attribute"`` and imported when first asked for. The
 entry points of the installed packages are read when a name is asked for that is neither built in nor registered, or

@@ -12,7 +12,7 @@ from trine.cluster import Circuits, Cluster, Device
 from trine.collectives import make_schedule
 from trine.collectives.run import run_schedule
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.network.circuit import CircuitSwitching
 from trine.units import transfer_ps
 

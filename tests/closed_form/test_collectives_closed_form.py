@@ -18,13 +18,13 @@ from trine.cluster import Cluster, build_topology
 from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
 from trine.collectives.closed_forms import critical_rounds, has_closed_form, uncontended_ps
 from trine.collectives.registry import ROOTED
-from trine.collectives.ring import chain_chunks
+from trine.collectives.schedule import Schedule
+from trine.collectives.schedules.ring import chain_chunks
+from trine.collectives.schedules.tree import two_trees
 from trine.collectives.sends import LATENCY_BYTES, MAX_PIPELINE_CHUNKS, pipeline_chunks
-from trine.collectives.tree import two_trees
 from trine.engine import run
 from trine.errors import InputError
-from trine.model.builder import TaskGraphBuilder
-from trine.model.schedule import Schedule
+from trine.graph.builder import TaskGraphBuilder
 from trine.units import transfer_ps
 
 BYTES_PER_S = 65 * 10**9

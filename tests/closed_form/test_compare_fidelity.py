@@ -15,9 +15,9 @@ from trine.collectives.loadstore import LoadStoreOptions, compare_fidelity, load
 from trine.collectives.loadstore.compare import PARTS, shared_algorithm
 from trine.collectives.loadstore.idealised import without_bandwidth, without_limits, without_work
 from trine.collectives.loadstore.runs import LoadStoreRuns
+from trine.collectives.options import CollectiveOptions
 from trine.gpu.presets import gpu_model_of
 from trine.gpu.run import run_gpus
-from trine.model.collective import CollectiveOptions
 
 PLAN = Path(__file__).parents[1] / "data" / "mscclpp" / "v2_HEAD_allreduce_allpairs_4gpu.json"
 SMALL = LoadStoreOptions(workgroups=4, wavefronts=2)

@@ -8,11 +8,11 @@ import pytest
 import trine
 from trine.engine import run
 from trine.errors import InputError, PlanError
-from trine.model.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
+from trine.graph.placement import Placement
+from trine.graph.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
 from trine.parallel.contention import KernelUse, kernels_of, memory_bound_share, pressure_ppm, under_pressure
 from trine.parallel.contention_order import in_sequence
 from trine.parallel.instantiate import instantiate
-from trine.parallel.placement import Placement
 from trine.simulation import costs_on, placement_of
 from trine.units import transfer_ps
 

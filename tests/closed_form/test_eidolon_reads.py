@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from trine.collectives.kernels.fused import known_fused
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared, run_eidolon
-from trine.eidolon.sweep import Grid, sweep
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared, run_eidolon
+from trine.replay.sweep import Grid, sweep
 
 WAKEUPS = [step * 6_700_000 for step in range(16)]
 #: Way to a channel and back: two links of 64 GB/s for 16 B and 50 ns each; there 16 B at 38.4 GB/s, and 180 ns.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trine.engine.bounds import critical_path_ps, link_bytes
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.units import transfer_ps
 
 both_engines = pytest.mark.parametrize("engine", ["compiled", "reference"])

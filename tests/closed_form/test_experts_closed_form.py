@@ -8,7 +8,7 @@ import pytest
 from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
 
 from trine.compute import make_compute
-from trine.model.program import Compute, Recv, Send
+from trine.graph.program import Compute, Recv, Send
 from trine.parallel.context import JobContext
 from trine.parallel.expert_load import expert_load
 from trine.parallel.plan import Plan

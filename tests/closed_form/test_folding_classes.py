@@ -12,7 +12,7 @@ from synthetic import Chain
 import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.select import slow_down
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 
 TRAINING = chain(8)

@@ -16,7 +16,7 @@ from trine.collectives.kernels.fused_lines import (
     expected_remote_writes,
     expected_writes,
 )
-from trine.model.gpuprogram import ACQUIRE, COMPUTE, DATA_OPS, READ, RELEASE
+from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, READ, RELEASE
 
 BUILT = [
     (name, case, algorithm, fused, ranks, workgroups)

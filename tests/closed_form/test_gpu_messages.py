@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from gpu_cases import GB, NS, Programmer, case, read, read_flagged, small_model, write, write_flagged
 
-from trine.model.gpumodel import CROSSBAR, L2, Noc
+from trine.gpu.model import CROSSBAR, L2, Noc
 
 ENGINES = ("reference", "compiled")
 MODEL = small_model()

@@ -7,8 +7,8 @@ import pytest
 from gpu_cases import GB, NS, Programmer, case, line_totals, read, small_model, write
 from gpu_random import random_case
 
-from trine.model.gpumodel import CROSSBAR, MemorySystem, Noc
-from trine.model.gpuprogram import DMA
+from trine.gpu.model import CROSSBAR, MemorySystem, Noc
+from trine.gpu.program import DMA
 
 ENGINES = ("reference", "compiled")
 #: Wide inside, so that the one thing in question is what is narrow.

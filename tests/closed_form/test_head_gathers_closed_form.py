@@ -15,7 +15,7 @@ from forms_of_parallelism import build, collectives, model, payloads
 
 from trine.compute import Split, work
 from trine.compute.shard import Groups
-from trine.model.program import Send
+from trine.graph.program import Send
 from trine.parallel.context import JobContext
 from trine.parallel.plan import Plan
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trine.engine import run
 from trine.errors import DeadlockError, InputError
-from trine.model.builder import TaskGraphBuilder, csr
+from trine.graph.builder import TaskGraphBuilder, csr
 
 ENGINES = ("compiled", "reference")
 both = pytest.mark.parametrize("engine", ENGINES)

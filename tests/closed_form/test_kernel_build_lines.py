@@ -10,7 +10,7 @@ import pytest
 from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import count_lines
 from trine.collectives.kernels.registry import READING
-from trine.model.gpuprogram import DATA_OPS
+from trine.gpu.program import DATA_OPS
 
 PAYLOAD = {"simple": 128, "ll": 64, "ll128": 120}
 #: (op, algorithm) -> lines that a rank reads from, and writes to, others: in chunks, or in whole buffers

@@ -12,9 +12,9 @@ from math import ceil, inf, log2
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.library import Collectives
-from trine.collectives.library.parameters import Medium
-from trine.collectives.library.view import Tier, View
+from trine.collectives.nccl import Collectives
+from trine.collectives.nccl.parameters import Medium
+from trine.collectives.nccl.view import Tier, View
 
 MI = 1 << 20
 SIZES = (4096, MI, 1 << 30)

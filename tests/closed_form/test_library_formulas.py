@@ -12,10 +12,10 @@ import math
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.library import Collectives
-from trine.collectives.library.conventions import bus_factor, sent_bytes
+from trine.collectives.nccl import Collectives
+from trine.collectives.nccl.conventions import bus_factor, sent_bytes
+from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
-from trine.model.collective import CollectiveOptions
 
 # -- nccl-tests ------------------------------------------------------------------------------------------------------
 

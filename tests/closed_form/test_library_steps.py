@@ -4,8 +4,8 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives import make_schedule
-from trine.collectives.library import Collectives
-from trine.collectives.library.steps import StepCosts
+from trine.collectives.nccl import Collectives
+from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.registry import ROOTED
 from trine.collectives.run import run_schedule
 

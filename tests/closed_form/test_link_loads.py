@@ -6,9 +6,9 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.cluster.parts import NIC
-from trine.collectives.library import Collectives
-from trine.collectives.library.load import link_load
-from trine.model.collective import CollectiveOptions
+from trine.collectives.nccl import Collectives
+from trine.collectives.nccl.load import link_load
+from trine.collectives.options import CollectiveOptions
 
 S = 1 << 24
 

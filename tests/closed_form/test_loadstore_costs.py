@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_nothing_else(tmp_path: Path
 
 
 def test_what_has_no_program_costs_what_the_library_costs_and_is_named() -> None:
-    from trine.collectives.library.steps import StepCosts
+    from trine.collectives.nccl.steps import StepCosts
 
     cluster = load_cluster("dgx-h100", nodes=2)
     costs, library = LoadStoreCosts(cluster, SMALL), StepCosts(cluster)

@@ -9,8 +9,8 @@ import trine
 from trine.compute import make_compute
 from trine.engine import run
 from trine.errors import PlanError
-from trine.model.program import Collective
-from trine.model.taskgraph import COMPUTE, TRANSFER
+from trine.graph.program import Collective
+from trine.graph.taskgraph import COMPUTE, TRANSFER
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.local_sgd import local_sgd

@@ -5,7 +5,7 @@ import pytest
 from results_graphs import labelled, result
 
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 
 def gpipe(stages, micro_batches, forward_ps, backward_ps, latency_ps=0):

@@ -4,8 +4,8 @@ import pytest
 from results_graphs import labelled, result
 
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
-from trine.model.taskgraph import CollectiveLabel
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.taskgraph import CollectiveLabel
 
 
 def two_layers(ranks, chunk_bytes, latency_ps, first_ps, second_ps):

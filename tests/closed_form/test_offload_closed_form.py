@@ -12,8 +12,8 @@ from trine.cluster import load_cluster
 from trine.compute import make_compute
 from trine.engine import run
 from trine.errors import PlanError
-from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import HOST_STREAM, Collective, Compute, HostCopy, RankProgram
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import HOST_STREAM, Collective, Compute, HostCopy, RankProgram
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.offload import host_bytes_per_s

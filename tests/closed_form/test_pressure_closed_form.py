@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trine.engine import run
 from trine.engine.bounds import critical_path_ps
 from trine.errors import SimulationError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 MS = 10**9
 ENGINES = ("compiled", "reference")

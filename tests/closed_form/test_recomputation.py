@@ -8,8 +8,8 @@ from transformers import AASB, CORE, SBH, TIMES, US, B, Transformer
 import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
-from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import PHASE_BACKWARD, PHASE_RECOMPUTE
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import PHASE_BACKWARD, PHASE_RECOMPUTE
 from trine.parallel.build import build_job
 
 LAYERS = 6

@@ -6,8 +6,8 @@ from gpu_cases import NS, Programmer, assert_same, small_model
 from gpu_replay import ENGINES, alone, writes
 
 from trine.errors import DeadlockError
-from trine.model.gpumodel import Monitor
-from trine.model.outside import MODELLED
+from trine.gpu.model import Monitor
+from trine.gpu.outside import MODELLED
 
 HEADER = 16
 SEMAPHORE = 16 * 1000 // 40 + 300 * NS  # a header at 40 GB/s, and the latency of the memory

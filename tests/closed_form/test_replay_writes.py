@@ -10,10 +10,10 @@ from gpu_random import random_case
 from gpu_replay import ENGINES, alone, recorded, replayed, run, writes
 
 from trine.errors import InputError
-from trine.model import outside
-from trine.model.gpumodel import L2
-from trine.model.gpuprogram import Buffer
-from trine.model.outside import IDEAL, MODELLED
+from trine.gpu import outside
+from trine.gpu.model import L2
+from trine.gpu.outside import IDEAL, MODELLED
+from trine.gpu.program import Buffer
 
 MODEL = small_model()
 LINE = 128 + 16

@@ -12,9 +12,9 @@ from trine.cluster.parts import Device, Link
 from trine.collectives import expand, make_schedule
 from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.run import MAX_PAIR_TABLE, run_schedule, schedule_graph
+from trine.collectives.schedule import ExpandedSchedule
 from trine.errors import InputError, SpecError
-from trine.model.schedule import ExpandedSchedule
-from trine.model.taskgraph import JOIN, TRANSFER
+from trine.graph.taskgraph import JOIN, TRANSFER
 from trine.units import transfer_ps
 
 SIZE = 1_000_003

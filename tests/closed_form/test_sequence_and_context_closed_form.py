@@ -11,9 +11,9 @@ from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
 
 from trine.cluster import build_topology
 from trine.compute import Split, work
-from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import PHASE_RECOMPUTE, Compute
-from trine.model.workload import BACKWARD, FORWARD
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import PHASE_RECOMPUTE, Compute
+from trine.graph.workload import BACKWARD, FORWARD
 from trine.parallel.plan import Plan
 from trine.parallel.portions import is_attention
 from trine.simulation import simulate

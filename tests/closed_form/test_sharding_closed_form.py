@@ -10,10 +10,10 @@ from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
 
 from trine.cluster import build_topology
 from trine.compute import make_compute
-from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import Collective, Compute, RankProgram
-from trine.model.taskgraph import TRANSFER
-from trine.model.workload import OPTIMIZER
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import Collective, Compute, RankProgram
+from trine.graph.taskgraph import TRANSFER
+from trine.graph.workload import OPTIMIZER
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 from trine.simulation import simulate

@@ -6,7 +6,7 @@ from synthetic import MS, Chain, Proportional
 import trine
 from trine.cluster import build_topology
 from trine.engine import run
-from trine.model.taskgraph import TRANSFER
+from trine.graph.taskgraph import TRANSFER
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan

@@ -14,8 +14,8 @@ import pytest
 from astra_rows import rows
 from chakra_files import DATA
 
-from trine.chakra import read_chakra, simulate_chakra
 from trine.cluster import build_topology
+from trine.formats.chakra import read_chakra, simulate_chakra
 
 ALGORITHMS = {"ring": "ring", "direct": "direct", "halvingDoubling": "halving-doubling"}
 TOPOLOGIES = {"Ring": "ring", "Switch": "switch", "FullyConnected": "full"}

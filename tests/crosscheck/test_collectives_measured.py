@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.library import Collectives
-from trine.model.collective import CollectiveOptions
+from trine.collectives.nccl import Collectives
+from trine.collectives.options import CollectiveOptions
 from trine.studies.left_out import left_out
 from trine.studies.validate import BELOW, FROM, Validation, validate_collectives
 

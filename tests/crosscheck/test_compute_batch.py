@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trine.compute import Split, make_compute
-from trine.traces import load
+from trine.workload import load
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from trine.collectives.kernels.fused_lines import expected_reads
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared, run_eidolon
-from trine.eidolon.sweep import Grid, sweep
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared, run_eidolon
+from trine.replay.sweep import Grid, sweep
 
 #: A compute unit each for 43 workgroups, with a flag from each of three peers: its set-up, with narrower rows.
 EIDOLA = EidolonOptions(rows=1024, cols=32, peers=3, tile=(16, 32), workgroups=43, waits="single")

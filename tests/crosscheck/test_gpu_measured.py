@@ -14,8 +14,8 @@ from trine.cluster import load_cluster
 from trine.collectives.kernels.check import check_program
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model
+from trine.gpu.program import LOAD, READ, STORE, WRITE
 from trine.gpu.run import run_gpus
-from trine.model.gpuprogram import LOAD, READ, STORE, WRITE
 from trine.studies.gpu_kernels import COPIES, copy_kernel, oneshot_packets, twoshot_between_meetings, twoshot_packets
 from trine.studies.gpu_measured import (
     ONE_AND_TWO_SHOT,

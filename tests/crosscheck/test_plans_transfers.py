@@ -9,7 +9,7 @@ import pytest
 from plan_cases import BYTES_PER_S, DATA, LATENCY_PS, PLANS, bytes_of_links, simulate
 
 from trine.collectives import closed_forms, make_schedule
-from trine.collectives.plans import load_plan, plan_agents, plan_schedule
+from trine.collectives.mscclpp import load_plan, plan_agents, plan_schedule
 from trine.units import transfer_ps
 
 SIZE = 16 * 2**20

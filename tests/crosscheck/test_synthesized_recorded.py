@@ -4,7 +4,7 @@ import pytest
 
 import trine
 from trine.compute import Roofline, Shares, Split, work
-from trine.model.workload import Operator, Tensor, Workload
+from trine.graph.workload import Operator, Tensor, Workload
 
 #: Microseconds of bfloat16 kernels on an H100 SXM and an A100 SXM; NVIDIA aiconfigurator (Apache-2.0), tables
 #: h100_sxm/trtllm_1.3.0rc20 and a100_sxm/trtllm_1.0.0, gemm_perf (rows, columns, inner) and context_attention_perf

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trine.model.workload import Workload
-from trine.traces import compare, load
+from trine.graph.workload import Workload
+from trine.workload import compare, load
 
 pytestmark = [
     pytest.mark.torch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import trine
-from trine.traces import compare, describe, load
+from trine.workload import compare, describe, load
 
 torch = pytest.importorskip("torch")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trine.model.workload import Operator, Workload
-from trine.traces import load
+from trine.graph.workload import Operator, Workload
+from trine.workload import load
 
 DATA = Path(__file__).parents[1] / "data" / "torch213-cpu"
 

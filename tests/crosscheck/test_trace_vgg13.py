@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trine.model.workload import Workload
-from trine.traces import compare, load
+from trine.graph.workload import Workload
+from trine.workload import compare, load
 
 DATA = Path(__file__).parents[1] / "data"
 LINEAR_BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"

@@ -14,7 +14,7 @@ from trine.collectives.registry import ALGORITHMS
 from trine.compute.models import COMPUTE_MODELS
 from trine.network.models import NETWORK_MODELS
 from trine.parallel.schedules import SCHEDULES
-from trine.traces import READERS
+from trine.workload import READERS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "plug-ins.md").read_text()
 BLOCKS = re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)

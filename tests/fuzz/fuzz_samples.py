@@ -124,7 +124,7 @@ def _clusters() -> list[Sample]:
 
 
 def _traces() -> list[Sample]:
-    from trine.traces.native import save
+    from trine.workload.native import save
 
     with tempfile.TemporaryDirectory() as folder:
         save(Chain([5 * MS, 7 * MS], [9 * MS, 9 * MS], optimizer_ps=MS).workload(), Path(folder) / "n.trine.json")
@@ -274,8 +274,8 @@ def _record_arrays() -> dict[str, object]:
 
 
 def _arrivals() -> bytes:
-    from trine.eidolon.arrivals import save_arrivals
-    from trine.model.outside import RELEASE, STORE, Arrivals
+    from trine.gpu.outside import RELEASE, STORE, Arrivals
+    from trine.replay.arrivals import save_arrivals
 
     record = Arrivals(
         target=0, num_ranks=3, time_ps=np.array([5, 5, 9], np.int64), rank=np.array([1, 2, 1], np.int32),

@@ -9,7 +9,7 @@ from trine.cluster import Circuits
 from trine.engine import compiled
 from trine.engine.run import run
 from trine.errors import SimulationError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.network._limits import MAX_PS
 from trine.network.circuit import CircuitSwitching
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from trine.engine import compiled
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 NETWORKS = ("fair", "equal", "fifo")
 

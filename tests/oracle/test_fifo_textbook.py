@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.units import transfer_ps
 
 

@@ -15,9 +15,9 @@ import pytest
 from synthetic import MS, Chain, Proportional
 
 from trine.folding.hungry import one_of_each_class
-from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import Compute, RankProgram
-from trine.model.workload import Operator, Parameter, Tensor, Workload
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import Compute, RankProgram
+from trine.graph.workload import Operator, Parameter, Tensor, Workload
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 

@@ -22,11 +22,11 @@ from gpu_replay import (
 from trine.errors import DeadlockError, InputError
 from trine.gpu import compiled, start
 from trine.gpu.folding import fold_system
+from trine.gpu.model import Monitor
+from trine.gpu.outside import IDEAL, MODELLED, RELEASE, STORE, PeerWrites
+from trine.gpu.program import DMA, READ_FLAGGED
 from trine.gpu.run import kernel_tasks
 from trine.gpu.system import unfolded
-from trine.model.gpumodel import Monitor
-from trine.model.gpuprogram import DMA, READ_FLAGGED
-from trine.model.outside import IDEAL, MODELLED, RELEASE, STORE, PeerWrites
 
 WITHOUT = (DMA, "transfers")
 

@@ -9,12 +9,12 @@ import pytest
 from gpu_cases import assert_same
 
 from trine.collectives.kernels.fused import known_fused
-from trine.eidolon.incoming import make_incoming
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared
 from trine.errors import InputError
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.replayed import run_target
+from trine.replay.incoming import make_incoming
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared
 
 CASES = [
     *((kernel, "spin", "ideal", wakeup) for kernel in known_fused() for wakeup in ("3 us", "0 us")),

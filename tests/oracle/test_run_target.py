@@ -8,14 +8,14 @@ from gpu_cases import assert_same
 from gpu_replay import assert_same_target, replayed
 
 from trine.collectives.kernels.fused import known_fused
-from trine.eidolon.incoming import make_incoming
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.replayed import run_target
 from trine.gpu.run import kernel_tasks, run_gpus
 from trine.gpu.system import unfolded
 from trine.gpu.target import target_system
+from trine.replay.incoming import make_incoming
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared
 
 
 def small(kernel, **options):

@@ -9,8 +9,8 @@ from chakra_files import ALL_REDUCE, COMP, METADATA, collective, encoded, node, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.chakra import read_chakra
 from trine.errors import TraceError
+from trine.formats.chakra import read_chakra
 
 
 def traces():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from chakra_loadstore_cases import random_ranks, run
 
-from trine.model.taskgraph import TRANSFER
+from trine.graph.taskgraph import TRANSFER
 
 
 def assert_causal(result):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from synthetic import MS, Chain, Proportional
 
 import trine
-from trine.chakra import read_chakra, trace_graph, trace_job, write_chakra
 from trine.cluster import build_topology
 from trine.compute import make_compute
 from trine.engine import run
-from trine.model.program import Collective, HostCopy
-from trine.model.taskgraph import COMPUTE, TaskGraph
+from trine.formats.chakra import read_chakra, trace_graph, trace_job, write_chakra
+from trine.graph.program import Collective, HostCopy
+from trine.graph.taskgraph import COMPUTE, TaskGraph
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan

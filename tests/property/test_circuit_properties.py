@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trine.engine.reference import Reference
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.network.circuit import CircuitSwitching
 from trine.testing.circuits import require_lawful_circuits
 

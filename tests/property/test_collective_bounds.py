@@ -18,8 +18,8 @@ from random import Random
 import pytest
 
 from trine.cluster import Cluster, build_topology, load_cluster
-from trine.collectives.library import Collectives, collective_time
-from trine.model.collective import CollectiveTime
+from trine.collectives.nccl import Collectives, collective_time
+from trine.collectives.options import CollectiveTime
 
 OPS = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send_recv",

@@ -15,9 +15,9 @@ from trine.collectives import expand, known_algorithms, known_kinds, make_schedu
 from trine.collectives.checker import check_expanded, check_schedule
 from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.registry import ROOTED
+from trine.collectives.schedule import ExpandedSchedule, Schedule, Sends
 from trine.collectives.sends import LATENCY_BYTES
 from trine.errors import InputError
-from trine.model.schedule import ExpandedSchedule, Schedule, Sends
 
 CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
 WITH_PARAMETERS = [

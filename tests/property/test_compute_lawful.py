@@ -10,7 +10,7 @@ from trine.compute import Split, make_compute
 from trine.compute.cost import Work
 from trine.compute.law import Law, Sample, fit_law
 from trine.compute.linear import anchored
-from trine.traces import load
+from trine.workload import load
 
 coefficients = st.floats(0, 1e3, allow_subnormal=False).map(lambda x: round(x, 6))
 laws = st.builds(Law, coefficients, coefficients, st.floats(0, 1e9).map(round).map(float))

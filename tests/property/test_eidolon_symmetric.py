@@ -9,12 +9,12 @@ import pytest
 
 from trine import build_topology
 from trine.collectives.kernels.fused import build_fused
-from trine.eidolon.arrivals import load_arrivals, save_arrivals
 from trine.errors import InputError
+from trine.gpu.outside import Arrivals
 from trine.gpu.presets import load_gpu_model
 from trine.gpu.replayed import run_target
 from trine.gpu.run import run_gpus
-from trine.model.outside import Arrivals
+from trine.replay.arrivals import load_arrivals, save_arrivals
 
 
 def built(ranks, name="gemv-allreduce", **how):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trine.engine.bounds import link_bytes, uncontended
 from trine.engine.run import run
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
 from trine.network.models import EqualSplit, FairSharing
 
 NETWORKS = ("fair", "equal")

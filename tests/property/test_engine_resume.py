@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trine.engine import advance, carry_over, compiled_snapshot, run
 from trine.engine import compiled as compiled_engine
-from trine.model.taskgraph import Snapshot
+from trine.graph.taskgraph import Snapshot
 
 INSTANTS = ("ready_ps", "start_ps", "end_ps")
 seeds = st.integers(0, 2**32)

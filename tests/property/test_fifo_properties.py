@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.engine.run import run
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
 from trine.units import transfer_ps
 
 seeds = st.integers(0, 2**32)

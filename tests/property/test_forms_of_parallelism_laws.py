@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from trine.cluster import build_topology
 from trine.compute import make_compute
-from trine.model.program import Send
-from trine.model.taskgraph import TRANSFER
+from trine.graph.program import Send
+from trine.graph.taskgraph import TRANSFER
 from trine.parallel.context import JobContext
 from trine.parallel.plan import Plan
 from trine.simulation import simulate

@@ -13,9 +13,9 @@ from trine.cluster.parts import SWITCH, Device, Wire, make_links
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.fold_verify import same_outcome
 from trine.gpu.folding import fold_system
+from trine.gpu.model import CROSSBAR, FAIR, L2, MemorySystem, Noc, Ports
 from trine.gpu.run import kernel_tasks, run_gpus
 from trine.gpu.system import unfolded
-from trine.model.gpumodel import CROSSBAR, FAIR, L2, MemorySystem, Noc, Ports
 
 
 def simulate(engine, system):

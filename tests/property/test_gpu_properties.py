@@ -8,8 +8,8 @@ from gpu_cases import assert_same
 from gpu_random import random_case
 
 from trine.cluster.topologies import build_topology
+from trine.gpu.program import ACQUIRE, DMA, READ_FLAGGED, RELEASE, WRITE, WRITE_FLAGGED
 from trine.gpu.reference import Reference
-from trine.model.gpuprogram import ACQUIRE, DMA, READ_FLAGGED, RELEASE, WRITE, WRITE_FLAGGED
 
 SEEDS = range(20)
 

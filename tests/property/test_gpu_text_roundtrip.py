@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from trine.collectives.kernels.build import build_kernel, known_kernels
 from trine.collectives.kernels.lower import lower_plan
-from trine.collectives.plans import load_plan
+from trine.collectives.mscclpp import load_plan
 from trine.errors import InputError
+from trine.gpu.program import DATA_OPS
 from trine.gpu.text import format_program, parse_program, same_program
 from trine.gpu.validate import validate_program
-from trine.model.gpuprogram import DATA_OPS
 
 PLANS = sorted(p for p in (Path(__file__).parents[1] / "data" / "mscclpp").iterdir() if p.suffix in (".json", ".xml"))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trine.cluster import Cluster, build_topology, load_cluster
-from trine.collectives.library.makes import GroupMakes, first_places
-from trine.collectives.library.steps import StepCosts
+from trine.collectives.nccl.makes import GroupMakes, first_places
+from trine.collectives.nccl.steps import StepCosts
 
 #: Machine, how it is asked for; with what is slow or down among them.
 MACHINES = [

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import trine
 from trine.cluster import build_topology
-from trine.model.taskgraph import TRANSFER
-from trine.model.workload import Workload
+from trine.graph.taskgraph import TRANSFER
+from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 
 MODEL = "{family: transformer, layers: 2, hidden: 64, heads: 8, kv_heads: %d, ffn: 96, vocab: 500, sequence: 32}"

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.cluster import Cluster, known_clusters, load_cluster
-from trine.collectives.library import Collectives, collective_time
-from trine.collectives.library.predict import OPS
+from trine.collectives.nccl import Collectives, collective_time
+from trine.collectives.nccl.predict import OPS
+from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
-from trine.model.collective import CollectiveOptions
 
 ONE_NODE = [(name, 1, None) for name in known_clusters() if name not in ("dgx-spark", "wafer-a100-photonic")]
 PARTIAL = [("dgx1-v100", 1, 5), ("dgx-h100", 1, 2), ("hgx-b200", 1, 5), ("mi300x-node", 1, 3), ("gb200-nvl72", 1, 40)]

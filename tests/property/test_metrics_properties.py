@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from results_graphs import labelled, memory, records, result
 
 from trine.engine.run import run
-from trine.model.builder import TaskGraphBuilder
-from trine.model.memory import MEMORY_CATEGORIES
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.memory import MEMORY_CATEGORIES
 from trine.results.memory import memory_peak, memory_timeline
 from trine.results.records import COLUMNS
 

@@ -14,7 +14,7 @@ from synthetic import Chain, Proportional
 
 import trine
 from trine.engine import run
-from trine.model.program import Collective
+from trine.graph.program import Collective
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan

@@ -9,7 +9,7 @@ from transformers import B, Transformer
 import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
-from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_RECOMPUTE, Compute, Recv, Send
+from trine.graph.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_RECOMPUTE, Compute, Recv, Send
 from trine.parallel.build import build_job
 
 

@@ -10,7 +10,7 @@ from plan_lower_cases import DATA, LOWERED, ROUND_BYTES, bundled, pipeline_plan,
 
 from trine.collectives.kernels import lower_fifos
 from trine.collectives.kernels.lower import lower_plan
-from trine.collectives.plans import check_plan, load_plan
+from trine.collectives.mscclpp import check_plan, load_plan
 
 SIZES = (1, 3, 129)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.errors import TraceError
-from trine.model.workload import PHASES, ROLES, Operator, Parameter, Tensor, Workload
-from trine.traces import load, save
+from trine.graph.workload import PHASES, ROLES, Operator, Parameter, Tensor, Workload
+from trine.workload import load, save
 
 DATA = Path(__file__).parents[1] / "data"
 TEXT = st.text(max_size=12)

@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from trine.errors import InputError, TraceError
-from trine.traces import capture_files as files
-from trine.traces.capture_meta import CAPTURE_FILES
+from trine.workload.capture import files as files
+from trine.workload.capture.meta import CAPTURE_FILES
 
 
 def kineto(*events):

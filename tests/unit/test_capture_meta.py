@@ -6,8 +6,8 @@ import json
 import pytest
 
 from trine.errors import TraceError
-from trine.model.workload import Workload
-from trine.traces.capture_meta import CaptureMeta, read_meta, with_meta, with_meta_beside, write_meta
+from trine.graph.workload import Workload
+from trine.workload.capture.meta import CaptureMeta, read_meta, with_meta, with_meta_beside, write_meta
 
 META = CaptureMeta(
     name="toy",

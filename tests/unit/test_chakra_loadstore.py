@@ -22,15 +22,15 @@ from chakra_files import (
 from chakra_loadstore_cases import US, cluster, model, run
 from typer.testing import CliRunner
 
-from trine.chakra import loadstore, read_chakra
-from trine.chakra.loadstore import simulate_chakra_loadstore
-from trine.chakra.loadstore_kernels import KernelChoices
 from trine.cli.chakra import app
 from trine.cluster import load_cluster
 from trine.errors import DeadlockError, InputError, PlanError
+from trine.formats.chakra import loadstore, read_chakra
+from trine.formats.chakra.loadstore import simulate_chakra_loadstore
+from trine.formats.chakra.loadstore_kernels import KernelChoices
 from trine.gpu.presets import load_gpu_model, with_options
 from trine.gpu.run import run_gpus
-from trine.model.taskgraph import COMPUTE, TRANSFER
+from trine.graph.taskgraph import COMPUTE, TRANSFER
 
 WORK, TALK = node(1, COMP, micros=20, tensor_size=400_000), collective(2, ALL_REDUCE, 64 * 1024)
 

@@ -34,12 +34,12 @@ from chakra_files import (
 )
 from google.protobuf import descriptor_pb2
 
-from trine.chakra import Roofline, read_chakra, simulate_chakra, trace_graph, trace_job
-from trine.chakra.schema import SCHEMA, parse_schema
 from trine.cluster import build_topology, load_cluster
 from trine.engine import run
 from trine.errors import DeadlockError, InputError, PlanError, SpecError, TraceError
-from trine.model.program import Collective, Compute, Recv, Send
+from trine.formats.chakra import Roofline, read_chakra, simulate_chakra, trace_graph, trace_job
+from trine.formats.chakra.schema import SCHEMA, parse_schema
+from trine.graph.program import Collective, Compute, Recv, Send
 
 US, MIB = 10**6, 2**20
 

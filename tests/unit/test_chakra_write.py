@@ -13,9 +13,9 @@ import pytest
 from chakra_files import COLL, COMP, LOAD, METADATA, RECV, SEND, decoded
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from trine.chakra import read_chakra, trace_job, write_chakra
 from trine.errors import InputError, PlanError
-from trine.model.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
+from trine.formats.chakra import read_chakra, trace_job, write_chakra
+from trine.graph.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
 
 NONE, US = Label(), 10**6
 #: attribute that ASTRA-sim reads -> the value's type, for each type of node

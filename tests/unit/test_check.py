@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.cluster import Cluster, load_cluster
-from trine.collectives.library import Collectives
+from trine.collectives.nccl import Collectives
+from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
-from trine.model.collective import CollectiveOptions
 from trine.studies.check import FAST, SLOW, Check, Verdict, check_curve, check_log
 from trine.studies.hypotheses import Expected, expect
 from trine.studies.nccl_tests import NcclLog, read_log

@@ -13,7 +13,7 @@ from trine.cluster import Circuits, Cluster, Device, load_cluster
 from trine.engine.reference import Reference
 from trine.engine.run import run
 from trine.errors import InputError, SimulationError, SpecError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.network.circuit import CircuitModel, CircuitSwitching, IdleCircuit, network_on, usual_network
 from trine.network.models import (
     BUILT_IN,

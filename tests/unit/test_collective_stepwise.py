@@ -10,9 +10,9 @@ import pytest
 import trine
 from trine.cluster import Cluster, build_topology, load_cluster
 from trine.collectives.ask import CollectiveAnswer, collective
+from trine.collectives.options import CollectiveOptions
 from trine.collectives.sizes import read_matrix
 from trine.errors import InputError
-from trine.model.collective import CollectiveOptions
 
 PLANS = Path(__file__).parents[1] / "data" / "mscclpp"
 GB, US = 10**9, 10**6

@@ -13,10 +13,10 @@ import pytest
 from trine.collectives import expand, local_structures, make_schedule, rank_sends
 from trine.collectives.checker import check_schedule
 from trine.collectives.local_check import check_local
+from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList
 from trine.collectives.symmetry import moved, opposite, symmetry_of
 from trine.errors import InputError
-from trine.model.schedule import Schedule, Sends
 
 
 def counted(schedule: Schedule) -> tuple[Schedule, list[int]]:

@@ -12,9 +12,9 @@ import pytest
 from trine.collectives import expand, make_schedule
 from trine.collectives.checker import check_schedule
 from trine.collectives.registry import ALGORITHMS
+from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, cut
 from trine.errors import InputError, PlanError
-from trine.model.schedule import Schedule, Sends
 
 # -- parameters --------------------------------------------------------------------------------------------------------
 

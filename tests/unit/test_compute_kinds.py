@@ -6,7 +6,7 @@ import pytest
 
 from trine.compute import kind_of
 from trine.compute.kinds import FAMILIES, family_of
-from trine.model.workload import Operator
+from trine.graph.workload import Operator
 
 AUTOGRAD = "autograd::engine::evaluate_function: "
 KINDS = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from compute_cases import US, Made, relus
 
 from trine.compute import launch_costs
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 
 
 def with_launches(made: Made, launches: list[tuple[int, int] | None]) -> Workload:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from compute_cases import BATCH, US, conv, linear, relus
 
+from trine.cluster.device import GpuSpec
 from trine.compute import Split, make_compute
 from trine.errors import InputError
-from trine.model.device import GpuSpec
 
 
 def gpu(name: str, bandwidth: int, **peaks: int) -> GpuSpec:

@@ -8,9 +8,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from trine.eidolon.arrivals import load_arrivals, save_arrivals
 from trine.errors import InputError
-from trine.model.outside import RELEASE, STORE, Arrivals
+from trine.gpu.outside import RELEASE, STORE, Arrivals
+from trine.replay.arrivals import load_arrivals, save_arrivals
 
 
 def record(**changes):

@@ -11,9 +11,9 @@ from eidolon_cases import TURN
 from typer.testing import CliRunner
 
 from trine.cli.main import app
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.record import record_run
-from trine.eidolon.run import run_eidolon
+from trine.replay.options import EidolonOptions
+from trine.replay.record import record_run
+from trine.replay.run import run_eidolon
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "eidolon-json.md"
 SMALL = ["gemv-allreduce", "--rows", "128", "--cols", "128"]

@@ -7,9 +7,9 @@ import pytest
 from results_graphs import full_result
 
 from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
-from trine.eidolon.derived import listed_writes, writes_from_transfers
-from trine.eidolon.transfers import Transfers, read_transfers, transfers_from, transfers_into, transfers_of
 from trine.errors import InputError
+from trine.replay.derived import listed_writes, writes_from_transfers
+from trine.replay.transfers import Transfers, read_transfers, transfers_from, transfers_into, transfers_of
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
     from trine.collectives.kernels.fused import build_fused
     from trine.collectives.kernels.fused_peers import flags_of, peer_writes_of
     from trine.collectives.run import run_schedule
-    from trine.eidolon.resolve import peer_writes
+    from trine.replay.resolve import peer_writes
 
     ranks = 4
     cluster = build_topology("full", "50 GB/s", "1 us", ranks)
@@ -164,8 +164,8 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
 def test_all_drawn_flags_of_a_fused_kernel_satisfy_its_waits():
     from trine.collectives.kernels.fused import build_fused
     from trine.collectives.kernels.fused_peers import flags_of
-    from trine.eidolon.distributions import draw_writes, parse_distribution
-    from trine.eidolon.resolve import peer_writes
+    from trine.replay.distributions import draw_writes, parse_distribution
+    from trine.replay.resolve import peer_writes
 
     for name in ("gemv-allreduce", "gemm-reducescatter", "gemm-alltoall"):
         inner = {} if name.startswith("gemv") else {"inner": 32}

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from trine.cli.main import app
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared
-from trine.eidolon.sweep import Grid, sweep
 from trine.errors import InputError
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared
+from trine.replay.sweep import Grid, sweep
 
 BASE = EidolonOptions(cols=64)
 GRID = Grid(rows=(128, 64, 256), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.collectives.kernels.build import build_kernel
-from trine.eidolon.journal import Journal
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared
-from trine.eidolon.sweep import Grid, sweep
 from trine.errors import InputError, SpecError
+from trine.replay.journal import Journal
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared
+from trine.replay.sweep import Grid, sweep
 
 BASE = EidolonOptions(cols=64, rows=64)
 GRID = Grid(rows=(64, 128), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from eidolon_cases import TURN
 
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.run import Prepared, run_eidolon
-from trine.eidolon.sweep import Grid, sweep
-from trine.eidolon.writes import WriteTable
 from trine.errors import InputError, PlanError, SpecError
 from trine.gpu.text import parse_program
+from trine.replay.options import EidolonOptions
+from trine.replay.run import Prepared, run_eidolon
+from trine.replay.sweep import Grid, sweep
+from trine.replay.writes import WriteTable
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trine.eidolon.arrivals import load_arrivals, save_arrivals
-from trine.eidolon.options import EidolonOptions
-from trine.eidolon.origin import differing, is_origin
-from trine.eidolon.record import record_run, request_writes
-from trine.eidolon.run import run_eidolon
 from trine.errors import InputError
-from trine.model.outside import LOAD, RELEASE, STORE, Arrivals
+from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
+from trine.replay.arrivals import load_arrivals, save_arrivals
+from trine.replay.options import EidolonOptions
+from trine.replay.origin import differing, is_origin
+from trine.replay.record import record_run, request_writes
+from trine.replay.run import run_eidolon
 
 SMALL = {"rows": 128, "cols": 1024, "peers": 2}
 TURN = """program turn

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trine.eidolon.profile_rows import device_of, matches, read_rows
-from trine.eidolon.profiles import read_profile
 from trine.errors import InputError
+from trine.replay.profile_rows import device_of, matches, read_rows
+from trine.replay.profiles import read_profile
 
 DATA = Path(__file__).parent.parent / "data" / "profiles"
 ROCM = [DATA / f"rocprofv3_{name}.csv" for name in ("kernel_trace", "memory_copy_trace", "marker_api_trace")]

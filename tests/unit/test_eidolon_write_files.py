@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from eidolon_cases import all_flags, same, target_program
 
-from trine.eidolon.files import read_writes, save_writes
-from trine.eidolon.resolve import peer_writes
-from trine.eidolon.writes import WriteTable
 from trine.errors import InputError
+from trine.replay.files import read_writes, save_writes
+from trine.replay.resolve import peer_writes
+from trine.replay.writes import WriteTable
 
 ROWS = """\
 # who, where, how much, when

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from eidolon_cases import FLAGS, INPUT, all_flags, flag, flagged_program, same, target_program
 
-from trine.eidolon import resolve
-from trine.eidolon.resolve import peer_writes
-from trine.eidolon.writes import WriteTable
 from trine.errors import InputError
+from trine.replay import resolve
+from trine.replay.resolve import peer_writes
+from trine.replay.writes import WriteTable
 
 
 def table_of(*rows):

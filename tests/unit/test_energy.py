@@ -5,7 +5,7 @@ from results_graphs import records, result
 
 import trine
 from trine.errors import InputError, SpecError, UnitError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.results.energy import power_shares
 from trine.units import format_energy, format_power, parse_power
 

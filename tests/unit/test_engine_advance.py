@@ -7,7 +7,7 @@ import pytest
 
 from trine.engine import advance, carry_over, run
 from trine.errors import DeadlockError, InputError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.network.models import FairSharing
 
 ENGINES = ("compiled", "reference")

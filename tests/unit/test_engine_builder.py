@@ -4,8 +4,8 @@ import pytest
 
 from trine.engine.describe import describe_task
 from trine.errors import InputError
-from trine.model.builder import TaskGraphBuilder
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
 
 
 def builder(**options):

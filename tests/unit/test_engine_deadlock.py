@@ -4,7 +4,7 @@ import pytest
 
 from trine.engine.run import run
 from trine.errors import DeadlockError, SimulationError, TrineError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 both_engines = pytest.mark.parametrize("engine", ["compiled", "reference"])
 

@@ -12,7 +12,7 @@ import pytest
 from trine.engine import compiled, reference
 from trine.engine.run import run
 from trine.errors import InputError, SimulationError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 both_engines = pytest.mark.parametrize("engine", ["compiled", "reference"])
 
@@ -147,6 +147,6 @@ def test_arrays_that_are_read_only_or_of_other_types_are_accepted_and_left_alone
 
 def test_importing_the_shell_imports_no_numba():
     source = Path(__file__).resolve().parents[2] / "src"
-    code = "import trine.engine.run, trine.engine.reference, trine.model.builder, sys; sys.exit('numba' in sys.modules)"
+    code = "import trine.engine.run, trine.engine.reference, trine.graph.builder, sys; sys.exit('numba' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(source)}
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 import trine
 from trine.engine.run import run
 from trine.errors import InputError, SimulationError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.network._limits import MAX_PS
 from trine.network.models import FairSharing, QueueModel, StoreAndForward, network_model
 from trine.testing import check_network_model

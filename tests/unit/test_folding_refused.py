@@ -15,7 +15,7 @@ from trine.cluster.topologies import add_host
 from trine.compute import make_compute
 from trine.errors import InputError, PlanError
 from trine.folding.sketching import sketch_job
-from trine.model.program import Job, Recv, Send
+from trine.graph.program import Job, Recv, Send
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Jitter

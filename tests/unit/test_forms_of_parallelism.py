@@ -10,11 +10,11 @@ from synthetic import MS, Chain, Proportional
 from trine.cli.forms import FormOptions
 from trine.cli.layout import LayoutOptions, plan_from
 from trine.errors import InputError, PlanError
+from trine.graph.grid import RankGrid
 from trine.parallel.build import build_job
 from trine.parallel.forms import form_facts
-from trine.parallel.grid import RankGrid
 from trine.parallel.plan import Plan
-from trine.traces import load
+from trine.workload import load
 
 
 def test_axes_come_in_the_order_of_megatron_and_data_parallel_ways_are_cut_up() -> None:

@@ -13,9 +13,9 @@ from trine.collectives.kernels.fused import build_fused, fused_tasks, known_fuse
 from trine.collectives.kernels.fused_lines import expected_flags
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model, with_options
+from trine.gpu.program import ACQUIRE, RELEASE
 from trine.gpu.run import run_gpus
 from trine.gpu.validate import validate_program
-from trine.model.gpuprogram import ACQUIRE, RELEASE
 
 GEMV = {"name": "gemv-allreduce", "num_ranks": 4, "rows": 256, "cols": 64}
 GEMM = {"name": "gemm-alltoall", "num_ranks": 4, "rows": 256, "cols": 64, "inner": 32}

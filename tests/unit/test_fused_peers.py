@@ -14,7 +14,7 @@ from trine.collectives.kernels.fused import build_fused
 from trine.collectives.kernels.fused_lines import expected_flags, expected_remote_writes, waiting_wavefronts
 from trine.collectives.kernels.fused_peers import flags_of, peer_writes_of
 from trine.errors import InputError
-from trine.model.gpuprogram import ACQUIRE, COPY, REDUCE, RELEASE, STORE, WRITE
+from trine.gpu.program import ACQUIRE, COPY, REDUCE, RELEASE, STORE, WRITE
 
 BUILT = [
     (name, case, algorithm, fused, waits, workgroups)

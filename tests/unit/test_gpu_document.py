@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from gpu_results import SLICES, model, replayed, result
 
-from trine.model.gpumodel import CROSSBAR, Monitor
+from trine.gpu.model import CROSSBAR, Monitor
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "loadstore-json.md"
 

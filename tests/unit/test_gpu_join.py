@@ -13,9 +13,9 @@ from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.count import count_lines
 from trine.errors import InputError
 from trine.gpu.join import Placed, join_programs
+from trine.gpu.program import ACQUIRE, READ
 from trine.gpu.run import run_gpus
 from trine.gpu.validate import validate_program
-from trine.model.gpuprogram import ACQUIRE, READ
 
 CLUSTER = build_topology("full", "10 GB/s", "1 us", 4)
 #: a multiple of what channels and ports of the small model repeat after

@@ -7,7 +7,7 @@ import pytest
 from gpu_results import SLICES, model, replayed, result
 
 from trine.errors import InputError, MissingExtraError
-from trine.model.gpumodel import CROSSBAR
+from trine.gpu.model import CROSSBAR
 
 
 def fills(path):

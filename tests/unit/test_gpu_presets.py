@@ -13,10 +13,10 @@ from trine.cluster import load_cluster, load_gpu
 from trine.errors import InputError, PlanError, SpecError
 from trine.gpu.check_model import check_model, check_numbers
 from trine.gpu.derived import flag_read_ps
+from trine.gpu.model import L2, GpuModel, Monitor
 from trine.gpu.model_fields import values
 from trine.gpu.model_file import to_mapping
 from trine.gpu.presets import gpu_model_of, known_gpu_models, load_gpu_model, with_options
-from trine.model.gpumodel import L2, GpuModel, Monitor
 from trine.spec import dump_yaml
 
 GENERIC = to_mapping(load_gpu_model("astra3-generic"))

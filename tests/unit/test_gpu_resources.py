@@ -10,8 +10,8 @@ from gpu_results import US, cluster, model, program, result
 from trine.cluster import load_cluster
 from trine.gpu.fabric import Fabric
 from trine.gpu.layout import CHANNEL, PORT, router_of
-from trine.model.gpumodel import CROSSBAR, Noc, Ports
-from trine.model.gpuprogram import DMA
+from trine.gpu.model import CROSSBAR, Noc, Ports
+from trine.gpu.program import DMA
 from trine.results import gpu_plot, gpu_resources
 from trine.results.gpu_resources import Traffic
 

@@ -5,16 +5,7 @@ import pytest
 from gpu_text_cases import random_program
 
 from trine.errors import InputError, SpecError
-from trine.gpu.text import (
-    format_program,
-    is_text_program,
-    parse_program,
-    read_program,
-    same_program,
-    says_ranks,
-)
-from trine.gpu.text_summary import count_program, summary_text
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,
@@ -32,6 +23,15 @@ from trine.model.gpuprogram import (
     WRITE,
     WRITE_FLAGGED,
 )
+from trine.gpu.text import (
+    format_program,
+    is_text_program,
+    parse_program,
+    read_program,
+    same_program,
+    says_ranks,
+)
+from trine.gpu.text_summary import count_program, summary_text
 
 HEAD = """
 program p

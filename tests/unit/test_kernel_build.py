@@ -11,7 +11,7 @@ from trine.collectives.kernels.build import automatic, build_kernel, known_kerne
 from trine.collectives.kernels.options import KernelOptions
 from trine.collectives.kernels.registry import KERNELS
 from trine.errors import InputError
-from trine.model.gpuprogram import ACQUIRE, DATA_OPS, RELEASE
+from trine.gpu.program import ACQUIRE, DATA_OPS, RELEASE
 
 
 def test_every_collective_has_both_directions():

@@ -10,7 +10,7 @@ import pytest
 from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.check import check_program
 from trine.errors import DeadlockError, InputError, SimulationError
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,

@@ -13,9 +13,9 @@ from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.registry import READING, known_kernels, known_ops
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model, with_options
+from trine.gpu.program import DMA
 from trine.gpu.run import run_gpus
 from trine.gpu.validate import validate_program
-from trine.model.gpuprogram import DMA
 
 RANKS, SIZE = 4, 1 << 14
 PUTTING = [(op, name) for op in known_ops() for name in known_kernels(op) if f"{op}/{name}" not in READING]

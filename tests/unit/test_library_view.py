@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from trine.cluster import Cluster, load_cluster
-from trine.collectives.library import Collectives, View, group_view
-from trine.collectives.library.view import domains_of
+from trine.collectives.nccl import Collectives, View, group_view
+from trine.collectives.nccl.view import domains_of
 from trine.errors import InputError
 
 
@@ -106,7 +106,7 @@ def test_a_slow_lane_of_direct_links_lowers_the_ring_rate() -> None:
 
 
 def test_nodes_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trine.collectives.library import view as module
+    from trine.collectives.nccl import view as module
 
     seen: list[object] = []
     real = module._one_domain
@@ -139,7 +139,7 @@ def test_wrong_groups_are_refused(group: tuple[int, ...], said: str) -> None:
 
 
 def test_a_library_runs_on_its_own_gpus() -> None:
-    from trine.model.collective import CollectiveOptions
+    from trine.collectives.options import CollectiveOptions
 
     cluster = load_cluster("dgx-h100")
     with pytest.raises(InputError, match="run nccl, not rccl"):

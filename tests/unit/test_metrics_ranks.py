@@ -1,7 +1,7 @@
 import numpy as np
 from results_graphs import labelled, overlap, records, result
 
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.results.waits import RANK_REASONS, REASONS
 
 

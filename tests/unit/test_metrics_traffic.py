@@ -1,8 +1,8 @@
 import numpy as np
 from results_graphs import labelled, overlap, records, result
 
-from trine.model.builder import TaskGraphBuilder
-from trine.model.taskgraph import CollectiveLabel
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.taskgraph import CollectiveLabel
 from trine.results.restrict import only_ranks
 from trine.results.waits import through_joins
 

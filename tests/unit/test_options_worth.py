@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import build_topology
-from trine.collectives.library.steps import StepCosts
-from trine.model.workload import Workload
+from trine.collectives.nccl.steps import StepCosts
+from trine.graph.workload import Workload
 from trine.parallel.stragglers import Stragglers, parse_jitter, parse_slow
 from trine.results import Result
 

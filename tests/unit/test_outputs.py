@@ -18,10 +18,10 @@ from results_graphs import full_result
 import trine
 from trine.cluster import load_cluster
 from trine.cluster.exporters import write_cluster
-from trine.eidolon.files import save_writes
-from trine.eidolon.writes import WriteTable
 from trine.errors import InputError, TraceError
 from trine.outputs import OutputFolder, open_output, write_bytes, write_text
+from trine.replay.files import save_writes
+from trine.replay.writes import WriteTable
 
 OLD = b"what was there before"
 FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="has no /dev/full")

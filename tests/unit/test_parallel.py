@@ -6,9 +6,9 @@ import pytest
 from synthetic import MS, Chain
 
 from trine.errors import PlanError
-from trine.model.program import Peer
+from trine.graph.grid import RankGrid
+from trine.graph.program import Peer
 from trine.parallel.buckets import Gradient, fill_buckets
-from trine.parallel.grid import RankGrid
 from trine.parallel.plan import Plan, micro_batches
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, SCHEDULES, Pass, Pipeline
 from trine.parallel.stages import cut_into_stages

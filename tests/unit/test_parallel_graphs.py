@@ -10,8 +10,8 @@ from synthetic import MS, Chain, Proportional
 import trine
 from trine.cluster import Cluster, Device, build_topology
 from trine.errors import PlanError
-from trine.model.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
-from trine.model.workload import Parameter
+from trine.graph.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
+from trine.graph.workload import Parameter
 from trine.parallel.build import build_job
 from trine.parallel.context import JobContext
 from trine.parallel.data_parallel import split_off_loss

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from results_graphs import full_result, records, result
 
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 
 # message -> [(field, number, type)]; a type that is not a scalar is a message, "*" marks a repeated field
 SCHEMA = {

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from trine.eidolon import plot as eidolon_plot
-from trine.eidolon.sweep import Sweep
 from trine.errors import InputError
+from trine.replay import plot as eidolon_plot
+from trine.replay.sweep import Sweep
 from trine.results.picture import check_ending, log_scale, pyplot, save
 
 pytest.importorskip("matplotlib")

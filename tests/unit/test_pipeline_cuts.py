@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import build_topology
-from trine.model.workload import Operator, Workload
+from trine.graph.workload import Operator, Workload
 from trine.results import Result
 
 

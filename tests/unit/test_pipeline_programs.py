@@ -11,8 +11,8 @@ from transformers import B, Transformer
 import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
-from trine.model.program import PHASE_BACKWARD, Collective, Compute, Recv, Send
-from trine.model.workload import FORWARD
+from trine.graph.program import PHASE_BACKWARD, Collective, Compute, Recv, Send
+from trine.graph.workload import FORWARD
 from trine.parallel.blocks import block_of, units_of
 from trine.parallel.build import build_job
 from trine.parallel.cuts import balanced_starts

@@ -11,11 +11,11 @@ from plan_lower_cases import DATA, LOWERED, NVLS, bundled, pipeline_plan, smalle
 
 from trine.collectives.kernels import lower, lower_writer
 from trine.collectives.kernels.lower import lower_plan, padded_bytes
-from trine.collectives.plans import load_plan
+from trine.collectives.mscclpp import load_plan
+from trine.collectives.mscclpp.plan import PAIRS, KernelPlan
 from trine.errors import InputError
+from trine.gpu.program import ACQUIRE, BARRIER, DATA_OPS, DMA, OP_NAMES, RELEASE, WAITCNT, GpuProgram
 from trine.gpu.validate import validate_program
-from trine.model.gpuprogram import ACQUIRE, BARRIER, DATA_OPS, DMA, OP_NAMES, RELEASE, WAITCNT, GpuProgram
-from trine.model.kernelplan import PAIRS, KernelPlan
 
 MIB = 2**20
 

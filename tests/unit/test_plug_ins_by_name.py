@@ -11,9 +11,9 @@ from trine.compute import make_compute
 from trine.compute.models import COMPUTE_MODELS
 from trine.engine import run
 from trine.errors import InputError
-from trine.model.builder import TaskGraphBuilder
+from trine.graph.builder import TaskGraphBuilder
 from trine.network.models import NETWORK_MODELS, EqualSplit, FairSharing, network_model
-from trine.traces import load
+from trine.workload import load
 
 PACKAGE = """
 from trine.compute.models import Recorded

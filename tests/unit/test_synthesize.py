@@ -13,12 +13,12 @@ from trine.compute import Shares, kind_of, make_compute
 from trine.compute.kinds import family_of
 from trine.compute.resize import Split
 from trine.errors import InputError, SpecError, TraceError
-from trine.model.workload import BACKWARD, FORWARD
+from trine.graph.workload import BACKWARD, FORWARD
 from trine.parallel.stages import cut_into_stages
 from trine.parallel.tensor import local_parameter_bytes, split_operators
-from trine.traces import known_models
-from trine.traces.native_check import check_workload
-from trine.traces.synthesize_models import load_model
+from trine.workload import known_models
+from trine.workload.native_check import check_workload
+from trine.workload.synthesize.models import load_model
 
 
 def small(name="llama-3-8b", **options):

@@ -15,8 +15,8 @@ import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
 from trine.errors import PlanError
-from trine.model.program import Compute, Job
-from trine.model.workload import Workload
+from trine.graph.program import Compute, Job
+from trine.graph.workload import Workload
 from trine.parallel.build import BuildReport, build_job
 from trine.parallel.heads import attention_of
 from trine.parallel.plan import Plan

@@ -27,7 +27,7 @@ from trine.testing import (
     check_reader,
     check_schedule,
 )
-from trine.traces import READERS, load, save
+from trine.workload import READERS, load, save
 
 ROOT = Path(__file__).parents[2]
 TRIOSIM = ROOT / "src" / "trine" / "presets" / "traces" / "vgg13-h100-b128"

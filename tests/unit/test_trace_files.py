@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trine.errors import TraceError
-from trine.traces import files
+from trine.workload import files
 
 
 def test_reads_fractions_exactly(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from trine.cli.main import app
 from trine.cluster import build_topology, load_cluster
 from trine.compute import Roofline, Split, make_compute
 from trine.studies.ensemble import step_ensemble
-from trine.traces import load, save
+from trine.workload import load, save
 
 DATA = Path(__file__).parent.parent / "data" / "torch213-cpu"
 CPU_PAIR = DATA / "cnn_kineto.json.gz"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trine.errors import TraceError
-from trine.traces import load
+from trine.workload import load
 
 TENSORS = """Index,TensorID,TensorShape,TensorNumElement,TensorEachByte,TensorType,TensorStorgeid,gpuid
 0,4,"[8, 3]",24,4,input,5,0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trine.traces.layout import batch_dims, broadcast, head, plain, reshape, seeded, shape_of
-from trine.traces.rules import RULES
-from trine.traces.site import Site, default
+from trine.workload.layout import batch_dims, broadcast, head, plain, reshape, seeded, shape_of
+from trine.workload.rules import RULES
+from trine.workload.site import Site, default
 
 
 def dims_after(shape: tuple[int, ...], dim: int, batch: int, *shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from trine.errors import InputError, TraceError
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.plugins import Registry
-from trine.traces import READERS, Reader, bundled, compare, describe, load, save
+from trine.workload import READERS, Reader, bundled, compare, describe, load, save
 
 PRESETS = Path(sys.modules["trine"].__file__ or "").parent / "presets" / "traces"
 RAW = Path(__file__).parents[1] / "data" / "vgg13-raw-b512"
@@ -56,7 +56,7 @@ def test_uncompressed_and_renamed_native_files(tmp_path: Path) -> None:
 
 def test_a_reader_is_one_object_with_a_name(tmp_path: Path) -> None:
     registry: Registry[Reader] = Registry(
-        "trace reader", "trine.no.such.group", {"native": "trine.traces.native:READER"}
+        "trace reader", "trine.no.such.group", {"native": "trine.workload.native:READER"}
     )
     registry.register("mine", Reader("mine", "x", lambda path: None, lambda files, batch: load("vgg13-h100-b128")))
     assert registry.names() == ("native", "mine")
@@ -113,7 +113,7 @@ def test_reading_needs_no_heavy_module() -> None:
     import subprocess
 
     code = (
-        "import sys; from trine.traces import load; load('vgg13-h100-b128');"
+        "import sys; from trine.workload import load; load('vgg13-h100-b128');"
         "print([m for m in ('numba', 'torch', 'pydantic', 'typer') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

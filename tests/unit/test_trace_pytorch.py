@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trine.model.workload import Workload
-from trine.traces import load
+from trine.graph.workload import Workload
+from trine.workload import load
 
 Shape = tuple[int, ...]
 AUTOGRAD = "autograd::engine::evaluate_function: "

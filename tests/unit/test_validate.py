@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trine.cli.main import app
+from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError
-from trine.model.collective import CollectiveTime
 from trine.studies.left_out import left_out
 from trine.studies.measured import COUNTED, FIT, Point, Series, load_measurements
 from trine.studies.page import write_report

@@ -20,7 +20,7 @@ def calibrate(
 ) -> None:
     """Fit operator times on TRACES and report the error per operator kind, leave-one-out."""
     from trine.compute import calibrate as fit
-    from trine.traces import load
+    from trine.workload import load
 
     calibration = fit([load(path) for path in traces], trace_gpu)
     show(calibration.report.text(), json)

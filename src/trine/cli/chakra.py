@@ -45,9 +45,9 @@ from trine.errors import InputError
 from trine.units import format_bytes
 
 if TYPE_CHECKING:
-    from trine.chakra import ChakraFiles, ChakraTrace, Roofline
     from trine.cluster import Cluster
-    from trine.model.program import Job
+    from trine.formats.chakra import ChakraFiles, ChakraTrace, Roofline
+    from trine.graph.program import Job
     from trine.results import Result
 
 app = typer.Typer(no_args_is_help=True)
@@ -99,10 +99,10 @@ def run(
     timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
     """Simulate the Chakra traces of all ranks on a cluster, rank i on its i-th GPU."""
-    from trine.chakra import read_chakra
     from trine.cli.layout import algorithm_pairs
     from trine.cli.machine import MachineOptions, job_machine
     from trine.cli.train import write_files
+    from trine.formats.chakra import read_chakra
 
     inside = ChakraInside(
         gpu_model=gpu_model, workgroups=workgroups, wavefronts=wavefronts, protocol=protocol, unroll=unroll,
@@ -141,7 +141,7 @@ def run(
 def _run_operator(
     trace: ChakraTrace, machine: Cluster, network: Text, collective_costs: Text, warnings: list[str]
 ) -> Result:
-    from trine.chakra import simulate_chakra
+    from trine.formats.chakra import simulate_chakra
     from trine.network.models import is_compiled
 
     with ProgressLine() as progress:
@@ -161,8 +161,8 @@ def _run_operator(
 @reports_errors
 def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> None:
     """Say what is in the Chakra traces, and whether all ranks' traces fit together."""
-    from trine.chakra import read_chakra
-    from trine.chakra.describe import description, description_text
+    from trine.formats.chakra import read_chakra
+    from trine.formats.chakra.describe import description, description_text
 
     answer = description(read_chakra(prefix, comm_groups=comm_groups))
     show(description_text(answer), json)
@@ -180,7 +180,7 @@ class ChakraExport:
 
     def write(self, job: Job) -> None:
         """Write the job, if that was asked for."""
-        from trine.chakra import write_chakra
+        from trine.formats.chakra import write_chakra
 
         if self._prefix is not None:
             self._files = write_chakra(job, self._prefix, target=self._target)
@@ -199,7 +199,7 @@ class ChakraExport:
 
 
 def _roofline(peak: str | None, memory: str | None) -> Roofline | None:
-    from trine.chakra import Roofline
+    from trine.formats.chakra import Roofline
     from trine.units import parse_bandwidth, parse_rate
 
     if peak is None and memory is None:

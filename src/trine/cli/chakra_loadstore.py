@@ -14,10 +14,10 @@ from trine.cli.progress import ProgressLine
 from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from trine.chakra.loadstore_kernels import KernelChoices
-    from trine.chakra.loadstore_result import LoadStoreResult
-    from trine.chakra.trace import ChakraTrace
     from trine.cluster import Cluster
+    from trine.formats.chakra.loadstore_kernels import KernelChoices
+    from trine.formats.chakra.loadstore_result import LoadStoreResult
+    from trine.formats.chakra.trace import ChakraTrace
 
 WorkgroupsOption = Annotated[
     int | None, typer.Option(help="Of kernels of collectives and messages [32].", rich_help_panel=PANEL)
@@ -71,7 +71,7 @@ class ChakraInside:
 
     def choices(self, algorithms: Mapping[str, str]) -> KernelChoices:
         """What kernels look like."""
-        from trine.chakra.loadstore_kernels import KernelChoices
+        from trine.formats.chakra.loadstore_kernels import KernelChoices
 
         names = ("workgroups", "wavefronts", "protocol", "compute_workgroups", "compute_wavefronts")
         said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -101,7 +101,7 @@ def run_loadstore(
     trace: ChakraTrace, machine: Cluster, options: ChakraInside, algorithms: Mapping[str, str], warnings: list[str]
 ) -> LoadStoreResult:
     """Simulate, with progress. Raises InputError for options that cannot matter."""
-    from trine.chakra.loadstore import simulate_chakra_loadstore
+    from trine.formats.chakra.loadstore import simulate_chakra_loadstore
     from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
 
     _refuse_what_cannot_matter(trace, options)
@@ -118,8 +118,8 @@ def run_loadstore(
 
 
 def _refuse_what_cannot_matter(trace: ChakraTrace, options: ChakraInside) -> None:
-    from trine.chakra.loadstore_graph import is_kernel
-    from trine.model.program import Collective, Compute, Send
+    from trine.formats.chakra.loadstore_graph import is_kernel
+    from trine.graph.program import Collective, Compute, Send
 
     steps = [step for program in trace.programs for step in program.steps]
     if not any(isinstance(step, Compute) and is_kernel(step) for step in steps):

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
     from trine.collectives.ask import CollectiveAnswer
-    from trine.collectives.direct import Matrix
-    from trine.model.collective import CollectiveOptions
+    from trine.collectives.options import CollectiveOptions
+    from trine.collectives.schedules.direct import Matrix
 
 Text = str | None
 Number = int | None
@@ -118,8 +118,8 @@ def collective(
     """Say how long the collective OP takes for each size, what the library would choose, and why."""
     from trine.cli.loadstore import answer_loadstore
     from trine.cli.machine import MachineOptions
+    from trine.collectives.options import CollectiveOptions
     from trine.collectives.plot import check_plot
-    from trine.model.collective import CollectiveOptions
 
     inside = LoadStoreGiven(
         fidelity=fidelity, compare_fidelity=compare_fidelity, workgroups=workgroups, wavefronts=wavefronts,

@@ -14,8 +14,8 @@ from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
-    from trine.eidolon.journal import Journal
-    from trine.eidolon.result import EidolonResult
+    from trine.replay.journal import Journal
+    from trine.replay.result import EidolonResult
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -74,7 +74,7 @@ def run(
     plot: Annotated[Text, typer.Option(help="Draw who waits when (PNG, SVG, PDF); needs trine[plot].")] = None,
 ) -> None:
     """Run the kernel of one GPU; of its peers only what they write to it exists."""
-    from trine.eidolon.run import run_eidolon
+    from trine.replay.run import run_eidolon
 
     options = shared.options_of(
         kernel=kernel, rows=rows, cols=cols, inner=inner, dtype_bytes=dtype_bytes, tile=tile, workgroups=workgroups,
@@ -140,8 +140,8 @@ def sweep(
     plot: Annotated[Text, typer.Option(help="Draw it (PNG, SVG, PDF); needs trine[plot].")] = None,
 ) -> None:
     """Run all combinations of the values given: how flag reads grow, and from when mwait pays."""
-    from trine.eidolon.sweep import Grid
-    from trine.eidolon.sweep import sweep as run_sweep
+    from trine.replay.sweep import Grid
+    from trine.replay.sweep import sweep as run_sweep
 
     grid = Grid(
         rows=shared.whole_numbers("--rows", rows), cols=shared.whole_numbers("--cols", cols),
@@ -180,7 +180,7 @@ def sweep(
 
 def _journal(csv: Text, json: Text) -> Journal | None:
     """Beside the first file that is asked for: whatever ends this sweep, the same command goes on from there."""
-    from trine.eidolon.journal import ENDING, Journal
+    from trine.replay.journal import ENDING, Journal
 
     target = next((each for each in (csv, json) if each not in (None, "-")), None)
     if target is None or (os.path.exists(target) and not os.path.isfile(target)):  # a device or a pipe

@@ -11,7 +11,7 @@ import typer
 from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from trine.eidolon.options import EidolonOptions
+    from trine.replay.options import EidolonOptions
 
 _KERNEL, _WRITES, _WAITS, _GPU = "Kernel", "What peers send", "How wavefronts wait", "Machine"
 
@@ -77,7 +77,7 @@ Engine = Annotated[str, typer.Option(metavar="compiled|reference", help="The eng
 def options_of(**given: Any) -> EidolonOptions:
     """From what was typed; ``tile``, ``straggler`` and ``unfused`` are as the command line has them."""
     from trine.collectives.kernels.options import WAITS
-    from trine.eidolon.options import EidolonOptions
+    from trine.replay.options import EidolonOptions
 
     if given.get("waits") not in (None, *WAITS):
         raise InputError(f"unknown --flags {given['waits']!r:.80}{nearest(given['waits'][:80], WAITS)}")

@@ -14,8 +14,8 @@ from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
-    from trine.eidolon.writes import WriteTable
-    from trine.model.outside import Arrivals
+    from trine.gpu.outside import Arrivals
+    from trine.replay.writes import WriteTable
 
 Text = str | None
 Number = int | None
@@ -49,8 +49,8 @@ def record(
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.")] = False,
 ) -> None:
     """Simulate all GPUs, and record everything that comes to the I/O ports of one: trine eidolon run --arrivals."""
-    from trine.eidolon.arrivals import save_arrivals
-    from trine.eidolon.record import record_run
+    from trine.replay.arrivals import save_arrivals
+    from trine.replay.record import record_run
 
     if not output.lower().endswith(".npz"):
         raise InputError(f"a record is .npz, not {Path(output).suffix!r}", file=output)
@@ -105,8 +105,8 @@ def writes_from(
     mapping: Annotated[Text, typer.Option(help="Of a profile: what its columns and names mean (YAML).")] = None,
 ) -> None:
     """Write down what peers send, from a run or a profile, for trine eidolon run --writes."""
-    from trine.eidolon.files import save_writes
-    from trine.eidolon.record import request_writes
+    from trine.replay.files import save_writes
+    from trine.replay.record import request_writes
 
     of_kernel = {
         "rows": rows, "cols": cols, "inner": inner, "dtype_bytes": dtype_bytes, "tile": tile, "workgroups": workgroups,
@@ -166,7 +166,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...]]:
-    from trine.eidolon.profiles import read_profile
+    from trine.replay.profiles import read_profile
 
     found = read_profile(list(paths), mapping)
     return found.table, found.notes
@@ -176,9 +176,9 @@ def _transferred(
     path: str, target: int, at: str, since: Text, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
 ) -> WriteTable:
     """Transfers of an operator-level run as what peers of a kernel write, or else listed."""
-    from trine.eidolon.derived import listed_writes
-    from trine.eidolon.record import fused_writes
-    from trine.eidolon.transfers import read_transfers, records_file, transfers_from
+    from trine.replay.derived import listed_writes
+    from trine.replay.record import fused_writes
+    from trine.replay.transfers import read_transfers, records_file, transfers_from
     from trine.units import parse_time
 
     records_file(path)
@@ -194,7 +194,7 @@ def _transferred(
 
 def _arrivals(paths: list[str]) -> Arrivals | None:
     """The record, if the file is one."""
-    from trine.eidolon.arrivals import is_record, load_arrivals
+    from trine.replay.arrivals import is_record, load_arrivals
 
     return load_arrivals(paths[0]) if len(paths) == 1 and is_record(paths[0]) else None
 

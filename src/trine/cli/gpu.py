@@ -9,7 +9,7 @@ import typer
 from trine.cli.output import reports_errors, show, write_json, writes
 
 if TYPE_CHECKING:
-    from trine.model.gpumodel import GpuModel
+    from trine.gpu.model import GpuModel
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -71,7 +71,8 @@ def show_model(
 
 def _counts(model: GpuModel) -> dict[str, int]:
     """How many fields have each kind of evidence."""
-    from trine.gpu.model_fields import ASSUMED, MEASURED, MODELLED, values
+    from trine.evidence import ASSUMED, MEASURED, MODELLED
+    from trine.gpu.model_fields import values
 
     words = [model.evidence[field.path] for field, _ in values(model)]
     return {word: words.count(word) for word in (MEASURED, MODELLED, ASSUMED)}

@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Run the compute, transfer and join tasks of GRAPH and say when each starts and ends."""
     from trine.cluster import load_cluster
-    from trine.graphfile import graph_answer, run_graph
+    from trine.simulation.graph_file import graph_answer, run_graph
     from trine.units import format_time
 
     machine = load_cluster(cluster)

@@ -27,10 +27,10 @@ from trine.errors import InputError
 if TYPE_CHECKING:
     from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
+    from trine.collectives.mscclpp.plan import KernelPlan
+    from trine.gpu.model import GpuModel
+    from trine.gpu.program import GpuProgram
     from trine.gpu.run import GpuRun
-    from trine.model.gpumodel import GpuModel
-    from trine.model.gpuprogram import GpuProgram
-    from trine.model.kernelplan import KernelPlan
     from trine.results.gpu_result import GpuResult
 
 app = typer.Typer(no_args_is_help=True)
@@ -156,7 +156,7 @@ class _Source:
 
     @staticmethod
     def read(file: str, size: Text, wavefronts: Number) -> _Source:
-        from trine.collectives.plans import load_plan
+        from trine.collectives.mscclpp import load_plan
         from trine.collectives.sizes import parse_size
         from trine.gpu.text import is_text_program, parse_program, says_ranks
         from trine.inputs import read_text
@@ -193,7 +193,7 @@ class _Source:
     @property
     def bus_factor(self) -> float | None:
         """busbw / algbw of what a plan computes; None of a text."""
-        from trine.collectives.library.conventions import bus_factor
+        from trine.collectives.nccl.conventions import bus_factor
 
         return None if self.plan is None else bus_factor(self.plan.collective, self.plan.num_ranks)
 
@@ -215,7 +215,7 @@ def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[st
 def _refuse_what_cannot_matter(program: GpuProgram, unroll: Number, folding: bool) -> None:
     import numpy as np
 
-    from trine.model.gpuprogram import DATA_OPS
+    from trine.gpu.program import DATA_OPS
 
     if unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
         raise InputError("--unroll cannot matter: every operation of the program says its own, or none has lines")

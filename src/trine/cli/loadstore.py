@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
     from trine.collectives.loadstore import FidelityAnswer, LoadStoreAnswer, LoadStoreOptions
-    from trine.model.collective import CollectiveOptions
+    from trine.collectives.options import CollectiveOptions
     from trine.results.gpu_result import GpuResult
 
 PANEL = "Load by load, store by store (--fidelity loadstore)"

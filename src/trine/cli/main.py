@@ -9,8 +9,8 @@ import warnings
 
 import typer
 
-from trine import __version__
 from trine._jit_files import CacheWarning
+from trine._version import __version__
 from trine.cli import (
     calibrate,
     chakra,

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trine.model.workload import Workload
+    from trine.graph.workload import Workload
     from trine.parallel.plan import Plan
     from trine.results import Result
     from trine.studies.overlap import OverlapRange

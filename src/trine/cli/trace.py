@@ -24,7 +24,7 @@ def inspect(
     from dataclasses import asdict
 
     from trine.cli.trace_text import description_text, difference_text
-    from trine.traces import compare, describe, load
+    from trine.workload import compare, describe, load
 
     workload = load(path)
     other = None if against is None else load(against)  # before anything is said: it may be what is wrong
@@ -50,7 +50,7 @@ def convert(
     json: Json = None,
 ) -> None:
     """Write a trace in trine's own format, which keeps everything (docs/formats/trace.md)."""
-    from trine.traces import load, save
+    from trine.workload import load, save
 
     workload = load(path)
     save(workload, output)
@@ -75,7 +75,7 @@ def capture(
     from dataclasses import asdict
 
     from trine.cli.trace_text import description_text
-    from trine.traces import capture_function, describe, load, load_function
+    from trine.workload import capture_function, describe, load, load_function
 
     target = load_function(function)
     folder = into if into is not None else f"trace-{function.rpartition(':')[2]}"
@@ -92,8 +92,8 @@ def capture(
 def models(json: Json = None) -> None:
     """List the models that trine can write a trace of from their published shapes."""
     from trine.cli.trace_text import models_text
-    from trine.traces import known_models
-    from trine.traces.synthesize_models import load_model, summary
+    from trine.workload import known_models
+    from trine.workload.synthesize.models import load_model, summary
 
     rows = [summary(load_model(name)) for name in known_models()]
     show(models_text(rows), json)
@@ -125,8 +125,8 @@ def synthesize(
 
     from trine.cli.trace_text import description_text
     from trine.compute import Calibration
-    from trine.traces import describe, save
-    from trine.traces import synthesize as write
+    from trine.workload import describe, save
+    from trine.workload import synthesize as write
 
     workload = write(
         model, gpu=gpu, sequence=sequence, batch=batch, dtype=dtype, layers=layers, image=image, times=times,

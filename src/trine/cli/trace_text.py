@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trine.model.workload import GPU_KERNELS
+from trine.graph.workload import GPU_KERNELS
 from trine.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from trine.traces import Difference, TraceDescription
-    from trine.traces.inspect import Total
+    from trine.workload import Difference, TraceDescription
+    from trine.workload.inspect import Total
 
 
 def description_text(trace: TraceDescription, top: int = 12) -> str:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.names import Int64
+from trine.arrays import Bool, Int64
 from trine.cluster.parts import SCALE_UP
 
 if TYPE_CHECKING:
     from trine.cluster.bulk import BulkRoutes
     from trine.cluster.cluster import Cluster
     from trine.cluster.layout import Block
-
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.cluster.clos import ClosRoutes
 from trine.cluster.layout import Layout
-from trine.cluster.names import Int64
 from trine.cluster.node_routes import INSIDE, LEG, NONE, SCALE_UP, NodeRoutes
 from trine.cluster.routing import D_MOD_K, HASH, RAIL, SHORTEST, SPLIT, hash_seed, mixed
 from trine.cluster.tables import DeviceTable, LinkTable
 
-Int32 = npt.NDArray[np.int32]
 #: Pairs that are worked on together: some 100 MB.
 CHUNK = 1 << 18
 #: Nodes with more devices than this are not looked at as nodes: the table of their pairs would be too large.

@@ -14,10 +14,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.names import Int64
+from trine.arrays import Bool, Int64
 from trine.cluster.tables import LinkTable
 
-Bool = npt.NDArray[np.bool_]
 #: Links of the longest route: up to a leaf, an aggregation switch and a core switch, and down.
 LONGEST = 6
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from trine.cluster.device import GpuSpec
 from trine.errors import SpecError, nearest
-from trine.model.device import GpuSpec
 
 _FOLDER = Path(__file__).parent.parent / "presets" / "gpus"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.cluster.names import Int64
+from trine.arrays import Int64
 from trine.cluster.parts import HOST_LINK, SCALE_UP
 from trine.cluster.tables import LinkTable
 

@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.cluster.clos import Clos
 from trine.cluster.cluster import Cluster
-from trine.cluster.names import CopiedNames, Int32, Int64, JoinedNames
+from trine.cluster.names import CopiedNames, JoinedNames
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, Link
 from trine.cluster.tables import DeviceKind, DeviceTable, LinkNumbers, LinkTable, kind_of
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from trine.cluster.names import Int64
+from trine.arrays import Int32, Int64
 from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.cluster.bulk import BulkRoutes
     from trine.cluster.cluster import Cluster
     from trine.cluster.routing import Router
-
-Int32 = npt.NDArray[np.int32]
 
 
 def many_routes(cluster: Cluster, bulk: BulkRoutes | None, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
+
 T = TypeVar("T")
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 class Lazy(Sequence[T]):

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.cluster.layout import Block
-from trine.cluster.names import Int64
 from trine.cluster.routes import Routes
 from trine.cluster.routing import HASH, SHORTEST, SPLIT, Router, dealt, hash_seed, hashed
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.names import ChosenNames, Int32, Int64, Lazy
+from trine.arrays import Int32, Int64
+from trine.cluster.names import ChosenNames, Lazy
 from trine.cluster.parts import Device, Link
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
-from trine.cluster.names import Int32, Int64
 from trine.cluster.parts import GPU, LINK_CLASSES, NIC, SCALE_OUT, SCALE_UP
 from trine.cluster.routing import SHORTEST, SPLIT, usual_routing
 from trine.cluster.tables import DeviceTable, LinkTable

@@ -11,18 +11,18 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.tiers import TierLoad, busiest, crowded_warning
-from trine.collectives.library import Collectives
-from trine.collectives.library.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
-from trine.collectives.library.load import link_load
+from trine.collectives.nccl import Collectives
+from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
+from trine.collectives.nccl.load import link_load
+from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
 from trine.collectives.sizes import check_sizes, format_size
 from trine.collectives.stepwise import Stepwise, is_bare
 from trine.errors import InputError
-from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
 from trine.network.circuit import usual_network
 
 if TYPE_CHECKING:
-    from trine.collectives.direct import Matrix
+    from trine.collectives.schedules.direct import Matrix
 
 #: At most this many links are listed in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
 MAX_LINKS = 64

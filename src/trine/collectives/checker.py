@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from trine.collectives.expand import expand
 from trine.collectives.local_check import check_local
+from trine.collectives.schedule import ExpandedSchedule, Schedule, Sends
 from trine.collectives.symmetry import symmetry_of
 from trine.errors import InputError, nearest
-from trine.model.schedule import ExpandedSchedule, Schedule, Sends
 
 #: [positions, chunks, ranks]: how often the data of each rank is in each chunk of each rank or switch. Where nothing is
 #: added up, a chunk has one origin, and the last dimension has one entry: how often that data is there.

@@ -15,13 +15,13 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
 
-from trine.collectives.halving import core_size
-from trine.collectives.hierarchical import LevelSends
-from trine.collectives.innetwork import sharp_levels
+from trine.collectives.schedule import Schedule
+from trine.collectives.schedules.halving import core_size
+from trine.collectives.schedules.hierarchical import LevelSends
+from trine.collectives.schedules.innetwork import sharp_levels
+from trine.collectives.schedules.tree import binary_tree, two_trees
 from trine.collectives.sends import log2_ceil
-from trine.collectives.tree import binary_tree, two_trees
 from trine.errors import InputError, nearest
-from trine.model.schedule import Schedule
 from trine.units import transfer_ps
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Bool, Int32, Int64
 from trine.collectives.dependencies import check_units
+from trine.collectives.schedule import Pieces, Schedule, Sends
 from trine.errors import InputError
-from trine.model.schedule import Pieces, Schedule, Sends
-
-Index = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +22,8 @@ class Columns:
     chunk: Int32
     channel: Int32
     reduce: Bool
-    unit_transfer: Index
-    unit_chunk: Index
+    unit_transfer: Int64
+    unit_chunk: Int64
     unit_adds: Bool
     pieces: Pieces | None
 

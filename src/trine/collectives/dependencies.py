@@ -5,27 +5,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.errors import InputError
 
-Index = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 #: Schedules with more pairs of transfers that wait for each other, or chunks in transfers, than this are refused (a few
 #: GB while they are found).
 MAX_EDGES = 100_000_000
 MAX_UNITS = 50_000_000
 
 
-def stable_order(key: Index) -> Index:
+def stable_order(key: Int64) -> Int64:
     """What ``np.argsort(key, kind="stable")`` gives for keys that are not negative."""
     length = max(1, len(key))
     if int(key.max(initial=0)) < np.iinfo(np.int64).max // length:
         # Sorting (key, position) as one number is several times faster than a stable argsort.
-        packed: Index = np.sort(key * length + np.arange(len(key)))
+        packed: Int64 = np.sort(key * length + np.arange(len(key)))
         return packed % length
     return np.argsort(key, kind="stable")
 
 
-def joint_key(*columns: npt.NDArray[np.integer]) -> Index:
+def joint_key(*columns: npt.NDArray[np.integer]) -> Int64:
     """One int64 a row that orders rows as the columns do, the first column first."""
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
@@ -33,7 +32,7 @@ def joint_key(*columns: npt.NDArray[np.integer]) -> Index:
     return key
 
 
-def previous_of_same(*columns: npt.NDArray[np.integer]) -> Index:
+def previous_of_same(*columns: npt.NDArray[np.integer]) -> Int64:
     """For each row the last row before it with the same columns, or -1."""
     key = joint_key(*columns)
     previous = np.full(len(key), -1, dtype=np.int64)
@@ -48,13 +47,13 @@ def previous_of_same(*columns: npt.NDArray[np.integer]) -> Index:
 
 
 def received_before(
-    slot: Index,
+    slot: Int64,
     step: Int32,
-    earlier: Index,
-    arrival_slot: Index,
+    earlier: Int64,
+    arrival_slot: Int64,
     arrival_step: Int32,
     arrival_adds: npt.NDArray[np.bool_],
-) -> tuple[Index, Index]:
+) -> tuple[Int64, Int64]:
     """Pairs (use, arrival): uses of a slot at a step, and what arrived in that slot in earlier steps and matters still.
 
     What was overwritten since does not (its order against what overwrote it is the schedule's affair, and proven by the
@@ -96,7 +95,7 @@ def check_units(count: int) -> None:
         )
 
 
-def csr(rows: Index, columns: Index, num_rows: int, num_columns: int) -> tuple[Index, Int32]:
+def csr(rows: Int64, columns: Int64, num_rows: int, num_columns: int) -> tuple[Int64, Int32]:
     """Compressed rows of the pairs (row, column), each row's columns ascending and without repeats."""
     width = max(1, num_columns)
     pairs = np.sort(rows * width + columns)

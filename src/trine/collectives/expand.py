@@ -17,14 +17,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.collectives.columns import Columns, columns_of
 from trine.collectives.dependencies import check_edges, check_units, csr, previous_of_same, received_before
+from trine.collectives.schedule import ExpandedSchedule, Pieces, Schedule
 from trine.errors import InputError
-from trine.model.schedule import ExpandedSchedule, Pieces, Schedule
 
-Index = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
 #: Structures of up to this many ranks are kept for 16 schedules, larger ones (100 MB for 1024 ranks) for 2.
 MANY_RANKS = 256
 
@@ -63,7 +61,7 @@ def structure(schedule: Schedule) -> ExpandedSchedule:
     return _general(schedule)
 
 
-def transfer_bytes(schedule: Schedule, chunk: Int32, pieces: Pieces | None) -> Index:
+def transfer_bytes(schedule: Schedule, chunk: Int32, pieces: Pieces | None) -> Int64:
     """int64[transfers]: the sum of the sizes of the chunks that each carries: ``chunk``, or its ``pieces``."""
     num_chunks = schedule.num_chunks
     if schedule.chunk_sizes is None:
@@ -122,7 +120,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
     )
 
 
-def _received(one: Columns, num_chunks: int) -> tuple[Index, Index]:
+def _received(one: Columns, num_chunks: int) -> tuple[Int64, Int64]:
     """Pairs (transfer, transfer that brought one of its chunks to its sender in an earlier step)."""
     src, dst, step, channel = (column[one.unit_transfer] for column in (one.src, one.dst, one.step, one.channel))
     earlier = previous_of_same(src, channel, one.unit_chunk)
@@ -131,7 +129,7 @@ def _received(one: Columns, num_chunks: int) -> tuple[Index, Index]:
     return one.unit_transfer[users], one.unit_transfer[received]
 
 
-def last_of_pairs(on_pair: Index) -> Index:
+def last_of_pairs(on_pair: Int64) -> Int64:
     """Transfers that no other follows on the same channel to the same peer."""
     last = np.ones(len(on_pair), dtype=np.bool_)
     last[on_pair[on_pair >= 0]] = False
@@ -190,7 +188,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
     )
 
 
-def _received_at_0(one: Columns, sender: Index, part: int, num_chunks: int) -> tuple[Index, Index, Index]:
+def _received_at_0(one: Columns, sender: Int64, part: int, num_chunks: int) -> tuple[Int64, Int64, Int64]:
     """(transfer of position 0, sender and number of the transfer that brought one of its chunks), for every such."""
     step, channel = one.step[one.unit_transfer], one.channel[one.unit_transfer]
     earlier = previous_of_same(channel, one.unit_chunk)
@@ -201,8 +199,8 @@ def _received_at_0(one: Columns, sender: Index, part: int, num_chunks: int) -> t
 
 
 def _repeated(
-    rows: Index, senders: Index, numbers: Index, shape: tuple[int, int], sends: int | None = None
-) -> tuple[Index, Int32]:
+    rows: Int64, senders: Int64, numbers: Int64, shape: tuple[int, int], sends: int | None = None
+) -> tuple[Int64, Int32]:
     """CSR of position 0's pairs (row, (sender, number)), repeated with every position added to the sender.
 
     ``shape``: rows a position, and positions. ``sends``: transfers a position, if that is not the number of rows.

@@ -18,23 +18,22 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.collectives.columns import columns_of
 from trine.collectives.expand import MANY_RANKS, transfer_bytes, without_sizes
 from trine.collectives.local_form import Form, forms_of
 from trine.collectives.local_waits import waits_of_all, waits_of_first
+from trine.collectives.schedule import RankSends, Schedule
 from trine.collectives.symmetry import moved, symmetry_of
 from trine.errors import InputError
-from trine.model.schedule import RankSends, Schedule
 
-Index = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.integer] | Sequence[int]
 
 
 class _Peers(Protocol):
     """The peers of positions of one structure: int32[positions, roles]."""
 
-    def __call__(self, positions: Index) -> Int32: ...
+    def __call__(self, positions: Int64) -> Int32: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -44,7 +43,7 @@ class _Moved:
     of_first: Int32
     symmetry: tuple[int, ...]
 
-    def __call__(self, positions: Index) -> Int32:
+    def __call__(self, positions: Int64) -> Int32:
         return moved(self.of_first, positions[:, None], self.symmetry)
 
 
@@ -52,10 +51,10 @@ class _Moved:
 class _Listed:
     """Peers of each position, listed (CSR)."""
 
-    ptr: Index
+    ptr: Int64
     peers: Int32
 
-    def __call__(self, positions: Index) -> Int32:
+    def __call__(self, positions: Int64) -> Int32:
         if not len(positions):
             return np.zeros((0, 0), dtype=np.int32)
         roles = np.arange(self.ptr[positions[0] + 1] - self.ptr[positions[0]])
@@ -188,7 +187,7 @@ def _equal_chunks(form: Form, chunk_bytes: int) -> RankSends:
     return dataclasses.replace(form.sends, size_bytes=form.units * chunk_bytes, structure_key=key)
 
 
-def _own_sizes(form: Form, size_bytes: Index) -> RankSends:
+def _own_sizes(form: Form, size_bytes: Int64) -> RankSends:
     key = form.sends.structure_key + b":" + hashlib.blake2b(size_bytes.tobytes(), digest_size=16).digest()
     return dataclasses.replace(form.sends, size_bytes=size_bytes, structure_key=key)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives.local import local_structures, rank_sends
+from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule
 from trine.errors import InputError
-from trine.model.schedule import ExpandedSchedule, RankSends, Schedule
-
-Index = npt.NDArray[np.int64]
 
 
 def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
@@ -40,7 +39,7 @@ def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
             )
 
 
-def _difference(one: RankSends, expanded: ExpandedSchedule, base: Index, position: int, num_ranks: int) -> str:
+def _difference(one: RankSends, expanded: ExpandedSchedule, base: Int64, position: int, num_ranks: int) -> str:
     """What differs, by name; "" if nothing does."""
     rows = slice(base[position], base[position + 1])
     pairs: dict[str, tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]] = {}
@@ -66,14 +65,14 @@ def _difference(one: RankSends, expanded: ExpandedSchedule, base: Index, positio
 
 
 def _transfers(
-    one: RankSends, base: Index, position: int, who: npt.NDArray[np.int32], number: npt.NDArray[np.int32]
-) -> Index:
+    one: RankSends, base: Int64, position: int, who: npt.NDArray[np.int32], number: npt.NDArray[np.int32]
+) -> Int64:
     """The transfers of the whole schedule that (who, number) are; -1 where there is no such send."""
     whose = np.append(one.peers, position)[who]
     transfer = base[whose] + number
     return np.where(transfer < base[whose + 1], transfer, -1)
 
 
-def _same_sets(row: Index, mine: Index, theirs: npt.NDArray[np.int32]) -> bool:
+def _same_sets(row: Int64, mine: Int64, theirs: npt.NDArray[np.int32]) -> bool:
     """Whether each row has the same entries, in whatever order."""
     return np.array_equal(mine[np.lexsort((mine, row))], theirs[np.lexsort((theirs, row))])

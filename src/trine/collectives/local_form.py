@@ -11,14 +11,11 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Bool, Int32, Int64
 from trine.collectives.dependencies import stable_order
-from trine.model.schedule import RankSends
+from trine.collectives.schedule import RankSends
 
-Index = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
 #: Of a form, which has no sizes yet.
 NO_SIZES = np.zeros(0, dtype=np.int64)
 
@@ -32,18 +29,18 @@ class Waits:
     of position ``who``. ended, ended_who, ended_number: the collective ends on position ``ended`` after those.
     """
 
-    src: Index
-    dst: Index
+    src: Int64
+    dst: Int64
     step: Int32
-    units: Index
+    units: Int64
     entry_src: Bool
     entry_dst: Bool
-    user: Index
-    who: Index
-    number: Index
-    ended: Index
-    ended_who: Index
-    ended_number: Index
+    user: Int64
+    who: Int64
+    number: Int64
+    ended: Int64
+    ended_who: Int64
+    ended_number: Int64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -51,7 +48,7 @@ class Form:
     """The sends of a position without their sizes; ``units``: int64[m], chunks that each carries."""
 
     sends: RankSends
-    units: Index
+    units: Int64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -62,13 +59,13 @@ class Forms:
     waits: int32[e, 2] by send and ends: int32[c, 2] by position: whose (index into peers, -1 its own) and number.
     """
 
-    sends_ptr: Index
+    sends_ptr: Int64
     sends: Int32
-    waits_ptr: Index
+    waits_ptr: Int64
     waits: Int32
-    ends_ptr: Index
+    ends_ptr: Int64
     ends: Int32
-    peers_ptr: Index
+    peers_ptr: Int64
     peers: Int32
 
     def key(self, position: int) -> bytes:
@@ -137,16 +134,16 @@ def forms_of(waits: Waits, num_positions: int) -> Forms:
     )
 
 
-def _canonical(row: Index, position: Index, who: Index, number: Index) -> Index:
+def _canonical(row: Int64, position: Int64, who: Int64, number: Int64) -> Int64:
     """The order of pairs (who, number): by row, a position's own first, by number, by whose it is."""
     return np.lexsort((who, number, who != position, row))
 
 
-def _pointers(rows: Index, num_rows: int) -> Index:
+def _pointers(rows: Int64, num_rows: int) -> Int64:
     return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows))))
 
 
-def _numbered(position: Index, other: Index, num_positions: int) -> tuple[Index, Index, Int32]:
+def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
     """Number of each entry's ``other`` among those of its position by first use (-1: itself), and CSR of the others.
 
     Entries are those of all positions, ascending, each one's in the order of use.

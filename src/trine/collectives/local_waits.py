@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives.columns import Columns, columns_of
 from trine.collectives.dependencies import csr, previous_of_same, received_before
 from trine.collectives.expand import last_of_pairs, structure
 from trine.collectives.local_form import Waits
+from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.collectives.symmetry import is_shifted, opposite
 from trine.errors import InputError
-from trine.model.schedule import ExpandedSchedule, Schedule
 
-Index = npt.NDArray[np.int64]
 #: Chunks, the number of the transfer that brings each, and whether they are added.
-Arrivals = tuple[Index, Index, npt.NDArray[np.bool_]]
+Arrivals = tuple[Int64, Int64, npt.NDArray[np.bool_]]
 
 
 def waits_of_all(schedule: Schedule) -> Waits:
@@ -41,7 +41,7 @@ def waits_of_all(schedule: Schedule) -> Waits:
     )
 
 
-def _units(whole: ExpandedSchedule) -> Index:
+def _units(whole: ExpandedSchedule) -> Int64:
     """int64[transfers]: chunks that each carries."""
     if whole.pieces is None:
         return np.ones(whole.num_transfers, dtype=np.int64)
@@ -82,7 +82,7 @@ def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> Waits:
     )
 
 
-def _pairs(before: Index, users: Index, received: Index) -> tuple[Index, npt.NDArray[np.bool_], Index]:
+def _pairs(before: Int64, users: Int64, received: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
     """Each pair once: the waiting send, whether the other is another position's, and the other's number."""
     follows, k = np.flatnonzero(before >= 0), len(before)
     rows, columns = np.concatenate([users, follows]), np.concatenate([received + k, before[follows]])
@@ -91,7 +91,7 @@ def _pairs(before: Index, users: Index, received: Index) -> tuple[Index, npt.NDA
     return np.repeat(np.arange(k), np.diff(ptr)), numbers >= k, np.where(numbers >= k, numbers - k, numbers)
 
 
-def _arrivals(schedule: Schedule, own: Columns, sender: Index, symmetry: tuple[int, ...]) -> Arrivals:
+def _arrivals(schedule: Schedule, own: Columns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:
     """What arrives at position 0 before its last step; sends of the last step cannot use what arrives in it."""
     last = int(own.step.max(initial=0))
     if is_shifted(schedule):
@@ -107,7 +107,7 @@ def _arrivals(schedule: Schedule, own: Columns, sender: Index, symmetry: tuple[i
 
 
 def _arrivals_from(
-    schedule: Schedule, own: Columns, sender: Index, position: int, symmetry: tuple[int, ...]
+    schedule: Schedule, own: Columns, sender: Int64, position: int, symmetry: tuple[int, ...]
 ) -> Arrivals:
     """What arrives at position 0 from ``position``. Raises InputError if that does not send as position 0 does."""
     theirs = columns_of(schedule, range(position, position + 1))

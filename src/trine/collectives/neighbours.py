@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList
-from trine.model.schedule import Schedule, Sends
 
 
 def next_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:

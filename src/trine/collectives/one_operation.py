@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.registry import make_schedule
+from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import MAX_PIPELINE_CHUNKS, SendList, log2_ceil
 from trine.errors import InputError
-from trine.model.schedule import Schedule, Sends
 
 #: The algorithm of such a collective, in programs and in answers. ``one-operation:4x8:ring`` says the groups, the ranks
 #: of each, and how these send to each other: ``ring`` (to the next) or ``direct`` (to all).

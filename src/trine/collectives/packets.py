@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.collectives.expand import expand
-from trine.collectives.library.conventions import bus_factor
+from trine.collectives.nccl.conventions import bus_factor
 from trine.collectives.run import schedule_graph
+from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.errors import InputError
+from trine.gpu.model import GpuModel
 from trine.gpu.presets import load_gpu_model
+from trine.gpu.program import GpuProgram
 from trine.gpu.run import run_gpus
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import GpuProgram
-from trine.model.schedule import ExpandedSchedule, Schedule
 from trine.units import PS_PER_S
 
-Int64 = npt.NDArray[np.int64]
 #: An InfiniBand packet: its largest payload, and its headers with some room (assumed).
 PACKET_BYTES, HEADER_BYTES = 4096, 64
 MAX_PACKET_BYTES = 1 << 20

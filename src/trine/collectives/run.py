@@ -10,20 +10,18 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.collectives.expand import expand
+from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.engine.bounds import link_bytes
-from trine.engine.run import Progress, run
+from trine.engine.run import run
 from trine.errors import InputError
-from trine.model.builder import csr, no_labels
-from trine.model.schedule import ExpandedSchedule, Schedule
-from trine.model.taskgraph import JOIN, TRANSFER, Records, TaskGraph
+from trine.graph.builder import csr, no_labels
+from trine.graph.taskgraph import JOIN, TRANSFER, Progress, Records, TaskGraph
 from trine.network.circuit import network_on
 from trine.network.models import Network
 from trine.units import transfer_ps
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 #: (source device, target device) -> ps that pass before a message from one to the other enters its first link
 StepCost: TypeAlias = Callable[[int, int], int]

@@ -8,8 +8,8 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf
 from trine.errors import InputError
-from trine.model.schedule import Parameter, Schedule, Sends, SendsOf
 
 Row = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64] | Sequence[int] | int
@@ -87,7 +87,7 @@ def log2_ceil(number: int) -> int:
 
 
 class SendList:
-    """Collects the sends of one rank, in order, and joins them to :class:`~trine.model.schedule.Sends`."""
+    """Collects the sends of one rank, in order, and joins them to :class:`~trine.collectives.schedule.Sends`."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[npt.NDArray[np.int64], ...]] = []

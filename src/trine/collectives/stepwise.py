@@ -12,21 +12,22 @@ import numpy as np
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
-from trine.collectives.library import Collectives
-from trine.collectives.library.conventions import bus_factor, sent_bytes
-from trine.collectives.library.costs import Setting, ll128_allowed
-from trine.collectives.library.parameters import LL, LL128
-from trine.collectives.library.predict import OPS
+from trine.collectives.nccl import Collectives
+from trine.collectives.nccl.conventions import bus_factor, sent_bytes
+from trine.collectives.nccl.costs import Setting, ll128_allowed
+from trine.collectives.nccl.parameters import LL, LL128
+from trine.collectives.nccl.predict import OPS
 from trine.collectives.neighbours import to_the_next
+from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part, is_plan
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import ScheduleRun, StepCost, run_schedule
+from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.errors import InputError, SpecError, TrineError, nearest
-from trine.model.collective import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part, is_plan
-from trine.model.schedule import ExpandedSchedule, Schedule
+from trine.graph.taskgraph import Progress
 
 if TYPE_CHECKING:
-    from trine.collectives.direct import Matrix
-    from trine.model.kernelplan import KernelPlan
+    from trine.collectives.mscclpp.plan import KernelPlan
+    from trine.collectives.schedules.direct import Matrix
 
 #: Bytes on the wire for each byte of payload: LL sends a 4-byte flag with 4 bytes, LL128 8 bytes of flag with 120.
 WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "none": Fraction(1)}
@@ -34,8 +35,6 @@ WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "
 SCHEDULE_OF = {"collnet": "sharp"}
 #: Alternatives with more messages than this are not simulated for ``--explain``.
 MAX_MESSAGES = 3_000_000
-
-Progress = Callable[[int, int, int], None]
 
 
 class Stepwise:
@@ -194,7 +193,7 @@ class Stepwise:
 
     def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
         """The plan's transfers; proven to do what it says before the first use."""
-        from trine.collectives.plans import check_plan, load_plan, plan_schedule
+        from trine.collectives.mscclpp import check_plan, load_plan, plan_schedule
 
         if self._plan is None:
             plan = load_plan(path)

@@ -7,11 +7,10 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
+from trine.collectives.schedule import Schedule
 from trine.errors import InputError
-from trine.model.schedule import Schedule
 
-Index = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.integer]
 
 
@@ -59,7 +58,7 @@ def moved(positions: Positions, by: Positions, symmetry: tuple[int, ...]) -> Int
     return total
 
 
-def opposite(positions: Positions, symmetry: tuple[int, ...]) -> Index:
+def opposite(positions: Positions, symmetry: tuple[int, ...]) -> Int64:
     """What leads back to position 0 when added to ``positions``."""
     total, weight = np.zeros(positions.shape, dtype=np.int64), 1
     for values in symmetry:

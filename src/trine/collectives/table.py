@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from trine._version import __version__
+from trine.collectives.options import CollectiveTime
 from trine.collectives.sizes import format_size
-from trine.model.collective import CollectiveTime
 from trine.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ MAX_TEXT_TIERS = 6
 
 def answer_json(answer: CollectiveAnswer) -> dict[str, Any]:
     """Stable keys, documented in docs/reference/collective-json.md."""
-    from trine import __version__
     from trine.collectives.ask import MAX_LINKS
 
     data: dict[str, Any] = {

@@ -24,7 +24,7 @@ from trine.compute.origin import one_gpu, recorded_on
 from trine.compute.report import FitReport, report
 from trine.compute.resize import Split, resized
 from trine.errors import InputError
-from trine.model.workload import SYNTHESISED, Operator, Tensor, Workload
+from trine.graph.workload import SYNTHESISED, Operator, Tensor, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from math import prod
 
 from trine.compute.kinds import is_backward, kind_of
 from trine.compute.resize import Resized
-from trine.model.workload import Tensor
+from trine.graph.workload import Tensor
 
 Cost = tuple[int, int]
 

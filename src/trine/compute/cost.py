@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trine.compute.contractions import CONTRACTIONS, Cost, elements, is_gradient, moved
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized, Split, resized
-from trine.model.workload import Operator, Tensor, Workload
+from trine.graph.workload import Operator, Tensor, Workload
 
 # FLOPs per element of the largest tensor, forward and backward, counted on the textbook formula. Softmax: maximum,
 # difference, exponential, sum, quotient. Norms: mean (1), variance (2), normalise (2), scale and shift (2).

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from trine.model.workload import Operator
+from trine.graph.workload import Operator
 
 #: Families whose time is set by arithmetic when they are large; all others move bytes.
 COMPUTE_FAMILIES = ("attention", "conv", "linear", "matmul")

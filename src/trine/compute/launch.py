@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trine.compute.kinds import kind_of
 from trine.compute.law import median
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.units import PS_PER_US, format_time
 
 #: Per operator, where the trace does not tell. Assumed: of the order of one cudaLaunchKernel call, whose median over

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Float64
 from trine.compute.cost import Work
 
 #: Relative error that a law is taken to have: times whose rounding is coarser than this weigh less in a fit.
@@ -27,8 +27,6 @@ FIXED_SPREAD_PS = 30_000_000.0
 # constant, 95 % efficient where errors are normal.
 _CAUCHY = 2.385
 _ROUNDS, _SETTLED = 12, 1e-6
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +83,14 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
     return Law(*coefficients) if memory is not None else Law(0.0, *coefficients)
 
 
-def _typical_rate(work: Floats, times: Floats) -> float:
+def _typical_rate(work: Float64, times: Float64) -> float:
     """The median by time of time per work: half of the time goes to operators that are at least as fast."""
     some = work > 0.0
     return _weighted_median(times[some] / work[some], times[some]) if some.any() else 0.0
 
 
 def _robust(
-    columns: Sequence[Floats], times: Floats, sigma: Floats, num_samples: int, coefficients: list[float]
+    columns: Sequence[Float64], times: Float64, sigma: Float64, num_samples: int, coefficients: list[float]
 ) -> list[float]:
     """Non-negative least squares in which samples (the first rows) far off the fit weigh less, round by round.
 
@@ -118,7 +116,7 @@ def _robust(
     return coefficients
 
 
-def _weighted_median(values: Floats, weights: Floats) -> float:
+def _weighted_median(values: Float64, weights: Float64) -> float:
     """The value up to which half of the weight lies; of equal values in the order given."""
     order = np.argsort(values, kind="stable")
     half, total = math.fsum(weights.tolist()) / 2, 0.0
@@ -142,14 +140,14 @@ class _Problem:
     ``columns``: float64[n] each; ``times``: float64[n].
     """
 
-    def __init__(self, columns: Sequence[Floats], times: Floats) -> None:
+    def __init__(self, columns: Sequence[Float64], times: Float64) -> None:
         # Columns in units of their largest value, so that the normal equations are well scaled.
         self._scale = [float(column.max()) for column in columns]
         scaled = [column / s if s > 0.0 else column for column, s in zip(columns, self._scale, strict=True)]
         self._pairs = {(i, j): scaled[i] * scaled[j] for i in range(len(scaled)) for j in range(i + 1)}
         self._right = [column * times for column in scaled]
 
-    def solve(self, weights: Floats) -> list[float]:
+    def solve(self, weights: Float64) -> list[float]:
         """Solve on every subset of columns and take the best that has no negative coefficient; of ties the first."""
         product: dict[tuple[int, int], float] = {}
         for (i, j), values in self._pairs.items():

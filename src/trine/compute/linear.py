@@ -34,7 +34,7 @@ from trine.compute.report import FitReport, report
 from trine.compute.resize import Split
 from trine.compute.sizing import Sizing
 from trine.errors import InputError
-from trine.model.workload import OPTIMIZER, Operator, Workload
+from trine.graph.workload import OPTIMIZER, Operator, Workload
 
 # How much of its law's time an operator can lose to the choice of algorithm: 12 % and 31 % were seen
 # (docs/background/operator-time.md, with what other shares would give).

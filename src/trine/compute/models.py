@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from trine.cluster.device import GpuSpec
 from trine.compute.calibration import Calibration
 from trine.compute.linear import LinearTimes
 from trine.compute.origin import no_gpu_times
@@ -12,11 +13,11 @@ from trine.compute.report import FitReport
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE, make_roofline, roofline_of
 from trine.compute.sizing import Sizing
-from trine.compute.times import ASSUMED, MEASURED, Duration
+from trine.compute.times import Duration
 from trine.compute.transfer import Transfer
 from trine.errors import InputError, PlanError, nearest
-from trine.model.device import GpuSpec
-from trine.model.workload import SYNTHESISED, Operator, Workload
+from trine.evidence import ASSUMED, MEASURED
+from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.plugins import Registry
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trine.errors import InputError
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 
 if TYPE_CHECKING:
-    from trine.model.device import GpuSpec
+    from trine.cluster.device import GpuSpec
 
 
 def known_gpu(name: str | None) -> GpuSpec | None:

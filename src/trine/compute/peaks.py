@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trine.cluster.device import GpuSpec
 from trine.compute.cost import Work
 from trine.errors import InputError, nearest
-from trine.model.device import GpuSpec
-from trine.model.workload import Operator, Tensor
+from trine.graph.workload import Operator, Tensor
 
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",

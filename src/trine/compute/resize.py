@@ -14,7 +14,7 @@ from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.compute.sequence import sequence_dim, sequence_length
 from trine.compute.shard import Groups, split_dims, vocabulary_dim
 from trine.errors import InputError, PlanError, nearest
-from trine.model.workload import OPTIMIZER, Operator, Tensor, Workload
+from trine.graph.workload import OPTIMIZER, Operator, Tensor, Workload
 
 #: '': not split. 'column': output features (channels). 'row': input features. 'embedding': rows of the table.
 SPLIT_MODES = ("", "column", "row", "embedding")

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from trine.cluster.device import GpuSpec
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Work
 from trine.compute.kinds import family_of, kind_of
@@ -23,8 +24,7 @@ from trine.compute.sizing import Sizing
 from trine.compute.times import Duration
 from trine.compute.transfer import Transfer
 from trine.errors import InputError, nearest
-from trine.model.device import GpuSpec
-from trine.model.workload import Operator, Workload
+from trine.graph.workload import Operator, Workload
 from trine.units import PS_PER_S
 
 #: Value of ``Workload.metadata["times"]`` of a workload whose times are those of this model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.model.workload import Tensor, Workload
+from trine.graph.workload import Tensor, Workload
 from trine.units import whole_number
 
 

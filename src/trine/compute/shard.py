@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.errors import PlanError
-from trine.model.workload import Operator, Tensor
+from trine.graph.workload import Operator, Tensor
 
 Dims = list[int | None]
 

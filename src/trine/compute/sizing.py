@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trine.compute.cost import Work, work_of
 from trine.compute.resize import Split, resized
-from trine.model.workload import OPTIMIZER, Operator, Workload
+from trine.graph.workload import OPTIMIZER, Operator, Workload
 
 
 class Sizing:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MEASURED, INTERPOLATED, MODELLED, ASSUMED = "measured", "interpolated", "modelled", "assumed"
-#: Where a duration may come from.
-EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, ASSUMED)
-
 
 @dataclass(frozen=True, slots=True)
 class Duration:

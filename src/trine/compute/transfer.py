@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
+from trine.cluster.device import GpuSpec
 from trine.compute.cost import Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.peaks import check_peaks, dtype_of, least_time_s
-from trine.model.device import GpuSpec
-from trine.model.workload import Operator, Workload
+from trine.graph.workload import Operator, Workload
 from trine.units import PS_PER_S
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.engine._state import Int64
+from trine.arrays import Int64
 
 U = np.uint64
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, kernel
+from trine.arrays import Int64
 from trine.engine._heap import pop, push
 from trine.engine._pace import begin_paced, ends_now, press, repace
 from trine.engine._serve import serve
@@ -42,7 +43,6 @@ from trine.engine._state import (
     SWEEP,
     TOO_FAST,
     WORDS,
-    Int64,
     Routes,
     Streams,
     Tasks,

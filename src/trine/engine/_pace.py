@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.engine._heap import push
 from trine.engine._state import (
     AMOUNT,
@@ -23,7 +24,6 @@ from trine.engine._state import (
     STREAM,
     TAKEN,
     WORDS,
-    Int64,
     Streams,
     Tasks,
 )

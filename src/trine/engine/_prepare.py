@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, kernel
+from trine.arrays import Int32, Int64
 from trine.engine._state import (
     AMOUNT,
     COMPUTE,
@@ -22,8 +23,6 @@ from trine.engine._state import (
     WAITS,
     WORDS,
     Columns,
-    Int32,
-    Int64,
     Tasks,
 )
 

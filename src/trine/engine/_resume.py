@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, kernel
+from trine.arrays import Int64
 from trine.engine._state import (
     COMPUTE,
     END_PS,
@@ -20,7 +21,6 @@ from trine.engine._state import (
     START_PS,
     WAITS,
     WORDS,
-    Int64,
     Routes,
     Tasks,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.engine._heap import push
 from trine.engine._sort import sort
-from trine.engine._state import AMOUNT, HALVES, HOP, ROUTE, START_PS, WORDS, Int64, Routes, Tasks
+from trine.engine._state import AMOUNT, HALVES, HOP, ROUTE, START_PS, WORDS, Routes, Tasks
 from trine.network._fifo import pass_link
 from trine.network._limits import MAX_PS
 from trine.network._state import Links

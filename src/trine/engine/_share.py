@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.engine._heap import push
-from trine.engine._state import Int64
 from trine.network._dispatch import assign_rates
 from trine.network._flows import drain_ps, find_component
 from trine.network._limits import MAX_PS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.engine._state import Int32
+from trine.arrays import Int32
 
 U = np.uint64
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Int8 = npt.NDArray[np.int8]
+from trine.arrays import Int8, Int32, Int64
 
 #: Why the loop came back: nothing more can happen; the budget of tasks is spent; an array is full; time is over; a held
 #: task has become ready; a stream (LATE_TASK) has been given back more speed than it had lost.

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.engine.run import run
-from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, TaskGraph
+from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.units import transfer_ps
 
 

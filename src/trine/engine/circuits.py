@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trine.engine.describe import describe_task
 from trine.errors import InputError, SimulationError
-from trine.model.taskgraph import TRANSFER, TaskGraph
+from trine.graph.taskgraph import TRANSFER, TaskGraph
 from trine.network.circuit import CircuitModel, IdleCircuit
 from trine.network.models import drain_ps
 

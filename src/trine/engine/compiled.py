@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine._jit import is_cold
+from trine.arrays import Bool, Int64
 from trine.engine._loop import advance
 from trine.engine._prepare import prepare
 from trine.engine._resume import gather
@@ -54,7 +55,7 @@ from trine.engine.circuits import on_circuit, ranks_of
 from trine.engine.describe import describe_task, faster_than_full
 from trine.engine.latency import entry_ps
 from trine.errors import SimulationError
-from trine.model.taskgraph import TRANSFER, Int64, Records, TaskGraph
+from trine.graph.taskgraph import TRANSFER, Progress, Records, TaskGraph
 from trine.network._circuit_state import Circuits, new_circuits
 from trine.network._dispatch import CODES, FIRST_QUEUE
 from trine.network._limits import FULL_PPM, MAX_PS
@@ -67,9 +68,6 @@ BUDGET = 1 << 16
 PROGRESS_S = 0.25
 FIRST_SLOTS = 1024
 FIRST_HEAP = 4096
-
-Progress = Callable[[int, int, int], None]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine._jit import is_cold
+from trine.arrays import Bool, Int64
 from trine.engine._loop import advance
 from trine.engine._resume import restore_flows, restore_tasks
 from trine.engine._state import (
@@ -30,7 +31,6 @@ from trine.engine._state import (
 from trine.engine.compiled import (
     FIRST_HEAP,
     FIRST_SLOTS,
-    Bool,
     State,
     drive,
     instants,
@@ -41,7 +41,7 @@ from trine.engine.compiled import (
 )
 from trine.engine.describe import describe_task
 from trine.errors import InputError, SimulationError
-from trine.model.taskgraph import COMPUTE, Int64, Snapshot, TaskGraph
+from trine.graph.taskgraph import COMPUTE, Snapshot, TaskGraph
 from trine.network._limits import FULL_PPM, LEAST_PPM
 from trine.network._state import (
     FIELDS,

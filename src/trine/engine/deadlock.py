@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.engine.describe import describe_task
 from trine.errors import DeadlockError
-from trine.model.taskgraph import COMPUTE, Int64, TaskGraph
+from trine.graph.taskgraph import COMPUTE, TaskGraph
 
 SHOWN = 12
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.errors import SimulationError
-from trine.model.taskgraph import COMPUTE, KIND_NAMES, TRANSFER, TaskGraph
+from trine.graph.taskgraph import COMPUTE, KIND_NAMES, TRANSFER, TaskGraph
 
 
 def describe_task(graph: TaskGraph, task: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine.model.taskgraph import Int64, TaskGraph
+from trine.arrays import Int64
+from trine.graph.taskgraph import TaskGraph
 
 
 def entry_ps(graph: TaskGraph) -> Int64:

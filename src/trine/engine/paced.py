@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+from trine.arrays import Int32
 from trine.engine.describe import faster_than_full
-from trine.model.taskgraph import Int32, TaskGraph
+from trine.graph.taskgraph import TaskGraph
 from trine.network._limits import FULL_PPM, LEAST_PPM
 
 

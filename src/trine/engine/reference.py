@@ -18,7 +18,7 @@ from trine.engine.circuits import CircuitState
 from trine.engine.latency import entry_ps
 from trine.engine.paced import PacedStreams
 from trine.errors import SimulationError
-from trine.model.taskgraph import COMPUTE, JOIN, Records, TaskGraph
+from trine.graph.taskgraph import COMPUTE, JOIN, Records, TaskGraph
 from trine.network._limits import MAX_PS
 from trine.network.circuit import CircuitModel
 from trine.network.models import Network, NetworkModel, QueueModel, WeightedModel, drain_ps

@@ -9,11 +9,12 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.engine.describe import describe_task
 from trine.engine.paced import Work
 from trine.engine.reference import Flow, Reference
 from trine.errors import InputError
-from trine.model.taskgraph import COMPUTE, Int64, Snapshot, TaskGraph
+from trine.graph.taskgraph import COMPUTE, Snapshot, TaskGraph
 from trine.network._limits import FULL_PPM, LEAST_PPM
 from trine.network.models import Network
 

@@ -14,12 +14,9 @@ from trine.engine.deadlock import deadlock
 from trine.engine.snapshots import validate_snapshot
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
-from trine.model.taskgraph import Records, Snapshot, TaskGraph
+from trine.graph.taskgraph import Progress, Records, Snapshot, TaskGraph
 from trine.network.circuit import CircuitModel
 from trine.network.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
-
-#: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
-Progress = Callable[[int, int, int], None]
 
 ENGINES = ("compiled", "reference")
 

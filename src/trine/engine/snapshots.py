@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.engine.describe import describe_task
 from trine.errors import InputError
-from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Snapshot, TaskGraph
+from trine.graph.taskgraph import COMPUTE, TRANSFER, Snapshot, TaskGraph
 
 
 def carry_over(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Bool
 from trine.engine.describe import describe_task
 from trine.engine.latency import entry_ps
 from trine.errors import InputError
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
 from trine.network._limits import FULL_PPM, MAX_BYTES_PER_S, MAX_PACED_PS, MAX_PS, MAX_WHOLE
-
-Bool = npt.NDArray[np.bool_]
 
 
 def validate(graph: TaskGraph) -> None:

@@ -6,11 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trine._jit import Int, kernel
+from trine.arrays import Int32, Int64, UInt64
 
 U = np.uint64
-UInt64 = npt.NDArray[np.uint64]
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 #: Odd constants of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 GOLDEN, FIRST, SECOND = U(0x9E3779B97F4A7C15), U(0xBF58476D1CE4E5B9), U(0x94D049BB133111EB)

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.collectives.local import LocalStructures, local_structures
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
-from trine.model.program import Collective
-from trine.model.schedule import RankSends
-from trine.parallel.grid import RankGrid
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
+from trine.collectives.schedule import RankSends
+from trine.graph.grid import RankGrid
+from trine.graph.program import Collective
 
 #: (kind, bytes, groups [groups, ranks], algorithm or None) -> the make of each group, and of each make the algorithm to
 #: simulate and the ps of software before each of its messages
@@ -40,7 +37,7 @@ def call_of(step: Collective) -> Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """How groups of one make run a call. timed_step: see :class:`trine.model.schedule.Schedule`."""
+    """How groups of one make run a call. timed_step: see :class:`trine.collectives.schedule.Schedule`."""
 
     algorithm: str
     software_ps: int

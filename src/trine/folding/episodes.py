@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Bool, Int32, Int64
 from trine.engine import advance, run
 from trine.errors import PlanError
 from trine.folding._refine import join_components
@@ -24,16 +24,12 @@ from trine.folding.sight import Part, RouteTable, look, whole_parts
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
-from trine.model.taskgraph import TRANSFER, Records, Snapshot
+from trine.graph.taskgraph import TRANSFER, Progress, Records, Snapshot
 from trine.network.models import Network, QueueModel, network_model
 from trine.units import format_time
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
 #: Axes along which nothing is exchanged yet.
 Shut = frozenset[str]
-Progress = Callable[[int, int, int], None]
 
 #: With more classes than this share of the ranks, every rank is simulated by itself.
 MOST_CLASSES = 0.25

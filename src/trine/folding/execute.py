@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.engine import run
 from trine.errors import InputError, nearest
 from trine.folding.episodes import FoldedRun, Folder
@@ -19,12 +20,12 @@ from trine.folding.sketching import JobSketch, sketch_job
 from trine.folding.stretch import StretchOf
 from trine.folding.traffic import collective_totals, link_bytes, link_uses
 from trine.folding.verify import check_fold, unfolded_records
-from trine.model.memory import MemoryEvents
-from trine.model.program import Job
-from trine.model.taskgraph import Int64, Records, TaskGraph
+from trine.graph.memory import MemoryEvents
+from trine.graph.placement import Placement
+from trine.graph.program import Job
+from trine.graph.taskgraph import Records, TaskGraph
 from trine.network.models import Network, QueueModel, network_model, why_unfolded
 from trine.parallel.instantiate import instantiate
-from trine.parallel.placement import Placement
 from trine.parallel.stragglers import Stragglers
 from trine.results import Result
 from trine.results.records import Ends

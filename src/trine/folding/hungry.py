@@ -6,15 +6,13 @@ What overlaps depends on when things arrive, so that ranks of one program may di
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.folding.episodes import FoldedRun
 from trine.folding.observe import rank_memory
 from trine.folding.sketch import Sketch
-from trine.model.taskgraph import Records
+from trine.graph.taskgraph import Records
 from trine.results.memory import memory_timeline
-
-Int64 = npt.NDArray[np.int64]
 
 #: Classes with more tasks than this in all are not looked at one by one (about 1 s).
 MOST_TASKS = 4_000_000

@@ -12,17 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.folding.episodes import FoldedRun
 from trine.folding.quotient import named_tasks
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, Sketch
-from trine.model.memory import MemoryEvents
-from trine.model.taskgraph import TRANSFER, CollectiveLabel, Labels, Records, TaskGraph
+from trine.graph.memory import MemoryEvents
+from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Labels, Records, TaskGraph
 from trine.results.records import Ends
 from trine.results.waits import releasers, wait_reasons
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 Times = tuple[Int64, Int64, Int64]
 #: More tasks than this are not looked at for the sake of arrivals alone.
 MOST_TASKS_AROUND = 1_000_000

@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64, UInt64
 from trine.errors import SimulationError
 from trine.folding._refine import count_distinct, ranks_agree, refine_round
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-UInt64 = npt.NDArray[np.uint64]
 
 #: Two sums of 64 bits that agree by chance: about once in 10**8 partitions of a million members; then try another.
 SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0)

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.errors import InputError, nearest
 from trine.inputs import exists, read_text
 from trine.units import whole_number
-
-Int64 = npt.NDArray[np.int64]
 
 WORDS = ("packed", "round-robin", "random")
 MAX_FILE_BYTES = 16 * 2**20

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.folding.sight import RouteTable
 from trine.folding.sketch import HOSTS, Sketch
-
-Int64 = npt.NDArray[np.int64]
 
 #: The place of a link that several routes cross.
 SHARED = -2

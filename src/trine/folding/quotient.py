@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.errors import PlanError, SimulationError
 from trine.folding.partition import Partition, Sight
 from trine.folding.sight import Part, RouteTable
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, SENT, Edges, Sketch
 from trine.folding.sketching import JobSketch
-from trine.model.program import COMPUTE_STREAM
-from trine.model.taskgraph import TRANSFER, Labels, TaskGraph
+from trine.graph.program import COMPUTE_STREAM
+from trine.graph.taskgraph import TRANSFER, Labels, TaskGraph
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 #: (rank, tasks of its sketch, their durations in ps) -> the durations on that rank
 Stretch = Callable[[int, Int64, Int64], Int64]
 

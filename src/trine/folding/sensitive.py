@@ -7,19 +7,16 @@ them grows until they take turns. Flows of one class are alike whatever happens;
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.folding.episodes import FoldedRun
 from trine.folding.partition import Partition
 from trine.folding.sight import RouteTable
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, Sketch
 from trine.folding.sketching import JobSketch
-from trine.model.taskgraph import TRANSFER
+from trine.graph.taskgraph import TRANSFER
 from trine.units import PS_PER_S
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 #: Links must carry for several classes, and classes be apart, for this share of the run: less cannot move it by more.
 WORTH_A_WORD = 2e-3

@@ -6,14 +6,12 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.folding._refine import SEPARATOR
 from trine.folding.partition import Sight
 from trine.folding.sketch import HOST, HOSTS, TO_HOST, Edges, Sketch
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 #: Items of links until they have numbers: below those of ranks and of the separator.
 FIRST_LINK = SEPARATOR - 1
 #: (ranks or None for the hosts of the others, ranks or None likewise) -> CSR of links of the routes

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.errors import PlanError
 from trine.folding.calls import GroupCosts
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Int16 = npt.NDArray[np.int16]
-Int8 = npt.NDArray[np.int8]
+from trine.arrays import Int8, Int16, Int32, Int64
 
 #: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from, or to.
 SELF, HOST, TO_HOST = -1, -2, -3

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
+from trine.collectives.schedule import RankSends
 from trine.errors import PlanError
 from trine.folding.calls import Answer, Call, CallPlan, GroupCosts, call_of, group_answers, plan_call
 from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, TO_HOST, Edges, Sketch
-from trine.model.program import Job, Peer
-from trine.model.schedule import RankSends
-from trine.model.taskgraph import JOIN, TRANSFER
-from trine.parallel.grid import RankGrid
+from trine.graph.grid import RankGrid
+from trine.graph.program import Job, Peer
+from trine.graph.taskgraph import JOIN, TRANSFER
 from trine.parallel.template import Template, make_template
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

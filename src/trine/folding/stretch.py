@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.folding.sketching import JobSketch
-from trine.model.program import COMPUTE_STREAM
-from trine.model.taskgraph import COMPUTE, TaskGraph
+from trine.graph.program import COMPUTE_STREAM
+from trine.graph.taskgraph import COMPUTE, TaskGraph
 from trine.parallel.stragglers import Stragglers, scaled_ps
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.folding.sight import RouteTable
 from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, Sketch
 from trine.folding.sketching import JobSketch
-from trine.model.taskgraph import TRANSFER
+from trine.graph.taskgraph import TRANSFER
 from trine.results.traffic import LinkUse
 from trine.units import PS_PER_S
-
-Int64 = npt.NDArray[np.int64]
 
 
 def link_bytes(job: JobSketch, site: Site, table: RouteTable, step: int | None) -> Int64:

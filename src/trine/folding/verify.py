@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.errors import SimulationError
 from trine.folding.episodes import FoldedRun
 from trine.folding.sketching import JobSketch
-from trine.model.taskgraph import Records, TaskGraph
+from trine.graph.taskgraph import Records, TaskGraph
 from trine.units import format_time
-
-Int64 = npt.NDArray[np.int64]
 
 
 class UnfoldedNumbers:

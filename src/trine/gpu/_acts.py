@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined, kernel
+from trine.arrays import Int32, Int64
 from trine.gpu._state import (
     C_FULL_PS,
     C_FULL_SINCE,
@@ -45,14 +46,12 @@ from trine.gpu._state import (
     WAVE_HALVES,
     Code,
     Entities,
-    Int32,
-    Int64,
     Machine,
     Seen,
 )
-from trine.model.gpuprogram import RELEASE, STORE
-from trine.model.gpurecords import BARRIER as AT_BARRIER
-from trine.model.gpurecords import COMPUTING, ISSUE, MEMORY, SEMAPHORE, STATE_NAMES
+from trine.gpu.program import RELEASE, STORE
+from trine.gpu.records import BARRIER as AT_BARRIER
+from trine.gpu.records import COMPUTING, ISSUE, MEMORY, SEMAPHORE, STATE_NAMES
 
 U = np.uint64
 _NUM_STATES = len(STATE_NAMES)

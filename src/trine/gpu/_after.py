@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import inlined
+from trine.arrays import Int64
 from trine.gpu._acts import go_later, queue_line
 from trine.gpu._state import (
     C_FULL_PS,
@@ -36,7 +37,6 @@ from trine.gpu._state import (
     WAVE,
     WAVE_HALVES,
     Entities,
-    Int64,
     Machine,
 )
 

@@ -5,19 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.gpu._state import (
-    N_CHANNELS,
-    N_HITS,
-    N_LINE_BYTES,
-    N_MISSES,
-    N_SETS,
-    N_WAYS,
-    NUM_COUNTS,
-    TICK,
-    Int64,
-    Machine,
-    Seen,
-)
+from trine.arrays import Int64
+from trine.gpu._state import N_CHANNELS, N_HITS, N_LINE_BYTES, N_MISSES, N_SETS, N_WAYS, NUM_COUNTS, TICK, Machine, Seen
 
 U = np.uint64
 

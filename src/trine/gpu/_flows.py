@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.gpu._acts import give_request, own_key, take_request, wait_key
 from trine.gpu._legs import cross_fabric
 from trine.gpu._state import (
@@ -64,7 +65,6 @@ from trine.gpu._state import (
     Y_FIRST,
     Code,
     Entities,
-    Int64,
     Machine,
     Seen,
     Ways,

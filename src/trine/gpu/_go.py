@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int32, Int64
 from trine.gpu._acts import do, wake_group, wave_key
 from trine.gpu._state import (
     C_ALU_PS,
@@ -50,13 +51,11 @@ from trine.gpu._state import (
     WAVE_HALVES,
     Code,
     Entities,
-    Int32,
-    Int64,
     Machine,
     Seen,
 )
 from trine.gpu._wheel import give_event
-from trine.model.gpuprogram import ACQUIRE, BARRIER, COMPUTE, DMA, NOP, REDUCE, RELEASE, WAITCNT
+from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DMA, NOP, REDUCE, RELEASE, WAITCNT
 
 U = np.uint64
 

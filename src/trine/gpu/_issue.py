@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.gpu._acts import do, go_later, take_request
 from trine.gpu._flows import make_flow
 from trine.gpu._requests import make_request, poll_again, set_out
@@ -58,14 +59,13 @@ from trine.gpu._state import (
     WAVE_HALVES,
     Code,
     Entities,
-    Int64,
     Machine,
     Outside,
     Seen,
     Ways,
 )
 from trine.gpu._wheel import give_event
-from trine.model.gpuprogram import ACQUIRE, DMA, RELEASE, STORE
+from trine.gpu.program import ACQUIRE, DMA, RELEASE, STORE
 
 U = np.uint64
 

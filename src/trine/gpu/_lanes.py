@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int32, Int64
 from trine.gpu._acts import post
 from trine.gpu._flows import after_packet
 from trine.gpu._stages import serve
@@ -55,8 +56,6 @@ from trine.gpu._state import (
     Y_FIRST,
     Code,
     Entities,
-    Int32,
-    Int64,
     Machine,
     Ways,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.gpu._state import Int64
+from trine.arrays import Int64
 
 U = np.uint64
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int32, Int64
 from trine.gpu._outside import note, stay_away
 from trine.gpu._state import (
     BASE,
@@ -58,8 +59,6 @@ from trine.gpu._state import (
     Y_PORT_OUT,
     Code,
     Entities,
-    Int32,
-    Int64,
     Machine,
     Outside,
     Ways,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined, kernel
+from trine.arrays import Int64
 from trine.engine._state import Tasks
 from trine.gpu._acts import give_request, go_later, wake_group
 from trine.gpu._after import settle
@@ -82,7 +83,6 @@ from trine.gpu._state import (
     WAVE_HALVES,
     Code,
     Entities,
-    Int64,
     Machine,
     Outside,
     Seen,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.gpu._acts import wait_key
 from trine.gpu._state import (
     BASE,
@@ -38,7 +39,6 @@ from trine.gpu._state import (
     WAKE,
     Code,
     Entities,
-    Int64,
     Machine,
     Seen,
 )  # fmt: skip

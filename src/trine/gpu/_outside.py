@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int32, Int64
 from trine.gpu._acts import take_request
 from trine.gpu._state import (
     ADDRESS,
@@ -70,8 +71,6 @@ from trine.gpu._state import (
     Y_PORT_IN,
     Y_PORT_OUT,
     Entities,
-    Int32,
-    Int64,
     Machine,
     Outside,
     Ways,

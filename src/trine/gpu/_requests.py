@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.gpu._acts import own_key
 from trine.gpu._legs import walk
 from trine.gpu._outside import note, number_answer, way_of_address
@@ -59,13 +60,12 @@ from trine.gpu._state import (
     Y_PORT_OUT,
     Code,
     Entities,
-    Int64,
     Machine,
     Outside,
     Seen,
     Ways,
 )
-from trine.model.gpuprogram import READ_FLAGGED
+from trine.gpu.program import READ_FLAGGED
 
 U = np.uint64
 

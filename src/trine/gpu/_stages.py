@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.gpu._acts import give_request, go_later, post, wait_key
 from trine.gpu._cache import DIRTY, HIT, look_up
 from trine.gpu._monitor import arm, fall_asleep, rouse
@@ -93,13 +94,12 @@ from trine.gpu._state import (
     WAVE_HALVES,
     Code,
     Entities,
-    Int64,
     Machine,
     Seen,
     Ways,
 )
 from trine.gpu._wheel import give_event
-from trine.model.gpuprogram import REDUCE
+from trine.gpu.program import REDUCE
 
 U = np.uint64
 

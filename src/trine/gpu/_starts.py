@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int64
 from trine.engine._state import AMOUNT as TASK_AMOUNT
 from trine.engine._state import COMPUTE as COMPUTE_TASK
 from trine.engine._state import END_PS, HALVES, NEXT_IN_STREAM, READY_PS, START_PS, WORDS, Tasks
@@ -51,7 +52,6 @@ from trine.gpu._state import (
     WAVE_HALVES,
     Code,
     Entities,
-    Int64,
     Machine,
     Seen,
     Ways,

@@ -6,14 +6,9 @@ dispatchers (one a GPU), then requests (and packets, and flows of them), whose n
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Int64: TypeAlias = npt.NDArray[np.int64]
-Int32: TypeAlias = npt.NDArray[np.int32]
-Int8: TypeAlias = npt.NDArray[np.int8]
+from trine.arrays import Int8, Int32, Int64
 
 #: Why the loop came back: nothing more can happen; the budget of events is spent; too few free requests or lines; the
 #: instant to stop at has come; time is over; nothing happens but polls that nobody will ever answer; the log is full;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine.arrays import Int32, Int64
 from trine.gpu._later import pop, push
 from trine.gpu._state import (
     AT_OPEN,
@@ -30,8 +31,6 @@ from trine.gpu._state import (
     STOPPED,
     TIME_PS,
     Entities,
-    Int32,
-    Int64,
     Wheel,
 )
 

@@ -9,26 +9,24 @@ import numpy as np
 
 import trine.gpu._state as S
 from trine._jit import is_cold
+from trine.arrays import Int64
 from trine.engine._state import END_PS, READY_PS, START_PS, WORDS
 from trine.errors import InputError, SimulationError
 from trine.gpu._acts import finish_states
 from trine.gpu._loop import advance
-from trine.gpu._state import Int64
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.record import answer_fault, arrivals_of
+from trine.gpu.records import STATE_NAMES, GpuRecords
 from trine.gpu.start import State, begin_outside, goes_on, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.gpu.way_table import lane_columns
-from trine.model.gpurecords import STATE_NAMES, GpuRecords
-from trine.model.taskgraph import Records
+from trine.graph.taskgraph import Progress, Records
 from trine.network._limits import MAX_PS
 
 #: Events between two looks at the clock and at Ctrl-C: some 50 ms.
 BUDGET = 1 << 20
 PROGRESS_S = 0.25
-#: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
-Progress = Callable[[int, int, int], None]
 
 
 def is_cold_loop() -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from trine.gpu.layout import CHANNEL, CU, PORT, Hop, Layout, layout_of
-from trine.model.gpumodel import GpuModel
+from trine.gpu.model import GpuModel
 from trine.units import transfer_ps
 
 

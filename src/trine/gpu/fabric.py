@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.errors import InputError
-from trine.model.distances import distance, rank_grid
-from trine.model.gpumodel import HASHED, GpuModel
-
-Int64 = npt.NDArray[np.int64]
+from trine.gpu.distances import distance, rank_grid
+from trine.gpu.model import HASHED, GpuModel
 
 
 class LaneHop(NamedTuple):

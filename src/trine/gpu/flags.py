@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.errors import InputError
+from trine.gpu.outside import RELEASE as ARRIVED_RELEASE
+from trine.gpu.outside import PeerWrites
+from trine.gpu.program import ACQUIRE, DATA_OPS, DMA, RELEASE, WRITE, WRITE_FLAGGED
 from trine.gpu.system import GpuSystem
 from trine.gpu.validate import place_of
-from trine.model.gpuprogram import ACQUIRE, DATA_OPS, DMA, RELEASE, WRITE, WRITE_FLAGGED
-from trine.model.outside import RELEASE as ARRIVED_RELEASE
-from trine.model.outside import PeerWrites
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 
 def flag_lines(system: GpuSystem) -> Int32:

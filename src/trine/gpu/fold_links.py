@@ -6,14 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.cluster.routing import SPLIT
 from trine.gpu.fold_rows import Rows
 from trine.gpu.system import GpuSystem
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 #: ranks, translations, sign -> ranks
 Mover = Callable[[Int64, Int64, int], Int64]

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Bool, Int64
+from trine.gpu.program import DATA_OPS, DMA, GpuProgram
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import DATA_OPS, DMA, GpuProgram
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -17,13 +17,12 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.gpu.fold_links import LinkOrbits, link_orbits
 from trine.gpu.fold_rows import Rows, rows_of, simulated_program
+from trine.gpu.model import HASHED
+from trine.gpu.program import OP_NAMES
 from trine.gpu.system import GpuSystem
-from trine.model.gpumodel import HASHED
-from trine.model.gpuprogram import OP_NAMES
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.errors import InputError
+from trine.gpu.program import Buffer, GpuProgram
 from trine.gpu.validate import MAX_RANKS
 from trine.gpu.validate_operands import MAX_ADDRESS
-from trine.model.gpuprogram import Buffer, GpuProgram
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 #: Most initial values of semaphores, over all ranks: 1 GiB of them.
 MAX_SEMAPHORES = 2**28

@@ -8,12 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.errors import SpecError
-from trine.model.gpumodel import MESH, GpuModel
-from trine.model.gpurecords import ResourceNames
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
+from trine.gpu.model import MESH, GpuModel
+from trine.gpu.records import ResourceNames
 
 #: What a path begins or ends at.
 CU, CHANNEL, PORT = "cu", "channel", "port"

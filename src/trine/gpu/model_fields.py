@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from trine.model.gpumodel import GpuModel
+from trine.gpu.model import GpuModel
 from trine.units import format_bandwidth, format_bytes, format_clock, format_time
-
-MEASURED, MODELLED, ASSUMED = "measured", "modelled", "assumed"
 
 
 class ModelField(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trine.cluster.written import exact_bandwidth, exact_time
+from trine.gpu.model import GpuModel
 from trine.gpu.model_fields import ModelField, values
-from trine.model.gpumodel import GpuModel
 from trine.units import PS_PER_S
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trine.errors import SpecError, nearest
-from trine.gpu.model_fields import ASSUMED, GROUPS, MEASURED, MODELLED, PATHS
+from trine.evidence import ASSUMED, MEASURED, MODELLED
+from trine.gpu.model_fields import GROUPS, PATHS
 
 #: Of each field: evidence and source.
 Origins = dict[str, tuple[str, str]]

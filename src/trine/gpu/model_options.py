@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from trine.errors import InputError, nearest
+from trine.evidence import ASSUMED
 from trine.gpu.check_model import MAX_COUNT, check_model
-from trine.gpu.model_fields import ASSUMED
+from trine.gpu.model import FAIR, FIFO, HASHED, INTERLEAVED, GpuModel, Ports
 from trine.gpu.model_waits import Waits, time_ps
-from trine.model.gpumodel import FAIR, FIFO, HASHED, INTERLEAVED, GpuModel, Ports
 
 
 def with_options(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from trine.gpu.check_model import MAX_SLEEPERS
-from trine.model.gpumodel import L2, GpuModel, MemorySystem, Monitor, Noc, Ports
+from trine.gpu.model import L2, GpuModel, MemorySystem, Monitor, Noc, Ports
 from trine.spec import Bandwidth, Duration, Size, Spec
 from trine.units import parse_cycle, parse_time
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trine.errors import InputError, nearest
+from trine.evidence import ASSUMED
 from trine.gpu.check_model import MAX_SLEEPERS
-from trine.gpu.model_fields import ASSUMED
-from trine.model.gpumodel import GpuModel, Monitor
+from trine.gpu.model import GpuModel, Monitor
 from trine.units import parse_time
 
 SPIN, MWAIT, SLEEP = "spin", "mwait", "sleep"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trine.model.gpurecords import GpuRecords
-from trine.model.outside import Arrivals
-from trine.model.taskgraph import Records
+from trine.gpu.outside import Arrivals
+from trine.gpu.records import GpuRecords
+from trine.graph.taskgraph import Records
 
 
 class GpuOutcome(NamedTuple):

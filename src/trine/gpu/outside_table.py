@@ -7,15 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 import trine.gpu._state as S
+from trine.arrays import Int8, Int32, Int64
 from trine.errors import InputError
-from trine.gpu._state import Int8, Int32, Int64, Outside
+from trine.gpu._state import Outside
 from trine.gpu.layout import CHANNEL, PORT
+from trine.gpu.model import GpuModel
+from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals, PeerWrites
+from trine.gpu.program import ACQUIRE
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import service_columns
 from trine.gpu.way_table import WayTable, operand_pairs, outside_ranks
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import ACQUIRE
-from trine.model.outside import LOAD, RELEASE, STORE, Arrivals, PeerWrites
 from trine.units import transfer_ps
 
 _NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQ

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from trine.cluster.gpus import load_gpu
 from trine.errors import PlanError, SpecError, nearest
 from trine.gpu.check_model import check_model
+from trine.gpu.model import GpuModel
 from trine.gpu.model_layers import layered
 from trine.gpu.model_options import with_options
 from trine.inputs import is_file
-from trine.model.gpumodel import GpuModel
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster

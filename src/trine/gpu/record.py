@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import trine.gpu._state as S
-from trine.gpu._state import Entities, Int64, Outside
+from trine.arrays import Int64
+from trine.gpu._state import Entities, Outside
+from trine.gpu.outside import Arrivals
 from trine.gpu.system import GpuSystem
-from trine.model.outside import Arrivals
 
 
 def arrivals_of(log: Int64, system: GpuSystem, waves: int) -> Arrivals:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from trine.errors import InputError
+from trine.gpu.model import FAIR
+from trine.gpu.program import DMA
 from trine.gpu.system import GpuSystem
 from trine.gpu.validate import place_of
 from trine.gpu.way_table import operand_gpus
-from trine.model.gpumodel import FAIR
-from trine.model.gpuprogram import DMA
-from trine.model.taskgraph import COMPUTE
+from trine.graph.taskgraph import COMPUTE
 
 
 def check_recordable(system: GpuSystem, target: int) -> None:

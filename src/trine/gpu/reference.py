@@ -9,13 +9,14 @@ record of what came to a GPU: docs/design/replay.md), ``_stuck`` (deadlocks).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.gpu.outcome import GpuOutcome
+from trine.gpu.program import DATA_OPS, DMA
+from trine.gpu.records import GpuRecords
 from trine.gpu.reference_agenda import Agenda
 from trine.gpu.reference_cus import answered, posted, woken
 from trine.gpu.reference_memory import Memory
@@ -28,15 +29,10 @@ from trine.gpu.reference_stuck import explain, is_futile
 from trine.gpu.reference_tasks import Gpu, Tasks, WorkgroupColumns
 from trine.gpu.reference_wavefronts import Shop, Wavefront
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import DATA_OPS, DMA
-from trine.model.gpurecords import GpuRecords
-from trine.model.taskgraph import Records
+from trine.graph.taskgraph import Progress, Records
 
 PROGRESS_S = 0.25
 PROGRESS_EVENTS = 1000
-
-Int64 = npt.NDArray[np.int64]
-Progress = Callable[[int, int, int], None]
 
 
 def simulate(

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from trine.gpu.program import ACQUIRE, DATA_OPS, LOAD, REDUCE, STORE
 from trine.gpu.reference_agenda import CUS
 from trine.gpu.reference_messages import NUMBERS, OwnRequest
 from trine.gpu.reference_operations import Operand
 from trine.gpu.reference_wavefronts import Line, Shop, Wavefront, Workgroup
-from trine.model.gpuprogram import ACQUIRE, DATA_OPS, LOAD, REDUCE, STORE
 
 
 class ComputeUnit:

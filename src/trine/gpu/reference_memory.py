@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from functools import partial
 
+from trine.gpu.program import LOAD, RELEASE, STORE
 from trine.gpu.reference_agenda import Action, Visit
 from trine.gpu.reference_messages import Messages, OwnRequest, Request, Wires
 from trine.gpu.reference_monitor import Monitors
-from trine.model.gpuprogram import LOAD, RELEASE, STORE
 from trine.units import transfer_ps
 
 

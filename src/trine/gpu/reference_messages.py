@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trine.gpu.fabric import LaneHop, Way, way_of
 from trine.gpu.layout import CHANNEL, CU, PORT, Hop
+from trine.gpu.model import FAIR
+from trine.gpu.program import LOAD, RELEASE, STORE
 from trine.gpu.reference_agenda import MESSAGES, Action, Agenda, FairServer, Key, Server, Visit
 from trine.gpu.system import GpuSystem
-from trine.model.gpumodel import FAIR
-from trine.model.gpuprogram import LOAD, RELEASE, STORE
 from trine.units import transfer_ps
 
 if TYPE_CHECKING:

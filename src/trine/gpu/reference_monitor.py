@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from trine.gpu.program import ACQUIRE
 from trine.gpu.reference_messages import OwnRequest
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import ACQUIRE
 
 if TYPE_CHECKING:
     from trine.gpu.reference_wavefronts import Counters

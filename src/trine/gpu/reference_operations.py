@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from trine.gpu.program import ACQUIRE, DATA_OPS, DMA, READ_FLAGGED, RELEASE, WRITE, WRITE_FLAGGED
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import ACQUIRE, DATA_OPS, DMA, READ_FLAGGED, RELEASE, WRITE, WRITE_FLAGGED
 
 CONTROL_OPS = (ACQUIRE, RELEASE, DMA)
 #: More places than a CU can have.

@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.errors import InputError
+from trine.gpu import outside
+from trine.gpu.distances import moved
 from trine.gpu.fabric import LaneHop
 from trine.gpu.layout import CHANNEL, PORT, Hop
+from trine.gpu.outside import IDEAL, Arrivals, PeerWrites
+from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE
 from trine.gpu.reference_agenda import TABLE
 from trine.gpu.reference_messages import Messages, OwnRequest, Request, Wires
-from trine.model import outside
-from trine.model.distances import moved
-from trine.model.gpuprogram import ACQUIRE, LOAD, RELEASE, STORE
-from trine.model.outside import IDEAL, Arrivals, PeerWrites
 from trine.units import transfer_ps
 
 #: As records name kinds of requests, and as programs do.
@@ -221,5 +222,5 @@ class Recorder:
         )
 
 
-def _columns(rows: list[tuple[int, ...]], width: int) -> list[outside.Int64]:
+def _columns(rows: list[tuple[int, ...]], width: int) -> list[Int64]:
     return [np.ascontiguousarray(column) for column in np.array(rows, np.int64).reshape(-1, width).T]

@@ -15,12 +15,12 @@ from trine.gpu.deadlock import (
     for_semaphore,
     gpu_deadlock,
 )
+from trine.gpu.program import BARRIER, OP_NAMES
 from trine.gpu.reference_memory import Memory
 from trine.gpu.reference_messages import OwnRequest
 from trine.gpu.reference_tasks import Gpu, Tasks
 from trine.gpu.reference_wavefronts import Wavefront
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import BARRIER, OP_NAMES
 
 
 def is_futile(gpus: Sequence[Gpu], memories: Sequence[Memory]) -> bool:

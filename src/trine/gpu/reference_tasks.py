@@ -10,7 +10,7 @@ from trine.gpu.reference_agenda import DISPATCHERS, TASKS
 from trine.gpu.reference_cus import ComputeUnit
 from trine.gpu.reference_packets import Transfers
 from trine.gpu.reference_wavefronts import Shop, Workgroup
-from trine.model.taskgraph import COMPUTE, JOIN, TaskGraph
+from trine.graph.taskgraph import COMPUTE, JOIN, TaskGraph
 
 
 class KernelRun:

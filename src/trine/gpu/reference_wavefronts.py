@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DATA_OPS, DMA, LOAD, RELEASE, STORE, WAITCNT
+from trine.gpu.records import BARRIER as AT_BARRIER
+from trine.gpu.records import COMPUTING, ISSUE, MEMORY, SEMAPHORE
 from trine.gpu.reference_agenda import WAVEFRONTS, Agenda
 from trine.gpu.reference_messages import Messages, Request
 from trine.gpu.reference_operations import CONTROL_OPS, Operand, Operation, operations
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import ACQUIRE, BARRIER, COMPUTE, DATA_OPS, DMA, LOAD, RELEASE, STORE, WAITCNT
-from trine.model.gpurecords import BARRIER as AT_BARRIER
-from trine.model.gpurecords import COMPUTING, ISSUE, MEMORY, SEMAPHORE
 
 if TYPE_CHECKING:
     from trine.gpu.reference_cus import ComputeUnit

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
 from trine.errors import InputError
+from trine.gpu.model import GpuModel
 from trine.gpu.outcome import GpuOutcome
-from trine.gpu.run import Fold, GpuRun, Progress, simulate_system
+from trine.gpu.outside import Arrivals, PeerWrites
+from trine.gpu.program import GpuProgram
+from trine.gpu.run import Fold, GpuRun, simulate_system
 from trine.gpu.system import GpuSystem
 from trine.gpu.target import target_system
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import GpuProgram
-from trine.model.outside import Arrivals, PeerWrites
-from trine.model.taskgraph import TaskGraph
-
-Int32 = npt.NDArray[np.int32]
+from trine.graph.taskgraph import Progress, TaskGraph
 
 
 def run_target(

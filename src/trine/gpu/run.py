@@ -6,30 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from trine._jit import without_collector
+from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
 from trine.gpu.check_model import check_numbers
+from trine.gpu.model import GpuModel
 from trine.gpu.outcome import GpuOutcome
+from trine.gpu.outside import Arrivals
+from trine.gpu.program import GpuProgram
 from trine.gpu.recordable import check_recordable
+from trine.gpu.records import GpuRecords
 from trine.gpu.system import GpuSystem, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.validate import validate_program
-from trine.model.builder import no_labels
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import GpuProgram
-from trine.model.gpurecords import GpuRecords
-from trine.model.outside import Arrivals
-from trine.model.taskgraph import COMPUTE, Records, TaskGraph
-
-Int32 = npt.NDArray[np.int32]
-
-#: Called with (requests issued, requests in all, simulated time in ps), a few times a second.
-Progress = Callable[[int, int, int], None]
+from trine.graph.builder import no_labels
+from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
 
 ENGINES = ("compiled", "reference")
 FOLDS = ("auto", "off")

@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 import trine.gpu._state as S
+from trine.arrays import Int32, Int64
 from trine.engine._state import Tasks
 from trine.engine.compiled import new_tasks
 from trine.errors import SimulationError
-from trine.gpu._state import Code, Entities, Int32, Int64, Machine, Outside, Seen, Ways, Wheel
+from trine.gpu._state import Code, Entities, Machine, Outside, Seen, Ways, Wheel
 from trine.gpu.outside_table import make_outside
+from trine.gpu.records import STATE_NAMES
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import make_code, make_numbers, service_columns
 from trine.gpu.way_table import Lanes, WayTable, make_ways
-from trine.model.gpurecords import STATE_NAMES
 from trine.network._limits import MAX_PS
 
 FIRST_REQUESTS = 1 << 14

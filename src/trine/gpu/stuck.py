@@ -18,8 +18,8 @@ from trine.gpu.deadlock import (
     for_semaphore,
     gpu_deadlock,
 )
+from trine.gpu.program import ACQUIRE, OP_NAMES
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import ACQUIRE, OP_NAMES
 
 if TYPE_CHECKING:
     from trine.gpu.start import State

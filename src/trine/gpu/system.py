@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
+from trine.gpu.distances import distance, rank_grid
 from trine.gpu.fabric import Fabric
 from trine.gpu.layout import Layout, layout_of
-from trine.model.distances import distance, rank_grid
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import GpuProgram
-from trine.model.outside import Arrivals, PeerWrites
-from trine.model.taskgraph import TaskGraph
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
+from trine.gpu.model import GpuModel
+from trine.gpu.outside import Arrivals, PeerWrites
+from trine.gpu.program import GpuProgram
+from trine.graph.taskgraph import TaskGraph
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

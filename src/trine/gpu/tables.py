@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 import trine.gpu._state as S
-from trine.gpu._state import Code, Int32, Int64
+from trine.arrays import Int32, Int64
+from trine.gpu._state import Code
 from trine.gpu.flags import flag_lines
+from trine.gpu.model import FAIR, HASHED
+from trine.gpu.outside import IDEAL, Arrivals, PeerWrites
+from trine.gpu.program import ACQUIRE, DMA, READ, READ_FLAGGED
 from trine.gpu.system import GpuSystem
 from trine.gpu.way_table import PATHS
-from trine.model.gpumodel import FAIR, HASHED
-from trine.model.gpuprogram import ACQUIRE, DMA, READ, READ_FLAGGED
-from trine.model.outside import IDEAL, Arrivals, PeerWrites
 from trine.units import transfer_ps
 
 

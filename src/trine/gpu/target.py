@@ -6,28 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError
+from trine.gpu.distances import rank_grid
 from trine.gpu.fabric import Fabric
 from trine.gpu.layout import layout_of
+from trine.gpu.model import GpuModel
+from trine.gpu.outside import FABRICS, Arrivals, PeerWrites
+from trine.gpu.program import DMA, LOAD, READ_FLAGGED, GpuProgram
+from trine.gpu.rank_kernels import kernels_of_rank, members
 from trine.gpu.recordable import check_replayable_model
 from trine.gpu.run import check_arguments, check_tasks, kernel_tasks
 from trine.gpu.system import GpuSystem, link_homes
 from trine.gpu.validate import place_of
-from trine.model.builder import no_labels
-from trine.model.distances import rank_grid
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import DMA, LOAD, READ_FLAGGED, GpuProgram
-from trine.model.outside import FABRICS, Arrivals, PeerWrites
-from trine.model.rank_kernels import kernels_of_rank, members
-from trine.model.taskgraph import COMPUTE, TaskGraph
+from trine.graph.builder import no_labels
+from trine.graph.taskgraph import COMPUTE, TaskGraph
 from trine.units import format_time
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 def target_system(

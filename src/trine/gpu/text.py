@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from trine.errors import SpecError
+from trine.gpu.program import GpuProgram
 from trine.gpu.text_build import Builder
 from trine.gpu.text_read import read_parts
 from trine.gpu.text_same import same_program
 from trine.gpu.text_write import format_program
 from trine.gpu.validate import find_fault
 from trine.inputs import read_text
-from trine.model.gpuprogram import GpuProgram
 
 __all__ = ["format_program", "is_text_program", "parse_program", "read_program", "same_program"]
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
+from trine.gpu.program import DATA_OPS, GpuProgram
 from trine.gpu.text_line import Line
 from trine.gpu.text_parts import Head, Kernel, Loop, Operand, Operation, Part, Workgroups
 from trine.gpu.text_values import MAX_VALUE, Value, constant, work_out
-from trine.model.gpuprogram import DATA_OPS, GpuProgram
-
-Int64 = npt.NDArray[np.int64]
 
 MAX_OPS = 2_000_000
 MAX_OPERANDS = 8_000_000

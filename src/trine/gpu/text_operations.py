@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from trine.errors import nearest
-from trine.gpu.text_line import NAME, NUMBER, WORD, Line
-from trine.gpu.text_parts import Operand, Operation
-from trine.gpu.text_values import Expression, Number, has_unit, read_factor, read_value
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,
@@ -26,6 +23,9 @@ from trine.model.gpuprogram import (
     WRITE,
     WRITE_FLAGGED,
 )
+from trine.gpu.text_line import NAME, NUMBER, WORD, Line
+from trine.gpu.text_parts import Operand, Operation
+from trine.gpu.text_values import Expression, Number, has_unit, read_factor, read_value
 from trine.spec import show
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from trine.gpu.program import Buffer
 from trine.gpu.text_line import Line
 from trine.gpu.text_values import Expression
-from trine.model.gpuprogram import Buffer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

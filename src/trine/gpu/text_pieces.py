@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from trine.gpu.program import ACQUIRE, DMA, RELEASE, Buffer, GpuProgram
 from trine.gpu.text_fit import Peers, Rules
 from trine.gpu.text_line import in_quotes, quoted
 from trine.gpu.text_read import RESERVED, aligned
-from trine.model.gpuprogram import ACQUIRE, DMA, RELEASE, Buffer, GpuProgram
 
 
 def size_text(size: int) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trine.errors import SpecError, nearest
+from trine.gpu.program import Buffer
 from trine.gpu.text_line import NAME, WORD, Line, lines_of
 from trine.gpu.text_operations import OPERATION_WORDS, read_operation
 from trine.gpu.text_parts import Head, Initially, Kernel, Loop, Part, Workgroups
 from trine.gpu.text_values import MAX_VALUE, Expression, Name, Number, Sum, Value, constant, read_value
-from trine.model.gpuprogram import Buffer
 from trine.spec import show
 
 MAX_RANKS = 4096

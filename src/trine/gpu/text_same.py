@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine.model.gpuprogram import DATA_OPS, GpuProgram
+from trine.gpu.program import DATA_OPS, GpuProgram
 
 
 def same_program(one: GpuProgram, other: GpuProgram) -> bool:

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from trine.model.gpuprogram import COMPUTE, DATA_OPS, DMA, OP_NAMES, READ, READ_FLAGGED, GpuProgram
+from trine.gpu.program import COMPUTE, DATA_OPS, DMA, OP_NAMES, READ, READ_FLAGGED, GpuProgram
 from trine.units import format_bytes
 
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.errors import UnitError, nearest
 from trine.gpu.text_line import MARK, NAME, NUMBER, WORD, Line
 from trine.spec import show
 from trine.units import parse_bytes
 
-Int64 = npt.NDArray[np.int64]
 Value: TypeAlias = "int | Int64"
 
 MAX_VALUE = 2**61

@@ -10,19 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.errors import InputError
-from trine.gpu.text_fit import Peers, Rules, fit, fit_peers
-from trine.gpu.text_line import in_quotes
-from trine.gpu.text_pieces import (
-    buffer_name,
-    head_lines,
-    peer_text,
-    places_of_semaphores,
-    size_text,
-    terms,
-    value_text,
-)
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,
@@ -37,8 +27,17 @@ from trine.model.gpuprogram import (
     WRITE_FLAGGED,
     GpuProgram,
 )
-
-Int64 = npt.NDArray[np.int64]
+from trine.gpu.text_fit import Peers, Rules, fit, fit_peers
+from trine.gpu.text_line import in_quotes
+from trine.gpu.text_pieces import (
+    buffer_name,
+    head_lines,
+    peer_text,
+    places_of_semaphores,
+    size_text,
+    terms,
+    value_text,
+)
 
 MAX_PRINTED = 100_000
 

@@ -8,19 +8,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Bool, Int64
 from trine.errors import InputError
-from trine.gpu.validate_memory import uncached_fault
-from trine.gpu.validate_operands import (
-    MAX_ADDRESS,
-    MAX_AMOUNT,
-    Fault,
-    first_fault,
-    first_operand_fault,
-    has_lines,
-    operand_faults,
-)
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import (
+from trine.gpu.model import GpuModel
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COMPUTE,
@@ -39,9 +30,17 @@ from trine.model.gpuprogram import (
     WAITCNT,
     GpuProgram,
 )
+from trine.gpu.validate_memory import uncached_fault
+from trine.gpu.validate_operands import (
+    MAX_ADDRESS,
+    MAX_AMOUNT,
+    Fault,
+    first_fault,
+    first_operand_fault,
+    has_lines,
+    operand_faults,
+)
 
-Bools = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
 Bounds: TypeAlias = Mapping[int, tuple[int, int]]
 
 MAX_RANKS = 4096
@@ -212,7 +211,7 @@ def _operations(program: GpuProgram) -> Fault | None:
     )
 
 
-def _count(program: GpuProgram, which: Bools) -> Int64:
+def _count(program: GpuProgram, which: Bool) -> Int64:
     """int64[operations]: how many of the operands of each are among ``which``."""
     before = np.zeros(len(which) + 1, np.int64)
     np.cumsum(which, out=before[1:])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from trine.gpu.program import DATA_OPS, GpuProgram
 from trine.gpu.validate_operands import Fault, first_operand_fault
-from trine.model.gpuprogram import DATA_OPS, GpuProgram
 
 
 def uncached_fault(program: GpuProgram) -> Fault | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.gpuprogram import (
+from trine.arrays import Bool, Int64
+from trine.gpu.program import (
     ACQUIRE,
     DATA_OPS,
     DMA,
@@ -20,9 +21,6 @@ from trine.model.gpuprogram import (
     WRITE_FLAGGED,
     GpuProgram,
 )
-
-Bools = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
 
 #: So that an address, and lines times a step, stay within int64.
 MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
@@ -36,14 +34,14 @@ class Fault:
     op: int = -1
 
 
-def has_lines(program: GpuProgram) -> Bools:
+def has_lines(program: GpuProgram) -> Bool:
     """bool[operations]: whether each moves lines."""
     which = np.zeros(len(OP_NAMES), bool)
     which[list(DATA_OPS)] = True
     return which[program.op_kind]
 
 
-def first_fault(wrong: Bools, say: Callable[[int], str]) -> Fault | None:
+def first_fault(wrong: Bool, say: Callable[[int], str]) -> Fault | None:
     """The first of the operations where ``wrong`` bool[operations]; ``say`` says what is wrong with it."""
     if not wrong.any():
         return None
@@ -51,7 +49,7 @@ def first_fault(wrong: Bools, say: Callable[[int], str]) -> Fault | None:
     return Fault(say(op), op)
 
 
-def first_operand_fault(program: GpuProgram, wrong: Bools, say: Callable[[int], str]) -> Fault | None:
+def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], str]) -> Fault | None:
     """As :func:`first_fault`, of operands: ``wrong`` bool[operands]."""
     if not wrong.any():
         return None
@@ -71,7 +69,7 @@ def operand_faults(program: GpuProgram) -> Iterator[Fault]:
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
     own = _rank_of_operations(program)[op_of]
     stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
-    checks: list[tuple[Bools, Callable[[int], str]]] = [
+    checks: list[tuple[Bool, Callable[[int], str]]] = [
         (late, lambda at: "operands that are read come before those that are written"),
         (flagged & ~has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
         ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
@@ -91,13 +89,13 @@ def _rank_of_operations(program: GpuProgram) -> npt.NDArray[np.int32]:
     return np.repeat(groups, np.diff(program.workgroup_ptr))
 
 
-def _semaphore_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bools) -> Iterator[Fault]:
+def _semaphore_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bool) -> Iterator[Fault]:
     first, count = program.operand_semaphore, program.semaphores.shape[1]
     needs = flagged | (kind == ACQUIRE) | (kind == RELEASE)
     may = needs | ((kind == DMA) & (program.operand_role == WRITE))
     amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
     last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
-    checks: list[tuple[Bools, Callable[[int], str]]] = [
+    checks: list[tuple[Bool, Callable[[int], str]]] = [
         (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
         (needs & (first == -1), lambda at: "has no semaphore"),
         ((kind == DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),

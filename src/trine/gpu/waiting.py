@@ -7,26 +7,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from trine._jit import without_collector
+from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.errors import InputError
+from trine.gpu.model import GpuModel
+from trine.gpu.outside import PeerWrites
+from trine.gpu.program import ACQUIRE, GpuProgram
 from trine.gpu.replayed import run_of
-from trine.gpu.run import GpuRun, Progress, check_places, simulate_system
+from trine.gpu.run import GpuRun, check_places, simulate_system
 from trine.gpu.system import GpuSystem
 from trine.gpu.target import check_replayable, target_system
 from trine.gpu.way_table import outside_ranks
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import ACQUIRE, GpuProgram
-from trine.model.outside import PeerWrites
-from trine.model.taskgraph import TaskGraph
+from trine.graph.taskgraph import Progress, TaskGraph
 
 if TYPE_CHECKING:
     from trine.gpu.start import State
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trine.gpu._state import Int32, Int64, Ways
+from trine.arrays import Int32, Int64
+from trine.gpu._state import Ways
 from trine.gpu.fabric import Way
 from trine.gpu.layout import CHANNEL, CU, PORT
+from trine.gpu.outside import PeerWrites
+from trine.gpu.program import DMA
 from trine.gpu.system import GpuSystem
-from trine.model.gpuprogram import DMA
-from trine.model.outside import PeerWrites
 from trine.units import transfer_ps
 
 

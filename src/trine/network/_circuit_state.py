@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Int8 = npt.NDArray[np.int8]
+from trine.arrays import Int8, Int32, Int64
 
 #: ``number[...]``: what the circuits are (BUFFER 0: there is always room), and how much of the lists is filled.
 SETUP_PS, BYTES_PER_S, LATENCY_PS, BUFFER, PORTS = 0, 1, 2, 3, 4

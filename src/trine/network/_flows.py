@@ -7,21 +7,9 @@ import math
 import numpy as np
 
 from trine._jit import Float, Int, inlined
+from trine.arrays import Int32
 from trine.network._limits import MAX_PS, MAX_WHOLE, SLACK
-from trine.network._state import (
-    EDGE,
-    FIELDS,
-    FLOW_END_PS,
-    LINK,
-    MARK,
-    NEW_RATE,
-    NEXT,
-    PREVIOUS,
-    SLOT,
-    Flows,
-    Int32,
-    Links,
-)
+from trine.network._state import EDGE, FIELDS, FLOW_END_PS, LINK, MARK, NEW_RATE, NEXT, PREVIOUS, SLOT, Flows, Links
 
 U = np.uint64  # indices are unsigned: no test for negative ones (1.4 -> 1.15 times the time of C++)
 LAST_SECOND = MAX_PS // 10**12

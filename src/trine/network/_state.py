@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Float64 = npt.NDArray[np.float64]
+from trine.arrays import Float64, Int32, Int64
 
 #: Fields of an edge, which is one crossing of a link by a flow: ``edges[EDGE * e + field]``.
 EDGE = 4

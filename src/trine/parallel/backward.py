@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trine.compute import kind_of
 from trine.compute.kinds import COMPUTE_FAMILIES, family_of
-from trine.model.workload import BACKWARD, Operator, Workload
+from trine.graph.workload import BACKWARD, Operator, Workload
 from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART
 
 

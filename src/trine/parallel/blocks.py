@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from trine.model.workload import Operator
+from trine.graph.workload import Operator
 
 _BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 

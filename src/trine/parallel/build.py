@@ -11,14 +11,14 @@ import numpy as np
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.registry import known_name
 from trine.errors import PlanError
-from trine.model.program import Collective, Job, RankProgram, Send
-from trine.model.workload import Workload
+from trine.graph.grid import RankGrid
+from trine.graph.program import Collective, Job, RankProgram, Send
+from trine.graph.workload import Workload
 from trine.parallel.contention_order import in_sequence
 from trine.parallel.context import JobContext
 from trine.parallel.cut_notes import cut_rule, wide_crossings
 from trine.parallel.data_parallel import build_data_parallel
 from trine.parallel.forms import PARAMETERS_SHARDED
-from trine.parallel.grid import RankGrid
 from trine.parallel.local_sgd import local_sgd
 from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import Plan

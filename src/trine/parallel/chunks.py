@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trine.model.workload import BACKWARD, FORWARD, Operator, Workload
+from trine.graph.workload import BACKWARD, FORWARD, Operator, Workload
 from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS
 from trine.parallel.stages import Crossing, Stages

@@ -14,26 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
+from trine.cluster.device import GpuSpec
 from trine.cluster.parts import SCALE_OUT
-from trine.collectives.library.costs import IN_NETWORK
-from trine.collectives.library.steps import StepCosts
+from trine.collectives.nccl.costs import IN_NETWORK
+from trine.collectives.nccl.steps import StepCosts
+from trine.collectives.options import CollectiveTime
 from trine.compute.peaks import dtype_of, peak
 from trine.compute.sizing import Sizing
 from trine.errors import InputError
-from trine.model.collective import CollectiveTime
-from trine.model.device import GpuSpec
-from trine.model.program import Collective, Job, RankProgram, Send, Step
-from trine.model.workload import OPTIMIZER, Workload
-from trine.parallel.grid import RankGrid
+from trine.graph.grid import RankGrid
+from trine.graph.program import Collective, Job, RankProgram, Send, Step
+from trine.graph.workload import OPTIMIZER, Workload
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.parallel.contention_schema import ContentionFile
 
-Int64 = npt.NDArray[np.int64]
 PPM = 10**6
 _FILE = Path(__file__).parent.parent / "presets" / "contention.yaml"
 

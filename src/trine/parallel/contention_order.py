@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trine.model.program import COMPUTE_STREAM, Compute, RankProgram, Step
+from trine.graph.program import COMPUTE_STREAM, Compute, RankProgram, Step
 
 
 def in_sequence(program: RankProgram) -> RankProgram:

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trine.errors import PlanError
-from trine.model.program import PHASE_OPTIMIZER, Label
-from trine.model.workload import BACKWARD, Operator
+from trine.graph.program import PHASE_OPTIMIZER, Label
+from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.extension import Extension, Place
 from trine.parallel.portions import is_attention

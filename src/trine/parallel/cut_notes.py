@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trine.model.workload import FORWARD
+from trine.graph.workload import FORWARD
 from trine.parallel.blocks import has_blocks, units_of
 from trine.units import format_bytes
 

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 from trine.compute import kind_of
 from trine.errors import PlanError, nearest
-from trine.model.workload import BACKWARD, Operator, Workload
+from trine.graph.workload import BACKWARD, Operator, Workload
 from trine.parallel.blocks import has_blocks, units_of
 
 #: Operators in the stages so far -> what is made least (bytes sent across the cuts, then the sum of squares of the

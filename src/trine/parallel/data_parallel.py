@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.compute import kind_of
-from trine.model.program import (
+from trine.graph.program import (
     PHASE_BACKWARD,
     PHASE_FORWARD,
     PHASE_INPUT,
@@ -16,7 +16,7 @@ from trine.model.program import (
     Recv,
     Send,
 )
-from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
 from trine.parallel.liveness import StageMemory

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trine.collectives.one_operation import ONE_OPERATION
-from trine.model.program import PHASE_BACKWARD, PHASE_FORWARD, Label
-from trine.model.workload import Operator
+from trine.graph.program import PHASE_BACKWARD, PHASE_FORWARD, Label
+from trine.graph.workload import Operator
 from trine.parallel.buckets import Bucket, Gradient, fill_buckets
 from trine.parallel.extension import Extension, Place
 from trine.parallel.ownership import OwnedWeight

@@ -13,8 +13,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-Float = npt.NDArray[np.float64]
-UInt = npt.NDArray[np.uint64]
+from trine.arrays import Float64, UInt64
+
 Counter = npt.NDArray[np.integer]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -24,7 +24,7 @@ _MANTISSA_SHIFT = np.uint64(11)
 MAX_ATTEMPTS = 64
 
 
-def uniform(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float:
+def uniform(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float64:
     """float64 in (0, 1), one for each (rank, index); ``lane`` tells several draws for one pair apart.
 
     ``rank`` and ``index`` are whole numbers >= 0 that broadcast together.
@@ -36,13 +36,13 @@ def uniform(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float:
     return (((state >> _MANTISSA_SHIFT).astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
 
 
-def normal(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float:
+def normal(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float64:
     """Standard normal (Box and Muller, 1958)."""
     radius = np.sqrt(-2.0 * log(uniform(seed, rank, index, lane)))
     return radius * _cos_turns(uniform(seed, rank, index, lane + 1))
 
 
-def gamma(shape: float, seed: int, rank: Counter, index: Counter) -> Float:
+def gamma(shape: float, seed: int, rank: Counter, index: Counter) -> Float64:
     """Gamma of ``shape`` >= 1 and mean ``shape`` (Marsaglia and Tsang, ACM TOMS 26, 2000: rejection, > 95 % accepted).
 
     Each pair makes its own attempts, so that its number does not depend on the others'.
@@ -67,7 +67,7 @@ def gamma(shape: float, seed: int, rank: Counter, index: Counter) -> Float:
     return found.reshape(rank.shape)
 
 
-def log(x: Float) -> Float:
+def log(x: Float64) -> Float64:
     """Natural logarithm of positive numbers: x = m 2**e with m near 1, and 2 artanh((m - 1) / (m + 1))."""
     mantissa, exponent = np.frexp(x)
     small = mantissa < math.sqrt(0.5)
@@ -77,14 +77,14 @@ def log(x: Float) -> Float:
     return (exponent - small) * math.log(2.0) + 2.0 * s * series
 
 
-def exp(x: Float) -> Float:
+def exp(x: Float64) -> Float64:
     """The exponential of numbers between -700 and 700."""
     twos = np.rint(x / math.log(2.0))
     rest = x - twos * math.log(2.0)
     return np.ldexp(_horner([1.0 / math.factorial(k) for k in range(18)], rest), twos.astype(np.int32))
 
 
-def _cos_turns(turns: Float) -> Float:
+def _cos_turns(turns: Float64) -> Float64:
     """The cosine of a part of a turn, 0 to 1: folded to 0..1/4 of a turn, then its series."""
     folded = np.abs(turns - 0.5)  # cos is even about half a turn, where it is -1
     angle = np.where(folded > 0.25, 0.5 - folded, folded) * (2.0 * math.pi)
@@ -92,14 +92,14 @@ def _cos_turns(turns: Float) -> Float:
     return np.where(folded > 0.25, series, -series)
 
 
-def _horner(coefficients: list[float], x: Float) -> Float:
+def _horner(coefficients: list[float], x: Float64) -> Float64:
     total = np.zeros_like(x)
     for coefficient in reversed(coefficients):
         total = total * x + coefficient
     return total
 
 
-def _mixed(state: UInt) -> UInt:
+def _mixed(state: UInt64) -> UInt64:
     state = state + _GOLDEN
     for shift, factor in _MIX:
         state = (state ^ (state >> shift)) * factor

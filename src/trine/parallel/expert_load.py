@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trine.errors import PlanError
-from trine.model.workload import Operator, Workload
+from trine.graph.workload import Operator, Workload
 from trine.parallel.forms import BALANCED, exponent
 from trine.parallel.plan import Plan
 from trine.parallel.portions import is_expert

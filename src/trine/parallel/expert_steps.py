@@ -9,8 +9,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from trine.model.program import PHASE_OPTIMIZER, Label, Peer, Recv, Send
-from trine.model.workload import FORWARD, Operator
+from trine.graph.program import PHASE_OPTIMIZER, Label, Peer, Recv, Send
+from trine.graph.workload import FORWARD, Operator
 from trine.parallel.extension import WEIGHT_PART, Extension, Place
 from trine.parallel.portions import WHOLE
 

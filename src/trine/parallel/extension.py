@@ -10,10 +10,10 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from trine.model.workload import Operator
+from trine.graph.workload import Operator
 
 if TYPE_CHECKING:
-    from trine.model.program import Label
+    from trine.graph.program import Label
     from trine.parallel.chunks import Run
     from trine.parallel.stage import StageBuilder
 
@@ -85,4 +85,4 @@ class Extension:
         """After the optimizer's operators."""
 
     def resident(self, sizes: dict[str, int]) -> None:
-        """Change what stays in memory from step to step: bytes by category, see trine.model.memory."""
+        """Change what stays in memory from step to step: bytes by category, see trine.graph.memory."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
 from trine.errors import PlanError
-from trine.model.workload import FORWARD, Operator, Tensor, Workload
+from trine.graph.workload import FORWARD, Operator, Tensor, Workload
 
 #: What lies between the product of queries and keys and the softmax: scale, mask, another shape.
 _KEEPS_SCORES = ("elementwise", "view", "copy")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trine.errors import DeadlockError, SimulationError
-from trine.model.taskgraph import Records, TaskGraph
+from trine.graph.taskgraph import Records, TaskGraph
 from trine.parallel.hop import HopProtocol, WorkerGraph
 from trine.parallel.hop_tasks import Choices, HopNetwork, HopTasks, HopWork, Visit, build_hop, plain
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from trine.model.taskgraph import TRANSFER, Int64
+from trine.arrays import Int64
+from trine.graph.taskgraph import TRANSFER
 from trine.parallel.hop import HopProtocol, WorkerGraph
 from trine.parallel.hop_choices import HopRun
 from trine.parallel.hop_tasks import Visit, VisitTasks

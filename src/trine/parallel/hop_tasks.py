@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.errors import PlanError
-from trine.model.builder import TaskGraphBuilder, no_labels
-from trine.model.program import COMPUTE_STREAM, PHASE_BACKWARD, PHASE_OPTIMIZER
-from trine.model.taskgraph import Int64, TaskGraph
+from trine.graph.builder import TaskGraphBuilder, no_labels
+from trine.graph.program import COMPUTE_STREAM, PHASE_BACKWARD, PHASE_OPTIMIZER
+from trine.graph.taskgraph import TaskGraph
 from trine.parallel.hop import HopProtocol, WorkerGraph
 
 MAX_TASKS = 5_000_000

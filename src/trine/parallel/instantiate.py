@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives import expand
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.errors import PlanError
-from trine.model.memory import MemoryEvents
-from trine.model.program import COMPUTE_STREAM, Collective, Job
-from trine.model.taskgraph import JOIN, TRANSFER, CollectiveLabel, Labels, TaskGraph
-from trine.parallel.grid import RankGrid
-from trine.parallel.placement import Placement
+from trine.graph.grid import RankGrid
+from trine.graph.memory import MemoryEvents
+from trine.graph.placement import Placement
+from trine.graph.program import COMPUTE_STREAM, Collective, Job
+from trine.graph.taskgraph import JOIN, TRANSFER, CollectiveLabel, Labels, TaskGraph
 from trine.parallel.template import make_template, memory_events
 
-Index = npt.NDArray[np.int64]
 #: More tasks than this (about 10 GB) are refused before anything of their size is built.
 MAX_TASKS = 50_000_000
 
@@ -40,7 +40,7 @@ class _Assembly:
         self.base = np.cumsum(self.sizes) - self.sizes
         self.num_rank_tasks = int(self.sizes.sum())
         self.columns: dict[str, list[npt.NDArray[np.generic]]] = {}
-        self.edges: list[tuple[Index, Index]] = []
+        self.edges: list[tuple[Int64, Int64]] = []
         self.collectives: list[CollectiveLabel] = []
         self.num_tasks = self.num_rank_tasks
         self.peer = np.full(self.num_rank_tasks, -1, dtype=np.int32)
@@ -96,7 +96,7 @@ class _Assembly:
         _, software_ps = self.placement.collective("send_recv", size_bytes, (rank, target), None)
         return self.placement.between_ranks(rank, target, software_ps)
 
-    def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> tuple[Index, Index]:
+    def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> tuple[Int64, Int64]:
         """Edges from each receive to its send. Raises PlanError for a message without a sender or receiver."""
         tasks, predecessors = [], []
         for rank, program in enumerate(self.job.program_of):

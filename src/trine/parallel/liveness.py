@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from trine.compute import kind_of
-from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import MemoryChange
-from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import MemoryChange
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
 from trine.parallel.extension import Extension

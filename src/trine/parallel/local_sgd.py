@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trine.errors import PlanError
-from trine.model.program import (
+from trine.graph.program import (
     COMPUTE_STREAM,
     Collective,
     Compute,

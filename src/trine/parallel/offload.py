@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.errors import PlanError
-from trine.model.memory import MEMORY_CATEGORIES
-from trine.model.program import (
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import (
     HOST_STREAM,
     PHASE_BACKWARD,
     PHASE_FORWARD,
@@ -32,7 +32,7 @@ from trine.model.program import (
     MemoryChange,
     RankProgram,
 )
-from trine.model.workload import BACKWARD, Operator
+from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.blocks import units_of
 from trine.parallel.buckets import Bucket, fill_buckets
 from trine.parallel.chunks import Chunk

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from trine.errors import PlanError
-from trine.model.workload import BACKWARD, FORWARD, Parameter, Workload
+from trine.graph.workload import BACKWARD, FORWARD, Parameter, Workload
 
 
 @dataclass(frozen=True, slots=True)

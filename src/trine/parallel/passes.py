@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from trine.model.program import PHASE_FORWARD
-from trine.model.workload import BACKWARD, Operator
+from trine.graph.program import PHASE_FORWARD
+from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
 from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Place

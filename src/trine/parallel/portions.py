@@ -8,7 +8,7 @@ from trine.compute import Split, kind_of
 from trine.compute.kinds import family_of
 from trine.compute.sequence import sequence_dim, sequence_length
 from trine.errors import PlanError
-from trine.model.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
+from trine.graph.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.heads import multiplies_activations
 from trine.parallel.plan import Plan
 from trine.parallel.tensor import TensorSplit

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from trine.compute import kind_of
 from trine.errors import PlanError
-from trine.model.workload import Operator, Workload
+from trine.graph.workload import Operator, Workload
 from trine.parallel.blocks import block_of, has_blocks
 from trine.parallel.plan import Plan
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trine.errors import PlanError
-from trine.model.program import PHASE_BACKWARD, PHASE_OPTIMIZER, Label
-from trine.model.workload import BACKWARD, FORWARD, Operator
+from trine.graph.program import PHASE_BACKWARD, PHASE_OPTIMIZER, Label
+from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART, Extension, Place
 from trine.parallel.tensor import TensorSplit

@@ -18,8 +18,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from trine.model.program import PHASE_OPTIMIZER, Label
-from trine.model.workload import FORWARD, Operator
+from trine.graph.program import PHASE_OPTIMIZER, Label
+from trine.graph.workload import FORWARD, Operator
 from trine.parallel.ddp import BucketReductions
 from trine.parallel.extension import Place
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trine.model.program import PHASE_FORWARD, PHASE_OPTIMIZER, Label
-from trine.model.workload import FORWARD, Operator
+from trine.graph.program import PHASE_FORWARD, PHASE_OPTIMIZER, Label
+from trine.graph.workload import FORWARD, Operator
 from trine.parallel.blocks import has_blocks, units_of
 from trine.parallel.buckets import Bucket, fill_buckets
 from trine.parallel.chunks import Run

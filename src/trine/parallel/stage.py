@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import groupby
 
-from trine.model.program import (
+from trine.graph.program import (
     PHASE_BACKWARD,
     PHASE_FORWARD,
     PHASE_INPUT,
@@ -18,7 +18,7 @@ from trine.model.program import (
     Recv,
     Send,
 )
-from trine.model.workload import OPTIMIZER
+from trine.graph.workload import OPTIMIZER
 from trine.parallel.buckets import Bucket
 from trine.parallel.chunks import ChunkPass, Run
 from trine.parallel.context import WHOLE, JobContext

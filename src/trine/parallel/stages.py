@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trine.errors import PlanError
-from trine.model.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.backward import backward_of, backward_parts
 from trine.parallel.cuts import balanced_starts, layered_starts, named_starts, sendable
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Float64
 from trine.errors import InputError, nearest
 from trine.parallel import draws
 
 Int = npt.NDArray[np.integer]
-Float = npt.NDArray[np.float64]
 
 DISTRIBUTIONS = ("normal", "lognormal", "gamma", "exponential", "pareto")
 PER = ("operator", "step")
@@ -67,11 +67,11 @@ class Jitter:
             return self.spread / (self.spread - 1.0)
         return 1.0 + self.spread if self.distribution == "exponential" else 1.0
 
-    def factors(self, seed: int, rank: Int, index: Int) -> Float:
+    def factors(self, seed: int, rank: Int, index: Int) -> Float64:
         """float64 > 0 of the broadcast shape of ``rank`` and ``index``; at most MAX_FACTOR."""
         return np.minimum(self._draw(seed, rank, index), MAX_FACTOR)
 
-    def _draw(self, seed: int, rank: Int, index: Int) -> Float:
+    def _draw(self, seed: int, rank: Int, index: Int) -> Float64:
         spread = self.spread
         if self.distribution == "normal":
             cut = np.clip(draws.normal(seed, rank, index), -NORMAL_CUT, NORMAL_CUT)
@@ -137,7 +137,7 @@ class Stragglers:
         """Whether every rank draws factors of its own."""
         return self.jitter is not None and self.each == "rank"
 
-    def factors(self, rank: Int, index: Int, draws_as: Int | None = None) -> Float:
+    def factors(self, rank: Int, index: Int, draws_as: Int | None = None) -> Float64:
         """The factor of each (rank, index): float64 of their broadcast shape.
 
         draws_as: the number by which each rank draws, for jitter of each class; None: its own.
@@ -148,7 +148,7 @@ class Stragglers:
             return np.broadcast_to(slow, np.broadcast_shapes(rank.shape, index.shape)).copy()
         return slow * self.jitter.factors(self.seed, rank if draws_as is None else np.asarray(draws_as), index)
 
-    def slow_factors(self, rank: Int) -> Float:
+    def slow_factors(self, rank: Int) -> Float64:
         """The factor of each rank without jitter; ranks of one value behave alike where there is no jitter."""
         rank = np.asarray(rank)
         if not self.slow:
@@ -171,7 +171,7 @@ class Stragglers:
         return tuple(said)
 
 
-def scaled_ps(duration_ps: Int, factors: Float) -> npt.NDArray[np.int64]:
+def scaled_ps(duration_ps: Int, factors: Float64) -> npt.NDArray[np.int64]:
     """Durations times factors, to the nearest picosecond (half to even); what took time still takes at least 1 ps."""
     duration = np.asarray(duration_ps)
     scaled = np.rint(duration.astype(np.float64) * factors).astype(np.int64)

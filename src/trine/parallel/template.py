@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.errors import PlanError
-from trine.model.memory import MemoryEvents
-from trine.model.program import Collective, Compute, HostCopy, Job, RankProgram, Recv, Send, Step
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER
+from trine.graph.memory import MemoryEvents
+from trine.graph.program import Collective, Compute, HostCopy, Job, RankProgram, Recv, Send, Step
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
 
-Index = npt.NDArray[np.int64]
 LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 
@@ -26,13 +26,13 @@ class Template:
     """
 
     kind: npt.NDArray[np.int8]
-    duration_ps: Index
-    size_bytes: Index
+    duration_ps: Int64
+    size_bytes: Int64
     stream: npt.NDArray[np.int32]  # 0 compute, 1 cpu, ..., -1 none
     labels: npt.NDArray[np.int32]  # [fields, tasks]
-    edges: tuple[Index, Index]  # task, predecessor
-    first_task: Index  # of each step
-    last_task: Index
+    edges: tuple[Int64, Int64]  # task, predecessor
+    first_task: Int64  # of each step
+    last_task: Int64
     sends: list[tuple[int, Send]]
     receives: list[tuple[int, Recv]]
     copies: list[int]
@@ -102,7 +102,7 @@ def _width(step: Step) -> int:
     return 2 if isinstance(step, Collective) or (isinstance(step, Send) and step.pressure_ppm) else 1
 
 
-def _pressures(steps: Sequence[Step], first: Index, last: Index, total: int) -> npt.NDArray[np.int32] | None:
+def _pressures(steps: Sequence[Step], first: Int64, last: Int64, total: int) -> npt.NDArray[np.int32] | None:
     pressing = [i for i, step in enumerate(steps) if isinstance(step, Collective | Send) and step.pressure_ppm]
     if not pressing:
         return None
@@ -113,12 +113,12 @@ def _pressures(steps: Sequence[Step], first: Index, last: Index, total: int) -> 
     return column
 
 
-def _label_table(steps: Sequence[object], width: Index) -> npt.NDArray[np.int32]:
+def _label_table(steps: Sequence[object], width: Int64) -> npt.NDArray[np.int32]:
     rows = np.array([step.label for step in steps], dtype=np.int32)  # type: ignore[attr-defined]
     return np.repeat(rows.reshape(len(steps), len(LABEL_FIELDS)), width, axis=0).T.copy()
 
 
-def memory_events(job: Job, templates: Sequence[Template], base: Index) -> MemoryEvents:
+def memory_events(job: Job, templates: Sequence[Template], base: Int64) -> MemoryEvents:
     """Memory changes of every rank on its own tasks; ``base``: the first task of each rank, int64[ranks]."""
     parts: dict[str, list[npt.NDArray[np.generic]]] = {n: [] for n in ("task", "at_end", "rank", "delta", "category")}
     tables = [_memory_table(*pair) for pair in zip(job.programs, templates, strict=True)]
@@ -140,7 +140,7 @@ def memory_events(job: Job, templates: Sequence[Template], base: Index) -> Memor
     )
 
 
-def _memory_table(program: RankProgram, template: Template) -> tuple[Index, Index, Index, Index]:
+def _memory_table(program: RankProgram, template: Template) -> tuple[Int64, Int64, Int64, Int64]:
     """int64[changes] each: task of the program, whether at its end, bytes, category."""
     changes = [(c.step, c.at_end, c.delta_bytes, c.category) for c in program.memory]
     rows = np.array(changes, dtype=np.int64).reshape(-1, 4)

@@ -10,7 +10,7 @@ from trine.compute import kind_of
 from trine.compute.kinds import family_of
 from trine.compute.shard import Groups
 from trine.errors import PlanError
-from trine.model.workload import FORWARD, Workload
+from trine.graph.workload import FORWARD, Workload
 from trine.parallel.heads import Attention, attention_of, check_features, check_heads
 from trine.parallel.plan import Plan
 from trine.parallel.tensor import TensorSplit, padded_bytes, split_features, split_operators

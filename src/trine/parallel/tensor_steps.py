@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine.model.program import PHASE_OPTIMIZER
-from trine.model.workload import BACKWARD, FORWARD, Operator
+from trine.graph.program import PHASE_OPTIMIZER
+from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.extension import WEIGHT_PART, Extension, Place
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.model.program import (
+from trine.graph.program import (
     COMPUTE_STREAM,
     LAUNCH_STREAM,
     Collective,
@@ -13,7 +13,7 @@ from trine.model.program import (
     Send,
     Step,
 )
-from trine.model.workload import Operator
+from trine.graph.workload import Operator
 from trine.parallel.context import JobContext
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine.results.result import Evidence, Result, Simulator
+from trine.evidence import Evidence
+from trine.results.result import Result, Simulator
 
 if TYPE_CHECKING:
     from trine.results.plot import plot_breakdown, plot_timeline

@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.program import HOST_STREAM, LAUNCH_STREAM, PHASE_INPUT, PHASE_OFFLOAD
-from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Records, TaskGraph
+from trine.arrays import Bool, Int64
+from trine.graph.program import HOST_STREAM, LAUNCH_STREAM, PHASE_INPUT, PHASE_OFFLOAD
+from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, TaskGraph
 
 PHASE_NAMES = ("forward", "backward", "optimizer", "input copy", "recompute", "offload")
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Window(NamedTuple):
@@ -55,56 +54,56 @@ def last_step(ends: Int64) -> Window:
     return Window(int(ends[-2]) if len(ends) > 1 else 0, int(ends[-1]), len(ends) - 1)
 
 
-def in_step(graph: TaskGraph, window: Window) -> Mask:
+def in_step(graph: TaskGraph, window: Window) -> Bool:
     """Return which tasks carry the window's step number; in a run of one step, all: bool[tasks]."""
     if window.step == 0:
         return np.ones(graph.num_tasks, np.bool_)
-    mask: Mask = graph.labels.step == window.step
+    mask: Bool = graph.labels.step == window.step
     return mask
 
 
-def launches(graph: TaskGraph) -> Mask:
+def launches(graph: TaskGraph) -> Bool:
     """Return which tasks are launches by a CPU thread: bool[tasks]."""
     is_cpu = np.array([name.startswith(LAUNCH_STREAM) for name in graph.stream_names] + [False])
-    mask: Mask = (graph.kind == COMPUTE) & is_cpu[graph.stream]
+    mask: Bool = (graph.kind == COMPUTE) & is_cpu[graph.stream]
     return mask
 
 
-def input_copies(graph: TaskGraph) -> Mask:
+def input_copies(graph: TaskGraph) -> Bool:
     """Return which tasks copy inputs from the host: bool[tasks]."""
     labels = graph.labels
     with_host = (graph.rank < 0) | (graph.peer < 0)
     of_phase = (labels.phase == PHASE_INPUT) & (labels.collective < 0)
-    mask: Mask = (graph.kind == TRANSFER) & (with_host | of_phase) & (labels.phase != PHASE_OFFLOAD)
+    mask: Bool = (graph.kind == TRANSFER) & (with_host | of_phase) & (labels.phase != PHASE_OFFLOAD)
     return mask
 
 
-def offloads(graph: TaskGraph) -> Mask:
+def offloads(graph: TaskGraph) -> Bool:
     """Return which tasks copy to host memory and back, or work there for a rank: bool[tasks]."""
     on_host = np.array([name.startswith(HOST_STREAM) for name in graph.stream_names] + [False])[graph.stream]
     copies = (graph.kind == TRANSFER) & (graph.labels.phase == PHASE_OFFLOAD)
-    mask: Mask = copies | ((graph.kind == COMPUTE) & on_host)
+    mask: Bool = copies | ((graph.kind == COMPUTE) & on_host)
     return mask
 
 
-def computing(graph: TaskGraph) -> Mask:
+def computing(graph: TaskGraph) -> Bool:
     """Return which tasks occupy a GPU: bool[tasks]."""
-    mask: Mask = (graph.kind == COMPUTE) & ~launches(graph) & ~offloads(graph)
+    mask: Bool = (graph.kind == COMPUTE) & ~launches(graph) & ~offloads(graph)
     return mask
 
 
-def communicating(graph: TaskGraph) -> Mask:
+def communicating(graph: TaskGraph) -> Bool:
     """Return which tasks move bytes between two ranks: bool[tasks]."""
-    mask: Mask = (graph.kind == TRANSFER) & ~input_copies(graph) & ~offloads(graph)
+    mask: Bool = (graph.kind == TRANSFER) & ~input_copies(graph) & ~offloads(graph)
     return mask
 
 
-def compute_activity(graph: TaskGraph, records: Records, window: Window, tasks: Mask) -> Activity:
+def compute_activity(graph: TaskGraph, records: Records, window: Window, tasks: Bool) -> Activity:
     """Return when ranks run the given compute tasks."""
     return _clip(np.flatnonzero(tasks), graph.rank, records, window)
 
 
-def transfer_activity(graph: TaskGraph, records: Records, window: Window, tasks: Mask) -> Activity:
+def transfer_activity(graph: TaskGraph, records: Records, window: Window, tasks: Bool) -> Activity:
     """Return when ranks send or receive the given transfers; one that stays on a rank counts once."""
     chosen = np.flatnonzero(tasks)
     sends = _clip(chosen, graph.rank, records, window)

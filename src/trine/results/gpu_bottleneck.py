@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.model.gpuprogram import DATA_OPS, READ, READ_FLAGGED
+from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED
 from trine.results import gpu_metrics
 from trine.results.gpu_resources import KIND_NAMES, KindUse
 from trine.results.gpu_shown import members

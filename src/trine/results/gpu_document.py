@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.model.gpurecords import STATE_NAMES
+from trine._version import __version__
+from trine.gpu.records import STATE_NAMES
 from trine.results import gpu_metrics, gpu_resources
 from trine.results.document import Row, seconds
 
@@ -22,8 +23,6 @@ MAX_OPERATIONS = 200
 
 def document(result: GpuResult) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
-    from trine import __version__
-
     start_ps, end_ps = result.window_ps
     return {
         "program": result.program.name,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.model.gpuprogram import DATA_OPS, OP_NAMES
-from trine.model.gpurecords import STATE_NAMES
-from trine.model.taskgraph import Int64
+from trine.arrays import Int64
+from trine.gpu.program import DATA_OPS, OP_NAMES
+from trine.gpu.records import STATE_NAMES
 from trine.results.intervals import lengths, merge, sum_by_group
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.errors import InputError
-from trine.model.gpuprogram import ACQUIRE, COMPUTE, COPY, DMA, LOAD, OP_NAMES, REDUCE, RELEASE, STORE
-from trine.model.taskgraph import Int64
+from trine.gpu.program import ACQUIRE, COMPUTE, COPY, DMA, LOAD, OP_NAMES, REDUCE, RELEASE, STORE
 from trine.results.gpu_metrics import ends
 from trine.results.gpu_shown import peers
 from trine.results.track_event import (

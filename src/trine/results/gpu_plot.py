@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from trine.model.gpumodel import MESH, GpuModel
+from trine.arrays import Float64
+from trine.gpu.model import MESH, GpuModel
 from trine.results.gpu_resources import port_busy
 from trine.results.picture import check_ending, pyplot, save
 from trine.units import format_time
@@ -18,7 +18,6 @@ from trine.units import format_time
 if TYPE_CHECKING:
     from trine.results.gpu_result import GpuResult
 
-Floats = npt.NDArray[np.float64]
 
 #: Light to dark, apart for colour-blind readers and in grey.
 _COLOURS = "magma_r"
@@ -72,7 +71,7 @@ def _title(result: GpuResult, gpu: int) -> str:
 # Mesh
 
 
-def _mesh(result: GpuResult, gpu: int, busy: Floats, plt: Any) -> Any:
+def _mesh(result: GpuResult, gpu: int, busy: Float64, plt: Any) -> Any:
     noc = result.model.noc
     figure, axes = plt.subplots(figsize=(3.6 + noc.cols, 2.2 + noc.rows), layout="constrained")
     ports = port_busy(result, gpu)
@@ -107,7 +106,7 @@ def _routers(paint: _Paint, model: GpuModel) -> None:
         paint.axes.add_patch(paint.plt.Rectangle(corner, 2 * _HALF, 2 * _HALF, facecolor="white", edgecolor="#777777"))
 
 
-def _draw_links(paint: _Paint, result: GpuResult, busy: Floats) -> None:
+def _draw_links(paint: _Paint, result: GpuResult, busy: Float64) -> None:
     """Draw each link as an arrow; the two of a pair side by side, each to the right of the way it goes."""
     names = result.records.resources
     for number, (source, target) in enumerate(zip(names.source, names.target, strict=True)):
@@ -131,7 +130,7 @@ def _draw_links(paint: _Paint, result: GpuResult, busy: Floats) -> None:
         )
 
 
-def _draw_cus(paint: _Paint, result: GpuResult, busy: Floats) -> None:
+def _draw_cus(paint: _Paint, result: GpuResult, busy: Float64) -> None:
     """Draw the CUs of each router as small squares in it, coloured by the busier of their two links."""
     model = result.model
     found = _numbered(result, "cu", busy)
@@ -146,7 +145,7 @@ def _draw_cus(paint: _Paint, result: GpuResult, busy: Floats) -> None:
         paint.box(x + (column - middle) * step, y - (row - middle) * step, 0.8 * step, 0.8 * step, value)
 
 
-def _draw_channels(paint: _Paint, result: GpuResult, busy: Floats) -> None:
+def _draw_channels(paint: _Paint, result: GpuResult, busy: Float64) -> None:
     """Draw memory channels over the top row and under the bottom row, slices of the L2 between them and the router."""
     model = result.model
     kinds = np.array(result.records.resources.kinds)
@@ -199,7 +198,7 @@ def port_routers(model: GpuModel) -> list[int]:
 # Crossbar
 
 
-def _crossbar(result: GpuResult, gpu: int, busy: Floats, plt: Any) -> Any:
+def _crossbar(result: GpuResult, gpu: int, busy: Float64, plt: Any) -> Any:
     panels = list(_panels(result, gpu, busy))
     rows = -(-len(panels) // 2)
     figure, grid = plt.subplots(
@@ -220,7 +219,7 @@ def _crossbar(result: GpuResult, gpu: int, busy: Floats, plt: Any) -> Any:
     return figure
 
 
-def _panels(result: GpuResult, gpu: int, busy: Floats) -> Iterator[tuple[str, Floats]]:
+def _panels(result: GpuResult, gpu: int, busy: Float64) -> Iterator[tuple[str, Float64]]:
     """Yield what to draw bars of: links of the crossbar by what they lead from or to, memory, L2, lanes of ports."""
     for kind, words in (("cu", "CUs"), ("channel", "memory channels"), ("port", "I/O ports")):
         found = _numbered(result, kind, busy)
@@ -235,7 +234,7 @@ def _panels(result: GpuResult, gpu: int, busy: Floats) -> Iterator[tuple[str, Fl
         yield "L2 slices", busy[kinds == "l2"]
 
 
-def _numbered(result: GpuResult, kind: str, busy: Floats) -> dict[str, Floats]:
+def _numbered(result: GpuResult, kind: str, busy: Float64) -> dict[str, Float64]:
     """Return how busy the links of CUs, channels or ports into the NoC and out of it are, by their number."""
     count = {
         "cu": result.model.num_cus,

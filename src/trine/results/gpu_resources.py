@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.distances import distance, rank_grid
-from trine.model.gpumodel import MESH
-from trine.model.gpuprogram import DMA
-from trine.model.taskgraph import Int32, Int64
+from trine.arrays import Int32, Int64
+from trine.gpu.distances import distance, rank_grid
+from trine.gpu.model import MESH
+from trine.gpu.program import DMA
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
 

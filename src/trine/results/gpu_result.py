@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from trine.errors import InputError
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import DMA, GpuProgram
-from trine.model.gpurecords import GpuRecords
+from trine.evidence import Evidence
+from trine.gpu.model import GpuModel
+from trine.gpu.program import DMA, GpuProgram
+from trine.gpu.records import GpuRecords
 from trine.results import gpu_bottleneck, gpu_document, gpu_metrics, gpu_perfetto, gpu_resources, gpu_summary
 from trine.results.gpu_shown import Shown, shown
-from trine.results.result import Evidence
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.errors import InputError
-from trine.model.gpuprogram import GpuProgram
-from trine.model.gpurecords import GpuRecords
-from trine.model.taskgraph import Int64
+from trine.gpu.program import GpuProgram
+from trine.gpu.records import GpuRecords
 
 
 class Shown(NamedTuple):

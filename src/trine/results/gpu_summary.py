@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from trine._version import __version__
+from trine.evidence import EVIDENCE
 from trine.results import gpu_metrics
 from trine.results.gpu_resources import KIND_NAMES, Traffic, fabric_traffic, noc_traffic
 from trine.results.lines import behaviour, wrapped
-from trine.results.result import EVIDENCE_KINDS
 from trine.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _evidence(result: GpuResult) -> list[str]:
     """Return how many numbers of the GPU model are known how, and the names of those that are assumed."""
     *of_model, of_cluster = result.evidence
     kinds = [item.kind for item in of_model]
-    counts = [f"{kinds.count(kind)} {kind}" for kind in EVIDENCE_KINDS if kind in kinds]
+    counts = [f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds]
     assumed = [item.what.rpartition(" ")[2] for item in of_model if item.kind == "assumed"]
     numbers = f"numbers of GPU {result.model.name} {', '.join(counts)}; " if counts else ""
     return [
@@ -197,8 +198,6 @@ def _folding(result: GpuResult) -> list[str]:
 
 
 def _simulated(result: GpuResult) -> str:
-    from trine import __version__
-
     gpus = f"{len(result.gpus)} of {_count(result.program.num_ranks, 'GPU')}"
     gpus += f" ({result.replayed})" if result.replayed else ""
     wall = "" if result.wall_s is None else f" in {format_time(result.wall_s * 1e12)}"

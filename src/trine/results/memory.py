@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.model.memory import MEMORY_CATEGORIES, MemoryEvents
-from trine.model.taskgraph import Int64, Records
+from trine.arrays import Int64
+from trine.graph.memory import MEMORY_CATEGORIES, MemoryEvents
+from trine.graph.taskgraph import Records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

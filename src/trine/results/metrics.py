@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, Records, TaskGraph
+from trine.arrays import Bool, Int64
+from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, TaskGraph
 from trine.results.activity import (
     Activity,
-    Mask,
     Window,
     communicating,
     compute_activity,
@@ -103,7 +103,7 @@ class Share:
 
 
 def shares(
-    graph: TaskGraph, records: Records, tasks: Mask, label: npt.NDArray[np.integer], names: tuple[str, ...]
+    graph: TaskGraph, records: Records, tasks: Bool, label: npt.NDArray[np.integer], names: tuple[str, ...]
 ) -> tuple[Share, ...]:
     """Return compute and communication time by a label, in the order of the first use of each name.
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.model.taskgraph import COMPUTE, TRANSFER, Int64, TaskGraph
+from trine.arrays import Int64
+from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.results.memory import MemoryTimeline
 from trine.results.records import RecordTable
 from trine.results.track_event import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trine.errors import InputError
-from trine.model.taskgraph import COMPUTE
+from trine.graph.taskgraph import COMPUTE
 from trine.results.activity import (
     PHASE_NAMES,
     Activity,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
+from trine.graph.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
 from trine.results.activity import PHASE_NAMES, input_copies, offloads
 from trine.results.waits import REASONS
 

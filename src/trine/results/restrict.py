@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.errors import InputError
-from trine.model.memory import MemoryEvents
-from trine.model.taskgraph import TRANSFER, Int64, Labels, TaskGraph
+from trine.graph.memory import MemoryEvents
+from trine.graph.taskgraph import TRANSFER, Labels, TaskGraph
 from trine.results.records import Ends
 from trine.results.scope import Part
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trine.errors import InputError, nearest
-from trine.model.memory import MemoryEvents
-from trine.model.taskgraph import Int64, Records, TaskGraph
+from trine.arrays import Int64
+from trine.errors import InputError
+from trine.evidence import Evidence
+from trine.graph.memory import MemoryEvents
+from trine.graph.taskgraph import Records, TaskGraph
 from trine.results import activity, document, metrics, summary, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
@@ -24,28 +26,6 @@ from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     import pandas
-
-EVIDENCE_KINDS = ("measured", "interpolated", "modelled", "assumed")
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Where numbers of a result come from.
-
-    kind: one of EVIDENCE_KINDS. share: the part of the time in question (0..1) that rests on it, where that is known.
-    Raises InputError for another kind, or a share outside 0..1.
-    """
-
-    what: str
-    kind: str
-    detail: str = ""
-    share: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in EVIDENCE_KINDS:
-            raise InputError(f"unknown evidence {self.kind!r}{nearest(self.kind, EVIDENCE_KINDS)}", field="kind")
-        if self.share is not None and not 0 <= self.share <= 1:
-            raise InputError(f"must be between 0 and 1, got {self.share!r}", field="share")
 
 
 @dataclass(frozen=True, slots=True)

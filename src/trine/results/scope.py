@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.taskgraph import Int64
+from trine.arrays import Int64
 from trine.results.records import Ends
 from trine.results.traffic import LinkUse
 

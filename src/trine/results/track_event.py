@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from trine.model.taskgraph import Int64
+from trine.arrays import Int64
 from trine.outputs import open_output
 from trine.results.wire import VARINT, integer, message, text, varint
 

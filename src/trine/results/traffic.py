@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.program import PHASE_INPUT, PHASE_OFFLOAD
-from trine.model.taskgraph import TRANSFER, CollectiveLabel, Int64, Records, TaskGraph
-from trine.results.activity import Mask, Window
+from trine.arrays import Bool, Int64
+from trine.graph.program import PHASE_INPUT, PHASE_OFFLOAD
+from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
+from trine.results.activity import Window
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
 
@@ -111,7 +112,7 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
     return uses
 
 
-def link_uses(graph: TaskGraph, tasks: Mask, step_ps: int, tiers: LinkTiers | None = None) -> tuple[LinkUse, ...]:
+def link_uses(graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | None = None) -> tuple[LinkUse, ...]:
     """Return what each link carries in the given tasks, in the order of the links."""
     chosen = np.flatnonzero(tasks & (graph.kind == TRANSFER))
     num_routes, num_links = len(graph.route_ptr) - 1, len(graph.link_bytes_per_s)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.taskgraph import COMPUTE, JOIN, TRANSFER, Int64, Records, TaskGraph
-from trine.results.activity import Activity, Mask, Window, communicating, computing, input_copies, launches, offloads
+from trine.arrays import Bool, Int64
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Records, TaskGraph
+from trine.results.activity import Activity, Window, communicating, computing, input_copies, launches, offloads
 from trine.results.intervals import Intervals, first_at, sum_by_group
 
 #: What a task waited for. ``start``: nothing, it could start with the run; ``stream``: its own stream was busy;
@@ -68,7 +69,7 @@ def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int
     return total.reshape(num_ranks, len(RANK_REASONS))
 
 
-def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: npt.NDArray[np.int8]) -> Mask:
+def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: npt.NDArray[np.int8]) -> Bool:
     """Return which idle stretches the pipeline schedule causes: bool[pauses].
 
     None where the tasks name fewer than two stages. Otherwise all those in which a rank neither computes nor
@@ -81,7 +82,7 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
     ender = first_at(pauses, active.rank, active.start_ps, active.task)
     other_axis = np.array([label.axis not in ("", "pp") for label in graph.collectives] + [False])
     elsewhere = np.isin(reasons, (LAUNCH, INPUT_COPY, OFFLOAD)) | other_axis[graph.labels.collective]
-    in_bubble: Mask = (ender < 0) | ~elsewhere[ender]
+    in_bubble: Bool = (ender < 0) | ~elsewhere[ender]
     return in_bubble
 
 

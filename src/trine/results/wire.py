@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine.model.taskgraph import Int64
+from trine.arrays import Int64
 
 VARINT, _FIXED64, LENGTH = 0, 1, 2
 #: Bytes of a varint of fixed width: 9 x 7 bits hold every non-negative int64. Decoders accept zero groups at the end.

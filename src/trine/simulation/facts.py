@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine._version import __version__
 from trine.cluster.tiers import crowded_warning
 from trine.compute.origin import known_gpu
-from trine.model.workload import FORWARD, SYNTHESISED, Workload
+from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.forms import form_facts
 from trine.simulation.setup import Setup
 from trine.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.collectives.library.steps import StepCosts
+    from trine.collectives.nccl.steps import StepCosts
+    from trine.evidence import Evidence
     from trine.folding.execute import JobRun
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import Kernels
     from trine.parallel.stragglers import Stragglers
-    from trine.results import Evidence, Result, Simulator
+from trine.results import Result, Simulator
 
 
 def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
@@ -73,7 +75,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
 def evidence(
     setup: Setup, report: BuildReport, costs: StepCosts | None, kernels: Kernels | None, stragglers: Stragglers | None
 ) -> tuple[Evidence, ...]:
-    from trine.results import Evidence
+    from trine.evidence import Evidence
 
     total = sum(report.evidence_ps.values()) or 1
     rows = [
@@ -229,7 +231,6 @@ def with_memory_verdict(result: Result) -> Result:
 
 
 def simulator(wall_s: float, events: int, ranks: int) -> Simulator:
-    from trine import __version__
     from trine.results import Simulator
 
     return Simulator(version=__version__, wall_s=wall_s, events=events, ranks_simulated=ranks)

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.compute.origin import known_gpu, no_gpu_times, short_name
 from trine.errors import InputError
-from trine.model.workload import SYNTHESISED, Workload
+from trine.graph.workload import SYNTHESISED, Workload
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

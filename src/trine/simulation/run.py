@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trine.errors import InputError
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.simulation.facts import (
     evidence,
@@ -39,15 +39,16 @@ from trine.simulation.worth import verdicts
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.collectives.library.steps import StepCosts
+    from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration
-    from trine.engine import Progress
+    from trine.evidence import Evidence
     from trine.folding.execute import JobRun
     from trine.folding.observe import Observation
-    from trine.model.program import Job
+    from trine.graph.program import Job
+    from trine.graph.taskgraph import Progress
     from trine.network.models import Network
     from trine.parallel.stragglers import Stragglers
-    from trine.results import Evidence, Result, Simulator
+    from trine.results import Result, Simulator
     from trine.results.scope import Scope
 
 
@@ -106,7 +107,7 @@ def simulate(
     stragglers: slow ranks and jitter of compute durations.
     progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence whenever the classes
         of ranks have been found.
-    on_job: called with the rank programs before they run, for example to write them (:mod:`trine.chakra`).
+    on_job: called with the rank programs before they run, for example to write them (:mod:`trine.formats.chakra`).
     warnings: sentences to carry into the result.
     compare: simulate small steps again without an option that is there to save time or memory (overlap of tensor
         parallelism, gathers further ahead, recomputation, offload of activations), and say where it does not

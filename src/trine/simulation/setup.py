@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.compute.origin import known_gpu
 from trine.errors import InputError, PlanError, nearest
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.collectives.library.steps import StepCosts
+    from trine.cluster.device import GpuSpec
+    from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.folding.site import Site
-    from trine.model.device import GpuSpec
+    from trine.graph.placement import Placement
     from trine.parallel.contention import Kernels
-    from trine.parallel.placement import Placement
     from trine.parallel.stragglers import Stragglers
     from trine.simulation.recorded import Timing
 
-Int64 = npt.NDArray[np.int64]
 
 NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
 NO_VARIATION = "run-to-run variation: every rank takes the same time for the same work"
@@ -158,7 +158,7 @@ def site_of(machine: Cluster | None, costs: StepCosts | None, where: Int64) -> S
 
 def _link_costs(machine: Cluster) -> StepCosts:
     """What takes the place of a library's costs where there are none."""
-    from trine.collectives.library.steps import LinkCosts
+    from trine.collectives.nccl.steps import LinkCosts
 
     return LinkCosts(machine)
 
@@ -175,11 +175,11 @@ def load_workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | 
     A model (``model:NAME``) is written for ``gpu``. Raises InputError for a ``trace_gpu`` that the trace contradicts.
     """
     if isinstance(workload, str) and workload.startswith("model:"):
-        from trine.traces.synthesize_model import from_text
+        from trine.workload.synthesize.model import from_text
 
         workload = from_text(workload, gpu)
     elif not isinstance(workload, Workload):
-        from trine.traces import load
+        from trine.workload import load
 
         workload = load(workload)
     if trace_gpu is None:
@@ -269,7 +269,7 @@ def costs_on(
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
     if machine is None or asked == "links" or not known:
         return None
-    from trine.collectives.library.steps import StepCosts
+    from trine.collectives.nccl.steps import StepCosts
 
     return StepCosts(machine)
 
@@ -287,7 +287,7 @@ def placement_of(
     machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None, places: Int64 | None = None
 ) -> Placement:
     """Put rank i on GPU ``places[i]`` of the cluster (the i-th); without one, one rank sits on a device of its own."""
-    from trine.parallel.placement import Placement
+    from trine.graph.placement import Placement
 
     if machine is None:
         return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])

@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.library.conventions import bus_factor
+from trine.collectives.nccl.conventions import bus_factor
+from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.errors import InputError
-from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime
 from trine.studies.hypotheses import Expected, Hypothesis, expect
 from trine.studies.likelihood import NOISE, Noise
 from trine.studies.nccl_tests import NcclLog

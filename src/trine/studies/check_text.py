@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from trine._version import __version__
 from trine.collectives.sizes import format_size
 from trine.studies.check import FAST, SLOW, Check, CheckedRow
 from trine.units import format_time
@@ -99,8 +100,6 @@ def _causes(check: Check) -> str:
 
 def check_json(check: Check) -> dict[str, Any]:
     """Keys as in docs/guides/check.md."""
-    from trine import __version__
-
     log = check.log
     return {
         "trine_version": __version__,

@@ -16,7 +16,7 @@ from trine.parallel.stragglers import Jitter, Stragglers
 from trine.units import format_time
 
 if TYPE_CHECKING:
-    from trine.model.workload import Workload
+    from trine.graph.workload import Workload
     from trine.parallel.plan import Plan
     from trine.results import Result
 
@@ -168,7 +168,7 @@ def step_ensemble(
     Raises what simulate raises, and InputError for impossible repeats.
     """
     from trine.simulation import simulate
-    from trine.traces import load
+    from trine.workload import load
 
     if not isinstance(workload, str) or not workload.startswith("model:"):
         workload = load(workload) if isinstance(workload, str | os.PathLike) else workload

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from trine.collectives.kernels.draft import Draft, Operand, Region, Signals, Workgroup
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
-from trine.model.gpuprogram import ACQUIRE, LOAD, READ, RELEASE, STORE, WAITCNT, WRITE, GpuProgram
+from trine.gpu.program import ACQUIRE, LOAD, READ, RELEASE, STORE, WAITCNT, WRITE, GpuProgram
 
 WARP = 32
 PACKET_LANES = 8

@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.cluster import Cluster
+from trine.gpu.model import GpuModel
+from trine.gpu.program import GpuProgram
 from trine.gpu.run import kernel_tasks, run_gpus
-from trine.model.builder import csr
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import GpuProgram
-
-Int64 = npt.NDArray[np.int64]
+from trine.graph.builder import csr
 
 #: Columns of kernels, operations and operands that are no offsets.
 _COLUMNS = (

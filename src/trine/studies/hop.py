@@ -14,7 +14,7 @@ import numpy as np
 
 from trine.cluster import Cluster, load_cluster
 from trine.errors import InputError, PlanError
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.network.circuit import network_on
 from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop_choices import HopRun, run_hop
@@ -28,8 +28,9 @@ from trine.simulation.setup import load_workload
 from trine.units import PS_PER_S, format_bytes, format_time
 
 if TYPE_CHECKING:
+    from trine.evidence import Evidence
     from trine.network.models import Network
-    from trine.results import Evidence, Result
+from trine.results import Result
 
 NOT_MODELLED = (
     "the time to average the updates, to copy them into queues, and to exchange tokens",
@@ -300,7 +301,7 @@ def _network(machine: Cluster, graph: WorkerGraph) -> HopNetwork:
 
 
 def _evidence(one: Result, machine: Cluster, stragglers: Stragglers | None) -> tuple[Evidence, ...]:
-    from trine.results import Evidence
+    from trine.evidence import Evidence
 
     sources: Mapping[str, str] = machine.sources
     rows = [*one.evidence, Evidence("links", machine.evidence, "; ".join(f"{k}: {v}" for k, v in sources.items()))]

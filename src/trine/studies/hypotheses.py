@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import HOST_LINK, NIC, SCALE_OUT, SCALE_UP, Link
-from trine.collectives.library import Collectives
+from trine.collectives.nccl import Collectives
+from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime
 from trine.errors import TrineError
-from trine.model.collective import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime
 
 #: Kinds of causes, each as likely as the next before anything is measured; those of one kind share its part.
 NVLS, ALGORITHM, CHANNELS, LAUNCH = "nvls", "algorithm", "channels", "launch"
@@ -60,7 +60,7 @@ def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveO
 
     Raises
     ------
-    InputError: what :meth:`trine.collectives.library.Collectives.predict` refuses.
+    InputError: what :meth:`trine.collectives.nccl.Collectives.predict` refuses.
     """
     asked = Collectives(cluster, None, options)
     usual = tuple(asked.predict(op, size) for size in sizes)

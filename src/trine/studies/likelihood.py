@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from trine.arrays import Float64
 
 #: A band holds 80 %: from here below to here above the middle, in standard deviations.
 _BAND_SIGMAS = 2 * NormalDist().inv_cdf(0.9)
@@ -45,13 +44,13 @@ class Noise:
 NOISE = Noise(drift=0.576, octaves=18.3, repeat=0.1, stray=0.0541, stray_by=0.959, wide=0.289, wide_by=2.55)
 
 
-def band_sigma(low_ps: Sequence[int], high_ps: Sequence[int]) -> Floats:
+def band_sigma(low_ps: Sequence[int], high_ps: Sequence[int]) -> Float64:
     """The standard deviation of log(measured / predicted) that a band of 80 % says, by size."""
-    sigma: Floats = np.log(np.asarray(high_ps, float) / np.asarray(low_ps, float)) / _BAND_SIGMAS
+    sigma: Float64 = np.log(np.asarray(high_ps, float) / np.asarray(low_ps, float)) / _BAND_SIGMAS
     return sigma
 
 
-def log_likelihood(missed: Floats, sizes: Sequence[int], noise: Noise = NOISE) -> Floats:
+def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) -> Float64:
     """Logarithm of the likelihood of curves.
 
     Parameters
@@ -66,11 +65,11 @@ def log_likelihood(missed: Floats, sizes: Sequence[int], noise: Noise = NOISE) -
     octaves = np.log2(np.asarray(sizes, float))
     usual = _filtered(missed, octaves, noise, 1.0)
     wide = _filtered(missed, octaves, noise, noise.wide_by)
-    both: Floats = np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
+    both: Float64 = np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
     return both
 
 
-def _filtered(missed: Floats, octaves: Floats, noise: Noise, factor: float) -> Floats:
+def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) -> Float64:
     """A Kalman filter of the slow part along the sizes; each size is ordinary or a stray, weighed by what it shows."""
     level = (factor * noise.drift) ** 2
     kinds = (

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trine.cluster import Cluster
+from trine.collectives.options import AUTO, CollectiveOptions
 from trine.errors import SpecError, nearest
-from trine.model.collective import AUTO, CollectiveOptions
 
 FOLDER = Path(__file__).parent.parent / "presets" / "measured"
 FIT, HELD_OUT = "fit", "held-out"

@@ -12,8 +12,8 @@ from trine.simulation import simulate
 from trine.units import format_time
 
 if TYPE_CHECKING:
-    from trine.model.program import Job
-    from trine.model.workload import Workload
+    from trine.graph.program import Job
+    from trine.graph.workload import Workload
     from trine.results import Result
 
 

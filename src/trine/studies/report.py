@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from trine._version import __version__
 from trine.collectives.sizes import format_size
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import Expected
@@ -88,8 +89,6 @@ def skipped(validation: Validation) -> list[tuple[tuple[str, str], int]]:
 def report_json(validation: Validation, left_out: Validation | None = None, doubt: str = "") -> dict[str, Any]:
     """``totals``, ``left_out_totals``, ``groups`` (worst first), ``points``, ``skipped``; times in us, errors as parts
     of one."""
-    from trine import __version__
-
     return {
         "trine_version": __version__,
         "targets": {band: dict(zip(_TARGET_KEYS, values, strict=True)) for band, values in TARGETS.items()},

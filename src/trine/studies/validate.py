@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trine.cluster import Cluster
-from trine.collectives.library import Collectives
-from trine.collectives.library.parameters import Library
+from trine.collectives.nccl import Collectives
+from trine.collectives.nccl.parameters import Library
+from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError, nearest
-from trine.model.collective import CollectiveTime
 from trine.studies.measured import COUNTED, FIT, HELD_OUT, LIBRARIES, Point, Series, load_measurements
 
 #: Times of one series' points, in order; raises InputError or SpecError where it cannot be predicted.

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trine.arrays import Float64
 from trine.studies.hypotheses import Expected, Hypothesis, at_share, late
-from trine.studies.likelihood import NOISE, Floats, Noise, band_sigma, log_likelihood
+from trine.studies.likelihood import NOISE, Noise, band_sigma, log_likelihood
 
 #: Two causes whose times differ by no more than this at any measured size cannot be told apart.
 ALIKE = math.log(1.03)
@@ -64,7 +65,7 @@ def weigh(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) 
     sigma = band_sigma([each.low_ps for each in expected.usual], [each.high_ps for each in expected.usual])
     missed = np.log(np.asarray(measured_ps, float) / usual)
 
-    def fits(slowed: Floats) -> Floats:
+    def fits(slowed: Float64) -> Float64:
         """Log-likelihoods of curves that are slower by exp(slowed), (curves, sizes)."""
         return log_likelihood((missed - slowed) / sigma, expected.sizes, noise)
 
@@ -86,14 +87,14 @@ def weigh(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) 
     )
 
 
-_Fits = Callable[[Floats], Floats]
+_Fits = Callable[[Float64], Float64]
 
 
-def _sound(num_sizes: int) -> Floats:
+def _sound(num_sizes: int) -> Float64:
     return np.array([[factor] * num_sizes for factor in (1.0, *(1 / by for by in FASTER_BY))])
 
 
-def _named(expected: Expected, usual: Floats, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
     """The causes that can be predicted and slow something; of those of one name the one that fits best."""
     slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
     kept = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
@@ -107,7 +108,7 @@ def _named(expected: Expected, usual: Floats, fits: _Fits) -> list[tuple[Hypothe
     ]
 
 
-def _fitted(usual: Floats, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+def _fitted(usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
     """The causes with one: averaged over what it may be, named after what fits best."""
     times = [round(time) for time in usual]
     by_delay = fits(np.log1p(np.asarray(DELAYS_PS, float)[:, None] / usual))
@@ -118,7 +119,7 @@ def _fitted(usual: Floats, fits: _Fits) -> list[tuple[Hypothesis, float]]:
     ]
 
 
-def _best(values: Sequence[float], fit: Floats) -> float:
+def _best(values: Sequence[float], fit: Float64) -> float:
     """The value that fits best, between grid points by a parabola through three of them (in logarithms)."""
     i = int(fit.argmax())
     if not 0 < i < len(values) - 1:
@@ -128,7 +129,7 @@ def _best(values: Sequence[float], fit: Floats) -> float:
     return float(values[i] * (values[i + 1] / values[i]) ** shift)
 
 
-def _unknown(slow: Floats, sigma: Floats, sizes: Sequence[int], noise: Noise) -> float:
+def _unknown(slow: Float64, sigma: Float64, sizes: Sequence[int], noise: Noise) -> float:
     """How much better (logarithm) a curve fits a slowness of no known cause than a sound machine.
 
     slow: log(measured / predicted), 0 where the machine is faster than predicted, which speaks for no cause.
@@ -140,7 +141,7 @@ def _unknown(slow: Floats, sigma: Floats, sizes: Sequence[int], noise: Noise) ->
     return _mean(np.array([_mean(fit[1:]), changing[0]])) - float(fit[0])
 
 
-def _boxes(sizes: Sequence[int]) -> Floats:
+def _boxes(sizes: Sequence[int]) -> Float64:
     """Curves that are slower between two sizes: (curves, sizes), logarithms of the factor."""
     octaves = np.log2(np.asarray(sizes, float))
     first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
@@ -149,16 +150,16 @@ def _boxes(sizes: Sequence[int]) -> Floats:
     return np.array([np.where(box, math.log(by), 0.0) for box in inside if box.any() for by in SLOWER_BY])
 
 
-def _sum(logs: Floats) -> float:
+def _sum(logs: Float64) -> float:
     top = logs.max()
     return float(top + math.log(np.exp(logs - top).sum()))
 
 
-def _mean(logs: Floats) -> float:
+def _mean(logs: Float64) -> float:
     return _sum(logs) - math.log(len(logs))
 
 
-def _mixed(logs: Floats, shares: Sequence[float]) -> float:
+def _mixed(logs: Float64, shares: Sequence[float]) -> float:
     return _sum(logs + np.log(shares))
 
 

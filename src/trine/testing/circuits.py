@@ -12,8 +12,8 @@ import numpy as np
 from trine.engine.circuits import Change, on_circuit
 from trine.engine.reference import Reference
 from trine.errors import TrineError
-from trine.model.builder import TaskGraphBuilder
-from trine.model.taskgraph import Records, TaskGraph
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.taskgraph import Records, TaskGraph
 from trine.network.circuit import CircuitModel, IdleCircuit
 from trine.network.models import drain_ps
 from trine.testing.require import require

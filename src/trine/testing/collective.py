@@ -7,8 +7,8 @@ from dataclasses import fields
 
 from trine.collectives import checker, expand
 from trine.collectives.registry import ROOTED, Algorithm
+from trine.collectives.schedule import Schedule, Sends
 from trine.errors import TrineError
-from trine.model.schedule import Schedule, Sends
 from trine.testing.require import require
 
 SIZES = (0, 1, 10, 4096, 1_000_003, 64 * 2**20)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from trine.compute.models import ComputeModel
 from trine.compute.report import FitReport
 from trine.compute.resize import Split
-from trine.compute.times import EVIDENCE, MEASURED, Duration
+from trine.compute.times import Duration
 from trine.errors import PlanError
-from trine.model.workload import Operator, Workload
+from trine.evidence import EVIDENCE, MEASURED
+from trine.graph.workload import Operator, Workload
 from trine.testing.require import require
 
 

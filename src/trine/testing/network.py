@@ -12,8 +12,8 @@ import numpy as np
 
 from trine.engine.reference import Reference
 from trine.errors import InputError, TrineError
-from trine.model.builder import TaskGraphBuilder
-from trine.model.taskgraph import TRANSFER, Records, TaskGraph
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.network.circuit import CircuitModel
 from trine.network.models import Network, NetworkModel, WeightedModel, network_model, why_unfolded
 from trine.testing.circuits import check_circuit_run

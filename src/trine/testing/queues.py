@@ -11,7 +11,7 @@ import numpy as np
 
 from trine.engine.reference import Reference
 from trine.errors import TrineError
-from trine.model.taskgraph import TRANSFER, Records, TaskGraph
+from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.network.models import QueueModel, drain_ps
 from trine.testing.require import require
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trine.errors import TrineError
-from trine.model.workload import Workload
+from trine.graph.workload import Workload
 from trine.testing.require import require
-from trine.traces.load import Reader
-from trine.traces.native import load_native, save
-from trine.traces.native_check import check_workload
+from trine.workload.load import Reader
+from trine.workload.native import load_native, save
+from trine.workload.native_check import check_workload
 
 
 def check_reader(reader: Reader, path: str | Path) -> None:

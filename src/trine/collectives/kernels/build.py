@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trine.collectives.kernels.options import JOINT, SIMPLE, WAVEFRONTS, WORKGROUPS, KernelOptions
 from trine.collectives.kernels.registry import KERNELS, READING, kernel_name, known_kernels, known_ops
+from trine.collectives.options import AUTO
 from trine.errors import InputError
-from trine.model.collective import AUTO
-from trine.model.gpuprogram import GpuProgram
+from trine.gpu.program import GpuProgram
 
 __all__ = ["ONESHOT_BYTES", "automatic", "build_kernel", "known_kernels", "known_ops"]
 

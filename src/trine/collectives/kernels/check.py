@@ -13,7 +13,7 @@ from trine.collectives.kernels.check_overlap import refuse_overlaps
 from trine.collectives.kernels.check_parts import decode
 from trine.collectives.kernels.check_run import Run
 from trine.errors import InputError, nearest
-from trine.model.gpuprogram import GpuProgram
+from trine.gpu.program import GpuProgram
 
 OWN, ALL = "own", "all"
 

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Bool, Int64
 from trine.collectives.kernels.count import operand_ops
 from trine.errors import InputError
-from trine.model.gpuprogram import COPY, DATA_OPS, DMA, LOAD, READ_FLAGGED, WRITE_FLAGGED, Buffer, GpuProgram
+from trine.gpu.program import COPY, DATA_OPS, DMA, LOAD, READ_FLAGGED, WRITE_FLAGGED, Buffer, GpuProgram
 
-Int64 = npt.NDArray[np.int64]
 Clock = npt.NDArray[np.int32]
 Values = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
 
 #: entries of the table of reads: cells times actors
 MAX_ENTRIES = 1 << 28
@@ -162,7 +161,7 @@ class Memory:
             cell = int(cells.flat[int(np.argmax(bad))])
             raise Race(does, cell, "write", int(self.wrote_by[cell]), int(self.wrote_at[cell]))
 
-    def unknown(self, cells: Index | slice, knows: Clock) -> Flags:
+    def unknown(self, cells: Index | slice, knows: Clock) -> Bool:
         """Which of these were written last by what ``knows`` does not say to be over."""
         bad = self.wrote_at[cells] > knows[self.wrote_by[cells]]
         if bad.any():

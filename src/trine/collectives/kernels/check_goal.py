@@ -9,7 +9,7 @@ import numpy as np
 
 from trine.collectives.kernels.check_cells import NOTHING, Cells, Values
 from trine.errors import InputError, nearest
-from trine.model.gpuprogram import Buffer, GpuProgram
+from trine.gpu.program import Buffer, GpuProgram
 
 #: How many chunks input and output have, where a rank has one for each rank ("ranks") or one in all.
 _CHUNKS = {

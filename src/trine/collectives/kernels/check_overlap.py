@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trine.collectives.kernels.check_parts import Op, Operand
 from trine.errors import InputError
-from trine.model.gpuprogram import DATA_OPS, DMA, OP_NAMES, GpuProgram
+from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram
 
 
 def refuse_overlaps(program: GpuProgram, ops: Sequence[Op]) -> None:

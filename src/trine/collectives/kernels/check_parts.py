@@ -9,7 +9,7 @@ import numpy as np
 
 from trine.collectives.kernels.check_cells import Clock, Values, line_widths
 from trine.collectives.kernels.count import op_ranks
-from trine.model.gpuprogram import DMA, READ, READ_FLAGGED, WRITE, WRITE_FLAGGED, GpuProgram
+from trine.gpu.program import DMA, READ, READ_FLAGGED, WRITE, WRITE_FLAGGED, GpuProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)

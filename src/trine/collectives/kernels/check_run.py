@@ -17,7 +17,7 @@ from trine.collectives.kernels.check_parts import Op, Operand, Semaphore, Token,
 from trine.collectives.kernels.check_stuck import deadlock
 from trine.collectives.kernels.check_words import Words
 from trine.errors import InputError
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     DATA_OPS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trine.collectives.kernels.check_parts import Wavefront
 from trine.errors import DeadlockError
-from trine.model.gpuprogram import ACQUIRE, BARRIER
+from trine.gpu.program import ACQUIRE, BARRIER
 
 if TYPE_CHECKING:
     from trine.collectives.kernels.check_run import Run

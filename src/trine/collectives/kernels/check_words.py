@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trine.collectives.kernels.check_cells import Cells, Race, buffer_of
 from trine.collectives.kernels.check_parts import Op, Wavefront, releases
-from trine.model.gpuprogram import OP_NAMES, GpuProgram
+from trine.gpu.program import OP_NAMES, GpuProgram
 
 
 class Words:

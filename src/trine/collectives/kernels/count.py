@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.model.gpuprogram import DATA_OPS, READ, READ_FLAGGED, GpuProgram
-
-Int64 = npt.NDArray[np.int64]
+from trine.arrays import Int64
+from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED, GpuProgram
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trine.collectives.kernels.draft import Draft
 from trine.collectives.kernels.meet import Handover, Meeting
 from trine.collectives.kernels.options import KernelOptions
-from trine.model.gpuprogram import GpuProgram
+from trine.gpu.program import GpuProgram
 
 
 def all_gather_put(options: KernelOptions) -> GpuProgram:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trine.collectives.kernels.options import MAX_OPERANDS, KernelOptions
 from trine.errors import InputError
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COPY,

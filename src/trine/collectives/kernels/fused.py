@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int32
 from trine.collectives.kernels.fused_compute import compute, num_steps
 from trine.collectives.kernels.fused_exchange import exchange
 from trine.collectives.kernels.fused_join import behind, collective_kernel
@@ -18,10 +18,8 @@ from trine.collectives.kernels.fused_options import FUSED, FusedOptions, fused_o
 from trine.collectives.kernels.fused_plan import Plan, Target
 from trine.collectives.kernels.fused_tiles import Grid, make_grid, make_tiles, refuse_large
 from trine.collectives.kernels.fused_writer import Writer
-from trine.model.gpuprogram import GpuProgram
-from trine.model.taskgraph import TaskGraph
-
-Int32 = npt.NDArray[np.int32]
+from trine.gpu.program import GpuProgram
+from trine.graph.taskgraph import TaskGraph
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

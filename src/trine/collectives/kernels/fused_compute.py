@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives.kernels.fused_blocks import shapes
 from trine.collectives.kernels.fused_options import EMBEDDING, GEMM, GEMV, INDEX_BYTES, FusedOptions
 from trine.collectives.kernels.fused_plan import Block, Plan, Target
 from trine.collectives.kernels.fused_writer import Part
-from trine.model.gpuprogram import BARRIER, COMPUTE, LOAD, READ, REDUCE, STORE, WAITCNT, WRITE
-
-Int64 = npt.NDArray[np.int64]
+from trine.gpu.program import BARRIER, COMPUTE, LOAD, READ, REDUCE, STORE, WAITCNT, WRITE
 
 
 def num_steps(options: FusedOptions) -> int:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives.kernels.fused_blocks import shapes
 from trine.collectives.kernels.fused_compute import compute
 from trine.collectives.kernels.fused_options import ALL_TO_ALL, TWOSHOT
 from trine.collectives.kernels.fused_plan import RECEIVE, Plan, Target
 from trine.collectives.kernels.fused_writer import Part
 from trine.collectives.kernels.options import JOINT
-from trine.model.gpuprogram import ACQUIRE, BARRIER, READ, REDUCE, RELEASE, WAITCNT, WRITE
-
-Int64 = npt.NDArray[np.int64]
+from trine.gpu.program import ACQUIRE, BARRIER, READ, REDUCE, RELEASE, WAITCNT, WRITE
 
 #: Orders behind RECEIVE: the sums; the signals behind them.
 _SUMS, _DONE = 1 << 20, 1 << 50

@@ -6,16 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.draft import ALIGN_BYTES
 from trine.collectives.kernels.fused_options import TWOSHOT, FusedOptions
 from trine.collectives.kernels.fused_tiles import Grid
-from trine.model.gpuprogram import ACQUIRE, RELEASE, GpuProgram
-from trine.model.rank_kernels import kernels_of_rank
-
-Int64 = npt.NDArray[np.int64]
+from trine.gpu.program import ACQUIRE, RELEASE, GpuProgram
+from trine.gpu.rank_kernels import kernels_of_rank
 
 
 def collective_kernel(options: FusedOptions, grid: Grid) -> GpuProgram:

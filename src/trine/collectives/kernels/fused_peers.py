@@ -11,16 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int32, Int64
 from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.collectives.kernels.fused import FusedProgram
 from trine.collectives.kernels.fused_options import ALL_TO_ALL, TWOSHOT
 from trine.collectives.kernels.fused_tiles import MAX_OPERANDS
 from trine.errors import InputError
-from trine.model.gpuprogram import ACQUIRE, DATA_OPS, RELEASE, WRITE, GpuProgram
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
+from trine.gpu.program import ACQUIRE, DATA_OPS, RELEASE, WRITE, GpuProgram
 
 
 class PeerFlags(NamedTuple):

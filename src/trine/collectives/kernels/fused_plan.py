@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives.kernels.fused_blocks import shapes
 from trine.collectives.kernels.fused_options import FusedOptions
 from trine.collectives.kernels.fused_tiles import Grid, Tiles
 from trine.collectives.kernels.fused_writer import Column, Part, Writer
-from trine.model.gpuprogram import BARRIER, WAITCNT
-
-Int64 = npt.NDArray[np.int64]
+from trine.gpu.program import BARRIER, WAITCNT
 
 #: Operations of one step of a tile at most.
 _PER_STEP = 8

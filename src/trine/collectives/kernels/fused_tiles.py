@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives.kernels.fused_options import EMBEDDING, GEMV, FusedOptions
 from trine.collectives.kernels.options import JOINT
 from trine.errors import InputError
-
-Int64 = npt.NDArray[np.int64]
 
 #: Of all ranks together: a program of below 0.4 GB (measured: 38 bytes an operand), and 1 GB.
 MAX_OPERANDS, MAX_FLAGS = 1 << 23, 1 << 28

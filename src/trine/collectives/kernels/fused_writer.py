@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Int64
 from trine.collectives.kernels.draft import ALIGN_BYTES
 from trine.collectives.kernels.fused_options import FusedOptions
 from trine.collectives.kernels.fused_tiles import MAX_OPERANDS, too_large
-from trine.model.gpuprogram import Buffer, GpuProgram
+from trine.gpu.program import Buffer, GpuProgram
 
-Int64 = npt.NDArray[np.int64]
 Column = Int64 | int
 
 

@@ -17,11 +17,11 @@ from trine.collectives.kernels.lower_order import Barriers, Dependencies, Semaph
 from trine.collectives.kernels.lower_packets import Packets
 from trine.collectives.kernels.lower_steps import FifoWiring, StepDependencies, StepLowering
 from trine.collectives.kernels.lower_writer import MAX_OPERATIONS, MAX_SEMAPHORES, Writer
-from trine.collectives.plans.assemble import walk
-from trine.collectives.plans.layout import Layout, operations
+from trine.collectives.mscclpp.assemble import walk
+from trine.collectives.mscclpp.layout import Layout, operations
+from trine.collectives.mscclpp.plan import PIPELINE, SWITCH, KernelPlan
 from trine.errors import InputError
-from trine.model.gpuprogram import GpuProgram
-from trine.model.kernelplan import PIPELINE, SWITCH, KernelPlan
+from trine.gpu.program import GpuProgram
 
 #: threads of a wavefront, as the plans' GPUs have them
 WARP_THREADS = 32

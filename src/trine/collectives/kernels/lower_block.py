@@ -10,9 +10,7 @@ from trine.collectives.kernels.lower_memory import Addresses, Span, Step
 from trine.collectives.kernels.lower_order import Barriers, Dependencies, Signals, Take, Turn
 from trine.collectives.kernels.lower_packets import Packets
 from trine.collectives.kernels.lower_writer import Place
-from trine.errors import InputError
-from trine.model.gpuprogram import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
-from trine.model.kernelplan import (
+from trine.collectives.mscclpp.plan import (
     ACQUIRE,
     BARRIER,
     FLUSH,
@@ -25,6 +23,8 @@ from trine.model.kernelplan import (
     WAIT,
     Operand,
 )
+from trine.errors import InputError
+from trine.gpu.program import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from trine.collectives.kernels.lower_memory import Addresses
 from trine.collectives.kernels.lower_order import Take
 from trine.collectives.kernels.lower_writer import Place, Writer
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
     COPY,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trine.collectives.kernels.lower_order import Semaphores
-from trine.collectives.plans.layout import Layout
+from trine.collectives.mscclpp.layout import Layout
+from trine.collectives.mscclpp.plan import FIFO, KernelGpu, KernelOp, KernelPlan, Operand, ThreadBlock
 from trine.errors import InputError
-from trine.model.kernelplan import FIFO, KernelGpu, KernelOp, KernelPlan, Operand, ThreadBlock
 
 STEPS = 8
 BUFFER_BYTES = {"Simple": 4 * 2**20, "LL": 512 * 2**10, "LL128": 4800 * 2**10}

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trine.collectives.plans.assemble import buffer_chunks
-from trine.collectives.plans.layout import Layout, message_layout, operations
-from trine.collectives.plans.memory import PACKETS, in_place
-from trine.errors import InputError
-from trine.model.gpuprogram import Buffer
-from trine.model.kernelplan import (
+from trine.collectives.mscclpp.assemble import buffer_chunks
+from trine.collectives.mscclpp.layout import Layout, message_layout, operations
+from trine.collectives.mscclpp.memory import PACKETS, in_place
+from trine.collectives.mscclpp.plan import (
     FIFO,
     INPUT,
     OUTPUT,
@@ -24,6 +22,8 @@ from trine.model.kernelplan import (
     Operand,
     ThreadBlock,
 )
+from trine.errors import InputError
+from trine.gpu.program import Buffer
 
 #: buffers begin at multiples of this
 BUFFER_ALIGNMENT = 2**20

@@ -12,8 +12,8 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from trine.collectives.kernels.lower_memory import Step
+from trine.collectives.mscclpp.plan import BARRIER, SIGNAL, WAIT, KernelGpu, KernelPlan
 from trine.errors import InputError
-from trine.model.kernelplan import BARRIER, SIGNAL, WAIT, KernelGpu, KernelPlan
 
 #: rank, kind, peer, pair: where signals of a connection arrive
 Inbox = tuple[int, str, int, int]

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Bool
 from trine.collectives.kernels.lower_memory import Step, data_range
 from trine.collectives.kernels.lower_order import Semaphores, Take, Turn
-from trine.collectives.plans.layout import Layout
+from trine.collectives.mscclpp.layout import Layout
+from trine.collectives.mscclpp.plan import PORT, KernelPlan, Operand
 from trine.errors import InputError
-from trine.model.kernelplan import PORT, KernelPlan, Operand
 
 Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 #: a turn, and the number of the operand among its sources (reads) or targets (writes)
 Key = tuple[Turn, int]
 
@@ -95,7 +95,7 @@ class Packets:
         self.flagged_writes.update(key for key, flag in zip(writes.keys, flagged, strict=True) if flag)
         self._gate(rank, reads, writes, loose_reads, semaphores)
 
-    def _check_written(self, rank: int, reads: _Ranges, lost: Flags) -> None:
+    def _check_written(self, rank: int, reads: _Ranges, lost: Bool) -> None:
         if lost.any():
             turn, _ = reads.keys[int(lost.argmax())]
             raise InputError(
@@ -104,7 +104,7 @@ class Packets:
                 file=self.plan.file,
             )
 
-    def _gate(self, rank: int, reads: _Ranges, writes: _Ranges, loose: Flags, semaphores: Semaphores) -> None:
+    def _gate(self, rank: int, reads: _Ranges, writes: _Ranges, loose: Bool, semaphores: Semaphores) -> None:
         """Each loose read gets a semaphore that everybody gives who writes into its range."""
         lows, highs = np.array(writes.lows, dtype=np.int64), np.array(writes.highs, dtype=np.int64)
         for number in np.flatnonzero(loose).tolist():
@@ -128,7 +128,7 @@ def _covered(ends: Ints, num_cuts: int) -> Ints:
     return np.cumsum(change)[: num_cuts - 1]
 
 
-def _touches(ends: Ints, segments: Flags) -> Flags:
+def _touches(ends: Ints, segments: Bool) -> Bool:
     """Which ranges have one of these segments."""
     before = np.concatenate([[0], np.cumsum(segments)])
     return np.asarray(before[ends[:, 1]] > before[ends[:, 0]])

@@ -10,9 +10,9 @@ from trine.collectives.kernels.lower_fifos import Cutting, Fifo, Fifos, Piece, S
 from trine.collectives.kernels.lower_memory import FIFOS, Addresses
 from trine.collectives.kernels.lower_order import Semaphores, Take
 from trine.collectives.kernels.lower_writer import Place
-from trine.collectives.plans.memory import in_place
-from trine.model.gpuprogram import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
-from trine.model.kernelplan import FIFO, KernelGpu, KernelOp, KernelPlan, Operand, ThreadBlock
+from trine.collectives.mscclpp.memory import in_place
+from trine.collectives.mscclpp.plan import FIFO, KernelGpu, KernelOp, KernelPlan, Operand, ThreadBlock
+from trine.gpu.program import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
 
 #: rank, thread block, step, loop
 At = tuple[int, int, int, int]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.errors import InputError
-from trine.model.gpuprogram import READ, READ_FLAGGED, Buffer, GpuProgram
+from trine.gpu.program import READ, READ_FLAGGED, Buffer, GpuProgram
 
 MAX_OPERATIONS = 2_000_000
 MAX_SEMAPHORES = 2**26

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.errors import InputError
-from trine.model.gpuprogram import (
+from trine.gpu.program import (
     BARRIER,
     COPY,
     DATA_OPS,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trine.collectives.kernels.draft import Draft, Workgroup
 from trine.collectives.kernels.options import JOINT, KernelOptions
-from trine.model.gpuprogram import GpuProgram
+from trine.gpu.program import GpuProgram
 
 
 def all_gather_put(options: KernelOptions) -> GpuProgram:

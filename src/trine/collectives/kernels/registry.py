@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError, nearest
-from trine.model.gpuprogram import GpuProgram
+from trine.gpu.program import GpuProgram
 from trine.plugins import Registry
 
 #: A function of its own file, or an entry point "op/algorithm" of another package.

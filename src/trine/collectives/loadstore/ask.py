@@ -10,8 +10,8 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreRuns
 from trine.collectives.sizes import check_sizes
-from trine.gpu.run import Progress
-from trine.model.gpumodel import GpuModel
+from trine.gpu.model import GpuModel
+from trine.graph.taskgraph import Progress
 from trine.results.gpu_result import GpuResult
 
 #: Bytes of a row times GPUs simulated up to which it is run again to see whether an option matters: about 0.1 s.

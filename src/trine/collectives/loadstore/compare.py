@@ -12,11 +12,11 @@ from trine.collectives.kernels.registry import has_kernel
 from trine.collectives.loadstore.idealised import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS, split
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
+from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime, Part, is_plan
 from trine.collectives.registry import known_algorithms
 from trine.collectives.sizes import check_sizes
-from trine.gpu.run import Progress
-from trine.model.collective import AUTO, CollectiveOptions, CollectiveTime, Part, is_plan
-from trine.model.gpumodel import GpuModel
+from trine.gpu.model import GpuModel
+from trine.graph.taskgraph import Progress
 from trine.units import format_bytes
 
 #: What only the operator level's formula knows: steps and bytes that delay each other, and times that never fall.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from trine._version import __version__
 from trine.collectives.loadstore.idealised import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS
 from trine.collectives.sizes import format_size
 from trine.units import format_time
 
 if TYPE_CHECKING:
     from trine.collectives.loadstore.compare import ComparedRow, FidelityAnswer, LevelPart
-    from trine.model.collective import CollectiveTime
+    from trine.collectives.options import CollectiveTime
 
 _WIDTH, _NAME = 100, 15
 WORDS = {
@@ -99,8 +100,6 @@ def _signed(ps: int) -> str:
 
 def answer_json(answer: FidelityAnswer) -> dict[str, Any]:
     """Stable keys, documented in docs/reference/loadstore-json.md."""
-    from trine import __version__
-
     return {
         "trine_version": __version__,
         "fidelity": "both",

@@ -10,15 +10,15 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.collectives.kernels.options import WORKGROUPS
 from trine.collectives.kernels.registry import has_kernel, known_kernels
-from trine.collectives.library.conventions import bus_factor
-from trine.collectives.library.steps import StepCosts
 from trine.collectives.loadstore.cache import DurationCache, user_folder
 from trine.collectives.loadstore.durations import GroupDurations
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import EVIDENCE, Callbacks
+from trine.collectives.nccl.conventions import bus_factor
+from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import ONE_OPERATION
+from trine.collectives.options import CollectiveTime
 from trine.errors import InputError
-from trine.model.collective import CollectiveTime
 
 #: The schedule at the operator level that sends what a program sends; ``direct`` for all others.
 _SCHEDULE = {"oneshot": "one-shot", "oneshot-get": "one-shot", "ring": "ring", "ring-get": "ring"}

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import trine
+from trine._version import __version__
 from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.cache import DurationCache, Known
 from trine.collectives.loadstore.grid import around, duration_ps
@@ -20,7 +20,7 @@ from trine.gpu.fabric import Fabric
 
 #: What decides durations besides the input: a file that changes makes new keys.
 _SOURCES = (
-    "gpu", "engine", "model", "units.py", "collectives/kernels", "collectives/loadstore", "cluster",
+    "gpu", "engine", "graph", "units.py", "collectives/kernels", "collectives/loadstore", "cluster",
     "presets/links.yaml",
 )  # fmt: skip
 
@@ -80,7 +80,7 @@ class GroupDurations:
             name: value for name, value in asdict(asked.model).items() if name not in ("evidence", "sources", "notes")
         }
         return {
-            "trine": trine.__version__,
+            "trine": __version__,
             "sources": hash_of_sources(_SOURCES),
             "cluster": self._fingerprint,
             "group": hashlib.sha256(make).hexdigest(),
@@ -121,7 +121,7 @@ class _Group:
 def hash_of_sources(names: tuple[str, ...]) -> str:
     """Hash of trine's files and folders of these names."""
     digest = hashlib.sha256()
-    root = Path(trine.__file__).parent
+    root = Path(__file__).parents[2]
     for name in names:
         path = root / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:

@@ -13,11 +13,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trine.collectives.loadstore.runs import LoadStoreRow, LoadStoreRuns
-from trine.model.gpumodel import GpuModel
+from trine.gpu.model import GpuModel
 from trine.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from trine.model.gpuprogram import GpuProgram
+    from trine.gpu.program import GpuProgram
 
 LAUNCH, LATENCY, LINKS, REQUESTS, CUS, INSIDE = "launch", "latency", "links", "requests", "CUs", "inside"
 #: Rates at which a message takes a picosecond, and limits on requests that no latency fills.

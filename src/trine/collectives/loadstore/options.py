@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trine.collectives.kernels.options import PROTOCOLS, SIMPLE
+from trine.collectives.options import AUTO, is_plan
 from trine.errors import InputError, nearest
-from trine.model.collective import AUTO, is_plan
-from trine.model.gpumodel import GpuModel
+from trine.gpu.model import GpuModel
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster

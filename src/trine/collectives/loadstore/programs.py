@@ -13,14 +13,14 @@ from trine.collectives.kernels.build import automatic, build_kernel
 from trine.collectives.kernels.options import WAVEFRONTS, WORKGROUPS, KernelOptions
 from trine.collectives.kernels.registry import FAMILIES, kernel_name
 from trine.collectives.loadstore.options import LoadStoreOptions
+from trine.collectives.options import AUTO
 from trine.errors import InputError
-from trine.model.collective import AUTO
-from trine.model.gpuprogram import DATA_OPS, GpuProgram
+from trine.gpu.program import DATA_OPS, GpuProgram
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
-    from trine.model.kernelplan import KernelPlan
+    from trine.collectives.mscclpp.plan import KernelPlan
 
 ONESHOT = "oneshot"
 
@@ -125,7 +125,7 @@ class Programs:
         )
 
     def _load_plan(self) -> KernelPlan:
-        from trine.collectives.plans import check_plan, load_plan
+        from trine.collectives.mscclpp import check_plan, load_plan
 
         path = self.options.algorithm
         plan = load_plan(path)

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.library.conventions import bus_factor
 from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.collectives.loadstore.programs import ONESHOT, Programs
+from trine.collectives.nccl.conventions import bus_factor
+from trine.collectives.options import CollectiveTime
 from trine.collectives.sizes import format_size
 from trine.errors import InputError
-from trine.gpu.run import GpuRun, Progress, run_gpus
-from trine.model.collective import CollectiveTime
-from trine.model.gpumodel import GpuModel
-from trine.model.gpuprogram import GpuProgram
+from trine.gpu.model import GpuModel
+from trine.gpu.program import GpuProgram
+from trine.gpu.run import GpuRun, run_gpus
+from trine.graph.taskgraph import Progress
 from trine.results.gpu_bottleneck import Bottleneck
 from trine.results.gpu_result import GpuResult
 

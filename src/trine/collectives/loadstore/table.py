@@ -6,6 +6,7 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from trine._version import __version__
 from trine.units import format_time
 
 if TYPE_CHECKING:
@@ -69,8 +70,6 @@ def _choices(answer: LoadStoreAnswer) -> list[str]:
 
 def answer_json(answer: LoadStoreAnswer) -> dict[str, Any]:
     """Stable keys, documented in docs/reference/loadstore-json.md."""
-    from trine import __version__
-
     return {
         "trine_version": __version__,
         "fidelity": "loadstore",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.collectives.sizes import format_size
+from trine.gpu.model import FAIR, FIFO
 from trine.gpu.presets import with_options
-from trine.model.gpumodel import FAIR, FIFO
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 from trine.studies.loadstore_cases.runs import (
     ASSUMED,

@@ -13,9 +13,9 @@ from trine.cluster import load_cluster
 from trine.cluster.cluster import Cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import format_size
+from trine.gpu.model import GpuModel
 from trine.gpu.presets import load_gpu_model
 from trine.gpu.run import GpuRun, run_gpus
-from trine.model.gpumodel import GpuModel
 from trine.units import format_time
 
 PRESET = "astra3-generic"

@@ -10,7 +10,7 @@ from trine.cluster import build_topology
 from trine.collectives.expand import expand
 from trine.collectives.packets import HEADER_BYTES, PACKET_BYTES, PacketRun, packet_collective
 from trine.collectives.registry import make_schedule
-from trine.model.schedule import Schedule
+from trine.collectives.schedule import Schedule
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel, Value
 from trine.studies.loadstore_cases.runs import MIB, tell
 from trine.units import format_time

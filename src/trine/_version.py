@@ -1,0 +1,3 @@
+"""trine's version, in one place: imported without the rest of trine."""
+
+__version__ = "0.2.0"

@@ -1,0 +1,8 @@
+"""MSCCL++ execution plans (both JSON generations) and MSCCL XML: load, prove, describe, and turn into transfers."""
+
+from trine.collectives.mscclpp.describe import PlanSummary, describe_plan
+from trine.collectives.mscclpp.load import load_plan
+from trine.collectives.mscclpp.proof import Proof, check_plan
+from trine.collectives.mscclpp.transfers import plan_agents, plan_schedule
+
+__all__ = ["PlanSummary", "Proof", "check_plan", "describe_plan", "load_plan", "plan_agents", "plan_schedule"]

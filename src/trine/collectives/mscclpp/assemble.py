@@ -1,0 +1,153 @@
+"""What the readers of all formats share: names of collectives, the check of a whole plan, who is joined to whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from trine.collectives.mscclpp.fields import MAX_OPERATIONS
+from trine.collectives.mscclpp.plan import (
+    BARRIER,
+    BUFFERS,
+    FIFO,
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Connection,
+    KernelGpu,
+    KernelOp,
+    KernelPlan,
+    Operand,
+    ThreadBlock,
+)
+from trine.errors import SpecError
+
+BUFFER_LETTERS = {"i": INPUT, "o": OUTPUT, "s": SCRATCH}
+
+#: the file's name of a collective -> trine's
+COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "custom": "custom",
+    "test": "custom",
+}
+
+
+def number_pairs(kinds_and_peers: list[tuple[str, int]]) -> list[int]:
+    """For each connection of one GPU, how many of its kind to the same peer come before it."""
+    seen: Counter[tuple[str, int]] = Counter()
+    numbers = []
+    for key in kinds_and_peers:
+        numbers.append(seen[key])
+        seen[key] += 1
+    return numbers
+
+
+def make_connections(kind: str, peers: list[tuple[int, str | None, str | None]]) -> list[Connection]:
+    """Connections of one kind in the order of the file, with the numbers by which both ends know them."""
+    numbers = number_pairs([(kind, peer) for peer, _, _ in peers])
+    return [
+        Connection(kind=kind, peer=peer, pair=number, local_buffer=local, remote_buffer=remote)
+        for (peer, local, remote), number in zip(peers, numbers, strict=True)
+    ]
+
+
+def chunks_of_size(collective: str, gpus: tuple[KernelGpu, ...]) -> int:
+    """How many chunks the message has whose size nccl-tests prints: the output of an all-gather, else the input."""
+    first = gpus[0]
+    if collective in ("all_gather", "gather"):
+        return first.output_chunks or len(gpus) * first.input_chunks
+    return first.input_chunks or first.output_chunks
+
+
+def walk(block: ThreadBlock) -> Iterator[tuple[str, KernelOp]]:
+    """Every operation of a block with its place, the bodies of pipelines included."""
+    for number, op in enumerate(block.operations):
+        yield f"ops[{number}]", op
+        for inner, body in enumerate(op.operations):
+            yield f"ops[{number}].ops[{inner}]", body
+
+
+def check_plan_shape(plan: KernelPlan) -> None:
+    """What can only be seen when all GPUs are there.
+
+    Raises
+    ------
+    SpecError: ranges beyond a buffer, chunk numbers that differ between ranks, or a barrier that cannot be passed.
+    """
+    shapes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
+    if len(shapes) > 1 and plan.collective not in ("send_recv", "custom", "gather", "scatter", "broadcast", "reduce"):
+        raise SpecError(f"ranks disagree on the number of chunks: {sorted(shapes)}", file=plan.file, field="gpus")
+    if sum(len(list(walk(block))) for gpu in plan.gpus for block in gpu.blocks) > MAX_OPERATIONS:
+        raise SpecError(f"more than {MAX_OPERATIONS} operations", file=plan.file)
+    for gpu in plan.gpus:
+        _check_groups(plan, gpu)
+        blocks = {block.id for block in gpu.blocks}
+        for number, block in enumerate(gpu.blocks):
+            for place, op in walk(block):
+                where = f"gpus[{gpu.rank}].threadblocks[{number}].{place}"
+                _check_op(plan, gpu, op, blocks, where)
+
+
+def _check_groups(plan: KernelPlan, gpu: KernelGpu) -> None:
+    for number in gpu.groups:
+        for rank in plan.groups[number].ranks:
+            if number not in plan.gpus[rank].groups:
+                raise SpecError(
+                    f"GPU {gpu.rank} is in a multicast group with rank {rank}, which does not list that group",
+                    file=plan.file,
+                    field=f"gpus[{rank}].channels",
+                )
+
+
+def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], where: str) -> None:
+    for operand in (*op.sources, *op.targets):
+        _check_operand(plan, gpu, operand, where)
+    if op.action == BARRIER and not 1 <= op.num_blocks <= len(blocks):
+        raise SpecError(
+            f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", file=plan.file, field=where
+        )
+    if any(operand.packet for body in op.operations for operand in (*body.sources, *body.targets)):
+        raise SpecError("packets in a pipeline: each round would take those of the first", file=plan.file, field=where)
+    for block, _ in op.dependencies:
+        if block not in blocks:
+            raise SpecError(f"there is no thread block {block} on GPU {gpu.rank}", file=plan.file, field=where)
+
+
+def _check_operand(plan: KernelPlan, gpu: KernelGpu, operand: Operand, where: str) -> None:
+    if operand.buffer == FIFO:
+        return
+    ranks = plan.groups[operand.group].ranks if operand.group is not None else (operand.rank,)
+    for rank in ranks:
+        chunks = buffer_chunks(plan, rank, operand.buffer)
+        if operand.index + operand.count > chunks:
+            raise SpecError(
+                f"chunks {operand.index} to {operand.index + operand.count - 1} of the {operand.buffer} of rank "
+                f"{rank}, which has {chunks}",
+                file=plan.file,
+                field=where,
+            )
+
+
+def buffer_chunks(plan: KernelPlan, rank: int, buffer: str) -> int:
+    """Chunks in one buffer; in place, input and output may lie in the larger of the two."""
+    assert buffer in BUFFERS
+    gpu = plan.gpus[rank]
+    if buffer == SCRATCH:
+        return gpu.scratch_chunks
+    own, other = gpu.input_chunks, gpu.output_chunks
+    if buffer == OUTPUT:
+        own, other = other, own
+    if not plan.in_place:
+        return own
+    if plan.collective in ("all_reduce", "all_to_all", "broadcast", "reduce", "send_recv", "custom"):
+        return max(own, other)
+    return own or plan.chunks_of_size

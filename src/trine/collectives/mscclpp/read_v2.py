@@ -1,0 +1,389 @@
+"""MSCCL++ plans of the second generation (v0.8.0, October 2025, to 1f5f065, August 2026): docs/formats/mscclpp.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trine.collectives.mscclpp.assemble import BUFFER_LETTERS, COLLECTIVES, chunks_of_size, make_connections
+from trine.collectives.mscclpp.fields import MAX_BYTES, MAX_CHUNKS, MAX_RANKS, Fields, pick
+from trine.collectives.mscclpp.plan import (
+    ACQUIRE,
+    BARRIER,
+    FLUSH,
+    MEMORY,
+    PAIRS,
+    PIPELINE,
+    PORT,
+    REDUCE,
+    RELEASE,
+    SIGNAL,
+    SWITCH,
+    SYNC,
+    WAIT,
+    Connection,
+    KernelGpu,
+    KernelOp,
+    KernelPlan,
+    MulticastGroup,
+    Operand,
+    RemoteBuffer,
+    ThreadBlock,
+)
+from trine.errors import nearest
+
+CHANNEL_TYPES = (MEMORY, PORT, SWITCH)
+REDUCE_OPS = ("sum", "min", "max")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """What an operation that moves data looks like: a letter an operand, the last one of a side may repeat (``+``).
+
+    l: local data. p: local packets, which are polled. q: local packets that are written. r: remote data.
+    k: remote packets. m: multicast data. n: multicast packets. w: local packets as they lie there (ports).
+    """
+
+    action: str
+    sources: str
+    targets: str
+    channels: tuple[str, ...] = ()
+
+
+MOVES = {
+    "put": Form(action=PAIRS, sources="l+", targets="r+", channels=(MEMORY, PORT)),
+    "pws": Form(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
+    "pwsf": Form(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
+    "get": Form(action=PAIRS, sources="r+", targets="l+", channels=(MEMORY,)),
+    "copy": Form(action=PAIRS, sources="l", targets="l"),
+    "re": Form(action=REDUCE, sources="ll+", targets="l"),
+    "res": Form(action=REDUCE, sources="ll+", targets="lr+", channels=(MEMORY,)),
+    "rre": Form(action=REDUCE, sources="lr+", targets="l", channels=(MEMORY,)),
+    "rres": Form(action=REDUCE, sources="lr+", targets="lr+", channels=(MEMORY,)),
+    "ppkt": Form(action=PAIRS, sources="l+", targets="k+", channels=(MEMORY, PORT)),
+    "rppkt": Form(action=REDUCE, sources="p", targets="k+", channels=(MEMORY, PORT)),
+    "respkt": Form(action=REDUCE, sources="lp+", targets="lk+", channels=(MEMORY,)),
+    "repkt": Form(action=REDUCE, sources="lp+", targets="l"),
+    "recpkt": Form(action=REDUCE, sources="lp+", targets="lq"),
+    "recspkt": Form(action=REDUCE, sources="lp+", targets="lqk+", channels=(MEMORY,)),
+    "cpkt": Form(action=PAIRS, sources="l", targets="q"),
+    "upkt": Form(action=PAIRS, sources="p", targets="l"),
+    "glres": Form(action=REDUCE, sources="m", targets="m", channels=(SWITCH,)),
+    "gstore": Form(action=REDUCE, sources="l", targets="m", channels=(SWITCH,)),
+    "gstorepkt": Form(action=REDUCE, sources="l", targets="n", channels=(SWITCH,)),
+}
+SIGNALS = {"signal": (SIGNAL, False), "rlxsignal": (SIGNAL, True), "wait": (WAIT, False), "rlxwait": (WAIT, True)}
+OTHERS = ("nop", "barrier", "flush", "sem_acquire", "sem_release", "pipeline")
+NAMES = (*MOVES, *SIGNALS, *OTHERS)
+
+
+def read_v2(data: object, file: str) -> KernelPlan:
+    """Read the plain data of a file.
+
+    Raises
+    ------
+    SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and operation.
+    """
+    top = Fields(data, file, "")
+    gpus = top.mappings("gpus")
+    if not 1 <= len(gpus) <= MAX_RANKS:
+        raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
+    reader = _Reader(len(gpus))
+    read = tuple(reader.gpu(gpu, rank) for rank, gpu in enumerate(gpus))
+    collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
+    plan = KernelPlan(
+        name=top.text("name"),
+        collective=collective,
+        format="mscclpp-2",
+        protocol=top.text("protocol", ("Simple", "LL")),
+        in_place=top.boolean("inplace"),
+        gpus=read,
+        groups=tuple(reader.groups),
+        threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
+        reuse_scratch=top.boolean("reuse_resources", False),
+        double_scratch=top.boolean("use_double_scratch_buffer", False),
+        alignment=top.integer("buffer_alignment", 1, 2**20, 16),
+        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
+        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
+        chunks_of_size=chunks_of_size(collective, read),
+        notes=tuple(reader.notes),
+        file=file,
+    )
+    top.done()
+    return plan
+
+
+class _Reader:
+    """The GPUs of one plan."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.groups: list[MulticastGroup] = []
+        self.notes: dict[str, None] = {}
+        self._group_numbers: dict[tuple[MulticastGroup, int], int] = {}
+
+    def gpu(self, gpu: Fields, rank: int) -> KernelGpu:
+        if gpu.integer("id", 0, self.num_ranks - 1) != rank:
+            raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
+        connections, groups = self._channels(gpu, rank)
+        self.rank, self.connections, self.gpu_groups = rank, connections, groups
+        self.remote = tuple(self._remote_buffer(item, rank) for item in gpu.mappings("remote_buffers", []))
+        semaphores = [self._semaphore(item) for item in gpu.mappings("semaphores", [])]
+        self.num_semaphores = len(semaphores)
+        result = KernelGpu(
+            rank=rank,
+            input_chunks=gpu.integer("input_chunks", 0, MAX_CHUNKS),
+            output_chunks=gpu.integer("output_chunks", 0, MAX_CHUNKS),
+            scratch_chunks=gpu.integer("scratch_chunks", 0, MAX_CHUNKS),
+            blocks=tuple(_Block(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
+            connections=connections,
+            remote_buffers=self.remote,
+            groups=groups,
+            semaphores=tuple(semaphores),
+        )
+        gpu.done()
+        return result
+
+    def _semaphore(self, item: Fields) -> int:
+        value = item.integer("init_value", 0, 2**20)
+        item.done()
+        return value
+
+    def _channels(self, gpu: Fields, rank: int) -> tuple[tuple[Connection, ...], tuple[int, ...]]:
+        peers: dict[str, list[tuple[int, str | None, str | None]]] = {MEMORY: [], PORT: []}
+        groups: list[int] = []
+        for channel in gpu.mappings("channels"):
+            kind = channel.text("channel_type", CHANNEL_TYPES)
+            if kind == SWITCH:
+                groups += self._switch(channel, rank, groups)
+            else:
+                ends = channel.integers("connected_to", 0, self.num_ranks - 1)
+                if rank in ends:
+                    raise channel.fail(f"GPU {rank} is connected to itself", "connected_to")
+                peers[kind] += [(peer, None, None) for peer in ends]
+            channel.done()
+        return (*make_connections(MEMORY, peers[MEMORY]), *make_connections(PORT, peers[PORT])), tuple(groups)
+
+    def _switch(self, channel: Fields, rank: int, before: list[int]) -> list[int]:
+        spelling = "buffer_type"
+        if channel.has("buff"):
+            # Plans written between PR #579 and v0.8.0; today's MSCCL++ refuses them.
+            spelling = "buff"
+            self.notes["switch channels say 'buff', which MSCCL++ from v0.8.0 on calls 'buffer_type'"] = None
+        buffer = BUFFER_LETTERS[channel.text(spelling, BUFFER_LETTERS)]
+        result: list[int] = []
+        for item in channel.mappings("rank_groups"):
+            ranks = item.integers("ranks", 0, self.num_ranks - 1)
+            if item.integer("size", 1, self.num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
+                raise item.fail("size must be the number of ranks, and no rank may come twice")
+            if rank not in ranks:
+                raise item.fail(f"GPU {rank} is not in its own group", "ranks")
+            item.done()
+            result.append(self._group(MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer), before + result))
+        return result
+
+    def _group(self, group: MulticastGroup, before: list[int]) -> int:
+        """The number of the group; the n-th that a GPU lists with these ranks is the n-th of every other member."""
+        ordinal = sum(self.groups[number] == group for number in before)
+        key = (group, ordinal)
+        if key not in self._group_numbers:
+            self._group_numbers[key] = len(self.groups)
+            self.groups.append(group)
+        return self._group_numbers[key]
+
+    def _remote_buffer(self, item: Fields, rank: int) -> RemoteBuffer:
+        peer = item.integer("rank", 0, self.num_ranks - 1)
+        if peer == rank:
+            raise item.fail(f"a remote buffer of GPU {rank} must be another's", "rank")
+        buffer = BUFFER_LETTERS[item.text("type", BUFFER_LETTERS)]
+        access = item.get("access_channel_types")
+        if not isinstance(access, list) or not access:
+            raise item.fail("must be a list of channel types", "access_channel_types")
+        for kind in access:
+            if kind not in (MEMORY, PORT):
+                hint = nearest(str(kind)[:80], (MEMORY, PORT))
+                raise item.fail(f"unknown channel type {str(kind)[:80]!r}{hint}", "access_channel_types")
+        item.done()
+        return RemoteBuffer(rank=peer, buffer=buffer, access=tuple(access))
+
+
+class _Block:
+    """One thread block: its lists, and the operations that index them."""
+
+    def __init__(self, gpu: _Reader, block: Fields, number: int) -> None:
+        self.gpu, self.block = gpu, block
+        if block.integer("id", 0, MAX_CHUNKS) != number:
+            raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
+        self.number = number
+        self.channels: dict[str, list[int]] = {MEMORY: [], PORT: [], SWITCH: []}
+        self.buffers: dict[str, list[int]] = {MEMORY: [], PORT: []}
+        self._read_channels()
+        self._read_buffers()
+
+    def read(self) -> ThreadBlock:
+        operations = tuple(self._operation(op, inside=False) for op in self.block.mappings("ops"))
+        self.block.done()
+        return ThreadBlock(
+            id=self.number,
+            operations=operations,
+            connections=(*self.channels[MEMORY], *self.channels[PORT]),
+            remote_buffers=(*self.buffers[MEMORY], *self.buffers[PORT]),
+            groups=tuple(self.channels[SWITCH]),
+        )
+
+    def _read_channels(self) -> None:
+        all_of = {
+            kind: tuple(i for i, connection in enumerate(self.gpu.connections) if connection.kind == kind)
+            for kind in (MEMORY, PORT)
+        }
+        all_of[SWITCH] = self.gpu.gpu_groups
+        for item in self.block.mappings("channels"):
+            kind = item.text("channel_type", CHANNEL_TYPES)
+            if kind == SWITCH and item.has("buff"):
+                item.text("buff", BUFFER_LETTERS)
+            for index in item.integers("channel_ids", 0, MAX_CHUNKS):
+                self.channels[kind].append(pick(item, all_of[kind], index, f"{kind} channel", "channel_ids"))
+            item.done()
+
+    def _read_buffers(self) -> None:
+        for item in self.block.mappings("remote_buffer_refs", []):
+            kind = item.text("access_channel_type", (MEMORY, PORT))
+            for index in item.integers("remote_buffer_ids", 0, MAX_CHUNKS):
+                number = pick(item, tuple(range(len(self.gpu.remote))), index, "remote buffer", "remote_buffer_ids")
+                if kind not in self.gpu.remote[number].access:
+                    raise item.fail(f"remote buffer {index} is not accessed by {kind} channels", "remote_buffer_ids")
+                self.buffers[kind].append(number)
+            item.done()
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def _operation(self, op: Fields, inside: bool) -> KernelOp:
+        name = op.text("name", NAMES)
+        if name in MOVES:
+            result = self._move(op, name, MOVES[name])
+        elif name in SIGNALS:
+            action, relaxed = SIGNALS[name]
+            result = KernelOp(action=action, name=name, relaxed=relaxed, connections=self._connections(op))
+        else:
+            result = self._other(op, name, inside)
+        op.done()
+        return result
+
+    def _other(self, op: Fields, name: str, inside: bool) -> KernelOp:
+        if name == "nop":
+            return KernelOp(action=SYNC, name=name)
+        if name == "flush":
+            return KernelOp(action=FLUSH, name=name, connections=self._connections(op, (PORT,)))
+        if name == "barrier":
+            number, count = op.integer("barrier_id", 0, MAX_CHUNKS), op.integer("num_threadblocks", 1, MAX_CHUNKS)
+            return KernelOp(action=BARRIER, name=name, barrier=number, num_blocks=count)
+        if name == "pipeline":
+            return self._pipeline(op, inside)
+        numbers = op.integers("semaphore_ids", 0, MAX_CHUNKS)
+        for number in numbers:
+            pick(op, tuple(range(self.gpu.num_semaphores)), number, "semaphore", "semaphore_ids")
+        return KernelOp(action=ACQUIRE if name == "sem_acquire" else RELEASE, name=name, semaphores=numbers)
+
+    def _pipeline(self, op: Fields, inside: bool) -> KernelOp:
+        if inside:
+            raise op.fail("a pipeline inside a pipeline")
+        context = op.mapping("iter_context")
+        unit, chunks = context.integer("unit_size", 1, 2**40), context.integer("num_chunks", 1, MAX_CHUNKS)
+        context.done()
+        body = tuple(self._operation(item, inside=True) for item in op.mappings("ops"))
+        return KernelOp(action=PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
+
+    def _connections(self, op: Fields, kinds: tuple[str, ...] = (MEMORY, PORT)) -> tuple[int, ...]:
+        kind = op.text("channel_type", kinds)
+        ids = op.integers("channel_ids", 0, MAX_CHUNKS)
+        if not ids:
+            raise op.fail("names no channel", "channel_ids")
+        return tuple(pick(op, tuple(self.channels[kind]), i, f"{kind} channel", "channel_ids") for i in ids)
+
+    def _move(self, op: Fields, name: str, form: Form) -> KernelOp:
+        via = op.text("channel_type", form.channels) if form.channels else None
+        if via == PORT and name == "ppkt":
+            form = Form(action=PAIRS, sources="w+", targets="k+")
+        sources = self._operands(op, "src_buff", form.sources, via)
+        targets = self._operands(op, "dst_buff", form.targets, via)
+        if form.action == PAIRS and len(sources) != len(targets):
+            raise op.fail(f"{len(sources)} sources for {len(targets)} targets")
+        if len({operand.count for operand in (*sources, *targets)}) > 1 and form.action == REDUCE:
+            raise op.fail("its buffers differ in size")
+        for source, target in zip(sources, targets, strict=False):
+            if source.count != target.count:
+                raise op.fail("a source and its target differ in size")
+        connections: tuple[int, ...] = ()
+        if via == PORT:
+            connections = self._connections(op, (PORT,))
+            if len(connections) != len(targets):
+                raise op.fail(f"{len(connections)} channels for {len(targets)} targets", "channel_ids")
+            for number, target in zip(connections, targets, strict=True):
+                if self.gpu.connections[number].peer != target.rank:
+                    raise op.fail(f"a channel to rank {self.gpu.connections[number].peer}, a buffer of {target.rank}")
+        elif op.has("channel_ids"):  # plans before v0.8.0 repeat the switch channel here
+            self._switch_ids(op, via)
+        part, num_parts = self._part(op)
+        return KernelOp(
+            action=form.action,
+            name=name,
+            sources=sources,
+            targets=targets,
+            connections=connections,
+            signals=name in ("pws", "pwsf"),
+            flushes=name == "pwsf",
+            part=part,
+            num_parts=num_parts,
+            reduce_op=op.text("reduce_op", REDUCE_OPS, "sum") if _adds(form) else None,
+        )
+
+    def _switch_ids(self, op: Fields, via: str | None) -> None:
+        if via != SWITCH:
+            raise op.fail("only operations on ports and switches name channels", "channel_ids")
+        for index in op.integers("channel_ids", 0, MAX_CHUNKS):
+            pick(op, tuple(self.channels[SWITCH]), index, "switch channel", "channel_ids")
+
+    def _part(self, op: Fields) -> tuple[int, int]:
+        if not op.has("tbg_info"):
+            return 0, 1
+        info = op.mapping("tbg_info")
+        size = info.integer("tbg_size", 1, 4096)
+        part = info.integer("tb_id", 0, size - 1)
+        info.done()
+        return part, size
+
+    def _operands(self, op: Fields, name: str, form: str, via: str | None) -> tuple[Operand, ...]:
+        items = op.mappings(name)
+        fixed = form.replace("+", "")
+        if len(items) < len(fixed) - (1 if form in ("lqk+", "lr+", "lk+") else 0) or (
+            "+" not in form and len(items) > len(fixed)
+        ):
+            raise op.fail(f"has {len(items)} buffers, which does not fit this operation", name)
+        letters = fixed + fixed[-1] * (len(items) - len(fixed))
+        return tuple(self._operand(item, letter, via) for item, letter in zip(items, letters, strict=False))
+
+    def _operand(self, item: Fields, letter: str, via: str | None) -> Operand:
+        index, count = item.integer("index", 0, MAX_CHUNKS), item.integer("size", 1, MAX_CHUNKS)
+        packet, polls = letter in "pqknw", letter == "p"
+        if letter in "mn":
+            number = pick(item, tuple(self.channels[SWITCH]), item.integer("switch_channel_id", 0, MAX_CHUNKS),
+                          "switch channel", "switch_channel_id")  # fmt: skip
+            buffer, rank, group, path = self.gpu.groups[number].buffer, -1, number, SWITCH
+        elif letter in "rk":
+            assert via is not None
+            remote = self.gpu.remote[
+                pick(item, tuple(self.buffers[via]), item.integer("buffer_id", 0, MAX_CHUNKS),
+                     f"{via} buffer", "buffer_id")
+            ]  # fmt: skip
+            buffer, rank, group, path = remote.buffer, remote.rank, None, via
+        else:
+            buffer, rank, group, path = BUFFER_LETTERS[item.text("type", BUFFER_LETTERS)], self.gpu.rank, None, "local"
+        if packet and buffer != "scratch":
+            raise item.fail(f"packets lie in scratch, not in the {buffer}")
+        item.done()
+        return Operand(
+            rank=rank, buffer=buffer, index=index, count=count, via=path, packet=packet, polls=polls, group=group
+        )
+
+
+def _adds(form: Form) -> bool:
+    return form.action == REDUCE and (len(form.sources) > 1 or form.sources == "m")

@@ -1,0 +1,361 @@
+"""How long one collective takes with a given algorithm and protocol: time = launch + steps + bytes + what they delay.
+
+Times in microseconds and bytes/us, as floats; :mod:`predict` rounds to picoseconds. Every cost grows with the size.
+Formulas and their evidence: docs/background/collectives.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
+from trine.collectives.nccl.view import Tier, View
+
+#: In-network reduction on the fabric: microseconds of a whole collective (NCCL's CollNet base, tuning.cc: 31).
+COLLNET_US = 31.0
+#: Part of a NIC's rate that CollNet reaches (assumed).
+COLLNET_EFFICIENCY = 0.8
+#: NICs of a domain that the channels of NVLS use at most; racks of 72 GPUs have more.
+NVLS_PATHS = 16
+#: The generation of a GPU, by the beginning of its name.
+GENERATIONS = (
+    ("v100", "volta"), ("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("h20", "hopper"),
+    ("gh200", "hopper"), ("b200", "blackwell"), ("b300", "blackwell"), ("gb200", "blackwell"), ("gb300", "blackwell"),
+    ("mi250", "cdna2"), ("mi300", "cdna3"), ("mi325", "cdna3"), ("mi350", "cdna4"), ("mi355", "cdna4"),
+)  # fmt: skip
+#: Size at which half of the cost of further channels is due (the step that measured LL curves show at 8 to 32 KiB).
+SPREAD_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """``steps_us``: of latency; ``bytes_us``: of bandwidth; ``delay_us``: of both on each other; why, in words."""
+
+    launch_us: float
+    base_us: float
+    steps_us: float
+    bytes_us: float
+    delay_us: float
+    num_steps: int
+    limit: str
+
+    @property
+    def total_us(self) -> float:
+        return self.launch_us + self.base_us + self.steps_us + self.bytes_us + self.delay_us
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What a cost depends on besides the size. ``min_channels``, ``max_channels``: limits that the user sets."""
+
+    view: View
+    library: Library
+    launch: str
+    min_channels: int | None = None
+    max_channels: int | None = None
+
+    @property
+    def inner(self) -> Medium:
+        return self.library.medium(self.view.inside.medium if self.view.inside else "", between=False)
+
+    @property
+    def outer(self) -> Medium:
+        return self.library.medium(self.view.between.medium if self.view.between else "", between=True)
+
+    def num_channels(self, medium: Medium) -> int:
+        """How many channels are used where ``medium`` is what they go over."""
+        most = medium.channels if self.max_channels is None else min(medium.channels, self.max_channels)
+        return max(most, self.min_channels or 0)
+
+    @property
+    def launch_us(self) -> float:
+        factor = self.library.launch_factor
+        return self.library.launch_us[self.launch] * factor.get(launch_class(self.view), factor["default"])
+
+
+def launch_class(view: View) -> str:
+    """Whose launches a machine's resemble: those of cards without scale-up links, else of the GPU's generation."""
+    if view.inside is not None and not view.inside.medium.startswith(("nvlink", "xgmi")):
+        return "pcie"
+    return next((name for start, name in GENERATIONS if view.gpu.startswith(start)), "default")
+
+
+def step_us(tier: Tier | None, medium: Medium, protocol: str) -> float:
+    """One hop: the software's part and the hardware's."""
+    return 0.0 if tier is None else medium.step_us[protocol] + tier.latency_ps / 1e6
+
+
+def _rate(tier: Tier | None, rate: float, efficiency: float, share: float = 1.0) -> float:
+    """bytes/us, infinite where there is no such tier."""
+    return math.inf if tier is None else rate * efficiency * share / 1e6
+
+
+def _best(tier: Tier | None, rate: float) -> float:
+    """bytes/us that the links of a tier reach at most, whatever was fitted; infinite where there is no such tier."""
+    return math.inf if tier is None else rate * tier.headroom / 1e6
+
+
+def _capped(setting: Setting, medium: Medium) -> float:
+    """The part of a medium's rate that a limited number of channels reaches; more than usual reach no more."""
+    return min(1.0, setting.num_channels(medium) / medium.channels)
+
+
+def ring_rate(setting: Setting, protocol: str) -> tuple[float, str]:
+    """bytes/us of all rings, and the name of the link that bounds them."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    inside = view.inside
+    through = inside.ring_bytes_per_s if inside and view.between is None else view.path_bytes_per_s
+    a = _rate(inside, through, inner.efficiency[protocol], _capped(setting, inner))
+    b = math.inf
+    if view.between is not None:
+        b = _rate(view.between, view.between.ring_bytes_per_s, outer.efficiency[protocol], _capped(setting, outer))
+    if b < a and view.between is not None:
+        return b, view.between.limit
+    return a, inside.limit if inside else ""
+
+
+def best_ring_rate(view: View) -> float:
+    """bytes/us that all rings can carry at most."""
+    inside = view.inside
+    through = inside.ring_bytes_per_s if inside and view.between is None else view.path_bytes_per_s
+    return min(_best(inside, through), _best(view.between, view.between.ring_bytes_per_s if view.between else 0.0))
+
+
+def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
+    """Grows with the bytes and levels off: a pipeline fills once."""
+    return 2.0 * ramp * steps_us * bytes_us / (steps_us + bytes_us) if bytes_us else 0.0
+
+
+def _base_us(setting: Setting, protocol: str, size: float) -> float:
+    """What a protocol costs once; LL takes more channels, which start later, from some 16 KiB on, each alike."""
+    media = [setting.inner] if setting.view.inside else []
+    media += [setting.outer] if setting.view.between else []
+    base_us = max(medium.base_us[protocol] for medium in media)
+    if protocol != LL:
+        return base_us
+    spread_us = max(medium.spread_us * setting.num_channels(medium) / medium.channels for medium in media)
+    return base_us + spread_us * size / (size + SPREAD_BYTES)
+
+
+def _ramp(setting: Setting, protocol: str) -> float:
+    medium = setting.outer if setting.view.between else setting.inner
+    return medium.ramp[protocol]
+
+
+def _cost(
+    setting: Setting, op: str, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int,
+    limit: str, delayed_us: float | None = None,
+) -> Cost:  # fmt: skip
+    """A cost whose bytes are delayed by ``delayed_us``: by default set-up and steps."""
+    steps_us = max(steps_us, _way_us(setting.view, op))
+    delayed_us = base_us + steps_us if delayed_us is None else delayed_us
+    return Cost(
+        launch_us=setting.launch_us,
+        base_us=base_us,
+        steps_us=steps_us,
+        bytes_us=bytes_us,
+        delay_us=_delays(delayed_us, bytes_us, ramp),
+        num_steps=num_steps,
+        limit=limit,
+    )
+
+
+def ring_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Rounds of a ring: 2(N-1) for all_reduce, N-1 else; broadcast and reduce are pipelined chains."""
+    view = setting.view
+    n, domains = view.num_ranks, view.num_domains
+    turns = 2 if op in ("all_reduce", "barrier") else 1
+    steps, crossings = turns * (n - 1), turns * (domains - 1)
+    inner_us = step_us(view.inside, setting.inner, protocol)
+    outer_us = step_us(view.between, setting.outer, protocol)
+    steps_us = (steps - crossings) * inner_us + crossings * outer_us
+    rate, limit = ring_rate(setting, protocol)
+    extra = setting.library.extra_steps.get(op, 0.0)
+    sent = size if op in ("broadcast", "reduce") else steps * size / n
+    volume = sent if op in ("broadcast", "reduce") else sent + extra * size / n
+    base_us = _base_us(setting, protocol, size)
+    bytes_us = max(volume / rate, sent / best_ring_rate(view))
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, protocol), steps, limit)
+
+
+def _tree_load(domains: int) -> int:
+    """How often the whole buffer leaves the busiest domain in a pair of complementary trees."""
+    return 1 if domains <= 2 else 2
+
+
+def tree_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Double binary tree between domains, a chain inside each (Sanders, Speck, Traff 2009; NCCL 2.4)."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    depth = math.ceil(math.log2(view.num_domains)) if view.between else 0
+    inner_us = step_us(view.inside, inner, protocol)
+    outer_us = step_us(view.between, outer, protocol)
+    hops = view.max_per_domain - 1
+    steps_us = 2 * (hops * inner_us + depth * outer_us)
+    halves = 2 if view.max_per_domain > 2 else 1  # up and down leave by one link
+    share = setting.library.tree_efficiency / halves
+    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[protocol] * share, _capped(setting, inner))
+    rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains) if view.between else 0.0
+    b = _rate(view.between, rate, outer.efficiency[protocol], _capped(setting, outer))
+    base_us = _base_us(setting, protocol, size)
+    most = min(_best(view.inside, view.path_bytes_per_s) / halves, _best(view.between, rate))
+    bytes_us = max(size / min(a, b), size / most)
+    limit = view.between.limit if view.between and b < a else view.inside.limit if view.inside else ""
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, protocol), 2 * (hops + depth), limit)
+
+
+def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Switches add and multicast: each GPU sends S + S/n through its own links; trees between domains."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    assert view.inside is not None
+    n = view.min_per_domain
+    a = _rate(view.inside, view.inside.ring_bytes_per_s, inner.nvls_efficiency, _capped(setting, inner)) / (
+        1.0 + 1.0 / n
+    )
+    b, rate = math.inf, 0.0
+    steps_us = 2 * step_us(view.inside, inner, SIMPLE)
+    num_steps = 2
+    if view.between is not None:
+        paths = min(1.0, NVLS_PATHS / view.between.lanes)
+        rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains) * paths
+        b = _rate(view.between, rate, outer.efficiency[SIMPLE], _capped(setting, outer))
+        depth = math.ceil(math.log2(view.num_domains))
+        steps_us += 2 * depth * step_us(view.between, outer, SIMPLE)
+        num_steps += 2 * depth
+    most = min(_best(view.inside, view.inside.ring_bytes_per_s) / (1.0 + 1.0 / n), _best(view.between, rate))
+    bytes_us = max(size / min(a, b), size / most)
+    limit = view.between.limit if view.between and b < a else view.inside.limit
+    return _cost(setting, op, inner.nvls_us, steps_us, bytes_us, _ramp(setting, SIMPLE), num_steps, limit)
+
+
+def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """The fabric's switches add: each domain sends its reduced buffer once and gets the result once (SHARP)."""
+    view, inner = setting.view, setting.inner
+    assert view.between is not None
+    n = view.min_per_domain
+    inner_us = step_us(view.inside, inner, SIMPLE)
+    steps_us = 2 * inner_us + 2 * step_us(view.between, setting.outer, SIMPLE)
+    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[SIMPLE], _capped(setting, inner))
+    part = COLLNET_EFFICIENCY * setting.outer.efficiency[SIMPLE]
+    b = _rate(view.between, view.between.ring_bytes_per_s, part, _capped(setting, setting.outer))
+    most = _best(view.inside, view.path_bytes_per_s), _best(view.between, view.between.ring_bytes_per_s)
+    bytes_us = max(2 * size * (n - 1) / n / min(a, most[0]), size / min(b, most[1]))
+    return _cost(setting, op, COLLNET_US, steps_us, bytes_us, _ramp(setting, SIMPLE), 4, view.between.limit, steps_us)
+
+
+def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Parallel aggregated trees, one rank a domain: ceil(log2 N) steps (NCCL 2.23)."""
+    view = setting.view
+    depth = math.ceil(math.log2(view.num_ranks))
+    steps_us = depth * step_us(view.between, setting.outer, SIMPLE)
+    rate, limit = ring_rate(setting, SIMPLE)
+    base_us = _base_us(setting, SIMPLE, size)
+    bytes_us = size * (view.num_ranks - 1) / view.num_ranks / min(rate, best_ring_rate(view))
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, SIMPLE), depth, limit)
+
+
+def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+    """Messages from each rank straight to its peers: all_to_all; gather, scatter at the root; send_recv to the next."""
+    view, inner, outer = setting.view, setting.inner, setting.outer
+    n, most, least = view.num_ranks, view.max_per_domain, view.min_per_domain
+    one = op == "send_recv"
+    peers_in, peers_out = (1, 1) if one else (most - 1, n - least)  # of the rank that has most to do
+    part = size if one else size / n
+    steps_us = inside_us = between_us = 0.0
+    limit = ""
+    if view.inside is not None:
+        efficiency = min(view.inside.headroom, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
+        rate = _message_rate(view.inside, op) * efficiency * _capped(setting, inner)
+        inside_us = part * peers_in / (rate / 1e6)
+        steps_us = peers_in * inner.p2p_step_us + view.inside.latency_ps / 1e6
+        limit = view.inside.limit
+    if view.between is not None:
+        efficiency = min(view.between.headroom, outer.p2p_efficiency)
+        rate = _message_rate(view.between, op) * efficiency * _capped(setting, outer)
+        between_us = part * peers_out / (rate / 1e6)
+        steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + view.between.latency_ps / 1e6
+        limit = view.between.limit if between_us >= inside_us else limit
+    if not one:  # the part that stays is copied beside the others, by the same kernel
+        inside_us += part / ((inner if view.inside else outer).copy_GBps * 1e3)
+    base_us = max(inner.p2p_base_us if view.inside else 0.0, outer.p2p_base_us if view.between else 0.0)
+    bytes_us = max(inside_us, between_us)
+    if not one:  # what is inside and what goes out may share links
+        pair = view.pair_bytes_per_s if op == "all_to_all" else view.root_pair_bytes_per_s
+        bytes_us = max(bytes_us, part / (pair / 1e6))
+    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, P2P), 1 if one else n - 1, limit)
+
+
+def _way_us(view: View, op: str) -> float:
+    """The hardware's latency from a rank to the one furthest from it that its data must reach."""
+    tiers = [tier for tier in (view.inside, view.between) if tier is not None]
+    if op == "send_recv":
+        return max(tier.shift_latency_ps for tier in tiers) / 1e6
+    return max(view.far_latency_ps, sum(tier.far_latency_ps for tier in tiers)) / 1e6
+
+
+def _message_rate(tier: Tier, op: str) -> float:
+    """bytes/s of the rank that has most to do."""
+    if op == "send_recv":
+        return tier.shift_bytes_per_s
+    return tier.gpu_bytes_per_s if op == "all_to_all" else tier.root_bytes_per_s
+
+
+#: The built-in algorithms of the libraries.
+COSTS: dict[str, Callable[[Setting, str, float, str], Cost]] = {
+    "ring": ring_cost,
+    "tree": tree_cost,
+    "nvls": nvls_cost,
+    "nvlstree": nvls_cost,
+    "collnet": collnet_cost,
+    "pat": pat_cost,
+    "direct": direct_cost,
+}
+
+_PROTOCOLS = {
+    "ring": (LL, LL128, SIMPLE),
+    "tree": (LL, LL128, SIMPLE),
+    "nvls": (SIMPLE,),
+    "nvlstree": (SIMPLE,),
+    "collnet": (SIMPLE,),
+    "pat": (SIMPLE,),
+    "direct": (SIMPLE,),
+}
+#: Algorithms in which the switches of a domain add.
+IN_NETWORK = ("nvls", "nvlstree")
+RING_OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "barrier")
+DIRECT_OPS = ("all_to_all", "gather", "scatter", "send_recv")
+
+
+#: Algorithms that a library has for an op, on one group or another.
+LIBRARY_ALGORITHMS = {
+    "all_reduce": ("ring", "tree", "nvls", "nvlstree", "collnet"),
+    "barrier": ("ring", "tree", "nvls", "nvlstree", "collnet"),
+    "all_gather": ("ring", "pat"),
+    "reduce_scatter": ("ring", "pat"),
+    "broadcast": ("ring",),
+    "reduce": ("ring",),
+    **dict.fromkeys(DIRECT_OPS, ("direct",)),
+}
+
+
+def ll128_allowed(view: View) -> bool:
+    """LL128 needs links that write 128 bytes at once: where all of a node's GPUs are joined by NVLink or xGMI."""
+    return view.inside is not None and view.inside.medium.startswith(("nvlink", "xgmi"))
+
+
+def runnable(view: View, library: str, op: str) -> list[tuple[str, str]]:
+    """The (algorithm, protocol) pairs that the library has for ``op`` on this group."""
+    nvls = view.multicast and view.min_per_domain > 1
+    there = {
+        "ring": True,
+        "tree": True,
+        "nvls": nvls and view.num_domains == 1,
+        "nvlstree": nvls and view.num_domains > 1,
+        "collnet": view.sharp,
+        "pat": view.max_per_domain == 1 and library == "nccl",
+        "direct": True,
+    }
+    names = [name for name in LIBRARY_ALGORITHMS[op] if there[name]]
+    allowed = {LL, SIMPLE, LL128} if ll128_allowed(view) else {LL, SIMPLE}
+    return [(name, protocol) for name in names for protocol in _PROTOCOLS[name] if protocol in allowed]

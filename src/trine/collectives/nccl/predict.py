@@ -1,0 +1,423 @@
+"""Predict one collective: what the library would choose, how long that takes, what else it could have done.
+
+The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). On links described
+by hand more bandwidth never makes the answer slower: where the library would then change to something that takes
+longer, the time stays what it was with the bandwidth at which it changes, and a note of the answer says so. The answer
+never falls as the size grows: where the library changes to something that is faster than what it did for a smaller
+size, the time stays level until the new choice has caught up. A reduce_scatter or all_gather never takes longer than
+the all_reduce of its size, which leaves every rank with all that they leave it: where the library's own way would, the
+all_reduce's time is the answer, and a note of the answer says so. That happens with many domains or switches that
+reduce, where all_reduce has trees or NVLS and the others a ring.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.nccl.conventions import MAX_BYTES, bus_factor, sent_bytes
+from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, Setting, runnable
+from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
+from trine.collectives.nccl.tuner import tuner_us
+from trine.collectives.nccl.view import View, group_view, slowed
+from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, Part
+from trine.errors import InputError, nearest
+from trine.evidence import EVIDENCE
+from trine.units import format_time
+
+OPS = (*RING_OPS, *DIRECT_OPS)
+ALGORITHMS = tuple(COSTS)
+#: What an all_reduce does besides other things.
+CONTAINED = ("reduce_scatter", "all_gather")
+#: NCCL has 64 channels at most, RCCL 128.
+MAX_CHANNELS = 128
+_GRID_PER_OCTAVE = 4
+#: The parts of the bandwidth that are looked at, so close that hardly a choice is made between two of them only.
+_LESS: tuple[float, ...] = tuple(2.0 ** (-step / 32) for step in range(1, 65)) + tuple(
+    2.0 ** (-2 - step / 8) for step in range(1, 49)
+)
+#: Settings with less bandwidth are kept, up to so many.
+_MOST_KEPT = 1000
+#: What algorithms need that some groups have not.
+_NEEDS = {
+    "nvls": " (it needs switches that reduce, and all ranks on one node or rack)",
+    "nvlstree": " (it needs switches that reduce, and several nodes or racks)",
+    "collnet": " (it needs a fabric that reduces, 'reduces: true', and several nodes)",
+}
+#: Between these binary logarithms of the size the band goes over from that of small messages to that of large ones.
+_BAND_FROM, _BAND_TO = 18, 21
+
+Candidate = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """From ``first`` bytes on the library takes ``candidate``; ``floor_us`` is the longest time of any smaller size."""
+
+    first: int
+    candidate: Candidate
+    floor_us: float
+
+
+class Collectives:
+    """The collectives of one group of ranks, looked at once; then each answer takes microseconds.
+
+    Parameters
+    ----------
+    cluster, group: ``group`` lists ranks (positions in ``cluster.gpus``); None: all GPUs.
+    options: how they are run.
+
+    Raises
+    ------
+    InputError: an option that does not exist or does not fit the cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: Sequence[int] | None = None,
+        options: CollectiveOptions | None = None,
+        library: Library | None = None,
+    ) -> None:
+        options = options or CollectiveOptions()
+        self.options, self.cluster = options, cluster
+        self.group = range(len(cluster.gpus)) if group is None else group
+        self.view = group_view(cluster, self.group)
+        name = self.view.library if options.library == AUTO else options.library
+        if cluster.library not in (None, name):
+            raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
+        self.library = library or load_library(name)
+        _check_options(options, self.view)
+        self.setting = Setting(
+            view=self.view, library=self.library, launch=options.launch,
+            min_channels=options.min_channels, max_channels=options.max_channels,
+        )  # fmt: skip
+        self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
+        self._less: dict[float, Setting] = {}
+
+    # -- what there is to choose from ----------------------------------------------------------------------------
+
+    def candidates(self, op: str) -> list[Candidate]:
+        """The (algorithm, protocol) pairs that the options leave. Raises InputError where none is left."""
+        _check_op(op)
+        every = runnable(self.view, self.library.name, op)
+        options = self.options
+        left = [
+            pair
+            for pair in every
+            if options.algorithm in (AUTO, pair[0])
+            and options.protocol in (AUTO, pair[1])
+            and options.nvls in (None, pair[0] in IN_NETWORK)
+        ]
+        if not left:
+            raise self._nothing_left(op, every)
+        return left
+
+    def _nothing_left(self, op: str, every: Sequence[Candidate]) -> InputError:
+        options = self.options
+        asked = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
+        asked += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        has = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
+        field = "algorithm" if options.algorithm != AUTO else "protocol" if options.protocol != AUTO else "nvls"
+        why = _NEEDS.get(options.algorithm, "")
+        return InputError(
+            f"{self.library.name} has no {op} with {' and '.join(asked)} on this group{why}; it has {has}", field=field
+        )
+
+    def choice(self, op: str, size_bytes: int) -> Candidate:
+        """What the library would take for this size."""
+        pairs = self.candidates(op)
+        if len(pairs) == 1:
+            return pairs[0]
+        if self.library.name != "nccl":  # its tables are not modelled: the best of its own candidates
+            return min(pairs, key=lambda pair: self.cost(op, size_bytes, pair).total_us)
+        return self._choice(self.setting, op, size_bytes)
+
+    def _choice(self, setting: Setting, op: str, size_bytes: int) -> Candidate:
+        pairs = self.candidates(op)
+        best: tuple[float, Candidate] | None = None
+        for pair in pairs:
+            us = tuner_us(setting, op, float(size_bytes), *pair)
+            if us is not None and (best is None or us < best[0]):
+                best = us, pair
+        return best[1] if best else pairs[0]
+
+    def cost(self, op: str, size_bytes: int, pair: Candidate) -> Cost:
+        """Our model of one candidate."""
+        return COSTS[pair[0]](self.setting, op, float(size_bytes), pair[1])
+
+    def notes(self, op: str) -> tuple[str, ...]:
+        """What an answer rests on, and what it leaves out, in sentences."""
+        notes = list(self.cost_notes())
+        if self.library.name != "nccl":
+            notes.append(f"{self.library.name} chooses by tables that are not modelled: its fastest candidate is taken")
+        if self.view.between is not None:
+            notes.append("not modelled: other traffic on the fabric, and congestion control of its transport")
+        return tuple(notes)
+
+    def cost_notes(self) -> tuple[str, ...]:
+        """What the software's costs rest on, a sentence a medium."""
+        notes = []
+        for medium in self._media():
+            how = "fitted on measurements of this medium" if medium.evidence != "assumed" else "assumed, of its kind"
+            notes.append(f"software costs on {medium.name}: {how} (docs/background/collectives.md)")
+        return tuple(notes)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def predict(self, op: str, size_bytes: int) -> CollectiveTime:
+        """The time of one collective of ``size_bytes``, counted as nccl-tests does.
+
+        Raises
+        ------
+        InputError: an unknown op, or a size below 0 or above 1 PiB.
+        """
+        _check_op(op)
+        own = self._chosen(op, size_bytes)
+        if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
+            return own
+        whole = self._chosen("all_reduce", size_bytes)
+        return own if own.time_ps <= whole.time_ps else _bounded(own, whole)
+
+    def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
+        """With what the library would take."""
+        sent = sent_bytes(op, size_bytes, self.view.num_ranks)
+        segment = self._segment(op, sent)
+        return self._answer(op, size_bytes, sent, segment.candidate, segment.floor_us)
+
+    def alternatives(self, op: str, size_bytes: int) -> list[CollectiveTime]:
+        """Every candidate's own time, the fastest first, whatever the library would choose."""
+        sent = sent_bytes(op, size_bytes, self.view.num_ranks)
+        rows = [self._answer(op, size_bytes, sent, pair, None) for pair in self.candidates(op)]
+        return sorted(rows, key=lambda row: row.time_ps)
+
+    def crossovers(self, op: str) -> list[tuple[int, str, str]]:
+        """(size in bytes from which on, algorithm, protocol) of the library's choices, smallest size first."""
+        self._segment(op, 0)
+        return [(segment.first, *segment.candidate) for segment in self._segments[op][1]]
+
+    def _answer(self, op: str, size: int, sent: int, pair: Candidate, floor_us: float | None) -> CollectiveTime:
+        """floor_us: no smaller size takes longer; None: the candidate's own time, whatever the library does."""
+        cost, notes = self.cost(op, sent, pair), tuple[str, ...]()
+        if floor_us is not None:
+            slower = self._with_less(op, sent, pair)
+            if slower is not None and slower[0].total_us < cost.total_us:
+                cost, notes = slower[0], (self._said(op, pair, cost, slower),)
+        time_us = max(cost.total_us, floor_us or 0.0)
+        evidence = self._evidence()
+        low, high = self._band(evidence, sent)
+        return CollectiveTime(
+            op=op,
+            size_bytes=size,
+            sent_bytes=sent,
+            num_ranks=self.view.num_ranks,
+            time_ps=_ps(time_us),
+            low_ps=_ps(time_us * low),
+            high_ps=_ps(time_us * high),
+            algorithm=pair[0],
+            protocol=pair[1],
+            channels=self._channels(),
+            bus_factor=bus_factor(op, self.view.num_ranks),
+            evidence=evidence,
+            limit=cost.limit,
+            parts=_parts(cost, time_us),
+            notes=notes,
+        )
+
+    # -- more bandwidth is never slower --------------------------------------------------------------------------
+
+    def _with_less(self, op: str, size: int, chosen: Candidate) -> tuple[Cost, Candidate, float] | None:
+        """The fastest of what the library would take with less bandwidth, run with that: (cost, which, part of it).
+
+        NCCL's cost model is not ours, so more bandwidth may make it change to something slower. Nobody who adds
+        bandwidth gets less: the answer is then the time with as much bandwidth as lets it choose as before. That is for
+        links described by hand; on those of the catalogue its choice is what was measured.
+        """
+        pairs = self.candidates(op)
+        if len(pairs) < 2 or self.library.name != "nccl" or not self.view.by_hand:
+            return None
+        own_us = self.cost(op, size, chosen).total_us
+        best: tuple[Cost, Candidate, float] | None = None
+        for pair in pairs:
+            if pair == chosen or self.cost(op, size, pair).total_us >= own_us:
+                continue
+            part = self._largest_part(op, size, pair)
+            if part is None:
+                continue
+            cost = COSTS[pair[0]](self._slowed(part), op, float(size), pair[1])
+            if cost.total_us < (own_us if best is None else best[0].total_us):
+                best = cost, pair, part
+        return best
+
+    def _largest_part(self, op: str, size: int, wanted: Candidate) -> float | None:
+        """The largest part of its bandwidth at which the library takes ``wanted``; None where it does at none."""
+        high = 1.0
+        for low in _LESS:
+            if self._choice(self._slowed(low), op, size) == wanted:
+                break
+            high = low
+        else:
+            return None
+        while high - low > 1e-12 * high:
+            middle = (low + high) / 2
+            if not low < middle < high:
+                break
+            if self._choice(self._slowed(middle), op, size) == wanted:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _slowed(self, part: float) -> Setting:
+        """The same group with a part of its bandwidth."""
+        if part not in self._less:
+            if len(self._less) > _MOST_KEPT:
+                self._less.clear()
+            self._less[part] = replace(self.setting, view=slowed(self.view, part))
+        return self._less[part]
+
+    def _said(self, op: str, chosen: Candidate, own: Cost, slower: tuple[Cost, Candidate, float]) -> str:
+        _, pair, part = slower
+        took, takes = ("/".join(one) for one in (pair, chosen))
+        return (
+            f"{self.library.name} takes {takes}, which alone would take {format_time(_ps(own.total_us))}, but {took} "
+            f"with {part:.3g} of the bandwidth: {op} takes as long as with that, as more does not make it slower"
+        )
+
+    def _channels(self) -> int:
+        return self.setting.num_channels(self.setting.inner if self.view.inside else self.setting.outer)
+
+    def _evidence(self) -> str:
+        found = [medium.evidence for medium in self._media()]
+        order = EVIDENCE
+        return max(found, key=order.index)
+
+    def _media(self) -> list[Medium]:
+        view, setting = self.view, self.setting
+        return ([setting.inner] if view.inside else []) + ([setting.outer] if view.between else [])
+
+    def _band(self, evidence: str, size: int) -> tuple[float, float]:
+        kind = f"{evidence}-net" if self.view.between else evidence
+        rows = self.library.bands.get(kind) or self.library.bands[evidence]
+        (_, *small), (_, *large) = rows
+        share = min(1.0, max(0.0, (math.log2(max(size, 1)) - _BAND_FROM) / (_BAND_TO - _BAND_FROM)))
+        low, high = (a + share * (b - a) for a, b in zip(small, large, strict=True))
+        return low, high
+
+    def share_choices(self, other: Collectives) -> None:
+        """Take over what ``other`` finds: a group that the library sees alike, with the same options."""
+        self._segments = other._segments
+
+    # -- segments ------------------------------------------------------------------------------------------------
+
+    def _segment(self, op: str, size: int) -> _Segment:
+        if op not in self._segments:
+            segments = self._find_segments(op)
+            self._segments[op] = [segment.first for segment in segments], segments
+        firsts, segments = self._segments[op]
+        return segments[bisect_right(firsts, size) - 1]
+
+    def _find_segments(self, op: str) -> list[_Segment]:
+        """Walk up the sizes; where the choice changes between two of them, find the exact byte."""
+        segments = [_Segment(0, self.choice(op, 0), 0.0)]
+        at, last = 0, MAX_BYTES
+        grid = sorted({int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last})
+        for size in grid:
+            if self.choice(op, size) != segments[-1].candidate:
+                first = self._switch(op, at, size, segments[-1].candidate)
+                before = segments[-1]
+                slower = self._with_less(op, first - 1, before.candidate)
+                own = self.cost(op, first - 1, before.candidate) if slower is None else slower[0]
+                top = max(before.floor_us, own.total_us)
+                segments.append(_Segment(first, self.choice(op, first), top))
+            at = size
+        return segments
+
+    def _switch(self, op: str, low: int, high: int, candidate: Candidate) -> int:
+        """The first size above ``low``, at most ``high``, at which another candidate is chosen."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.choice(op, middle) == candidate:
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+def _check_op(op: str) -> None:
+    if op not in OPS:
+        raise InputError(f"unknown collective {op!r}{nearest(op, OPS)}", field="op")
+
+
+def _check_options(options: CollectiveOptions, view: View) -> None:
+    """Refuse names that do not exist and limits that contradict each other."""
+    for name, value, known in (
+        ("algorithm", options.algorithm, (AUTO, *ALGORITHMS)),
+        ("protocol", options.protocol, (AUTO, LL, LL128, SIMPLE)),
+        ("launch", options.launch, LAUNCHES),
+    ):
+        if value not in known:
+            raise InputError(f"unknown {name} {value!r}{nearest(value, known)}", field=name)
+    low, high = options.min_channels, options.max_channels
+    for name, number in (("min_channels", low), ("max_channels", high)):
+        if number is not None and not 1 <= number <= MAX_CHANNELS:
+            raise InputError(f"must be 1 to {MAX_CHANNELS}, got {number}", field=name)
+    if low is not None and high is not None and low > high:
+        raise InputError(f"is {low}, more than max_channels {high}", field="min_channels")
+    if options.nvls and not view.multicast:
+        raise InputError("no switch of this group reduces (NVLS), so it cannot be demanded", field="nvls")
+
+
+def _bounded(own: CollectiveTime, whole: CollectiveTime) -> CollectiveTime:
+    """``own`` with the time of the all_reduce ``whole``, in one part."""
+    note = (
+        f"{own.op} is bounded by the all_reduce of its size ({whole.algorithm}/{whole.protocol}), which contains it: "
+        f"{own.algorithm}/{own.protocol} alone would take {format_time(own.time_ps)}"
+    )
+    part = Part(name="all_reduce", time_ps=whole.time_ps, why=note)
+    return replace(
+        own, time_ps=whole.time_ps, low_ps=whole.low_ps, high_ps=whole.high_ps, limit=whole.limit, parts=(part,),
+        notes=(*own.notes, note),
+    )  # fmt: skip
+
+
+def _ps(us: float) -> int:
+    return round(us * 1e6)
+
+
+def _parts(cost: Cost, time_us: float) -> tuple[Part, ...]:
+    """The parts of a cost, and what the time stays above it for; they add up to the time exactly."""
+    steps = f"{cost.num_steps} step{'s' if cost.num_steps != 1 else ''}"
+    given = [
+        ("launch", cost.launch_us, "starting the kernels"),
+        ("set-up", cost.base_us, "what the protocol costs once"),
+        ("latency", cost.steps_us, f"{steps}, one after the other"),
+        ("bandwidth", cost.bytes_us, f"bytes over {cost.limit}" if cost.limit else "bytes over the links"),
+        ("ramp", cost.delay_us, "steps and bytes delay each other"),
+        ("level", time_us - cost.total_us, "no smaller size takes longer"),
+    ]
+    ends = [0]
+    total = 0.0
+    for _, us, _ in given:
+        total += us
+        ends.append(_ps(total))
+    ends[-1] = _ps(time_us)
+    return tuple(
+        Part(name=name, time_ps=after - before, why=why)
+        for (name, us, why), before, after in zip(given, ends, ends[1:], strict=False)
+        if us > 0 and after > before
+    )
+
+
+def with_library(collectives: Collectives, library: Library) -> Collectives:
+    """The same group with other costs: what a fit tries."""
+    other = object.__new__(Collectives)
+    other.__dict__.update(collectives.__dict__)
+    other.library = library
+    other.setting = replace(collectives.setting, library=library)
+    other._segments = {}
+    other._less = {}
+    return other

@@ -1,0 +1,102 @@
+"""One collective's time in one call, for those who ask in loops: clusters and groups are looked at once."""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence, Sized
+from typing import SupportsIndex
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.nccl.predict import Collectives
+from trine.collectives.options import CollectiveOptions, CollectiveTime
+from trine.collectives.sizes import parse_size
+from trine.errors import InputError
+
+_Key = tuple[int, object, CollectiveOptions]
+_prepared_before: OrderedDict[_Key, tuple[Cluster, Collectives]] = OrderedDict()
+_named_before: dict[tuple[str, int | None], Cluster] = {}
+_KEPT = 256
+
+
+def predict(
+    op: str,
+    size_bytes: int,
+    cluster: Cluster,
+    group: Sequence[int] | None = None,
+    options: CollectiveOptions | None = None,
+) -> CollectiveTime:
+    """:meth:`Collectives.predict` of a group that is looked at anew unless it was asked for lately."""
+    return _prepared(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
+
+
+def collective_time(
+    op: str,
+    nbytes: SupportsIndex | str,
+    group: Sequence[int] | SupportsIndex | None,
+    cluster: Cluster | str,
+    options: CollectiveOptions | None = None,
+) -> CollectiveTime:
+    """How long one collective takes; some 0.1 ms a call once the cluster and the group are known.
+
+    Parameters
+    ----------
+    op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``reduce``, ``all_to_all``, ``gather``,
+        ``scatter``, ``send_recv`` or ``barrier``.
+    nbytes: size as nccl-tests counts it, in bytes or as text (``"64 MiB"``, ``"64M"``).
+    group: the ranks that take part, how many of the first ones, or None for all.
+    cluster: a cluster, or the name of a preset (looked up once; as many nodes as a number of ranks needs).
+
+    Returns the answer with its band and evidence; ``float(answer)`` is in seconds, and answers compare by time.
+
+    Raises
+    ------
+    InputError: an unknown op, a group that the cluster has not, or an option that does not fit.
+    """
+    size = _size(nbytes)
+    ranks = _ranks(group)
+    if isinstance(cluster, str):
+        cluster = _named(cluster, len(ranks) if isinstance(ranks, range) else None)
+    return _prepared(cluster, ranks, options or CollectiveOptions()).predict(op, size)
+
+
+def _ranks(group: Sequence[int] | SupportsIndex | None) -> Sequence[int] | None:
+    """A number is that many of the first ranks; whatever has a length lists them."""
+    if group is None or isinstance(group, range):
+        return group
+    if isinstance(group, Sized) and isinstance(group, Iterable):
+        return [operator.index(rank) for rank in group]
+    return range(operator.index(group))
+
+
+def _size(nbytes: SupportsIndex | str) -> int:
+    if isinstance(nbytes, str):
+        return parse_size(nbytes, "the size")
+    if isinstance(nbytes, bool) or not isinstance(nbytes, SupportsIndex):
+        raise InputError(f"must be a whole number of bytes or text such as '64 MiB', got {nbytes!r}", field="nbytes")
+    return operator.index(nbytes)
+
+
+def _prepared(cluster: Cluster, group: Sequence[int] | None, options: CollectiveOptions) -> Collectives:
+    """Keeps the cluster beside the answer, so that its id is not given to another one."""
+    key = (id(cluster), group if group is None or isinstance(group, range) else tuple(group), options)
+    if key not in _prepared_before:
+        _prepared_before[key] = cluster, Collectives(cluster, group, options)
+        if len(_prepared_before) > _KEPT:
+            _prepared_before.popitem(last=False)
+    _prepared_before.move_to_end(key)
+    return _prepared_before[key][1]
+
+
+def _named(name: str, num_gpus: int | None) -> Cluster:
+    """The preset; as many nodes of it as so many GPUs need."""
+    from trine.cluster import load_cluster
+
+    if (name, None) not in _named_before:
+        _named_before[name, None] = load_cluster(name)
+    one = _named_before[name, None]
+    if num_gpus is None or num_gpus <= len(one.gpus):
+        return one
+    if (name, num_gpus) not in _named_before:
+        _named_before[name, num_gpus] = load_cluster(name, gpus=num_gpus)
+    return _named_before[name, num_gpus]

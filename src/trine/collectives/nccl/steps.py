@@ -1,0 +1,284 @@
+"""What a library's software adds to each step of a simulated schedule, so that alone it takes what the library takes.
+
+A training step simulates the messages of its collectives on the links, where they meet other traffic. The links know
+nothing of launches, protocols and synchronisation; spread over the rounds of the schedule, these are added to the
+latency of its messages. Where the library would be faster than the schedule on bare links (in-network reduction,
+several rings), nothing is taken off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.routing import SPLIT
+from trine.collectives.closed_forms import has_closed_form, uncontended_ps
+from trine.collectives.nccl.makes import GroupMakes
+from trine.collectives.nccl.predict import OPS, Collectives
+from trine.collectives.nccl.view import View, domains_of, without_names
+from trine.collectives.one_operation import ONE_OPERATION, chain_ps, name_of, next_of
+from trine.collectives.options import CollectiveTime
+from trine.collectives.registry import ROOTED, make_schedule
+from trine.collectives.run import schedule_graph
+from trine.collectives.schedule import Schedule
+from trine.engine.run import run
+from trine.graph.taskgraph import TaskGraph
+from trine.units import PS_PER_US
+
+#: Groups whose schedules use all links of a domain or all NICs of a node by exchanging with everybody.
+#: Larger groups are judged by the closed form of their schedule instead of by simulating it alone.
+MAX_SIMULATED = 64
+#: Groups of so many ranks may be given a schedule of fewer steps, where the usual one takes so much longer than the
+#: library does.
+FEW_STEPS_FROM, MUCH_SLOWER = 32, 1.5
+#: Collectives that a library's formula knows by another name.
+_SAME = {"shift": "send_recv"}
+_SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+class StepCosts:
+    """Answers for one cluster. ``worst``: how many times as long as the library a schedule takes on bare links."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.worst = 0.0
+        self.library = cluster.library or "nccl"
+        self._asked: dict[tuple[int, ...], Collectives] = {}
+        self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
+        self._alike: dict[View, Collectives] = {}
+        self._makes = GroupMakes(cluster)
+        self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
+        self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
+        self._of_make: dict[tuple[object, ...], tuple[str | None, int]] = {}
+
+    @property
+    def software(self) -> str:
+        """What messages cost besides the links, in words."""
+        return f"software costs of {self.library} (docs/background/collectives.md)"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user of the answers should know, in sentences."""
+        return ()
+
+    def check_used(self) -> None:
+        """Raise InputError where the costs turned out not to matter."""
+
+    def __call__(
+        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
+    ) -> tuple[str | None, int]:
+        """The algorithm to simulate (as given, else one that uses all links), and ps to add to each message.
+
+        ranks: the group, as positions in ``cluster.gpus``.
+        """
+        group = tuple(ranks)
+        if len(group) < 2 or _SAME.get(kind, kind) not in OPS:
+            return algorithm, 0
+        key = (kind, size_bytes, group, algorithm)
+        if key not in self._before:
+            self._before[key] = self._find(kind, size_bytes, group, algorithm)
+        return self._before[key]
+
+    def of_groups(
+        self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
+    ) -> tuple[npt.NDArray[np.int32], list[tuple[str | None, int]]]:
+        """(make: int32[groups], what :meth:`__call__` answers for the groups of each make).
+
+        groups: int64[groups, ranks], positions in ``cluster.gpus``.
+        """
+        if groups.shape[1] < 2 or _SAME.get(kind, kind) not in OPS:
+            return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
+        make, examples, names = self._makes_of(groups)
+        answers = []
+        for group, name in zip(examples, names, strict=True):
+            key = (kind, size_bytes, groups.shape[1], name, algorithm)
+            if key not in self._of_make:
+                self._of_make[key] = self(kind, size_bytes, tuple(groups[group].tolist()), algorithm)
+            answers.append(self._of_make[key])
+        return make, answers
+
+    def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
+        """What the library does for the groups of each make; empty for a kind that it does not have.
+
+        groups: int64[groups, ranks], positions in ``cluster.gpus``.
+        """
+        kind = _SAME.get(kind, kind)
+        if groups.shape[1] < 2 or kind not in OPS:
+            return []
+        _, examples, _ = self._makes_of(groups)
+        return [self._asked_of(tuple(groups[group].tolist())).predict(kind, size_bytes) for group in examples]
+
+    def _asked_of(self, group: tuple[int, ...]) -> Collectives:
+        if group not in self._asked:
+            asked = self._asked[group] = Collectives(self.cluster, group)
+            asked.share_choices(self._alike.setdefault(without_names(asked.view), asked))
+        return self._asked[group]
+
+    def _makes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
+        """Makes of groups, kept: the same groups are asked for with many sizes."""
+        key = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
+        if key not in self._kept:
+            self._kept[key] = self._makes.named(groups)
+        return self._kept[key]
+
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
+        asked = self._asked_of(group)
+        wanted_ps = asked.predict(_SAME.get(kind, kind), size).time_ps
+        if algorithm == ONE_OPERATION:
+            return self._as_one(group, wanted_ps, self._usual("all_gather", asked, group))
+        name = algorithm if algorithm is not None else self._usual(kind, asked, group)
+        times = self._times(kind, size, group, name)
+        if algorithm is None and times is not None and times[0] > MUCH_SLOWER * wanted_ps:
+            for other in self._in_fewer_steps(kind, asked, name):
+                found = self._times(kind, size, group, other)
+                if found is not None and found[0] < times[0]:
+                    name, times = other, found
+        return name, self._software_ps(times, wanted_ps)
+
+    def _as_one(self, group: tuple[int, ...], wanted_ps: int, usual: str | None) -> tuple[str, int]:
+        """One operation that takes ``wanted_ps``, its bytes where those of an all_gather by ``usual`` would be."""
+        size, inner = len(group), "ring"
+        if usual == "direct":
+            inner = usual
+        elif usual is not None:
+            size = int(usual.rpartition("x")[2])
+        gpus = np.array([self.cluster.gpus[rank] for rank in group])
+        following = gpus[next_of(np.arange(len(group)), size, len(group))]
+        return name_of(len(group), size, inner), max(0, wanted_ps - max(self._latencies(gpus, following)))
+
+    def _chain(self, size: int, group: tuple[int, ...]) -> tuple[str | None, int]:
+        """One operation that takes as long as a chain from rank to rank over bare links; circuits are set up in turn,
+        for which there is no formula: there the messages themselves.
+        """
+        if self.cluster.circuits is not None:
+            return None, 0
+        return self._as_one(group, chain_ps(len(group), size, *self._hop(group)), None)
+
+    def _latencies(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> list[int]:
+        """ps of latency of the links of each message between two GPUs."""
+        ptr, links = self.cluster.routes(sources, targets)
+        total = np.concatenate(([0], np.cumsum(self.cluster.link_latency_ps[links])))
+        latencies: list[int] = np.diff(total[ptr]).tolist()
+        return latencies
+
+    def _software_ps(self, times: tuple[int, int] | None, wanted_ps: int) -> int:
+        """What each message costs besides the links, so that a schedule of these :meth:`_times` takes ``wanted_ps``."""
+        if times is None:
+            return 0
+        bare_ps, slower_ps = times
+        rounds = (slower_ps - bare_ps) // PS_PER_US
+        self.worst = max(self.worst, bare_ps / wanted_ps)
+        if wanted_ps <= bare_ps or rounds < 1:
+            return 0
+        return (wanted_ps - bare_ps) // rounds
+
+    def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
+        """:meth:`_alone` of an algorithm; None where nothing is known about it."""
+        schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
+        if schedule.num_agents or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
+            return None
+        return self._alone(schedule, group)
+
+    def _in_fewer_steps(self, kind: str, asked: Collectives, usual: str | None) -> list[str]:
+        """Schedules with a number of steps that grows with the logarithm of the group, as a library's trees have.
+
+        They move as many bytes as rings do, and all ranks do alike, which those of a tree do not.
+        """
+        num_ranks, num_domains = asked.view.num_ranks, asked.view.num_domains
+        if num_ranks < FEW_STEPS_FROM or kind not in _SPREAD:
+            return []
+        if usual is not None and usual.startswith("hierarchical"):
+            halves = num_domains & (num_domains - 1) == 0
+            outer = "pat" if kind != "all_reduce" else "halving-doubling" if halves else ""
+            return [f"{usual}:outer={outer}"] if outer else []
+        if usual is not None:
+            return []
+        return ["pat"] if kind != "all_reduce" else [f"hierarchical:1x{num_ranks}:inner=pat"]
+
+    def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> tuple[int, int]:
+        """How long the schedule takes on the links with nothing else on them, and with 1 us more for each message.
+
+        Large groups by its closed form.
+        """
+        if len(group) > MAX_SIMULATED:
+            rate, latency_ps = self._hop(group)
+            both = (uncontended_ps(schedule, rate, latency_ps + step_ps) for step_ps in (0, PS_PER_US))
+        else:
+            graph, _ = schedule_graph(schedule, self.cluster, [self.cluster.gpus[rank] for rank in group])
+            bare = _of_used_links(graph)
+            slower = replace(bare, route_latency_ps=bare.route_latency_ps + PS_PER_US)
+            both = (int(run(each).end_ps.max(initial=0)) for each in (bare, slower))
+        bare_ps, slower_ps = both
+        return bare_ps, slower_ps
+
+    def _usual(self, kind: str, asked: Collectives, group: tuple[int, ...]) -> str | None:
+        """``direct`` where every pair has a link, ``hierarchical`` across domains of one size, else the default."""
+        view = asked.view
+        if kind not in _SPREAD:
+            return None
+        if view.num_domains == 1:
+            return "direct" if view.inside is not None and view.inside.lanes == view.num_ranks - 1 > 1 else None
+        if view.min_per_domain == view.max_per_domain > 1 and self._in_order(group, view.min_per_domain):
+            return f"hierarchical:{view.num_domains}x{view.min_per_domain}"
+        return None
+
+    def _in_order(self, group: tuple[int, ...], width: int) -> bool:
+        """Whether each run of ``width`` ranks is one domain."""
+        if (group, width) not in self._ordered:
+            gpus = self.cluster.gpus
+            runs = (group[first : first + width] for first in range(0, len(group), width))
+            self._ordered[group, width] = all(
+                len(domains_of(self.cluster, sorted(gpus[rank] for rank in run))) == 1 for run in runs
+            )
+        return self._ordered[group, width]
+
+    def _hop(self, group: tuple[int, ...]) -> tuple[int, int]:
+        """Rate of the slowest link and mean latency from each rank to the next."""
+        cluster = self.cluster
+        gpus = np.array([cluster.gpus[rank] for rank in group])
+        if cluster.routing == SPLIT:
+            pairs = zip(gpus.tolist(), np.roll(gpus, -1).tolist(), strict=True)
+            links = np.array([link for here, there in pairs for link in cluster.paths(here, there)[0][0]])
+        else:
+            links = cluster.routes(gpus, np.roll(gpus, -1))[1]
+        return int(cluster.link_bytes_per_s[links].min()), int(cluster.link_latency_ps[links].sum()) // len(gpus)
+
+
+class LinkCosts(StepCosts):
+    """Where messages cost what the links cost: only collectives as one operation need to be told their time."""
+
+    def of_groups(
+        self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
+    ) -> tuple[npt.NDArray[np.int32], list[tuple[str | None, int]]]:
+        """As of :class:`StepCosts`."""
+        if algorithm != ONE_OPERATION:
+            return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
+        return super().of_groups(kind, size_bytes, groups, algorithm)
+
+    def __call__(
+        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
+    ) -> tuple[str | None, int]:
+        """As of :class:`StepCosts`."""
+        if algorithm != ONE_OPERATION:
+            return algorithm, 0
+        return super().__call__(kind, size_bytes, ranks, algorithm)
+
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
+        return self._chain(size, group)
+
+
+def _of_used_links(graph: TaskGraph) -> TaskGraph:
+    """The same tasks on a network of the links that they use, in the same order: a machine has millions of others."""
+    used, route_links = np.unique(graph.route_links, return_inverse=True)
+    return replace(
+        graph,
+        route_links=route_links.astype(np.int32),
+        link_bytes_per_s=graph.link_bytes_per_s[used],
+        link_latency_ps=None if graph.link_latency_ps is None else graph.link_latency_ps[used],
+        link_names=tuple(graph.link_names[link] for link in used.tolist()),
+    )

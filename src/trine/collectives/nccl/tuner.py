@@ -1,0 +1,167 @@
+"""Which algorithm and protocol NCCL would choose: its own cost model, which is not what the collective will take.
+
+Constants and form: github.com/NVIDIA/nccl src/graph/tuning.cc, snapshot of 2026-06-11 (NCCL 2.28; the ring and tree
+parts are the same since 2.19). What it leaves out is left out here too. Times in microseconds, rates in bytes/us.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trine.collectives.nccl.costs import Setting
+from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
+from trine.collectives.nccl.view import View
+
+VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)
+NVLINK, PCI, NET = "nvlink", "pci", "net"
+
+BASE_US = {
+    ("tree", LL): 6.8, ("tree", LL128): 14.0, ("tree", SIMPLE): 8.4,
+    ("ring", LL): 6.6, ("ring", LL128): 14.0, ("ring", SIMPLE): 8.4,
+    ("pat", SIMPLE): 8.0,
+}  # fmt: skip
+HOP_US = {
+    NVLINK: {
+        ("tree", LL): 0.6, ("tree", LL128): 1.25, ("tree", SIMPLE): 4.0,
+        ("ring", LL): 0.6, ("ring", LL128): 1.9, ("ring", SIMPLE): 3.4,
+        ("nvls", SIMPLE): 25.0, ("nvlstree", SIMPLE): 25.0, ("collnet", SIMPLE): 3.7, ("pat", SIMPLE): 4.0,
+    },
+    PCI: {
+        ("tree", LL): 1.0, ("tree", LL128): 1.9, ("tree", SIMPLE): 4.0,
+        ("ring", LL): 1.0, ("ring", LL128): 2.5, ("ring", SIMPLE): 5.7,
+        ("nvls", SIMPLE): 25.0, ("nvlstree", SIMPLE): 25.0, ("collnet", SIMPLE): 3.7, ("pat", SIMPLE): 4.0,
+    },
+    NET: {
+        ("tree", LL): 5.0, ("tree", LL128): 8.5, ("tree", SIMPLE): 14.0,
+        ("ring", LL): 2.7, ("ring", LL128): 4.0, ("ring", SIMPLE): 14.0,
+        ("nvls", SIMPLE): 18.0, ("nvlstree", SIMPLE): 20.9, ("collnet", SIMPLE): 31.0, ("pat", SIMPLE): 14.0,
+    },
+}  # fmt: skip
+#: GB/s by architecture, for 1, 2 and at least 4 nodes.
+LL_MAX = ((39, 39, 20.4), (87.7, 22.5, 19), (141, 45, 35), (282, 90, 70))
+CHANNEL_RING_LL128 = ((20, 20, 20), (20, 20, 20), (36.7, 36.7, 36.7), (40, 40, 40))
+CHANNEL_TREE_LL128 = ((20, 20, 20), (20, 20, 20), (36.7, 36.7, 29), (55.6, 31.67, 20))
+CHANNEL_TREE = ((26.5, 18.5, 10), (24, 23.6, 17.8), (38.7, 41.4, 36), (70, 42.8, 24))
+NVLS_PART = (0.0, 0.0, 0.85, 0.74)
+#: Of tree all-reduce, by the binary logarithm of size / 64 bytes.
+TREE_CORRECTION = {
+    LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    SIMPLE: (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8,
+             0.9, 0.9),
+}  # fmt: skip
+#: A network operation costs a ring step at least this, three times it with Simple.
+NET_OVERHEAD_US = 1.0
+
+_ARCHITECTURES = (
+    ("v100", VOLTA), ("h100", HOPPER), ("h200", HOPPER), ("h20", HOPPER), ("gh200", HOPPER), ("b200", BLACKWELL),
+    ("b300", BLACKWELL), ("gb200", BLACKWELL), ("gb300", BLACKWELL), ("rtx-pro-6000", BLACKWELL), ("gb10", BLACKWELL),
+)  # fmt: skip
+
+
+def architecture(gpu: str) -> int:
+    """NCCL's index of the GPU's generation; Ampere and Ada share one, and so does what is not known."""
+    return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
+
+
+def tuner_us(setting: Setting, op: str, size: float, algorithm: str, protocol: str) -> float | None:
+    """What NCCL's model says; None for what it would not consider."""
+    view = setting.view
+    if op in ("gather", "scatter", "all_to_all", "send_recv"):
+        return 0.0
+    rate = _rate(setting, op, algorithm, protocol)
+    latency = _latency(view, op, algorithm, protocol)
+    if rate <= 0.0:
+        return None
+    if algorithm == "tree" and op == "all_reduce":
+        index = int(math.log2(max(1.0, size / 64)))
+        table = TREE_CORRECTION[protocol]
+        if index < len(table):
+            rate *= table[index]
+    plateau = size / (setting.num_channels(setting.inner) * view.num_ranks) >= 64
+    if algorithm == "ring" and protocol == SIMPLE and view.num_nodes > 1 and op == "all_reduce" and plateau:
+        latency *= 1.9 if architecture(view.gpu) < AMPERE else 1.4
+    return latency + size / rate
+
+
+def _log2i(number: int) -> int:
+    """Rounded down, as NCCL's log2i."""
+    return number.bit_length() - 1
+
+
+def _hardware(view: View) -> str:
+    return NVLINK if view.inside is not None and view.inside.medium.startswith(("nvlink", "xgmi")) else PCI
+
+
+def _columns(view: View) -> tuple[int, int]:
+    """Indices of architecture and of the number of nodes (1, 2, 4 and more)."""
+    return architecture(view.gpu), 0 if view.num_nodes == 1 else 1 if view.num_nodes == 2 else 2
+
+
+def _graph_rate(setting: Setting) -> float:
+    """bytes/us of NCCL's channels together, rings and trees alike."""
+    view = setting.view
+    inner = view.inside.ring_bytes_per_s if view.inside and view.between is None else view.path_bytes_per_s
+    outer = view.between.ring_bytes_per_s if view.between else math.inf
+    medium = setting.inner if view.inside else setting.outer
+    return min(inner, outer) / 1e6 * min(1.0, setting.num_channels(medium) / medium.channels)
+
+
+def _rate(setting: Setting, op: str, algorithm: str, protocol: str) -> float:
+    """Algorithm bandwidth in bytes/us."""
+    view = setting.view
+    generation, nodes = _columns(view)
+    channels = setting.num_channels(setting.inner if view.inside else setting.outer)
+    bus = _graph_rate(setting)
+    n = view.num_ranks
+    if algorithm == "ring":
+        if protocol == LL:
+            bus = min(LL_MAX[generation][nodes] * 1e3, bus * 0.5)
+        elif protocol == LL128:
+            bus = min(
+                bus * (0.7 if view.per_domain < 2 else 0.92), channels * CHANNEL_RING_LL128[generation][nodes] * 1e3
+            )
+        steps = (
+            2 * (n - 1) if op in ("all_reduce", "barrier") else n - 1 if op in ("all_gather", "reduce_scatter") else n
+        )
+        return bus * n / steps
+    if algorithm == "tree":
+        bus = min(bus * 0.92, channels * CHANNEL_TREE[generation][nodes] * 1e3)
+        if protocol == LL:
+            bus = min(bus / 3.8, LL_MAX[generation][nodes] * 1e3)
+        elif protocol == LL128:
+            part = 7.0 / 9.0 if view.num_nodes == 1 else 120.0 / 128.0
+            bus = min(bus * part, channels * CHANNEL_TREE_LL128[generation][nodes] * 1e3)
+        return bus * 0.5
+    if algorithm in ("nvls", "nvlstree"):
+        inner = view.inside.ring_bytes_per_s / 1e6 if view.inside else 0.0
+        inner *= NVLS_PART[generation] * (view.min_per_domain - 1) / view.min_per_domain
+        outer = view.between.ring_bytes_per_s / 1e6 / (2 if view.num_domains > 2 else 1) if view.between else math.inf
+        return min(inner, outer)
+    if algorithm == "pat":
+        return bus * n / (n - 1) * 0.75
+    return bus * 0.8
+
+
+def _latency(view: View, op: str, algorithm: str, protocol: str) -> float:
+    key = (algorithm, protocol)
+    inner_us = HOP_US[_hardware(view)][key] if view.inside else 0.0
+    outer_us = HOP_US[NET][key]
+    if protocol == SIMPLE and view.between and not view.by_hand:  # a network that nobody names says nothing of itself
+        outer_us += view.between.latency_ps / 1e6
+    base_us = BASE_US.get(key, 0.0)
+    domains, n = view.num_domains, view.num_ranks
+    if algorithm == "ring":
+        if op in ("broadcast", "reduce"):
+            return base_us + (outer_us if view.between else inner_us)
+        turns = 2 if op in ("all_reduce", "barrier") else 1
+        if view.between:
+            inner_us = max(inner_us, NET_OVERHEAD_US * (3 if protocol == SIMPLE else 1))
+        return base_us + turns * ((n - domains) * inner_us + (domains - 1) * outer_us)
+    if algorithm == "tree":
+        return base_us + 2 * ((n // domains - 1) * inner_us + _log2i(domains) * outer_us)
+    if algorithm == "nvlstree":
+        return base_us + inner_us + 2 * _log2i(domains) * outer_us
+    if algorithm == "pat":
+        return base_us + _log2i(view.num_nodes) * outer_us / 3.5 + n * 2.8
+    return base_us + inner_us + (outer_us if algorithm == "collnet" else 0.0)

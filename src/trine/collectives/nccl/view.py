@@ -1,0 +1,339 @@
+"""What a collective library sees of a cluster: domains of GPUs joined by fast links, and what lies between them.
+
+A *domain* is a set of GPUs that reach each other over scale-up links (NVLink, xGMI), be it a node or a rack; GPUs
+without such links form one domain a node, joined over PCIe and the hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
+from trine.collectives.nccl.rings import Load, crossings, ring_rates
+from trine.errors import InputError
+
+#: An exchange of all with all is judged by how far shifts by so many eighths of the domains get.
+_EIGHTHS = (1, 2, 3, 4)
+#: More routes than this are not looked at for it: then only the shift by half of them.
+MAX_ROUTES = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tier:
+    """How GPUs reach each other at one level.
+
+    ``medium``: of the slowest link on the way. ``ring_bytes_per_s``: per direction, all rings together; inside a domain
+    through one GPU, between domains out of one domain. ``gpu_bytes_per_s``: out of one GPU to all others at once, while
+    all do. ``shift_bytes_per_s``: from each rank to the next. ``root_bytes_per_s``: between one rank and all others.
+    ``lanes``: separate paths that the traffic is spread over (rings found; NICs). ``latency_ps``: hardware, one way,
+    of a hop from one rank to the next, on average; ``shift_latency_ps``: of the longest of these;
+    ``far_latency_ps``: of the longest way between two ranks. ``limit``: the name of the link that bounds it.
+    ``headroom``: how many times the rates its links can reach at most: their data sheet's peak, 1 where nobody says.
+    """
+
+    medium: str
+    ring_bytes_per_s: float
+    gpu_bytes_per_s: float
+    shift_bytes_per_s: float
+    root_bytes_per_s: float
+    lanes: int
+    latency_ps: int
+    shift_latency_ps: int
+    far_latency_ps: int
+    limit: str
+    headroom: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """A group of ranks as a library sees it.
+
+    ``num_domains`` domains of ``min_per_domain`` to ``max_per_domain`` ranks on ``num_nodes`` hosts. ``path`` is the
+    rate of a ring that leaves each domain again instead of closing inside it. ``inside`` is None where each domain has
+    one rank, ``between`` where there is one domain. ``multicast``: GPUs of a domain hang on switches that reduce.
+    ``sharp``: so do the domains. ``pair_bytes_per_s``: what each pair of ranks gets at most while all exchange with
+    all, and ``root_pair_bytes_per_s`` while the first does with all others; ``far_latency_ps``: of the longest way
+    between two ranks of different domains; where these are known.
+    """
+
+    num_ranks: int
+    num_domains: int
+    num_nodes: int
+    min_per_domain: int
+    max_per_domain: int
+    gpu: str
+    library: str
+    inside: Tier | None
+    path_bytes_per_s: float
+    between: Tier | None
+    multicast: bool
+    sharp: bool
+    pair_bytes_per_s: float = float("inf")
+    root_pair_bytes_per_s: float = float("inf")
+    far_latency_ps: int = 0
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether its links are bare numbers, of no entry in the link catalogue."""
+        return not any(tier is not None and tier.medium for tier in (self.inside, self.between))
+
+    @property
+    def per_domain(self) -> float:
+        """Ranks of a domain, on average."""
+        return self.num_ranks / self.num_domains
+
+
+def without_names(view: View) -> View:
+    """A view as far as times depend on it: without the names of the links that limit them."""
+    inside, between = (None if tier is None else replace(tier, limit="") for tier in (view.inside, view.between))
+    return replace(view, inside=inside, between=between)
+
+
+def slowed(view: View, part: float) -> View:
+    """The same group with a part of the bandwidth of all links; data sheets' peaks stay."""
+
+    def of(tier: Tier | None) -> Tier | None:
+        if tier is None:
+            return None
+        return replace(
+            tier, ring_bytes_per_s=tier.ring_bytes_per_s * part, gpu_bytes_per_s=tier.gpu_bytes_per_s * part,
+            shift_bytes_per_s=tier.shift_bytes_per_s * part, root_bytes_per_s=tier.root_bytes_per_s * part,
+            headroom=tier.headroom / part if tier.headroom > 1.0 else 1.0,
+        )  # fmt: skip
+
+    return replace(
+        view, inside=of(view.inside), between=of(view.between), path_bytes_per_s=view.path_bytes_per_s * part
+    )
+
+
+def group_view(cluster: Cluster, group: Sequence[int]) -> View:
+    """Look at the ranks ``group`` of ``cluster`` as a library does.
+
+    Raises
+    ------
+    InputError: fewer than two ranks, a rank twice, or one that the cluster has not; a cluster with circuits.
+    """
+    _check_group(cluster, group)
+    if cluster.circuits is not None:
+        raise InputError(f"libraries know links only, and GPUs of {cluster.name!r} are joined by circuits")
+    gpus = sorted(cluster.gpus[rank] for rank in group)  # a library finds its own order, whatever the ranks' names
+    domains = domains_of(cluster, gpus)
+    inside, path = _inside(cluster, domains)
+    everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
+    devices = cluster.devices
+    return View(
+        num_ranks=len(gpus),
+        num_domains=len(domains),
+        num_nodes=len(np.unique(cluster.node_of[gpus])),
+        min_per_domain=min(map(len, domains)),
+        max_per_domain=max(map(len, domains)),
+        gpu=devices[gpus[0]].gpu or "",
+        library=cluster.library or "nccl",
+        inside=inside,
+        path_bytes_per_s=path,
+        between=_between(cluster, domains) if len(domains) > 1 else None,
+        multicast=inside is not None and bool(cluster.likeness.is_reduced[gpus].all()),
+        sharp=len(domains) > 1 and _fabric_reduces(cluster),
+        pair_bytes_per_s=everybody,
+        root_pair_bytes_per_s=root,
+        far_latency_ps=far_ps,
+    )
+
+
+def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
+    if len(group) < 2:
+        raise InputError(f"a collective needs at least 2 ranks, got {len(group)}")
+    if len(group) > len(cluster.gpus):
+        raise InputError(f"the group has {len(group)} ranks, but {cluster.name!r} has {len(cluster.gpus)} GPUs")
+    if len(set(group)) != len(group):
+        raise InputError("a rank is in the group twice")
+    if min(group) < 0 or max(group) >= len(cluster.gpus):
+        raise InputError(
+            f"the group names rank {max(group, key=abs)}, but {cluster.name!r} has {len(cluster.gpus)} GPUs"
+        )
+
+
+def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
+    """GPUs that scale-up links join, in order; GPUs without any are joined by their node, or by host links."""
+    gpus = list(gpus)
+    islands, fast = cluster.islands[gpus].tolist(), cluster.likeness.has_scale_up[gpus].tolist()
+    parts = [island if is_fast else None for island, is_fast in zip(islands, fast, strict=True)]
+    found: dict[object, list[int]] = {}
+    for domain, gpu in _of_one_node(cluster, gpus, parts):
+        found.setdefault(domain, []).append(gpu)
+    return list(found.values())
+
+
+def _of_one_node(cluster: Cluster, gpus: Sequence[int], parts: Sequence[int | None]) -> list[tuple[object, int]]:
+    """(domain, GPU): GPUs of one node form one domain even where only PCIe joins some of them."""
+    nodes = [None if node < 0 else node for node in cluster.node_of[gpus].tolist()]
+    owner: dict[object, object] = {}
+    for node, part in zip(nodes, parts, strict=True):
+        if part is not None and node is not None:  # a rack's links join nodes: all of them are one domain
+            owner.setdefault(node, owner.get(("part", part), ("part", part)))
+            owner.setdefault(("part", part), owner[node])
+    out: list[tuple[object, int]] = []
+    for gpu, node, part in zip(gpus, nodes, parts, strict=True):
+        if part is None:
+            out.append((owner.get(node, ("node", node)), gpu))
+        else:
+            out.append((owner.get(node, owner.get(("part", part), ("part", part))), gpu))
+    return out
+
+
+def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
+    """The slowest domain, and the rate of ring paths through it. One domain of each make is looked at."""
+    best: dict[object, tuple[Tier, float]] = {}
+    several = [domain for domain in domains if len(domain) > 1]
+    for make, domain in zip(_makes(cluster, several), several, strict=True):
+        if make not in best:
+            best[make] = _one_domain(cluster, domain)
+    if not best:
+        return None, float("inf")
+    tiers = list(best.values())
+    return min((tier for tier, _ in tiers), key=lambda tier: tier.ring_bytes_per_s), min(path for _, path in tiers)
+
+
+def _makes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
+    """Equal for domains that are built alike: their links, both ways, between devices as they are counted inside."""
+    if len(domains) < 2:
+        return list(range(len(domains)))
+    if cluster.likeness.node_make is not None:
+        return _makes_of_nodes(cluster, cluster.likeness.node_make, domains)
+    devices = cluster.devices
+    owner: dict[object, int] = {}
+    for number, domain in enumerate(domains):
+        for gpu in domain:
+            owner[gpu] = owner[("node", devices[gpu].node)] = number
+    home = [owner.get(i, owner.get(("node", device.node), -1)) for i, device in enumerate(devices)]
+    count = [0] * len(domains)
+    place = []
+    for number in home:
+        place.append(count[number])
+        count[number] += number >= 0
+    links: list[list[tuple[int, int, int, int]]] = [[] for _ in domains]
+    for link in cluster.links:
+        here, there = home[link.source], home[link.target]
+        for number in {here, there} - {-1}:
+            source = place[link.source] if here == number else -1
+            target = place[link.target] if there == number else -1
+            links[number].append((source, target, link.bytes_per_s, link.latency_ps))
+    return [
+        (tuple(place[gpu] for gpu in domain), tuple(sorted(found)))
+        for domain, found in zip(domains, links, strict=True)
+    ]
+
+
+def _makes_of_nodes(
+    cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]
+) -> list[object]:
+    """The same where nodes are known to be alike: no domain is larger than one of them."""
+    layout = cluster.device_table.layout
+    assert layout is not None
+    gpus = np.concatenate([np.array(domain) for domain in domains])
+    make, local = node_make[gpus].tolist(), layout.places(gpus)[2].tolist()
+    ends = list(accumulate(map(len, domains), initial=0))
+    return [(make[first], tuple(local[first:last])) for first, last in pairwise(ends)]
+
+
+def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
+    rates = ring_rates(cluster, domain)
+    tier = Tier(
+        medium=rates.link.medium or "",
+        ring_bytes_per_s=rates.ring,
+        gpu_bytes_per_s=rates.fan_out,
+        shift_bytes_per_s=rates.shift,
+        root_bytes_per_s=rates.root,
+        lanes=rates.lanes,
+        latency_ps=rates.latency_ps,
+        shift_latency_ps=rates.shift_latency_ps,
+        far_latency_ps=rates.far_latency_ps,
+        limit=rates.link.name,
+        headroom=headroom_of(rates.link),
+    )
+    return tier, rates.path
+
+
+def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
+    """What leaves a domain for another one, over the NICs nearest to its GPUs: the next in a ring, and all at once."""
+    width = min(map(len, domains))
+    starts = np.array([domain[:width] for domain in domains]).ravel()
+    ring, latencies = _shifted(cluster, starts, width)
+    worst, per_path = ring.worst(cluster)
+    links, table = cluster.links, cluster.link_table
+    outer = ring.links[table.of_class(SCALE_OUT)[ring.links]]
+    nics = np.unique(table.source[outer])
+    nics = nics[cluster.device_table.where(NIC, GPU)[nics]]
+    media = [table.numbers[number].medium for number in dict.fromkeys(table.number[outer].tolist())]
+    rate = per_path * width
+    lanes = max(1, len(nics) // len(domains))
+    shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
+    shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
+    shifted = [_shifted(cluster, starts, shift * width) for shift in shifts]
+    exchange = [load.worst(cluster)[1] * width for load, _ in shifted]
+    last, first = (np.array([domain[end] for domain in domains]) for end in (-1, 0))
+    following, following_ps = crossings(cluster, last, np.roll(first, -1))
+    far_ps = max(max(each) for _, each in ((ring, latencies), *shifted))
+    return Tier(
+        medium=next(filter(None, media), ""),
+        ring_bytes_per_s=rate,
+        gpu_bytes_per_s=len(exchange) / sum(1 / each for each in exchange) / width,
+        shift_bytes_per_s=min(rate / lanes, following.worst(cluster)[1]),
+        root_bytes_per_s=rate / lanes,
+        lanes=lanes,
+        latency_ps=sum(latencies) // len(latencies),
+        shift_latency_ps=max(following_ps),
+        far_latency_ps=far_ps,
+        limit=links[worst].name,
+        headroom=headroom_of(links[worst]),
+    )
+
+
+def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[float, float, int]:
+    """bytes/s of each pair of GPUs while all exchange with all, and while the first one does with all others, at most;
+    the longest latency of a pair, 0 where nobody looked.
+
+    Counted is what goes over the routes of the cluster, at the peak of the link that has most to do: between domains,
+    and inside those without scale-up links, whose messages cross the same links as those that leave. Infinite where
+    there are too many pairs to look at.
+    """
+    home = np.repeat(np.arange(len(domains)), [len(domain) for domain in domains])
+    gpus, size = np.concatenate([np.asarray(domain, np.int64) for domain in domains]), len(home)
+    ranks = np.arange(size)
+    fast = cluster.likeness.has_scale_up[gpus]
+
+    def at_once(here: npt.NDArray[np.int64], there: npt.NDArray[np.int64]) -> tuple[float, int]:
+        counted = (here != there) & ((home[here] != home[there]) | ~fast[here])
+        if len(here) > MAX_ROUTES or not counted.any():
+            return float("inf"), 0
+        load, latencies = crossings(cluster, gpus[here[counted]], gpus[there[counted]])
+        return load.at_peak(cluster), max(latencies)
+
+    first = np.zeros_like(ranks)
+    out, back = at_once(first, ranks), at_once(ranks, first)
+    everybody = (float("inf"), 0)
+    if size * size <= MAX_ROUTES:
+        everybody = at_once(np.repeat(ranks, size), np.tile(ranks, size))
+    return everybody[0], min(out[0], back[0]), max(everybody[1], out[1], back[1])
+
+
+def headroom_of(link: Link) -> float:
+    """How many times the rate that large transfers reach a link has at most."""
+    return max(1.0, (link.peak_bytes_per_s or 0) / link.bytes_per_s)
+
+
+def _shifted(cluster: Cluster, starts: npt.NDArray[np.int64], by: int) -> tuple[Load, list[int]]:
+    """How many of the paths from each GPU to the one ``by`` further cross each link; the latency of each."""
+    return crossings(cluster, starts, np.roll(starts, -by))
+
+
+def _fabric_reduces(cluster: Cluster) -> bool:
+    devices = cluster.device_table
+    reduces = np.array([what.kind == SWITCH and what.reduces for what in devices.kinds], np.bool_)
+    return bool((reduces[devices.kind] & (devices.node < 0)).any())

@@ -1,8 +1,0 @@
-"""MSCCL++ execution plans (both JSON generations) and MSCCL XML: load, prove, describe, and turn into transfers."""
-
-from trine.collectives.plans.describe import PlanSummary, describe_plan
-from trine.collectives.plans.load import load_plan
-from trine.collectives.plans.proof import Proof, check_plan
-from trine.collectives.plans.transfers import plan_agents, plan_schedule
-
-__all__ = ["PlanSummary", "Proof", "check_plan", "describe_plan", "load_plan", "plan_agents", "plan_schedule"]

@@ -1,0 +1,83 @@
+"""Collectives in ceil(log2 N) rounds for any N, by sending more than one part in a message.
+
+Bruck: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
+message-passing systems", IEEE TPDS 1997. PAT: the parallel aggregated trees of NCCL 2.23 (Jeaugey, "PAT: a new
+algorithm for all-gather and reduce-scatter operations at scale", 2025), here with room to aggregate everything: one
+binomial tree a part, far ranks first and with few parts in a message, near ranks last and with many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.sends import SendList, cut, log2_ceil
+
+
+def all_gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """Round k: to the rank 2**k before, the first 2**k of the parts held, one's own first, as far as it lacks them."""
+    rounds = np.arange(log2_ceil(num_ranks))
+    distance = 1 << rounds
+    sends = SendList()
+    sends.each(rounds, (position - distance) % num_ranks, position, count=np.minimum(distance, num_ranks - distance))
+    return sends.build()
+
+
+def all_to_all_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """Round k: to the rank 2**k further on, the blocks whose whole way has bit k and which are here by now.
+
+    A block from rank s to s + r goes the bits of r, the lowest first.
+    """
+    sends = SendList()
+    ways = np.arange(1, num_ranks)
+    for k in range(log2_ceil(num_ranks)):
+        way = ways[(ways >> k) & 1 == 1]
+        source = (position - way % (1 << k)) % num_ranks
+        sends.one(k, (position + (1 << k)) % num_ranks, [(source * num_ranks + (source + way) % num_ranks, False)])
+    return sends.build()
+
+
+@dataclass(frozen=True)
+class PatSends:
+    """The sends of PAT. A part goes from its rank to the one x further on by the bits of x, the highest first.
+
+    A reduce-scatter takes the same trees the other way, and in the opposite order.
+    """
+
+    kind: str
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        sends = SendList()
+        bits = range(log2_ceil(num_ranks))
+        gather = self.kind == "all_gather"
+        for step, k in enumerate(reversed(bits) if gather else bits):
+            distance = 1 << k
+            reached = np.arange(distance, num_ranks, 2 * distance)  # whose last hop has this distance
+            peer = position + (distance if gather else -distance)
+            origin = (peer if gather else position) - reached
+            sends.one(step, peer % num_ranks, [(origin % num_ranks, not gather)])
+        return sends.build()
+
+
+def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Bruck's: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    return cut("all_gather", "bruck", num_ranks, size_bytes, num_ranks, all_gather_sends, shift_symmetric=True)
+
+
+def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Bruck's: rank d ends with block d of every rank. ``size_bytes``: what one rank sends, its own block included."""
+    one = cut("all_to_all", "bruck", num_ranks, size_bytes, num_ranks, all_to_all_sends, symmetry=(num_ranks,))
+    return replace(one, num_chunks=num_ranks * num_ranks)
+
+
+def pat_all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    return cut("all_gather", "pat", num_ranks, size_bytes, num_ranks, PatSends("all_gather"), shift_symmetric=True)
+
+
+def pat_reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    kind = "reduce_scatter"
+    return cut(kind, "pat", num_ranks, size_bytes, num_ranks, PatSends(kind), shift_symmetric=True)

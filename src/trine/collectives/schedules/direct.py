@@ -1,0 +1,210 @@
+"""Collectives in which every sender sends straight to the receiver, all at once: the network shares the links.
+
+Messages to different ranks are on channels of their own. Also the barrier by dissemination, in which rank p tells
+p + 2**k in round k what it has heard (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.sends import SendList, cut, log2_ceil
+from trine.errors import InputError
+
+#: bytes from each rank (row) to each rank (column)
+Matrix = npt.NDArray[np.int64] | tuple[tuple[int, ...], ...]
+
+
+def _others(position: int, num_ranks: int) -> npt.NDArray[np.int64]:
+    """The other ranks, first the next one."""
+    return (position + np.arange(1, num_ranks)) % num_ranks
+
+
+@dataclass(frozen=True)
+class DirectSends:
+    """The sends of kinds without a root. A reduce-scatter sends part q to rank q, an all-gather one's own to all."""
+
+    kind: str
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        peers, channels = _others(position, num_ranks), np.arange(num_ranks - 1)
+        sends = SendList()
+        if self.kind in ("all_to_all", "all_to_all_v"):
+            sends.each(0, peers, position * num_ranks + peers, channel=channels)
+        if self.kind in ("all_reduce", "reduce_scatter"):
+            sends.each(0, peers, peers, reduce=True, channel=channels)
+        if self.kind in ("all_reduce", "all_gather"):
+            sends.each(int(self.kind == "all_reduce"), peers, position, channel=channels)
+        return sends.build()
+
+
+def one_shot_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """Everybody sends the whole buffer to everybody."""
+    sends = SendList()
+    sends.each(0, _others(position, num_ranks), 0, reduce=True, channel=np.arange(num_ranks - 1))
+    return sends.build()
+
+
+@dataclass(frozen=True)
+class BlockSends:
+    """The sends of all_to_all_v: ``present`` has a bit for each pair of ranks, whether it has bytes to send."""
+
+    present: bytes
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        bits = np.unpackbits(np.frombuffer(self.present, np.uint8), count=num_chunks)
+        sends, peers = DirectSends("all_to_all_v")(position, num_ranks, num_chunks, root), _others(position, num_ranks)
+        kept = bits[position * num_ranks + peers] == 1
+        return Sends(
+            step=sends.step[kept],
+            peer=sends.peer[kept],
+            chunk=sends.chunk[kept],
+            reduce=sends.reduce[kept],
+            channel=sends.channel[kept],
+        )
+
+
+def gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """All but the root send their chunk to the root."""
+    sends = SendList()
+    if position != root:
+        sends.each(0, root, position)
+    return sends.build()
+
+
+def scatter_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """The root sends chunk p to rank p."""
+    sends = SendList()
+    if position == root:
+        peers = _others(root, num_ranks)
+        sends.each(0, peers, peers, channel=np.arange(num_ranks - 1))
+    return sends.build()
+
+
+def broadcast_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """The root sends its buffer to everybody."""
+    sends = SendList()
+    if position == root:
+        sends.each(0, _others(root, num_ranks), 0, channel=np.arange(num_ranks - 1))
+    return sends.build()
+
+
+def dissemination_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """Round k: to the rank 2**k further on."""
+    rounds = np.arange(log2_ceil(num_ranks))
+    sends = SendList()
+    sends.each(rounds, (position + (1 << rounds)) % num_ranks, 0, reduce=True)
+    return sends.build()
+
+
+def _symmetric(kind: str, num_ranks: int, size_bytes: int) -> Schedule:
+    return cut(kind, "direct", num_ranks, size_bytes, num_ranks, DirectSends(kind), shift_symmetric=True)
+
+
+def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Two shots, a reduce-scatter and an all-gather: every rank ends with the sum. ``size_bytes``: the buffer."""
+    return _symmetric("all_reduce", num_ranks, size_bytes)
+
+
+def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    return _symmetric("reduce_scatter", num_ranks, size_bytes)
+
+
+def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    return _symmetric("all_gather", num_ranks, size_bytes)
+
+
+def one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Every rank sends its buffer to all and adds up what it gets, kept in scratch. ``size_bytes``: the buffer."""
+    return cut("all_reduce", "one-shot", num_ranks, size_bytes, 1, one_shot_sends, staged=True, symmetry=(num_ranks,))
+
+
+def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Rank d ends with block d of every rank. ``size_bytes``: what one rank sends, its own block included."""
+    sends_of = DirectSends("all_to_all")
+    one = cut("all_to_all", "direct", num_ranks, size_bytes, num_ranks, sends_of, symmetry=(num_ranks,))
+    return replace(one, num_chunks=num_ranks * num_ranks)
+
+
+def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Matrix | None = None) -> Schedule:
+    """Rank d ends with what ``matrix[s][d]`` says from every rank s; nothing is sent where that is 0.
+
+    ``size_bytes``: the most that a rank has to send, its own block included. Without a matrix all blocks are equal.
+
+    Raises
+    ------
+    InputError: the matrix is not square, has a negative entry, or another largest row sum than ``size_bytes``.
+    """
+    if matrix is None:
+        block = -(-size_bytes // num_ranks)
+        table = np.full((num_ranks, num_ranks), block, dtype=np.int64)
+    else:
+        table = _checked(matrix, num_ranks, size_bytes)
+    present = np.packbits(table.ravel() > 0).tobytes()
+    return Schedule(
+        kind="all_to_all_v",
+        algorithm="direct",
+        num_ranks=num_ranks,
+        num_chunks=num_ranks * num_ranks,
+        chunk_bytes=int(table.max()),
+        size_bytes=size_bytes,
+        sends_of=BlockSends(present),
+        chunk_sizes=tuple(table.ravel().tolist()),
+        symmetry=(num_ranks,) if _is_cyclic(table > 0) else None,
+    )
+
+
+def _is_cyclic(present: npt.NDArray[np.bool_]) -> bool:
+    """Whether every rank has bytes for the ranks at the same distances behind it, itself left out."""
+    ranks = np.arange(len(present))
+    by_distance = present[ranks[:, None], (ranks[:, None] + ranks) % len(present)]
+    return bool((by_distance[:, 1:] == by_distance[:1, 1:]).all())
+
+
+def _checked(matrix: Matrix, num_ranks: int, size_bytes: int) -> npt.NDArray[np.int64]:
+    table = np.asarray(matrix)
+    if table.shape != (num_ranks, num_ranks) or not np.issubdtype(table.dtype, np.integer):
+        raise InputError(
+            f"must be {num_ranks} x {num_ranks} whole numbers, got {table.shape} of {table.dtype}", field="matrix"
+        )
+    if table.min() < 0:
+        raise InputError(f"bytes must not be negative, got {table.min()}", field="matrix")
+    largest = int(table.sum(axis=1, dtype=np.int64).max())
+    if largest != size_bytes:
+        raise InputError(f"the largest row adds up to {largest}, but the size is given as {size_bytes}", field="matrix")
+    return table.astype(np.int64)
+
+
+def gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """The root ends with the chunks of all. ``size_bytes``: the output of the root."""
+    return cut("gather", "direct", num_ranks, size_bytes, num_ranks, gather_sends, root=root)
+
+
+def scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Rank p ends with chunk p of the root. ``size_bytes``: the input of the root."""
+    return cut("scatter", "direct", num_ranks, size_bytes, num_ranks, scatter_sends, root=root)
+
+
+def broadcast(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Every rank ends with the root's buffer. ``size_bytes``: the buffer."""
+    return cut("broadcast", "direct", num_ranks, size_bytes, 1, broadcast_sends, root=root)
+
+
+def send_recv(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """The rank that is not the root ends with the root's buffer. Two ranks. ``size_bytes``: the message."""
+    if num_ranks != 2:
+        raise InputError(f"send_recv has 2 ranks, not {num_ranks}")
+    return cut("send_recv", "direct", 2, size_bytes, 1, broadcast_sends, root=root)
+
+
+def barrier(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """No rank ends before all have entered. ``size_bytes``: of each of its messages, usually 0."""
+    return cut(
+        "barrier", "dissemination", num_ranks, size_bytes, 1, dissemination_sends, staged=True, symmetry=(num_ranks,)
+    )

@@ -1,0 +1,99 @@
+"""Recursive halving and doubling, for any number of ranks.
+
+With P, the largest power of two, ranks: a reduce-scatter halves what two ranks at distance P/2, P/4, ..., 1 are still
+responsible for, an all-gather doubles it back at distances 1, 2, ..., P/2 (Thakur, Rabenseifner and Gropp,
+"Optimization of collective communication operations in MPICH", IJHPCA 2005). The ranks beyond P give their data to rank
+p - P before, and get their result from it after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.sends import SendList, cut
+
+
+def core_size(num_ranks: int) -> int:
+    """The largest power of two that is not larger than ``num_ranks``."""
+    return 1 << (num_ranks.bit_length() - 1)
+
+
+def _bits(num_ranks: int) -> tuple[int, ...] | None:
+    """The symmetry of a power of two: any bits may be flipped on all ranks. Ranks beyond the core break it."""
+    core = core_size(num_ranks)
+    return (2,) * (core.bit_length() - 1) if core == num_ranks else None
+
+
+def all_reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """Chunks are the parts of the P ranks of the core; a rank beyond it sends and gets the whole buffer."""
+    core = num_chunks
+    rounds = core.bit_length() - 1
+    sends = SendList()
+    if position >= core:
+        sends.each(0, position - core, 0, reduce=True, count=core)
+        return sends.build()
+    for step in range(1, rounds + 1):
+        width = core >> step
+        peer = position ^ width
+        sends.each(step, peer, peer // width * width, reduce=True, count=width)
+    for step in range(rounds + 1, 2 * rounds + 1):
+        width = 1 << (step - rounds - 1)
+        sends.each(step, position ^ width, position // width * width, count=width)
+    if core + position < num_ranks:
+        sends.each(2 * rounds + 1, core + position, 0, count=core)
+    return sends.build()
+
+
+@dataclass(frozen=True)
+class PartSends:
+    """The sends of reduce_scatter and all_gather: rank p of the core also carries the part of rank P + p."""
+
+    kind: str
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        core = core_size(num_ranks)
+        rounds = core.bit_length() - 1
+        gather = self.kind == "all_gather"
+        sends = SendList()
+        if position >= core:
+            if gather:
+                sends.each(0, position - core, position)
+            else:
+                sends.each(0, position - core, 0, reduce=True, count=num_ranks)
+            return sends.build()
+        for step in range(1, rounds + 1):
+            width = 1 << (step - 1) if gather else core >> step
+            owner = position if gather else position ^ width
+            self._block(sends, step, position ^ width, owner // width * width, width, num_ranks)
+        extra = core + position
+        if extra < num_ranks:
+            first, count = ((extra + 1) % num_ranks, num_ranks - 1) if gather else (extra, 1)
+            sends.each(rounds + 1, extra, first, count=count)
+        return sends.build()
+
+    def _block(self, sends: SendList, step: int, peer: int, first: int, width: int, num_ranks: int) -> None:
+        """The parts of core ranks first to first + width - 1, and of the ranks beyond that hang on them."""
+        core = core_size(num_ranks)
+        beyond = range(core + first, min(core + first + width, num_ranks))
+        sends.one(step, peer, [([*range(first, first + width), *beyond], self.kind != "all_gather")])
+
+
+def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    return cut(
+        "all_reduce", "halving-doubling", num_ranks, size_bytes, core_size(num_ranks), all_reduce_sends,
+        symmetry=_bits(num_ranks),
+    )  # fmt: skip
+
+
+def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    kind = "reduce_scatter"
+    return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))
+
+
+def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    kind = "all_gather"
+    return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))

@@ -1,0 +1,235 @@
+"""Collectives in two levels: within groups of neighbouring ranks (nodes, rows of a torus) and across them.
+
+An all-reduce is a reduce-scatter within the group, an all-reduce of each rank's part with its peers in other groups,
+and an all-gather within the group (Jia et al., "Highly scalable deep learning training system with mixed-precision",
+2018; on a torus Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", 2018). Position
+``g x size + l`` is member l of group g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf
+from trine.collectives.sends import SendList, cut, positive
+from trine.collectives.symmetry import symmetry_of
+from trine.errors import InputError, nearest
+
+#: What each kind does, level by level: (kind, whether within the group).
+PHASES = {
+    "all_reduce": (("reduce_scatter", True), ("all_reduce", False), ("all_gather", True)),
+    "reduce_scatter": (("reduce_scatter", True), ("reduce_scatter", False)),
+    "all_gather": (("all_gather", False), ("all_gather", True)),
+}
+#: Algorithms in which all ranks of a group end together, as the level after them needs.
+INNER = ("ring", "direct", "halving-doubling", "pat")
+
+
+@dataclass(frozen=True)
+class LevelSends:
+    """The sends of all levels. ``phases``: (schedule among the members of a level, is inner, its first step)."""
+
+    kind: str
+    group_size: int
+    phases: tuple[tuple[Schedule, bool, int], ...]
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        group, member = divmod(position, self.group_size)
+        num_groups = num_ranks // self.group_size
+        sends = SendList()
+        for schedule, inner, first_step in self.phases:
+            index, other = (member, group) if inner else (group, member)
+            one = schedule.sends_of(index, schedule.num_ranks, schedule.num_chunks, schedule.root)
+            ranks = np.arange(schedule.num_ranks)
+            peers = other * self.group_size + ranks if inner else ranks * self.group_size + other
+            self._put(sends, one, first_step, peers, self._chunks(schedule, inner, member, num_groups, num_chunks))
+        return sends.build()
+
+    def _chunks(
+        self, schedule: Schedule, inner: bool, member: int, num_groups: int, num_chunks: int
+    ) -> npt.NDArray[np.int64]:
+        """[chunks of the level's schedule, chunks each]: the chunks of the whole that those of the level are."""
+        size = self.group_size
+        if self.kind == "all_reduce":
+            each = num_chunks // size
+            return np.arange(num_chunks).reshape(size, each) if inner else (member * each + np.arange(each))[:, None]
+        # Part b * size + a of the whole belongs to member a of group b.
+        table = np.arange(num_groups * size).reshape(num_groups, size)
+        return table.T if inner else table[:, member : member + 1]
+
+    def _put(
+        self, sends: SendList, one: Sends, first_step: int, peers: npt.NDArray[np.int64], chunks: npt.NDArray[np.int64]
+    ) -> None:
+        """Add one level's sends, in the numbers of the whole."""
+        count = np.ones_like(one.chunk) if one.count is None else one.count
+        message = np.arange(len(one.step)) if one.message is None else one.message
+        whole = chunks.shape[1] == 1 or bool((np.diff(chunks, axis=1) == 1).all())
+        starts = chunks[:, :1] if whole else chunks
+        # Chunks of the level, then the runs of chunks of the whole that they are.
+        unit = np.repeat(np.arange(len(count)), count)
+        own = (one.chunk[unit] + np.arange(len(unit)) - np.repeat(np.cumsum(count) - count, count)) % len(chunks)
+        row = np.repeat(unit, starts.shape[1])
+        sends.rows(
+            first_step + one.step[row],
+            peers[one.peer[row]],
+            starts[own].ravel(),
+            reduce=one.reduce[row],
+            channel=one.channel[row],
+            count=chunks.shape[1] if whole else 1,
+            message=message[row],
+        )
+
+
+@lru_cache(maxsize=64)
+def _num_steps(sends_of: SendsOf, num_ranks: int, num_chunks: int, is_symmetric: bool) -> int:
+    """Steps of a schedule without a root."""
+    positions = range(1 if is_symmetric else num_ranks)
+    return 1 + max(int(sends_of(position, num_ranks, num_chunks, 0).step.max(initial=-1)) for position in positions)
+
+
+@dataclass(frozen=True)
+class BlockLevelSends:
+    """The sends of all_to_all: to each member of the group what is for its number anywhere, then to its peers."""
+
+    group_size: int
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        size, num_groups = self.group_size, num_ranks // self.group_size
+        group, member = divmod(position, size)
+        sends = SendList()
+        groups, members = np.arange(num_groups), np.arange(size)
+        for i in range(1, size):
+            to = (member + i) % size
+            sends.one(0, group * size + to, [(position * num_ranks + groups * size + to, False)], channel=i)
+        for i in range(1, num_groups):
+            to = (group + i) % num_groups
+            sources = group * size + members
+            sends.one(1, to * size + member, [(sources * num_ranks + to * size + member, False)], channel=size + i)
+        return sends.build()
+
+
+def group_shape(num_ranks: int, shape: tuple[int, ...] | None) -> tuple[int, int]:
+    """``shape`` (groups, ranks of a group), checked; without one the nearest to a square.
+
+    Raises
+    ------
+    InputError: the shape is not two positive numbers whose product is the number of ranks.
+    """
+    if shape is None:
+        size = next(d for d in range(isqrt(num_ranks), 0, -1) if num_ranks % d == 0)
+        return size, num_ranks // size
+    if not isinstance(shape, tuple) or len(shape) != 2:
+        raise InputError(f"must be groups x ranks, such as 2x8, got {shape!r}", field="shape")
+    groups, size = (positive("shape", number) for number in shape)
+    if groups * size != num_ranks:
+        raise InputError(f"{groups}x{size} is {groups * size} ranks, but there are {num_ranks}", field="shape")
+    return groups, size
+
+
+def _levels(
+    kind: str, algorithm: str, num_ranks: int, size_bytes: int, shape: tuple[int, ...] | None, inner: str, outer: str
+) -> Schedule:
+    groups, size = group_shape(num_ranks, shape)
+    phases: list[tuple[Schedule, bool, int]] = []
+    first_step = 0
+    for step, within in PHASES[kind]:
+        schedule = _phase(step, within, (groups, size), size_bytes, inner if within else outer)
+        phases.append((schedule, within, first_step))
+        is_symmetric = symmetry_of(schedule) is not None
+        first_step += _num_steps(schedule.sends_of, schedule.num_ranks, schedule.num_chunks, is_symmetric)
+    num_chunks = num_ranks
+    if kind == "all_reduce":
+        num_chunks = size * next(schedule.num_chunks for schedule, within, _ in phases if not within)
+    parameters: tuple[tuple[str, Parameter], ...] = (("shape", (groups, size)), ("inner", inner), ("outer", outer))
+    sends_of = LevelSends(kind, size, tuple(phases))
+    return cut(
+        kind, algorithm, num_ranks, size_bytes, num_chunks, sends_of,
+        parameters=parameters, symmetry=_symmetry(phases),
+    )  # fmt: skip
+
+
+def _symmetry(phases: list[tuple[Schedule, bool, int]]) -> tuple[int, ...] | None:
+    """Digits of the member, then of the group, where all schedules of a level have the same ones."""
+    inner, outer = ({symmetry_of(one) for one, within, _ in phases if within is level} for level in (True, False))
+    if len(inner) > 1 or len(outer) > 1:
+        return None
+    (of_member,), (of_group,) = inner, outer
+    return None if of_member is None or of_group is None else of_member + of_group
+
+
+def _phase(kind: str, within: bool, shape: tuple[int, int], size_bytes: int, algorithm: str) -> Schedule:
+    """The schedule of one level, of no bytes: only its structure counts."""
+    from trine.collectives.registry import make_schedule
+
+    groups, size = shape
+    members = size if within else groups
+    if within and algorithm not in INNER:
+        raise InputError(f"no algorithm within a group is {algorithm!r}{nearest(algorithm, INNER)}", field="inner")
+    if within and algorithm == "halving-doubling" and size & (size - 1):
+        raise InputError(f"halving-doubling within a group needs a power of two, not {size} ranks", field="inner")
+    one = make_schedule(kind, members, -(-size_bytes // size) if kind == "all_reduce" else size_bytes, algorithm)
+    if one.num_agents or one.staged or (kind != "all_reduce" and one.num_chunks != members):
+        raise InputError(f"{kind} by {algorithm!r} cannot be a level", field="inner" if within else "outer")
+    return replace(one, chunk_bytes=0, size_bytes=0)
+
+
+def all_reduce(
+    num_ranks: int, size_bytes: int, root: int = -1, *,
+    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
+) -> Schedule:  # fmt: skip
+    """Every rank ends with the sum of all buffers. ``shape``: (groups, ranks of a group)."""
+    return _levels("all_reduce", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
+
+
+def reduce_scatter(
+    num_ranks: int, size_bytes: int, root: int = -1, *,
+    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
+) -> Schedule:  # fmt: skip
+    """Rank p ends with part p of the sum. ``shape``: (groups, ranks of a group)."""
+    return _levels("reduce_scatter", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
+
+
+def all_gather(
+    num_ranks: int, size_bytes: int, root: int = -1, *,
+    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
+) -> Schedule:  # fmt: skip
+    """Every rank ends with the parts of all. ``shape``: (groups, ranks of a group)."""
+    return _levels("all_gather", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
+
+
+def all_to_all(
+    num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
+) -> Schedule:  # fmt: skip
+    """Rank d ends with block d of every rank. ``shape``: (groups, ranks of a group)."""
+    groups, size = group_shape(num_ranks, shape)
+    one = cut(
+        "all_to_all", "hierarchical", num_ranks, size_bytes, num_ranks, BlockLevelSends(size),
+        parameters=(("shape", (groups, size)),), symmetry=(size, groups),
+    )  # fmt: skip
+    return replace(one, num_chunks=num_ranks * num_ranks)
+
+
+def torus_all_reduce(
+    num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
+) -> Schedule:
+    """Rings along the rows, along the columns, and along the rows again. ``shape``: (rows, columns)."""
+    return _levels("all_reduce", "torus", num_ranks, size_bytes, shape, "ring", "ring")
+
+
+def torus_reduce_scatter(
+    num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
+) -> Schedule:
+    """Rings along the rows, then along the columns. ``shape``: (rows, columns)."""
+    return _levels("reduce_scatter", "torus", num_ranks, size_bytes, shape, "ring", "ring")
+
+
+def torus_all_gather(
+    num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
+) -> Schedule:
+    """Rings along the columns, then along the rows. ``shape``: (rows, columns)."""
+    return _levels("all_gather", "torus", num_ranks, size_bytes, shape, "ring", "ring")

@@ -1,0 +1,143 @@
+"""Collectives in which switches add up and multicast; they take part as agents, behind the ranks.
+
+``nvls`` (NVLink SHARP): rank i has shard i of the result. For a reduction it reads the shard from all ranks through the
+switch, which adds them up (multimem.ld_reduce); for a gather it writes the shard once, and the switch hands it to all
+(multimem.st). So an all-reduce of S bytes puts S (1 + 1/N) on each direction of a rank's link. The buffer is pipelined
+in chunks; what crosses a link in one round travels as one message.
+
+``sharp``: every rank sends its buffer up once, the switches add up, and the sum comes down once (Graham et al.,
+"Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` there is a switch for so many ranks
+each, and one above them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.collectives.schedule import Parameter, Schedule, Sends
+from trine.collectives.sends import SendList, cut, pipeline_chunks, positive
+
+#: Shards that all ranks together let be read at most: 144 pipeline chunks of 120 ranks, 4 of 720 or more.
+MAX_SHARDS = 1 << 21
+
+Chunks = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NvlsSends:
+    """In round r a rank lets its shards of pipeline chunk r be read, and writes its shard of the sum of chunk r - 2.
+
+    The switch hands out the shards of the sums of chunk r - 1, and to all what was written of chunk r - 3. For a
+    reduce-scatter only the first, for an all-gather only the second half of this happens, from round 0 on.
+    """
+
+    kind: str
+    chunks: int
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        sends = SendList()
+        if num_ranks == 1:
+            return sends.build()
+        reads, writes = self.kind != "all_gather", self.kind != "reduce_scatter"
+        lag = 2 if reads else 0
+        for r in range(self.chunks + 1 + lag):
+            if position < num_ranks:
+                parts = [(self._all(r, num_ranks), True)] if reads and r < self.chunks else []
+                if writes and lag <= r < self.chunks + lag:
+                    parts.append((self._shard(r - lag, position, num_ranks), False))
+                sends.one(r, num_ranks, parts)
+                continue
+            for rank in range(num_ranks):
+                parts = []
+                if reads and 1 <= r < self.chunks + 1:
+                    parts.append((self._shard(r - 1, rank, num_ranks), False))
+                if writes and lag + 1 <= r:
+                    parts.append((self._all(r - 1 - lag, num_ranks), False))
+                sends.one(r, rank, parts, channel=rank)
+        return sends.build()
+
+    def _shard(self, chunk: int, rank: int, num_ranks: int) -> Chunks:
+        """The shard of ``rank`` in a pipeline chunk; a rank's shards lie together."""
+        return np.array([rank * self.chunks + chunk], dtype=np.int64)
+
+    def _all(self, chunk: int, num_ranks: int) -> Chunks:
+        return np.arange(num_ranks, dtype=np.int64) * self.chunks + chunk
+
+
+@dataclass(frozen=True)
+class SharpSends:
+    """Chunk k goes up a level and down a level in each step. ``radix``: ranks below a switch of the lower level."""
+
+    radix: int | None
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        sends = SendList()
+        if num_ranks == 1:
+            return sends.build()
+        chunks = np.arange(num_chunks)
+        levels = sharp_levels(num_ranks, self.radix)
+        leaves = 0 if levels == 1 else -(-num_ranks // (self.radix or num_ranks))
+        top = num_ranks + leaves
+        height = 0 if position < num_ranks else 1 if position < top else levels
+        if position < top:
+            above = top if levels == 1 or height else num_ranks + position // (self.radix or num_ranks)
+            sends.each(height + chunks, above, chunks, reduce=True)
+        for i, below in enumerate(self._below(position, num_ranks, top, levels)):
+            sends.each(2 * levels - height + chunks, below, chunks, channel=1 + i)
+        return sends.build()
+
+    def _below(self, position: int, num_ranks: int, top: int, levels: int) -> Iterable[int]:
+        if position < num_ranks:
+            return ()
+        if position == top:
+            return range(num_ranks) if levels == 1 else range(num_ranks, top)
+        first = (position - num_ranks) * (self.radix or num_ranks)
+        return range(first, min(first + (self.radix or num_ranks), num_ranks))
+
+
+def sharp_levels(num_ranks: int, radix: int | None) -> int:
+    """Levels of switches: 1 if one has room for all ranks, else 2."""
+    return 1 if radix is None or radix >= num_ranks else 2
+
+
+def _nvls(kind: str, num_ranks: int, size_bytes: int, chunks: int | None) -> Schedule:
+    number = pipeline_chunks(size_bytes, num_ranks, 4 if kind == "all_reduce" else 2, chunks)
+    if chunks is None:
+        number = min(number, max(4, MAX_SHARDS // num_ranks**2))
+    parameters: tuple[tuple[str, Parameter], ...] = (("chunks", number),)
+    sends_of = NvlsSends(kind, number)
+    return cut(kind, "nvls", num_ranks, size_bytes, number * num_ranks, sends_of, num_agents=1, parameters=parameters)
+
+
+def nvls_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    return _nvls("all_reduce", num_ranks, size_bytes, chunks)
+
+
+def nvls_reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    return _nvls("reduce_scatter", num_ranks, size_bytes, chunks)
+
+
+def nvls_all_gather(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    return _nvls("all_gather", num_ranks, size_bytes, chunks)
+
+
+def sharp_all_reduce(
+    num_ranks: int, size_bytes: int, root: int = -1, *, radix: int | None = None, chunks: int | None = None
+) -> Schedule:
+    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer; ``radix``: ranks below a switch."""
+    if radix is not None:
+        positive("radix", radix)
+    levels = sharp_levels(num_ranks, radix)
+    number = pipeline_chunks(size_bytes, num_ranks, 2 * levels, chunks)
+    agents = 1 if levels == 1 else 1 + -(-num_ranks // (radix or num_ranks))
+    return cut(
+        "all_reduce", "sharp", num_ranks, size_bytes, number, SharpSends(radix), num_agents=agents,
+        parameters=(("radix", radix), ("chunks", number)),
+    )  # fmt: skip

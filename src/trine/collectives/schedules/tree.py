@@ -1,0 +1,161 @@
+"""Collectives on trees, with chunks pipelined through them.
+
+``tree``: a binary tree in the order of a heap. ``double-binary-tree``: two trees for half of the data each, in which
+inner ranks of one are leaves of the other, so that every rank sends and receives about as much as any other (Sanders,
+Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 2009; NCCL
+2.4 all-reduces so).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.sends import SendList, cut, pipeline_chunks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tree:
+    """``parent`` of each rank (-1: the root), its ``children`` and its ``depth``; ``height`` is the largest depth."""
+
+    parent: tuple[int, ...]
+    children: tuple[tuple[int, ...], ...]
+    depth: tuple[int, ...]
+    height: int
+
+
+def make_tree(parent: list[int]) -> Tree:
+    """The tree in which rank p hangs on ``parent[p]``."""
+    children: list[list[int]] = [[] for _ in parent]
+    for rank, above in enumerate(parent):
+        if above >= 0:
+            children[above].append(rank)
+    depth = [0] * len(parent)
+    level = [parent.index(-1)]
+    while level:
+        below = [child for rank in level for child in children[rank]]
+        for child in below:
+            depth[child] = depth[parent[child]] + 1
+        level = below
+    return Tree(parent=tuple(parent), children=tuple(map(tuple, children)), depth=tuple(depth), height=max(depth))
+
+
+@lru_cache(maxsize=32)
+def binary_tree(num_ranks: int, root: int = 0) -> Tree:
+    """The rank at distance v behind the root has those at 2v + 1 and 2v + 2 below it."""
+    parent = [-1] * num_ranks
+    for v in range(1, num_ranks):
+        parent[(root + v) % num_ranks] = (root + (v - 1) // 2) % num_ranks
+    return make_tree(parent)
+
+
+def _in_order_parents(num_ranks: int) -> list[int]:
+    """An in-order tree under rank 0: odd ranks are leaves, and a rank with k zeros at its end has height k.
+
+    Rank r hangs on the neighbour at distance 2**k that has more zeros, above it, or below it where there is none above.
+    """
+    parent = [-1]
+    for rank in range(1, num_ranks):
+        bit = rank & -rank
+        above = (rank - bit) | (2 * bit)
+        parent.append(above if above < num_ranks else rank - bit)
+    return parent
+
+
+@lru_cache(maxsize=32)
+def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
+    """The in-order tree, and its complement with which it shares no link.
+
+    The second is the first mirrored (shifted by one for an odd number of ranks), as in NCCL, and then its leaves moved
+    round, so that no two ranks are neighbours in both: a link between two GPUs is not used twice. Where that is not
+    possible, for up to 6 ranks, both halves go through the first tree.
+    """
+    first = _in_order_parents(num_ranks)
+    relabel = [(rank + 1) % num_ranks if num_ranks % 2 else num_ranks - 1 - rank for rank in range(num_ranks)]
+    second = [-1] * num_ranks
+    for rank in range(1, num_ranks):
+        second[relabel[rank]] = relabel[first[rank]]
+    inner = set(second)
+    leaves = [rank for rank in range(num_ranks) if rank not in inner]
+    used = {frozenset((rank, first[rank])) for rank in range(1, num_ranks)}
+    for shift in range(len(leaves)):
+        moved = list(second)
+        for i, leaf in enumerate(leaves):
+            moved[leaves[(i + shift) % len(leaves)]] = second[leaf]
+        if not any(frozenset((rank, above)) in used for rank, above in enumerate(moved) if above >= 0):
+            return make_tree(first), make_tree(moved)
+    return make_tree(first), make_tree(first)
+
+
+def _add_tree(sends: SendList, tree: Tree, position: int, chunks: np.ndarray, kind: str, channel: int) -> None:
+    """Chunk k goes up in step height - depth + k, and down depth + k steps after it reached the root."""
+    order = np.arange(len(chunks))
+    up = kind != "broadcast"
+    if up and tree.parent[position] >= 0:
+        steps = tree.height - tree.depth[position] + order
+        sends.each(steps, tree.parent[position], chunks, reduce=True, channel=channel)
+    if kind != "reduce":
+        first = tree.depth[position] + (tree.height if up else 0)
+        for i, child in enumerate(tree.children[position]):
+            sends.each(first + order, child, chunks, channel=channel + 1 + i)
+
+
+@dataclass(frozen=True)
+class TreeSends:
+    """The sends of broadcast, reduce or all_reduce on the binary tree."""
+
+    kind: str
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        sends = SendList()
+        _add_tree(sends, binary_tree(num_ranks, max(root, 0)), position, np.arange(num_chunks), self.kind, 0)
+        return sends.build()
+
+
+def double_tree_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+    """The sends of an all_reduce: half of the chunks through each tree, or all through one if there is one only."""
+    first, second = two_trees(num_ranks)
+    sends = SendList()
+    if first == second:
+        _add_tree(sends, first, position, np.arange(num_chunks), "all_reduce", 0)
+        return sends.build()
+    half = np.arange(num_chunks // 2)
+    _add_tree(sends, first, position, half, "all_reduce", 0)
+    _add_tree(sends, second, position, half + len(half), "all_reduce", 3)
+    return sends.build()
+
+
+def _tree(kind: str, num_ranks: int, size_bytes: int, root: int, chunks: int | None) -> Schedule:
+    stages = binary_tree(num_ranks).height * (2 if kind == "all_reduce" else 1)
+    number = pipeline_chunks(size_bytes, num_ranks, stages, chunks)
+    parameters = (("chunks", number),)
+    return cut(kind, "tree", num_ranks, size_bytes, number, TreeSends(kind), root=max(root, 0), parameters=parameters)
+
+
+def all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    return _tree("all_reduce", num_ranks, size_bytes, root, chunks)
+
+
+def broadcast(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+    """Every rank ends with the root's buffer. ``size_bytes``: the buffer."""
+    return _tree("broadcast", num_ranks, size_bytes, root, chunks)
+
+
+def reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+    """The root ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    return _tree("reduce", num_ranks, size_bytes, root, chunks)
+
+
+def double_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer; ``chunks``: of each half."""
+    first, second = two_trees(num_ranks)
+    halves = 1 if first == second else 2
+    number = pipeline_chunks(-(-size_bytes // halves), num_ranks, 2 * first.height, chunks)
+    return cut(
+        "all_reduce", "double-binary-tree", num_ranks, size_bytes, halves * number, double_tree_sends,
+        parameters=(("chunks", number),),
+    )  # fmt: skip

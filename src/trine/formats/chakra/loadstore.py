@@ -1,0 +1,260 @@
+"""Traces at the load-store level: compute and communication nodes as kernels that share the compute units."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trine._version import __version__
+from trine.errors import InputError, PlanError, nearest
+from trine.evidence import Evidence
+from trine.formats.chakra.loadstore_compute import Alone, ComputeKernel, fit_kernels, movable_bytes, turns_for
+from trine.formats.chakra.loadstore_graph import GraphBuilder, LoadStoreGraph, is_kernel
+from trine.formats.chakra.loadstore_kernels import KernelChoices, Kernels, address_period, memory_end
+from trine.formats.chakra.loadstore_result import LoadStoreResult, drawn_graph, until
+from trine.formats.chakra.simulate import trace_facts
+from trine.gpu.join import Placed, join_programs
+from trine.gpu.presets import gpu_model_of, load_gpu_model
+from trine.gpu.run import GpuRun, run_gpus
+from trine.graph.builder import TaskGraphBuilder
+from trine.graph.program import Collective, Compute
+from trine.results import Simulator
+from trine.results.gpu_result import GpuResult
+from trine.units import format_time
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.formats.chakra.trace import ChakraTrace
+    from trine.gpu.model import GpuModel
+    from trine.gpu.program import GpuProgram
+    from trine.graph.taskgraph import Progress
+
+#: Most lines that the compute nodes of a job move, over all ranks: some minutes of simulation.
+MAX_LINES = 100_000_000
+WHY_UNFOLDED = "tasks that wait for each other are not folded at the load-store level"
+NOT_MODELLED = (
+    "memory that the job needs: traces say nothing of it",
+    "what compute nodes do: their kernels move tensor_size bytes and keep ALUs busy for the rest of their duration",
+    "that messages wait for room at their receiver",
+)
+
+#: (duration in ps, bytes) of compute nodes
+_Node = tuple[int, int]
+
+
+def simulate_chakra_loadstore(
+    trace: ChakraTrace,
+    cluster: Cluster | str | os.PathLike[str],
+    *,
+    model: GpuModel | str | None = None,
+    kernels: KernelChoices | None = None,
+    engine: str = "compiled",
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+    warnings: tuple[str, ...] = (),
+) -> LoadStoreResult:
+    """Simulate the traces of all ranks load by load and store by store, rank i on the i-th GPU of ``cluster``.
+
+    Compute nodes become kernels that take their duration when they have the GPU to themselves, collectives those of
+    :func:`trine.collectives.kernels.build.build_kernel`; kernels share compute units, memory and links (ASTRA-sim 3.0,
+    arXiv 2606.10440).
+
+    Parameters
+    ----------
+    model: the inside of the GPUs, or its name or file; None: that of the cluster's GPUs.
+    kernels: what the kernels look like; None: the defaults of :class:`KernelChoices`.
+    engine: ``compiled``, or ``reference``, its plain-Python twin.
+    progress: called with (requests issued, requests in all, now in ps).
+
+    Raises
+    ------
+    InputError: choices that do not fit the GPU or the traces.
+    PlanError: fewer GPUs than ranks, nodes that have no kernel, or too much to simulate.
+    DeadlockError: kernels that wait for each other; names their wavefronts.
+    """
+    began = time.perf_counter()
+    if isinstance(cluster, str | os.PathLike):
+        from trine.cluster import load_cluster
+
+        cluster = load_cluster(os.fspath(cluster))
+    if trace.num_ranks > len(cluster.gpus):
+        raise PlanError(
+            f"there are traces of {trace.num_ranks} ranks, but cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"
+        )
+    job = loadstore_job(trace, cluster, _model(model, cluster, trace.num_ranks), kernels or KernelChoices(), on_compile)
+    done = run_gpus(
+        job.program, cluster, cluster.gpus[: trace.num_ranks], replace(job.model, launch_ps=0), graph=job.tasks.graph,
+        task_kernel=job.tasks.task_kernel, fold="off", engine=engine, progress=progress, on_compile=on_compile,
+    )  # fmt: skip
+    return _result(trace, job, done, warnings, time.perf_counter() - began)
+
+
+class LoadStoreJob(NamedTuple):
+    """All kernels, and the tasks that carry them. ``model`` has the launches, which are tasks of their own."""
+
+    program: GpuProgram
+    tasks: LoadStoreGraph
+    model: GpuModel
+    notes: tuple[str, ...]
+
+
+def loadstore_job(
+    trace: ChakraTrace,
+    cluster: Cluster,
+    model: GpuModel,
+    choices: KernelChoices,
+    on_compile: Callable[[], None] | None = None,
+) -> LoadStoreJob:
+    """The kernels and tasks of traces; compute kernels are run alone for it. Raises as simulate_chakra_loadstore."""
+    _check_algorithms(trace, choices)
+    trace = _with_traffic(trace, choices)
+    nodes, shape = _compute_nodes(trace), choices.shape(model)
+    _check_lines(nodes, model)
+    turns = turns_for(sum(nodes.values()), shape)
+    found = fit_kernels(nodes, model, shape, turns, _alone_on(cluster, model, on_compile))
+    kernels = Kernels(cluster, trace.num_ranks, model, choices)
+    programs = {node: made.program for node, made in found.items() if made is not None}
+    tasks = GraphBuilder(trace, cluster, kernels, model.launch_ps, programs).build()
+    if not len(kernels):
+        raise PlanError("nothing in these traces is a kernel: --fidelity operator")
+    notes = (*_notes(nodes, found, choices), *kernels.notes)
+    return LoadStoreJob(kernels.program(os.path.basename(trace.prefix)), tasks, model, notes)
+
+
+def _model(model: GpuModel | str | None, cluster: Cluster, num_ranks: int) -> GpuModel:
+    if model is None:
+        return gpu_model_of(cluster, cluster.gpus[:num_ranks])
+    return load_gpu_model(model) if isinstance(model, str) else model
+
+
+def _check_algorithms(trace: ChakraTrace, choices: KernelChoices) -> None:
+    kinds = {step.kind for program in trace.programs for step in program.steps if isinstance(step, Collective)}
+    for kind, name in choices.algorithms.items():
+        if kind not in kinds:
+            raise InputError(f"no trace has a {kind} to run by {name!r}{nearest(kind, kinds)}", field="algorithms")
+
+
+def _with_traffic(trace: ChakraTrace, choices: KernelChoices) -> ChakraTrace:
+    """The trace as it is, or without the bytes of its tensors."""
+    if choices.compute_traffic:
+        return trace
+    bare = tuple(program._replace(tensor_bytes=(0,) * len(program.steps)) for program in trace.programs)
+    return replace(trace, programs=bare)
+
+
+def _compute_nodes(trace: ChakraTrace) -> Counter[_Node]:
+    """How many nodes, over all ranks, have each duration and bytes."""
+    found: Counter[_Node] = Counter()
+    for number, count in Counter(trace.program_of).items():
+        program = trace.programs[number]
+        for step, size in zip(program.steps, program.tensor_bytes, strict=True):
+            if isinstance(step, Compute) and is_kernel(step):
+                found[step.duration_ps, size] += count
+    return found
+
+
+def _check_lines(nodes: Mapping[_Node, int], model: GpuModel) -> None:
+    lines = sum(
+        count * min(size, movable_bytes(duration_ps, model)) // model.line_bytes
+        for (duration_ps, size), count in nodes.items()
+    )
+    if lines > MAX_LINES:
+        raise PlanError(
+            f"compute nodes move {lines:,} lines of {model.line_bytes} B, more than {MAX_LINES:,}: leave their "
+            "tensors out (--no-compute-traffic), or simulate less of the job"
+        )
+
+
+def _alone_on(cluster: Cluster, model: GpuModel, on_compile: Callable[[], None] | None) -> Alone:
+    """Runs kernels of one rank one after the other on the first GPU."""
+    idle = replace(model, launch_ps=0)
+
+    def alone(programs: Sequence[GpuProgram]) -> Sequence[int]:
+        period, address = address_period(model), 0
+        parts: list[Placed] = []
+        builder = TaskGraphBuilder((), ())
+        for program in programs:
+            parts.append(Placed(program=program, ranks=(0,), address_shift=address))
+            address += -(-memory_end(program) // period) * period
+            builder.compute(0, "alone", 0)
+        done = run_gpus(
+            join_programs(parts, 1), cluster, cluster.gpus[:1], idle, graph=builder.build(),
+            task_kernel=np.arange(len(parts), dtype=np.int32), fold="off", on_compile=on_compile,
+        )  # fmt: skip
+        records = done.whole().records
+        times: list[int] = (records.end_ps - records.start_ps).tolist()
+        return times
+
+    return alone
+
+
+def _notes(
+    nodes: Mapping[_Node, int], found: Mapping[_Node, ComputeKernel | None], choices: KernelChoices
+) -> list[str]:
+    short = [node for node, made in found.items() if made is None]
+    notes = []
+    if short:
+        longest = format_time(max(duration_ps for duration_ps, _ in short))
+        notes.append(
+            f"{sum(nodes[node] for node in short)} compute nodes of up to {longest} are too short to be kernels: they "
+            "take their time without compute units"
+        )
+    slow = [node for node, made in found.items() if made is not None and 100 * made.moved_bytes < 98 * node[1]]
+    large = [node for node in slow if node[1] > 2**16]
+    if large:
+        notes.append(
+            f"{sum(nodes[node] for node in large)} compute nodes have more bytes than a GPU moves in their time: they "
+            "move as many as fit"
+        )
+    if nodes and choices.compute_traffic and not any(size for _, size in nodes):
+        notes.append("compute nodes have no tensor_size: their kernels compute, and move nothing")
+    return notes
+
+
+def _result(
+    trace: ChakraTrace, job: LoadStoreJob, done: GpuRun, warnings: tuple[str, ...], wall_s: float
+) -> LoadStoreResult:
+    records, left = until(done.records, done.gpu.end_ps)
+    said = [*warnings, *trace.notes, *job.notes]
+    if not done.finished:
+        total = job.tasks.graph.num_tasks
+        said.insert(0, f"PARTIAL: stopped at {format_time(done.gpu.end_ps)}; {total - left} of {total} tasks had ended")
+    gpu = GpuResult(
+        program=done.program, model=job.model, cluster=done.cluster, group=done.group, records=done.gpu,
+        fold=replace(done.fold, why_unfolded=WHY_UNFOLDED), finished=done.finished, wall_s=wall_s,
+    )  # fmt: skip
+    facts = dict(trace_facts(trace, done.cluster, "loadstore", f"{done.program.num_kernels} kernels, rank by rank"))
+    return LoadStoreResult(
+        graph=job.tasks.seen,
+        records=records,
+        memory=None,
+        plan=facts | {"gpu_model": job.model.name},
+        evidence=_evidence(trace, gpu),
+        warnings=tuple(said),
+        not_modelled=NOT_MODELLED,
+        simulator=Simulator(
+            version=__version__, wall_s=wall_s, events=done.gpu.num_events, ranks_simulated=trace.num_ranks
+        ),
+        gpu=gpu,
+        drawn=drawn_graph(job.tasks.seen, job.tasks.graph),
+    )
+
+
+def _evidence(trace: ChakraTrace, gpu: GpuResult) -> tuple[Evidence, ...]:
+    operators = Evidence("operator time alone", "assumed", "as the traces have it; they do not say what it rests on")
+    if trace.roofline is not None:
+        operators = Evidence("operator time alone", "modelled", "roofline on num_ops and tensor_size of the traces")
+    cluster = gpu.cluster
+    sources = "; ".join(f"{name}: {text}" for name, text in cluster.sources.items())
+    return (
+        operators,
+        Evidence(f"links of {cluster.name}", cluster.evidence, sources),
+        Evidence("contention for compute units", "modelled", f"kernels on the GPU model {gpu.model.name}"),
+        Evidence("communication time", "modelled", "trine's kernels, load by load and store by store"),
+    )

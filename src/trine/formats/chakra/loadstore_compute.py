@@ -1,0 +1,259 @@
+"""Compute nodes as kernels: workgroups that take turns at the ALU of their compute units and move the node's tensors.
+
+A node has a duration, and maybe bytes that it moves. Its kernel shall take the duration when it has the GPU to itself;
+so it is run alone, and its cycles are changed until it does. With others it then takes as long as they let it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.errors import InputError
+from trine.gpu.model import GpuModel
+from trine.gpu.program import COMPUTE, READ, REDUCE, WRITE, GpuProgram
+from trine.units import PS_PER_S
+
+#: ALU cycles that a workgroup takes before others of its compute unit have their turn.
+TURN_CYCLES = 128
+#: Turns of a workgroup at most; longer kernels take longer turns.
+MAX_TURNS = 2048
+#: Operations of all compute kernels of a job at most, for the same reason.
+MAX_OPS = 4_000_000
+#: Below so many turns of one cycle a wavefront, cycles are too coarse for 1 %.
+_FINE = 200
+#: A kernel adds two tensors up into a third.
+_TENSORS = 3
+_MAX_TRIES = 16
+
+#: Runs programs of one rank, one after the other, on a GPU that they have to themselves; gives the time of each, ps.
+Alone = Callable[[Sequence[GpuProgram]], Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComputeShape:
+    """What compute kernels look like. workgroups: of a kernel; wavefronts: of a workgroup.
+
+    Raises InputError for a number below 1.
+    """
+
+    workgroups: int
+    wavefronts: int = 8
+
+    def __post_init__(self) -> None:
+        for field in ("workgroups", "wavefronts"):
+            if getattr(self, field) < 1:
+                raise InputError(f"must be at least 1, got {getattr(self, field)}", field=f"compute_{field}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ComputeKernel:
+    """A kernel for one rank. alone_ps: what it takes alone; moved_bytes: that its loads and stores move."""
+
+    program: GpuProgram
+    alone_ps: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """cycles: of the ALU, of each workgroup; lines: of each tensor, of all workgroups together."""
+
+    cycles: int
+    lines: int
+
+
+def fit_kernels(
+    wanted: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
+) -> dict[tuple[int, int], ComputeKernel | None]:
+    """Kernels of these durations (ps) and bytes: alone each takes its duration, to 1 % (mostly 0.2 %).
+
+    Where memory cannot move the bytes in that time, fewer are. None: too short to be a kernel.
+    max_turns: of a workgroup (:func:`turns_for`). alone: runs programs of one rank.
+
+    Raises
+    ------
+    InputError: workgroups for which a compute unit has no room.
+    """
+    if shape.wavefronts > model.wavefronts_per_cu:
+        raise InputError(
+            f"a compute unit of {model.name!r} has room for {model.wavefronts_per_cu} wavefronts, not for "
+            f"{shape.wavefronts}",
+            field="compute_wavefronts",
+        )
+    found = _fit(wanted, model, shape, max_turns, alone)
+    unfit = [key for key, made in found.items() if made is None and key[1]]
+    without = _fit([(duration_ps, 0) for duration_ps, _ in unfit], model, shape, max_turns, alone)
+    return found | {key: without[key[0], 0] for key in unfit}
+
+
+def _fit(
+    wanted: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
+) -> dict[tuple[int, int], ComputeKernel | None]:
+    searches = {key: _Search(key, model, shape, max_turns) for key in dict.fromkeys(wanted)}
+    for _ in range(_MAX_TRIES):
+        going_on = [search for search in searches.values() if not search.is_over]
+        if not going_on:
+            break
+        programs = [search.program() for search in going_on]
+        for search, program, took_ps in zip(going_on, programs, alone(programs), strict=True):
+            search.note(program, took_ps)
+    return {key: search.found for key, search in searches.items()}
+
+
+class _Dial:
+    """A whole number that makes a kernel longer as it grows: between ``low``, too small, and ``high``, too large."""
+
+    def __init__(self, value: int, low: int, high: int) -> None:
+        self.value, self.low, self.high = value, low, high
+
+    def turn(self, guess: int, *, down: bool) -> None:
+        """To the guess; where that cannot be right, to the middle."""
+        if down:
+            self.high = self.value
+        else:
+            self.low = self.value
+        self.value = guess if self.low < guess < self.high else (self.low + self.high) // 2
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.high - self.low <= 1
+
+
+class _Search:
+    """Looks for the work that takes a duration."""
+
+    def __init__(self, key: tuple[int, int], model: GpuModel, shape: ComputeShape, max_turns: int) -> None:
+        self.duration_ps, wanted_bytes = key
+        self._model, self._max_turns = model, max_turns
+        self._line_bytes = model.line_bytes
+        fitted = _fitted(self.duration_ps, model, shape)
+        self.is_over = fitted is None
+        self._shape = shape if fitted is None else fitted
+        #: what a cycle of each workgroup is worth
+        self._cycle_ps = model.cycle_ps * -(-self._shape.workgroups // model.num_cus)
+        cycles = self.duration_ps // self._cycle_ps
+        lines = min(wanted_bytes, movable_bytes(self.duration_ps, model)) // (_TENSORS * model.line_bytes)
+        self._cycles, self._lines = _Dial(cycles, -1, 4 * cycles + 4), _Dial(lines, 0, lines + 1)
+        self._before: tuple[int, int] | None = None
+        self._best: ComputeKernel | None = None
+
+    @property
+    def found(self) -> ComputeKernel | None:
+        """The best so far; None where it is off by more than 1 %."""
+        return self._best if self._best is not None and self._error_ps(self._best) * 100 <= self.duration_ps else None
+
+    def program(self) -> GpuProgram:
+        """What is to be run next."""
+        work = _Work(self._cycles.value, self._lines.value)
+        return compute_program(work, self._shape, self._line_bytes, self._max_turns)
+
+    def note(self, program: GpuProgram, took_ps: int) -> None:
+        """It took so long."""
+        moved_bytes = self._lines.value * _TENSORS * self._line_bytes
+        made = ComputeKernel(program=program, alone_ps=took_ps, moved_bytes=moved_bytes)
+        if self._best is None or self._error_ps(made) < self._error_ps(self._best):
+            self._best = made
+        self.is_over = self._error_ps(made) * 500 <= self.duration_ps
+        if not self.is_over:
+            self._turn(took_ps)
+
+    def _error_ps(self, made: ComputeKernel) -> int:
+        return abs(made.alone_ps - self.duration_ps)
+
+    def _turn(self, took_ps: int) -> None:
+        """Other cycles; where even none are too many, because memory takes longer, fewer lines."""
+        missing_ps, down = self.duration_ps - took_ps, took_ps > self.duration_ps
+        if self._cycles.high > 0 and not (self._cycles.value == 0 and down):
+            self._cycles.turn(self._guess(took_ps), down=down)
+            dial = self._cycles
+        else:
+            self._cycles.high = self._cycles.value = 0
+            self._lines.turn(self._lines.value + round(self._lines.value * missing_ps / took_ps), down=down)
+            dial = self._lines
+        self.is_over = dial.is_stuck
+
+    def _guess(self, took_ps: int) -> int:
+        """Cycles that should do; none, where fewer of them have hardly made it shorter."""
+        cycles, missing_ps = self._cycles.value, self.duration_ps - took_ps
+        before, self._before = self._before, (cycles, took_ps)
+        if before is not None and missing_ps < 0 and before[0] > cycles:
+            hoped_ps = (before[0] - cycles) * self._cycle_ps
+            if 2 * (before[1] - took_ps) < hoped_ps:
+                return 0
+        change = max(1, round(abs(missing_ps) / self._cycle_ps))
+        return max(0, cycles + (change if missing_ps > 0 else -change))
+
+
+def _fitted(duration_ps: int, model: GpuModel, shape: ComputeShape) -> ComputeShape | None:
+    """The shape, smaller for short kernels: to start workgroups takes half of the time at most, and a cycle 1 %."""
+    groups = shape.workgroups
+    if model.dispatch_ps:
+        groups = min(groups, 1 + duration_ps // (2 * model.dispatch_ps))
+    per_cu = duration_ps // (model.cycle_ps * _FINE)
+    if per_cu == 0:
+        return None
+    groups = min(groups, per_cu * model.num_cus)
+    cycles = duration_ps // (model.cycle_ps * -(-groups // model.num_cus))
+    return ComputeShape(workgroups=groups, wavefronts=max(1, min(shape.wavefronts, cycles // _FINE)))
+
+
+def movable_bytes(duration_ps: int, model: GpuModel) -> int:
+    """More than memory can move: what is written may stay in the L2, a third of all."""
+    memory = model.memory
+    return 3 * memory.num_channels * memory.bytes_per_s * duration_ps // (2 * PS_PER_S)
+
+
+def turns_for(num_kernels: int, shape: ComputeShape) -> int:
+    """Most turns of a workgroup, so that ``num_kernels`` kernels have at most MAX_OPS operations."""
+    return max(1, min(MAX_TURNS, MAX_OPS // max(1, 2 * num_kernels * shape.workgroups)))
+
+
+def compute_program(work: _Work, shape: ComputeShape, line_bytes: int, max_turns: int) -> GpuProgram:
+    """One kernel of one rank: workgroups that in each turn reduce some of their lines, and compute for some cycles.
+
+    Lines of the first tensor and the second are read, those of the third written; they lie behind each other from
+    address 0.
+    """
+    groups = shape.workgroups
+    per_wave = work.cycles // shape.wavefronts
+    turns = max(1, min(work.cycles // TURN_CYCLES, max_turns, max(per_wave, 1)))
+    if not work.cycles:
+        turns = min(max_turns, max(1, work.lines // (groups * shape.wavefronts)))
+    first = np.linspace(0, work.lines, groups * turns + 1).astype(np.int64).reshape(-1)
+    lines = np.diff(first)
+    cycles = np.tile(np.diff(np.arange(turns + 1, dtype=np.int64) * per_wave // turns), groups)
+    kind = np.tile(np.array([REDUCE, COMPUTE], np.int8), groups * turns)
+    amount = np.stack((lines, cycles), axis=1).ravel()
+    kept = amount > 0
+    counts = kept.reshape(groups, -1).sum(axis=1)
+    kind, amount = kind[kept], amount[kept]
+    reduces = kind == REDUCE
+    begins = first[:-1][lines > 0]
+    tensor = np.arange(_TENSORS, dtype=np.int64) * work.lines
+    num_operands = _TENSORS * len(begins)
+    n = len(kind)
+    return GpuProgram(
+        name="compute",
+        num_ranks=1,
+        kernel_rank=np.zeros(1, np.int32),
+        kernel_wavefronts=np.array([shape.wavefronts], np.int32),
+        kernel_ptr=np.array([0, groups], np.int64),
+        workgroup_ptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        op_kind=kind,
+        op_amount=amount,
+        op_unroll=np.zeros(n, np.int32),
+        op_label=np.where(reduces, 0, 1).astype(np.int32),
+        operand_ptr=np.concatenate(([0], np.cumsum(reduces * _TENSORS))).astype(np.int64),
+        operand_role=np.tile(np.array([READ, READ, WRITE], np.int8), len(begins)),
+        operand_rank=np.zeros(num_operands, np.int32),
+        operand_address=((begins[:, None] + tensor) * line_bytes).ravel(),
+        operand_step=np.full(num_operands, line_bytes, np.int32),
+        operand_semaphore=np.full(num_operands, -1, np.int32),
+        semaphores=np.zeros((1, 0), np.int32),
+        kernel_names=("compute",),
+        labels=("tensors", "arithmetic"),
+        line_bytes=line_bytes,
+    )

@@ -1,0 +1,213 @@
+"""The kernels of a job as one program, in which every collective and message has its own place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from trine.cluster import Cluster
+from trine.cluster.parts import SCALE_UP
+from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.nics import through_nics
+from trine.collectives.kernels.options import SIMPLE, WAVEFRONTS, WORKGROUPS
+from trine.collectives.kernels.registry import known_kernels, known_ops
+from trine.collectives.options import AUTO
+from trine.errors import InputError, PlanError, nearest
+from trine.formats.chakra.loadstore_compute import ComputeShape
+from trine.formats.chakra.loadstore_message import message_program
+from trine.gpu.join import Placed, join_programs
+from trine.gpu.model import GpuModel
+from trine.gpu.program import DMA, GpuProgram
+from trine.graph.program import Collective
+
+#: Buffers of kernels begin on multiples of this at least.
+ALIGN_BYTES = 1 << 20
+#: Packets of smaller dmas do not spread over all ways to a peer.
+DMA_BYTES = 1 << 16
+#: What ``auto`` is for groups that NICs join: loads do not cross those.
+_APART = {"all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelChoices:
+    """What kernels of a job look like.
+
+    workgroups: of the kernels of collectives and messages, None: WORKGROUPS, for groups that NICs join so few that each
+    dma has DMA_BYTES; wavefronts: of such a workgroup. protocol: of collectives.
+    algorithms: collective -> one of :func:`known_kernels`; not named: what the traces say, where a kernel is called so,
+    else ``auto``. compute_workgroups, compute_wavefronts: of compute nodes; None: one workgroup for each compute unit.
+    compute_traffic: whether compute nodes move their tensors.
+
+    Raises
+    ------
+    InputError: a number below 1, a collective or an algorithm that has no kernel.
+    """
+
+    workgroups: int | None = None
+    wavefronts: int = WAVEFRONTS
+    protocol: str = SIMPLE
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    compute_workgroups: int | None = None
+    compute_wavefronts: int = 8
+    compute_traffic: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("workgroups", "wavefronts", "compute_workgroups", "compute_wavefronts"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"must be at least 1, got {value}", field=name)
+        for op, algorithm in self.algorithms.items():
+            known = known_kernels(op)
+            if not known:
+                raise InputError(f"no kernel for {op!r}{nearest(op, known_ops())}", field="algorithms")
+            if algorithm not in (*known, AUTO):
+                raise InputError(
+                    f"{op} has no kernel {algorithm!r}{nearest(algorithm, (*known, AUTO))}", field="algorithms"
+                )
+
+    def groups(self, dma_bytes: int | None = None) -> int:
+        """Workgroups of a communication kernel; ``dma_bytes``: what all together hand to a copy engine at once."""
+        if self.workgroups is not None:
+            return self.workgroups
+        return WORKGROUPS if dma_bytes is None else max(1, min(WORKGROUPS, dma_bytes // DMA_BYTES))
+
+    def shape(self, model: GpuModel) -> ComputeShape:
+        """Of compute kernels."""
+        groups = model.num_cus if self.compute_workgroups is None else self.compute_workgroups
+        return ComputeShape(workgroups=groups, wavefronts=self.compute_wavefronts)
+
+
+class Kernels:
+    """Collects the programs of a job; kernels are numbered in the order in which they are added."""
+
+    def __init__(self, cluster: Cluster, num_ranks: int, model: GpuModel, choices: KernelChoices) -> None:
+        self._cluster, self._num_ranks, self._model, self._choices = cluster, num_ranks, model, choices
+        self._parts: list[Placed] = []
+        self._num_kernels = 0
+        self._address = 0
+        self._semaphores = [0] * num_ranks
+        self._collectives: dict[tuple[str, int, int, str, frozenset[tuple[int, int]]], GpuProgram] = {}
+        self._messages: dict[tuple[int, bool], GpuProgram] = {}
+        self._crosses: dict[tuple[int, int], bool] = {}
+        #: what the user should know, each once
+        self.notes: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return self._num_kernels
+
+    def add(self, program: GpuProgram, ranks: Sequence[int], name: str) -> int:
+        """Put a program on some ranks, where no other is; return the number of its first kernel."""
+        first, size = self._num_kernels, memory_end(program)
+        shift = max(self._semaphores[rank] for rank in ranks) if program.semaphores.shape[1] else 0
+        part = Placed(
+            program=replace(program, buffers=()),
+            ranks=tuple(ranks),
+            address_shift=self._address,
+            semaphore_shift=shift,
+            name=name,
+        )
+        if program.semaphores.shape[1]:
+            for rank in ranks:
+                self._semaphores[rank] = part.semaphores_end
+        period = address_period(self._model)
+        self._address += -(-size // period) * period
+        self._parts.append(part)
+        self._num_kernels += program.num_kernels
+        return first
+
+    def collective(self, step: Collective, ranks: tuple[int, ...]) -> tuple[int, str]:
+        """Kernels of a collective, one a member in the order of ``ranks``: the number of the first, and the algorithm.
+
+        Raises
+        ------
+        PlanError: a kind without kernels, or no bytes. InputError: loads or flags for a group that NICs join.
+        """
+        _check(step)
+        size = len(ranks)
+        apart = frozenset(
+            (i, j) for i in range(size) for j in range(size) if i != j and self.crosses(ranks[i], ranks[j])
+        )
+        key = step.kind, size, step.size_bytes, self._algorithm(step, bool(apart)), apart
+        if key not in self._collectives:
+            self._collectives[key] = self._build(*key)
+        program = self._collectives[key]
+        return self.add(program, ranks, step.kind), program.name.partition("/")[2]
+
+    def _build(
+        self, kind: str, num_ranks: int, size_bytes: int, algorithm: str, apart: frozenset[tuple[int, int]]
+    ) -> GpuProgram:
+        program = build_kernel(
+            kind,
+            num_ranks,
+            size_bytes,
+            algorithm=algorithm,
+            workgroups=self._choices.groups(size_bytes // num_ranks if apart else None),
+            wavefronts=self._choices.wavefronts,
+            protocol=self._choices.protocol,
+            line_bytes=self._model.line_bytes,
+        )
+        return through_nics(program, lambda i, j: (i, j) in apart) if apart else program
+
+    def _algorithm(self, step: Collective, is_apart: bool) -> str:
+        chosen = self._choices.algorithms.get(step.kind, step.algorithm)
+        if chosen not in (None, AUTO, *known_kernels(step.kind)):
+            self.notes[f"the traces run {step.kind} by {chosen!r}, which is no kernel: auto is taken"] = None
+            chosen = AUTO
+        if chosen in (None, AUTO):
+            return _APART[step.kind] if is_apart else AUTO
+        return str(chosen)
+
+    def message(self, source: int, target: int, size_bytes: int) -> int:
+        """Kernels of a message: the number of the sender's, that of the receiver's is the next."""
+        through_nic = self.crosses(source, target)
+        if (size_bytes, through_nic) not in self._messages:
+            self._messages[size_bytes, through_nic] = message_program(
+                size_bytes,
+                workgroups=self._choices.groups(),
+                wavefronts=self._choices.wavefronts,
+                line_bytes=self._model.line_bytes,
+                through_nic=through_nic,
+            )
+        return self.add(self._messages[size_bytes, through_nic], (source, target), "message")
+
+    def crosses(self, source: int, target: int) -> bool:
+        """Whether messages between two ranks leave the scale-up domain."""
+        if (source, target) not in self._crosses:
+            gpus = self._cluster.gpus
+            paths = self._cluster.paths(gpus[source], gpus[target])
+            links = [link for route, _ in paths for link in route]
+            self._crosses[source, target] = any(self._cluster.links[link].link_class != SCALE_UP for link in links)
+        return self._crosses[source, target]
+
+    def program(self, name: str) -> GpuProgram:
+        """All of it. Raises InputError where nothing was added, or it is too much."""
+        return join_programs(self._parts, self._num_ranks, name)
+
+
+def _check(step: Collective) -> None:
+    if step.kind not in known_ops():
+        raise PlanError(
+            f"{step.kind} has no kernel at the load-store level, which knows {', '.join(known_ops())}: run these "
+            "traces with --fidelity operator"
+        )
+    if step.size_bytes < 1:
+        raise PlanError(f"a {step.kind} of 0 bytes has nothing to load or store: --fidelity operator")
+
+
+def memory_end(program: GpuProgram) -> int:
+    """One more than the last byte that a program touches; its lines do not begin below address 0."""
+    if program.buffers:
+        return max(buffer.base + buffer.size_bytes for buffer in program.buffers) + program.line_bytes
+    op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    lines = np.maximum(program.op_amount[op] - 1, 0) * program.operand_step
+    span = np.where(program.op_kind[op] == DMA, program.op_amount[op], lines)
+    return int((program.operand_address + span).max(initial=0)) + program.line_bytes
+
+
+def address_period(model: GpuModel) -> int:
+    """Programs that are this far apart use the same channels and ports (unless they are hashed)."""
+    memory, ports = model.memory, model.ports
+    return math.lcm(ALIGN_BYTES, memory.interleave_bytes * memory.num_channels, ports.interleave_bytes * ports.count)

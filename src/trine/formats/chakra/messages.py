@@ -1,0 +1,202 @@
+"""One trace file: length-prefixed messages, first the metadata, then the nodes; types of attributes are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from trine.errors import TraceError
+from trine.formats.chakra.schema import NODE_TYPES, classes
+from trine.workload.files import read_bytes, short
+
+#: Most nodes of one file, and most bytes of one message.
+MAX_NODES = 20_000_000
+MAX_MESSAGE_BYTES = 64 * 2**20
+#: Most nodes that are kept by their bytes.
+MAX_KNOWN = 1_000_000
+_INTEGERS = frozenset(
+    f"{sign}{width}_val" for sign in ("int", "uint", "sint", "fixed", "sfixed") for width in (32, 64)
+) | {"bool_val"}
+_LISTS = frozenset(f"{sign}{width}_list" for sign in ("int", "uint", "sint", "fixed", "sfixed") for width in (32, 64))
+
+
+class RawNode(NamedTuple):
+    """A node as the file has it; ``deps`` are data and control dependencies, each once, in order."""
+
+    id: int
+    name: str
+    type: int
+    deps: tuple[int, ...]
+    duration_micros: int
+    values: str
+    attributes: Attributes
+
+
+class Attributes(Mapping[str, Any]):
+    """Attributes of a node or a file by name; each getter raises TraceError for a value of another type."""
+
+    def __init__(self, messages: Any, file: Path, owner: str) -> None:
+        self._file, self._owner = file, owner
+        self._found: dict[str, tuple[str | None, Any]] = {}
+        for message in messages:
+            kind = message.WhichOneof("value")
+            if message.name in self._found:
+                self.fail(message.name, "is there twice")
+            self._found[message.name] = (kind, None if kind is None else getattr(message, kind))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._found[name][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def fail(self, name: str, why: str) -> None:
+        """Raise TraceError about one attribute."""
+        raise TraceError(f"{self._owner}: attribute {name[:60]!r} {why}", file=self._file)
+
+    def integer(self, name: str, default: int | None = None, most: int = 2**53) -> int:
+        """A whole number from 0 to ``most``, of any integer type."""
+        if name not in self._found:
+            if default is None:
+                self.fail(name, "is missing")
+            return int(default or 0)
+        kind, value = self._found[name]
+        if kind not in _INTEGERS:
+            self.fail(name, f"must be a whole number, is {kind}")
+        if not 0 <= value <= most:
+            self.fail(name, f"must be from 0 to {most}, is {value}")
+        return int(value)
+
+    def text(self, name: str, default: str = "") -> str:
+        """A text."""
+        kind, value = self._found.get(name, ("string_val", default))
+        if kind != "string_val":
+            self.fail(name, f"must be a text, is {kind}")
+        return str(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; empty where there is none."""
+        if name not in self._found:
+            return ()
+        kind, value = self._found[name]
+        if kind != "string_list":
+            self.fail(name, f"must be a list of texts, is {kind}")
+        return tuple(value.values)
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """A list of whole numbers; empty where there is none."""
+        if name not in self._found:
+            return ()
+        kind, value = self._found[name]
+        if kind not in _LISTS:
+            self.fail(name, f"must be a list of whole numbers, is {kind}")
+        return tuple(value.values)
+
+    def flags(self, name: str) -> tuple[bool, ...]:
+        """A list of truth values; empty where there is none."""
+        if name not in self._found:
+            return ()
+        kind, value = self._found[name]
+        if kind != "bool_list":
+            self.fail(name, f"must be a list of truth values, is {kind}")
+        return tuple(value.values)
+
+
+class TraceFile(NamedTuple):
+    """A file's own attributes and its nodes, in the order of the file."""
+
+    path: Path
+    attributes: Attributes
+    nodes: list[RawNode]
+
+
+def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNode] | None = None) -> TraceFile:
+    """Read one trace, plain or gzip (``content``: what :func:`read_bytes` gave for it).
+
+    ``known`` keeps nodes by their bytes from file to file: most nodes of ranks that behave alike are equal.
+
+    Raises
+    ------
+    TraceError: names the file and the node.
+    """
+    data = read_bytes(path) if content is None else content
+    made = classes()
+    parts = _messages(data, path)
+    head = made.metadata()
+    first = next(parts, None)
+    if first is None:
+        raise TraceError("is empty: a Chakra trace begins with its metadata", file=path)
+    _parse(head, first, path, "the metadata")
+    return TraceFile(
+        path, Attributes(head.attr, path, "the metadata"), _nodes(parts, path, {} if known is None else known)
+    )
+
+
+def _nodes(parts: Iterator[bytes], path: Path, known: dict[bytes, RawNode]) -> list[RawNode]:
+    nodes: list[RawNode] = []
+    seen: set[int] = set()
+    for number, part in enumerate(parts):
+        node = known.get(part)
+        if node is None:
+            node = _raw(part, number, path)
+            if len(known) < MAX_KNOWN:
+                known[part] = node
+        if node.id in seen:
+            raise TraceError(f"node {node.id} is there twice", file=path)
+        if len(nodes) >= MAX_NODES:
+            raise TraceError(f"has more than {MAX_NODES} nodes", file=path)
+        seen.add(node.id)
+        nodes.append(node)
+    return nodes
+
+
+def _raw(part: bytes, number: int, path: Path) -> RawNode:
+    message = classes().node()
+    _parse(message, part, path, f"node number {number}")
+    if message.type and message.type not in NODE_TYPES:
+        raise TraceError(f"node {message.id}: there is no node type {message.type}", file=path)
+    return RawNode(
+        id=message.id,
+        name=message.name,
+        type=message.type,
+        deps=tuple(dict.fromkeys((*message.data_deps, *message.ctrl_deps))),
+        duration_micros=message.duration_micros,
+        values=message.inputs.values,
+        attributes=Attributes(message.attr, path, f"node {message.id}"),
+    )
+
+
+def _parse(message: Any, part: bytes, path: Path, what: str) -> None:
+    try:
+        message.ParseFromString(part)
+    except DecodeError as error:
+        raise TraceError(f"{what} is no message of the Chakra schema: {short(str(error))}", file=path) from None
+
+
+def _messages(data: bytes, path: Path) -> Iterator[bytes]:
+    """Cut the file at its length prefixes (base-128 varints)."""
+    position, end = 0, len(data)
+    while position < end:
+        size = shift = 0
+        start = position
+        while True:
+            if position >= end or shift > 28:
+                raise TraceError(f"has no valid length at byte {start}", file=path)
+            byte = data[position]
+            position += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        if size > MAX_MESSAGE_BYTES:
+            raise TraceError(f"has a message of {size} bytes at byte {start}", file=path)
+        if position + size > end:
+            raise TraceError(f"ends within a message: {size} bytes at byte {start}, {end - position} left", file=path)
+        yield data[position : position + size]
+        position += size

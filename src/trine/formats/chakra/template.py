@@ -1,0 +1,182 @@
+"""One program as encoded nodes, with holes where ranks that run it differ: peers and process groups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from trine.errors import PlanError
+from trine.formats.chakra import encode, schema
+from trine.graph.grid import RankGrid
+from trine.graph.program import LAUNCH_STREAM, PHASE_INPUT, Collective, Compute, HostCopy, Job, Label, Recv, Send, Step
+from trine.units import PS_PER_US
+
+#: Our word -> number of the enum CollectiveCommType; reduce_scatter by the plain number, not that of the block form.
+NUMBERS = {kind: number for number, kind in sorted(schema.COLLECTIVES.items(), reverse=True)}
+_NO_LABEL = Label()
+#: Id of a program's first step; 0 is the metadata node's.
+FIRST_ID = 1
+
+
+class Hole(NamedTuple):
+    """A node that differs from rank to rank: its bytes so far, and the step whose peer or group is to be filled in."""
+
+    head: bytes
+    step: Send | Recv | Collective
+
+
+class Template(NamedTuple):
+    """Finished nodes with their lengths, and holes between them."""
+
+    parts: tuple[bytes | Hole, ...]
+    num_nodes: int
+
+
+class Encoder:
+    """Encodes the programs of one job."""
+
+    def __init__(self, job: Job, grid: RankGrid) -> None:
+        self._job, self._grid = job, grid
+        self._tags: dict[tuple[int | str, ...], int] = {}
+
+    def template(self, steps: Sequence[Step]) -> Template:
+        """All steps of a program, in order; ids rise with them."""
+        parts: list[bytes | Hole] = []
+        finished: list[bytes] = []
+        before = _order(steps)
+        micros = _micros(steps)
+        ends: list[
+            tuple[int, ...]
+        ] = []  # of each step the ids to wait for: its own, or of one left out what it waits for
+        num_nodes = 0
+        for number, step in enumerate(steps):
+            waits = (*step.after, *before[number])
+            deps = tuple(dict.fromkeys(one for other in waits for one in ends[other]))
+            if isinstance(step, Collective) and self._grid.size(step.axis) == 1:
+                ends.append(deps)
+                continue
+            ends.append((number + FIRST_ID,))
+            num_nodes += 1
+            head = self._node(number, step, deps, micros[number])
+            if self._differs(step):
+                parts += [b"".join(finished), Hole(head, step)]  # type: ignore[arg-type]
+                finished = []
+            else:
+                finished.append(encode.framed(head))
+        return Template((*parts, b"".join(finished)), num_nodes)
+
+    def _differs(self, step: Step) -> bool:
+        if isinstance(step, Collective):
+            return self._grid.size(step.axis) < self._grid.num_ranks
+        return isinstance(step, Send | Recv)
+
+    def _node(self, number: int, step: Step, deps: tuple[int, ...], micros: int) -> bytes:
+        kind, attributes = self._attributes(step)
+        if step.label != _NO_LABEL:
+            attributes.append(encode.small_numbers("label", step.label))
+        return encode.node(number + FIRST_ID, self._name(step), kind, deps, attributes, micros)
+
+    def _attributes(self, step: Step) -> tuple[int, list[bytes]]:
+        """Node type and those attributes that all ranks share."""
+        if isinstance(step, Compute):
+            on_cpu = step.stream == LAUNCH_STREAM
+            return schema.COMP, [
+                encode.boolean("is_cpu_op", on_cpu),
+                encode.int64("duration_ps", step.duration_ps),
+                *([] if on_cpu else [encode.string("stream_name", step.stream)]),
+            ]
+        if isinstance(step, HostCopy):
+            kind = schema.MEM_STORE if step.to_host else schema.MEM_LOAD
+            return kind, [encode.boolean("is_cpu_op", False), encode.uint64("tensor_size", step.size_bytes)]
+        if isinstance(step, Send):
+            size = encode.int64("comm_size", step.size_bytes)
+            return schema.COMM_SEND, [encode.boolean("is_cpu_op", False), size, self._tag(step.tag)]
+        if isinstance(step, Recv):
+            return schema.COMM_RECV, [encode.boolean("is_cpu_op", False), self._tag(step.tag)]
+        return schema.COMM_COLL, self._collective(step)
+
+    def _tag(self, tag: tuple[int | str, ...]) -> bytes:
+        return encode.int32("comm_tag", self._tags.setdefault(tag, len(self._tags)))
+
+    def _collective(self, step: Collective) -> list[bytes]:
+        num_ranks = self._grid.size(step.axis)
+        size = step.size_bytes
+        if step.kind in ("all_gather", "gather"):  # there, comm_size is what one rank contributes
+            size = -(-size // num_ranks)
+        found = [
+            encode.boolean("is_cpu_op", False),
+            encode.int64("comm_type", NUMBERS[step.kind]),
+            encode.int64("comm_size", size),
+            encode.int64("payload_bytes", step.size_bytes),
+        ]
+        if num_ranks == self._grid.num_ranks:
+            found.append(encode.string("pg_name", "0"))
+        if step.root >= 0:
+            found.append(encode.int32("root", step.root))
+        if step.algorithm is not None:
+            found.append(encode.string("algorithm", step.algorithm))
+        if step.queue:
+            found.append(encode.string("queue", step.queue))
+        return found
+
+    def _name(self, step: Step) -> str:
+        if step.label.operator >= 0:
+            return self._job.operator_names[step.label.operator]
+        if isinstance(step, Collective):
+            return step.kind
+        if isinstance(step, HostCopy):
+            return "copy of inputs" if step.label.phase == PHASE_INPUT else "offload"
+        return {Send: "send", Recv: "receive"}.get(type(step), "compute")
+
+
+def _order(steps: Sequence[Step]) -> list[list[int]]:
+    """Of each step those that a stream, or the queue of a collective, puts before it."""
+    last: dict[tuple[type, str], int] = {}
+    before: list[list[int]] = []
+    for number, step in enumerate(steps):
+        key: tuple[type, str] | None = None
+        if isinstance(step, Compute):
+            key = (Compute, step.stream)
+        elif isinstance(step, Collective):
+            key = (Collective, step.queue or step.axis)
+        before.append([last[key]] if key in last else [])
+        if key is not None:
+            last[key] = number
+    return before
+
+
+def _micros(steps: Sequence[Step]) -> list[int]:
+    """Durations in whole us: what rounding leaves of one goes to the next of its stream."""
+    exact: dict[str, int] = defaultdict(int)
+    written: dict[str, int] = defaultdict(int)
+    found = []
+    for step in steps:
+        micros = 0
+        if isinstance(step, Compute):
+            exact[step.stream] += step.duration_ps
+            micros = (exact[step.stream] + PS_PER_US // 2) // PS_PER_US - written[step.stream]
+            written[step.stream] += micros
+        found.append(micros)
+    return found
+
+
+class Sizes:
+    """Bytes of each message, which receives do not say: from the programs of their senders."""
+
+    def __init__(self, job: Job, grid: RankGrid) -> None:
+        self._program_of, self._grid = job.program_of, grid
+        self._sent: list[Mapping[tuple[int | str, ...], list[Send]]] = []
+        for program in job.programs:
+            sends: dict[tuple[int | str, ...], list[Send]] = defaultdict(list)
+            for step in program.steps:
+                if isinstance(step, Send):
+                    sends[step.tag].append(step)
+            self._sent.append(sends)
+
+    def of(self, source: int, target: int, receive: Recv) -> int:
+        """Bytes that ``target`` gets from ``source``. Raises PlanError where nothing is sent."""
+        for send in self._sent[self._program_of[source]].get(receive.tag, ()):
+            if self._grid.resolve(source, send.peer) == target:
+                return send.size_bytes
+        raise PlanError(f"rank {target} waits for message {receive.tag}, which rank {source} never sends")

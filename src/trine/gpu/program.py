@@ -1,0 +1,95 @@
+"""What GPUs run, load by load and store by store: kernels of workgroups of operations. Frozen data without logic.
+
+After ASTRA-sim 3.0 (arXiv 2606.10440): a workgroup is a list of operations that its wavefronts go through; data moves
+one cache line at a time. How operations take time: docs/design/gpu-model.md. NVIDIA's words: SM, thread block, warp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trine.arrays import Int8, Int32, Int64
+
+#: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
+#: moves bytes. Control (wavefront 0 alone): ACQUIRE, RELEASE. All wavefronts: WAITCNT, BARRIER, COMPUTE, NOP.
+LOAD, STORE, COPY, REDUCE, DMA, ACQUIRE, RELEASE, WAITCNT, BARRIER, COMPUTE, NOP = range(11)
+OP_NAMES = ("load", "store", "copy", "reduce", "dma", "acquire", "release", "waitcnt", "barrier", "compute", "nop")
+DATA_OPS = (LOAD, STORE, COPY, REDUCE)
+
+#: What an operand is. A FLAGGED line carries its own flag (LL, LL128): whoever loads it waits until it has been stored;
+#: line i of the operand has semaphore ``operand_semaphore + i``.
+READ, WRITE, READ_FLAGGED, WRITE_FLAGGED = range(4)
+ROLE_NAMES = ("read", "write", "read flagged", "write flagged")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buffer:
+    """A range of addresses that every rank has: bytes ``base`` to ``base + size_bytes`` of its own memory.
+
+    uncached: requests to it go past the L2.
+    """
+
+    name: str
+    base: int
+    size_bytes: int
+    uncached: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GpuProgram:
+    """The kernels of all ranks as arrays.
+
+    Kernels: kernel_rank int32[k]; kernel_wavefronts int32[k], wavefronts a workgroup; kernel_ptr int64[k + 1]: kernel i
+        has workgroups kernel_ptr[i] to kernel_ptr[i + 1]; kernel_names.
+    Workgroups: workgroup_ptr int64[w + 1]: the operations of each.
+    Operations: op_kind int8[n]; op_amount int64[n]: lines (data operations: cache lines in all, shared by the
+        wavefronts), bytes (DMA), cycles (COMPUTE), what an ACQUIRE takes and a RELEASE adds, requests that may be left
+        (WAITCNT); 0 for BARRIER and NOP. op_unroll int32[n]: requests of one wavefront in flight, of data operations;
+        0: what the GPU model says. op_label int32[n]: index into labels, -1: none.
+    Operands, CSR by operand_ptr int64[n + 1], sources before targets: operand_role int8; operand_rank int32, whose
+        memory it is; operand_address int64, bytes; operand_step int32: line i of a data operation is at address
+        + i * step; operand_semaphore int32: the semaphore of an ACQUIRE or RELEASE, of a DMA that releases one when
+        its bytes have arrived (-1: none), of the first line of a flagged operand; else -1.
+        LOAD: READs. STORE: WRITEs. COPY: one READ, WRITEs. REDUCE: READs, then none or several WRITEs (none: the result
+        stays in registers). DMA: a READ and a WRITE, or a WRITE alone (of 0 bytes: it only releases). ACQUIRE: a READ
+        of the own rank. RELEASE: WRITEs. READs of DMA are of the own rank.
+    semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes
+        what it takes.
+    payload_bytes: what the collective moves as nccl-tests counts it, 0 where that means nothing.
+    """
+
+    name: str
+    num_ranks: int
+    kernel_rank: Int32
+    kernel_wavefronts: Int32
+    kernel_ptr: Int64
+    workgroup_ptr: Int64
+    op_kind: Int8
+    op_amount: Int64
+    op_unroll: Int32
+    op_label: Int32
+    operand_ptr: Int64
+    operand_role: Int8
+    operand_rank: Int32
+    operand_address: Int64
+    operand_step: Int32
+    operand_semaphore: Int32
+    semaphores: Int32
+    buffers: tuple[Buffer, ...] = ()
+    kernel_names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    line_bytes: int = 128
+    payload_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_kernels(self) -> int:
+        return len(self.kernel_rank)
+
+    @property
+    def num_workgroups(self) -> int:
+        return len(self.workgroup_ptr) - 1
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.op_kind)

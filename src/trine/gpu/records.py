@@ -1,0 +1,84 @@
+"""What happened inside the GPUs of a load-store run. Frozen data without logic.
+
+A run simulates some GPUs; where ranks behave alike (folding), each stands for several: ``GpuRecords.gpu_of`` says
+for which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trine.arrays import Int32, Int64
+
+#: What a wavefront does between its start and its end: it computes (the CU's ALU works for it or is waited for), waits
+#: to issue a request (the CU issues those of others), for memory (places, waitcnt), for a semaphore, at a barrier.
+COMPUTING, ISSUE, MEMORY, SEMAPHORE, BARRIER = range(5)
+STATE_NAMES = ("compute", "issue", "memory", "semaphore", "barrier")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResourceNames:
+    """What the resources of one GPU are.
+
+    names: of each (``cu3.out``, ``router0->router1``, ``channel5``, ``l2.5``). kind: ``cu``, ``noc``, ``memory``,
+    ``l2``. source, target: of links of a mesh the routers that they join (row * cols + column), else -1.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GpuRecords:
+    """Columns of what happened; times in ps from the start of the run, -1 for what never happened.
+
+    Of simulated GPUs 0..g-1: ranks int32[g], the rank that each was simulated as; gpu_of int32[ranks], which one stands
+        for each rank.
+    Of the workgroups and operations of the program of the simulated GPUs: workgroup_start_ps, workgroup_end_ps
+        int64[w]; workgroup_cu int32[w], the CU on its GPU; op_start_ps, op_end_ps int64[n]: from when the first
+        wavefront takes it up to when the last is through with it (a data operation: has issued it).
+    state_ps: int64[g, cus, 5], time of wavefronts in each state; sums up to all that they were there.
+    resource_data, resource_control: int64[g, r], messages with data and without that each resource has served;
+        resource_busy_ps int64[g, r].
+    Of lanes 0..l-1 of fabric links that were used: lane_link int32[l], index into the cluster's links (of a folded run:
+        the first of those that are alike); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
+    Of the simulated GPUs, int64[g]: loads, stores, acquires, releases: requests that their wavefronts issued; polls: of
+        these the acquires and flagged loads that were asked again; load_latency_ps: sum over loads, from issue to
+        answer; packets: that left through copy engines and NICs; l2_hits, l2_misses.
+    """
+
+    ranks: Int32
+    gpu_of: Int32
+    workgroup_start_ps: Int64
+    workgroup_end_ps: Int64
+    workgroup_cu: Int32
+    op_start_ps: Int64
+    op_end_ps: Int64
+    state_ps: Int64
+    resource_data: Int64
+    resource_control: Int64
+    resource_busy_ps: Int64
+    lane_link: Int32
+    lane_number: Int32
+    lane_data: Int64
+    lane_control: Int64
+    lane_busy_ps: Int64
+    loads: Int64
+    stores: Int64
+    acquires: Int64
+    releases: Int64
+    polls: Int64
+    load_latency_ps: Int64
+    packets: Int64
+    l2_hits: Int64
+    l2_misses: Int64
+    flagged_loads: Int64
+    wakeups: Int64
+    spurious_wakeups: Int64
+    monitor_full: Int64
+    resources: ResourceNames
+    end_ps: int
+    num_events: int
+    engine: str

@@ -1,0 +1,172 @@
+"""Build a task graph one task at a time: for graph files, tests and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trine.errors import InputError
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Labels, TaskGraph
+
+
+def no_labels(num_tasks: int) -> Labels:
+    """Labels that say nothing: -1 everywhere."""
+    none = np.full(num_tasks, -1, np.int32)
+    return Labels(
+        phase=np.full(num_tasks, -1, np.int8),
+        operator=none,
+        layer=none,
+        collective=none,
+        stage=none,
+        microbatch=none,
+        step=none,
+    )
+
+
+def csr(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Flatten ``rows`` into ``ptr`` int64[len(rows)+1] and ``idx`` int32[sum of lengths]."""
+    ptr = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=ptr[1:])
+    return ptr, np.array([item for row in rows for item in row], np.int32)
+
+
+class TaskGraphBuilder:
+    """Collect tasks, then :meth:`build` a :class:`~trine.graph.taskgraph.TaskGraph`.
+
+    Parameters
+    ----------
+    link_bytes_per_s, link_latency_ps: of each link, in the order of their numbers.
+    link_names, rank_names: for people; numbered where absent. With ``rank_names`` no other rank is accepted.
+
+    Tasks are numbered in the order in which they are added. ``after`` may name tasks that are added later; numbers are
+    checked by :meth:`build`. Every method raises InputError naming the task at fault.
+    """
+
+    def __init__(
+        self,
+        link_bytes_per_s: Sequence[int],
+        link_latency_ps: Sequence[int],
+        *,
+        link_names: Sequence[str] | None = None,
+        rank_names: Sequence[str] | None = None,
+    ) -> None:
+        self._bytes_per_s = [int(b) for b in link_bytes_per_s]
+        self._latency_ps = [int(t) for t in link_latency_ps]
+        names = [f"link {i}" for i in range(len(self._bytes_per_s))] if link_names is None else list(link_names)
+        if not len(self._bytes_per_s) == len(self._latency_ps) == len(names):
+            raise InputError("each link needs one bandwidth, one latency and one name")
+        self._link_names = tuple(names)
+        self._rank_names = None if rank_names is None else tuple(rank_names)
+        self._rows: list[tuple[int, int, int, int, int, int, int]] = []
+        self._needs: list[int | None] = []
+        self._after: list[tuple[int, ...]] = []
+        self._names: list[str] = []
+        self._streams: dict[tuple[int, str], int] = {}
+        self._routes: dict[tuple[int, ...], int] = {}
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self._rows)
+
+    def compute(self, rank: int, stream: str, duration_ps: int, after: Sequence[int] = (), name: str = "") -> int:
+        """Add ``duration_ps`` of work on the in-order ``stream`` of ``rank``; return its number."""
+        self._check_rank(rank, name)
+        if duration_ps < 0:
+            raise InputError(f"{self._label(name)}: a duration must not be negative, got {duration_ps} ps")
+        number = self._streams.setdefault((rank, stream), len(self._streams))
+        return self._add((COMPUTE, rank, -1, number, duration_ps, 0, -1), None, after, name)
+
+    def transfer(
+        self,
+        src_rank: int,
+        dst_rank: int,
+        links: Sequence[int],
+        size_bytes: int,
+        after: Sequence[int] = (),
+        name: str = "",
+    ) -> int:
+        """Add a transfer of ``size_bytes`` over the route ``links``; return its number."""
+        self._check_rank(src_rank, name)
+        self._check_rank(dst_rank, name)
+        if size_bytes < 0:
+            raise InputError(f"{self._label(name)}: a size must not be negative, got {size_bytes} bytes")
+        for link in links:
+            if not 0 <= link < len(self._link_names):
+                raise InputError(f"{self._label(name)}: there is no link {link}, there are {len(self._link_names)}")
+        route = self._routes.setdefault(tuple(links), len(self._routes))
+        return self._add((TRANSFER, src_rank, dst_rank, -1, 0, size_bytes, route), None, after, name)
+
+    def join(self, after: Sequence[int], need: int | None = None, rank: int = -1, name: str = "") -> int:
+        """Add a task that ends when ``need`` (all, if None) of ``after`` have ended; return its number."""
+        if rank != -1:
+            self._check_rank(rank, name)
+        if need is not None and not 0 <= need <= len(after):
+            raise InputError(f"{self._label(name)}: needs {need} of {len(after)} tasks")
+        return self._add((JOIN, rank, -1, -1, 0, 0, -1), need, after, name)
+
+    def build(self) -> TaskGraph:
+        """Return the graph of everything added so far."""
+        n = len(self._rows)
+        for task, after in enumerate(self._after):
+            for other in after:
+                if not 0 <= other < n:
+                    label = self._label(self._names[task], task)
+                    raise InputError(f"{label}: waits for task {other}, but there are {n} tasks")
+        columns = np.array(self._rows, np.int64).reshape(n, 7).T
+        predecessor_ptr, predecessor_idx = csr(self._after)
+        route_ptr, route_links = csr(list(self._routes))
+        latencies = [sum(self._latency_ps[link] for link in route) for route in self._routes]
+        needs = [len(a) if k is None else k for k, a in zip(self._needs, self._after, strict=True)]
+        return TaskGraph(
+            kind=columns[0].astype(np.int8),
+            rank=columns[1].astype(np.int32),
+            peer=columns[2].astype(np.int32),
+            stream=columns[3].astype(np.int32),
+            duration_ps=columns[4].copy(),
+            size_bytes=columns[5].copy(),
+            route=columns[6].astype(np.int32),
+            need=np.array(needs, np.int32),
+            predecessor_ptr=predecessor_ptr,
+            predecessor_idx=predecessor_idx,
+            route_ptr=route_ptr,
+            route_links=route_links,
+            route_latency_ps=np.array(latencies, np.int64),
+            link_bytes_per_s=np.array(self._bytes_per_s, np.int64),
+            link_latency_ps=np.array(self._latency_ps, np.int64),
+            stream_names=tuple(name for _, name in self._streams),
+            stream_ranks=tuple(rank for rank, _ in self._streams),
+            rank_names=self._names_of_ranks(),
+            link_names=self._link_names,
+            labels=no_labels(n),
+            task_names=tuple(self._names) if any(self._names) else (),
+        )
+
+    def _add(
+        self,
+        row: tuple[int, int, int, int, int, int, int],
+        need: int | None,
+        after: Sequence[int],
+        name: str,
+    ) -> int:
+        if len(set(after)) != len(after):
+            raise InputError(f"{self._label(name)}: waits for the same task twice: {list(after)}")
+        self._rows.append(row)
+        self._needs.append(need)
+        self._after.append(tuple(after))
+        self._names.append(name)
+        return len(self._rows) - 1
+
+    def _label(self, name: str, task: int | None = None) -> str:
+        return repr(name) if name else f"task {len(self._rows) if task is None else task}"
+
+    def _check_rank(self, rank: int, name: str) -> None:
+        if rank < 0 or (self._rank_names is not None and rank >= len(self._rank_names)):
+            known = "" if self._rank_names is None else f", there are {len(self._rank_names)}"
+            raise InputError(f"{self._label(name)}: there is no rank {rank}{known}")
+
+    def _names_of_ranks(self) -> tuple[str, ...]:
+        if self._rank_names is not None:
+            return self._rank_names
+        highest = max((max(row[1], row[2]) for row in self._rows), default=-1)
+        return tuple(f"rank {i}" for i in range(highest + 1))

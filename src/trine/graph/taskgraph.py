@@ -1,0 +1,171 @@
+"""The narrow waist: compute, transfer and join tasks with their dependencies, as flat arrays.
+
+Everything that adds a feature emits tasks (before the waist) or reads records (after it). Frozen data without logic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.arrays import Int8, Int32, Int64
+
+COMPUTE, TRANSFER, JOIN = 0, 1, 2
+KIND_NAMES = ("compute", "transfer", "join")
+
+#: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
+Progress = Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Labels:
+    """What a task is for; every array has one entry a task, -1 where it does not apply.
+
+    ``phase``: 0 forward, 1 backward, 2 optimizer, 3 input copy. ``operator``, ``layer``, ``collective``: indices into
+    the graph's ``operator_names``, ``layer_names`` and ``collectives``. ``stage``, ``microbatch``, ``step``: numbers.
+    """
+
+    phase: Int8
+    operator: Int32
+    layer: Int32
+    collective: Int32
+    stage: Int32
+    microbatch: Int32
+    step: Int32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveLabel:
+    """One collective operation: ``size_bytes`` is the payload as nccl-tests counts it, ``ranks`` its group.
+
+    Where a graph shows some ranks only, ``ranks`` are those of the group, which has ``group_size`` in all.
+    """
+
+    kind: str
+    algorithm: str
+    size_bytes: int
+    ranks: tuple[int, ...]
+    axis: str
+    step: int = 0
+    group_size: int = 0
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the group."""
+        return self.group_size or len(self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TaskGraph:
+    """Tasks 0..n-1, their predecessors and what they run on.
+
+    kind: int8[n], COMPUTE, TRANSFER or JOIN.
+    rank: int32[n]; of a compute or join task the rank that it belongs to (-1: none), of a transfer the sender.
+    peer: int32[n]; of a transfer the receiver, else -1.
+    stream: int32[n]; in-order queue of a compute task (-1: none). Tasks of one stream run one at a time, in the order
+        of their numbers. Transfers and joins have none.
+    duration_ps: int64[n], of compute tasks; 0 otherwise.
+    size_bytes: int64[n], of transfers; 0 otherwise.
+    route: int32[n], of transfers: index into route_ptr; -1 otherwise.
+    need: int32[n]; a task is ready when this many of its predecessors have ended. The number of predecessors for all
+        but joins, which may need fewer (k of n).
+    predecessor_ptr, predecessor_idx: CSR: predecessors of task i are idx[ptr[i]:ptr[i+1]].
+    route_ptr, route_links: CSR: links of route r are links[ptr[r]:ptr[r+1]], in the order in which they are crossed.
+    route_latency_ps: int64[routes], sum of the latencies of its links, and what a message waits before it enters the
+        first of them (software).
+    link_bytes_per_s: int64[links].
+    link_latency_ps: int64[links]; only networks that carry messages link by link need it, None where nobody knows.
+    route_counts: int32, parallel to route_links; None: one each. In a folded graph a transfer stands for a class of
+        flows and a link for a class of links, and this is how many of the flows cross each link of the class.
+    pressure_ppm, pressure_stream: int32[n]; None where nothing slows compute tasks down. When task i ends, the stream
+        pressure_stream[i] (-1: none) loses pressure_ppm[i] millionths of its full speed (gains them back if negative);
+        a compute task on it goes on at the speed that is left.
+    stream_names, rank_names, link_names: for people.
+    """
+
+    kind: Int8
+    rank: Int32
+    peer: Int32
+    stream: Int32
+    duration_ps: Int64
+    size_bytes: Int64
+    route: Int32
+    need: Int32
+    predecessor_ptr: Int64
+    predecessor_idx: Int32
+    route_ptr: Int64
+    route_links: Int32
+    route_latency_ps: Int64
+    link_bytes_per_s: Int64
+    stream_names: tuple[str, ...]
+    stream_ranks: tuple[int, ...]
+    rank_names: tuple[str, ...]
+    link_names: Sequence[str]
+    labels: Labels
+    operator_names: tuple[str, ...] = ()
+    layer_names: tuple[str, ...] = ()
+    collectives: tuple[CollectiveLabel, ...] = ()
+    task_names: tuple[str, ...] = ()
+    link_latency_ps: Int64 | None = None
+    route_counts: Int32 | None = None
+    pressure_ppm: Int32 | None = None
+    pressure_stream: Int32 | None = None
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Records:
+    """What happened: one row a task, in the order of the task graph.
+
+    ready_ps: when its predecessors allowed it; start_ps: when its stream (compute) or network (transfer) took it: later
+    than ready_ps by what it queued for its stream or its first link; end_ps. All int64[n], picoseconds from the start
+    of the run. ``num_events`` counts the engine's events.
+    """
+
+    ready_ps: Int64
+    start_ps: Int64
+    end_ps: Int64
+    num_events: int
+    engine: str
+    network: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Snapshot:
+    """A run that has stopped at an instant, to go on from there, perhaps on a graph with more tasks for the same work.
+
+    Everything that happens at ``now_ps`` has happened, except that the network has not shared its links anew and that
+    held tasks have not begun.
+    ready_ps, start_ps, end_ps: int64[n] as in Records, -1 before it has happened. A held task that is ready has
+        ready_ps and neither of the others.
+    active: int32[k], rising: the tasks that have started and not ended. The next five have one entry for each of them,
+        int64 ps, -1 where it does not apply, unless said otherwise.
+    due_ps: of a compute task, or a transfer in its latency: when that ends if nothing changes.
+    since_ps, remaining_bytes (float64), bytes_per_s (float64), flow_end_ps: of a transfer in flight: when its rate last
+        changed, the bytes left then, its rate since, and the foreseen end (-1: none yet).
+    speed_ppm: int64[streams], millionths of full speed that pressure leaves each stream, before it is kept from falling
+        below 10 000; stream_left_as: int64[streams], attoseconds (millionths of a ps) at full speed that are left at
+        now_ps of the compute task that runs on it. None where nothing slows down.
+    is_finished: whether every task has ended. num_events: the engine's events so far.
+    """
+
+    now_ps: int
+    ready_ps: Int64
+    start_ps: Int64
+    end_ps: Int64
+    active: Int32
+    due_ps: Int64
+    since_ps: Int64
+    remaining_bytes: npt.NDArray[np.float64]
+    bytes_per_s: npt.NDArray[np.float64]
+    flow_end_ps: Int64
+    is_finished: bool
+    num_events: int
+    speed_ppm: Int64 | None = None
+    stream_left_as: Int64 | None = None

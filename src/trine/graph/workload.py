@@ -1,0 +1,111 @@
+"""What one GPU computes in one step: operators on tensors, in the order in which they ran.
+
+Frozen data without logic. Readers in :mod:`trine.workload` make it, :mod:`trine.parallel` spreads it over ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+PHASES = (FORWARD, BACKWARD, OPTIMIZER)
+
+#: ``Workload.format`` of a workload that was written from a model's shapes: its times are predictions.
+SYNTHESISED = "synthesised"
+
+#: Entry of ``Workload.missing`` of a profile in which no kernel ran on a GPU.
+GPU_KERNELS = "GPU kernels"
+
+#: Roles of tensors. ``input`` (data and targets that the step is given), ``weight`` (trained), ``buffer`` (kept, not
+#: trained: running mean), ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (made on the way).
+ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tensor:
+    """One tensor as an operator sees it.
+
+    ``batch_dims`` are the dimensions whose size is proportional to the batch; empty for weights, weight gradients,
+    optimizer state, and statistics. Tensors with one ``storage`` share their memory.
+    """
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    storage: int
+    role: str
+    batch_dims: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """One operator that ran on the GPU.
+
+    ``gpu_time_ps`` is the recorded busy time of its kernels. ``launch_start_ps`` and ``launch_duration_ps`` are the CPU
+    side: when, from the start of the step, the launching thread began it and how long that kept the thread busy; None
+    where the trace has no CPU side. ``forward_id`` of a backward operator is the operator whose gradient it computes.
+    ``attributes`` holds what shapes do not say (stride, padding, dilation, groups, transposed, num_heads, causal, ...).
+    ``kernel_times_ps`` are the recorded times of its kernels in order, where the trace has them.
+    """
+
+    id: int
+    name: str
+    phase: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    gpu_time_ps: int
+    launch_start_ps: int | None = None
+    launch_duration_ps: int | None = None
+    forward_id: int | None = None
+    layer: str = ""
+    kernel_times_ps: tuple[int, ...] = ()
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parameter:
+    """A trained weight, and where its gradient comes from.
+
+    ``gradient`` is the id of the gradient tensor where the trace has one. ``gradient_operator`` is the id of the last
+    backward operator that adds to the gradient (None in an inference step, or where the weight gets no gradient).
+    """
+
+    weight: int
+    size_bytes: int
+    gradient: int | None
+    gradient_operator: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """One step of a job on one GPU, as recorded.
+
+    ``operators`` are in the order of execution on the GPU; ``parameters`` in the order of the model's registration.
+    ``assumptions`` says in sentences what the trace does not hold and what was put in its place; ``missing`` names it.
+    ``unprofiled_step_ps`` is the step time measured without the profiler, where the trace has it.
+    """
+
+    name: str
+    source: str
+    format: str
+    gpu: str | None
+    batch: int
+    operators: tuple[Operator, ...]
+    tensors: Mapping[int, Tensor]
+    parameters: tuple[Parameter, ...]
+    missing: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    unprofiled_step_ps: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_gpu_times(self) -> bool:
+        """Whether operator times are those of a GPU; a step on a CPU, or on meta tensors, has the CPU's."""
+        return GPU_KERNELS not in self.missing
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the step has a backward phase."""
+        return any(op.phase == BACKWARD for op in self.operators)

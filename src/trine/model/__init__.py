@@ -1,1 +1,0 @@
-"""Frozen data without logic: what the other packages hand to each other."""

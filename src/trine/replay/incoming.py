@@ -1,0 +1,191 @@
+"""From options to what reaches the target from outside: writes at times, or the record of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.arrays import Int64
+from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
+from trine.errors import InputError, nearest
+from trine.gpu.outside import IDEAL, LOAD, Arrivals, PeerWrites
+from trine.gpu.run import run_gpus
+from trine.graph.taskgraph import Progress
+from trine.replay.derived import FLAG_BYTES
+from trine.replay.distributions import draw_writes
+from trine.replay.files import read_writes
+from trine.replay.options import START, EidolonOptions, time_ps
+from trine.replay.recorded import check_record
+from trine.replay.resolve import peer_writes
+from trine.replay.workload import Workload
+from trine.replay.writes import WriteTable
+from trine.units import format_time
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Incoming:
+    """What reaches the target. origin: where it comes from, in words; evidence: how that is known.
+
+    waiting_ps: when the target's last workgroup began to wait in a run without flags, where times count from there.
+    """
+
+    outside: PeerWrites | Arrivals
+    origin: str
+    evidence: str
+    warnings: tuple[str, ...] = ()
+    waiting_ps: int | None = None
+
+    @property
+    def fabric(self) -> str | None:
+        """``ideal`` or ``modelled``; None of a record, which is of what came out of the fabric."""
+        return None if isinstance(self.outside, Arrivals) else self.outside.fabric
+
+    @property
+    def time_ps(self) -> Int64:
+        """int64[n]: of each write; of a record, of each request that writes."""
+        outside = self.outside
+        return outside.time_ps[outside.kind != LOAD] if isinstance(outside, Arrivals) else outside.time_ps
+
+    @property
+    def num_flags(self) -> int:
+        return int(np.count_nonzero(self.outside.semaphore >= 0))
+
+
+def make_incoming(
+    options: EidolonOptions,
+    work: Workload,
+    waiting_ps: int,
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Incoming:
+    """What the options ask for. waiting_ps: when the last workgroup waits, where times count from there.
+
+    Raises
+    ------
+    InputError, SpecError: writes that do not fit the program, waits that nothing ends; ranks that are not symmetric.
+    """
+    source = options.source
+    if source == "symmetric":
+        return _symmetric(options, work, progress, on_compile)
+    if source == "arrivals":
+        return _recorded(options, work)
+    if source == "writes":
+        return _written(options, work)
+    return _drawn(options, work, waiting_ps)
+
+
+def counts_from_wait(options: EidolonOptions) -> bool:
+    """Whether times of writes count from when the target waits."""
+    return options.source in ("wakeup", "distribution") and options.wakeup_from != START
+
+
+def _recorded(options: EidolonOptions, work: Workload) -> Incoming:
+    assert work.record is not None
+    notes = check_record(options, work)
+    name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
+    origin = f"the record{name} of a run of all GPUs"
+    return Incoming(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
+
+
+def _symmetric(
+    options: EidolonOptions, work: Workload, progress: Progress | None, on_compile: Callable[[], None] | None
+) -> Incoming:
+    """From a run of all ranks; folded to one GPU where that gives the same."""
+    run = run_gpus(
+        work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel,
+        engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
+    )  # fmt: skip
+    arrivals = run.whole().arrivals
+    assert arrivals is not None
+    origin = "peers that do as the target does, recorded in a run of all GPUs"
+    why = run.fold.why_unfolded
+    if why is None:
+        origin += f", folded to {run.fold.classes}"
+        same = arrivals.target
+        notes = () if same == work.target else (f"rank {work.target} does as rank {same} does, which is simulated",)
+        return Incoming(outside=arrivals, origin=origin, evidence="modelled", warnings=notes)
+    note = f"all {run.program.num_ranks} GPUs were simulated for the record, since they do not fold: {why}"
+    return Incoming(outside=arrivals, origin=origin, evidence="modelled", warnings=(note,))
+
+
+def _written(options: EidolonOptions, work: Workload) -> Incoming:
+    assert options.writes is not None
+    table = options.writes if isinstance(options.writes, WriteTable) else read_writes(options.writes)
+    is_file = table is not options.writes
+    try:
+        found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
+    except InputError as error:
+        # what is wrong with all writes together names no file
+        if is_file and error.file is None:
+            raise InputError(str(error), file=options.writes) from None
+        raise
+    name = f"writes of {options.writes}" if is_file else "registered writes"
+    return Incoming(outside=found.writes, origin=name, evidence="assumed", warnings=found.warnings)
+
+
+def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming:
+    flags = work.flags()
+    if not len(flags.peer):
+        raise InputError(
+            f"{work.program.name!r}: peers release no semaphore of rank {work.target}, so a wake-up time cannot "
+            "matter: --writes, --symmetric or --arrivals"
+        )
+    table = _table(options, flags, work.data(), waiting_ps)
+    found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
+    moment = "the target's last workgroup waits" if counts_from_wait(options) else "the start"
+    lands = "land" if found.writes.fabric == IDEAL else "leave"
+    delay = options.delay
+    if delay.kind == "constant":
+        words = f"{format_time(delay.first_ps)} after {moment}"
+    else:
+        words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
+    behind = {peer: format_time(time_ps("stragglers", late)) for peer, late in sorted(options.stragglers.items())}
+    late = "".join(f"; rank {peer} {time} later" for peer, time in behind.items())
+    return Incoming(
+        outside=found.writes,
+        origin=f"peers' writes {lands} {words}{late}",
+        evidence="assumed",
+        warnings=found.warnings,
+        waiting_ps=waiting_ps if counts_from_wait(options) else None,
+    )
+
+
+def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, waiting_ps: int) -> WriteTable:
+    """Flags after a draw each, data with the flag behind it (of the same peer, for the same workgroup)."""
+    writers = np.unique(flags.peer).tolist()
+    for peer in options.stragglers:
+        if peer not in writers:
+            raise InputError(f"--straggler: rank {peer} writes nothing{nearest(str(peer), map(str, writers))}")
+    drawn = draw_writes(
+        peer=flags.peer,
+        address=flags.address,
+        size_bytes=FLAG_BYTES,
+        value=flags.value,
+        distribution=options.delay,
+        seed=options.seed or 0,
+        together=options.together,
+        base_ps=waiting_ps if counts_from_wait(options) else 0,
+        offset_ps={peer: time_ps("stragglers", late) for peer, late in options.stragglers.items()},
+    )
+    if data is not None and len(data.peer):
+        times = _with_flags(flags, drawn.columns.time_ps, data)
+        drawn.register_writes(peer=data.peer, address=data.address, size_bytes=data.size_bytes, time_ps=times)
+    return drawn
+
+
+def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
+    """int64[data]: the first flag of the same peer for the same workgroup, or, where there is none, of that peer."""
+    span = int(max(flags.workgroup.max(initial=0), data.workgroup.max(initial=0))) + 2
+
+    def keys(rows: PeerFlags | PeerData) -> Int64:
+        return rows.peer.astype(np.int64) * span + rows.workgroup + 1
+
+    order = np.lexsort((flag_ps, keys(flags)))
+    known, first = np.unique(keys(flags)[order], return_index=True)
+    place = np.minimum(np.searchsorted(known, keys(data)), len(known) - 1)
+    exact = known[place] == keys(data)
+    least = np.full(int(max(flags.peer.max(), data.peer.max())) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, flags.peer, flag_ps)
+    return np.where(exact, flag_ps[order][first[place]], least[data.peer])

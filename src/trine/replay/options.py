@@ -1,0 +1,204 @@
+"""What one run of the replay level is asked to be. Checked on construction: whatever cannot matter is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trine.collectives.kernels.fused import known_fused
+from trine.errors import InputError, nearest
+from trine.gpu.outside import FABRICS, Arrivals
+from trine.gpu.program import GpuProgram
+from trine.inputs import exists
+from trine.replay.distributions import Distribution, parse_distribution
+from trine.replay.writes import WriteTable
+from trine.units import parse_time
+
+#: From when a wake-up time counts: from when the target's last workgroup began to wait, or from the start of the run.
+WAIT, START = "wait", "start"
+MOMENTS = (WAIT, START)
+#: Where what peers send comes from. Of these at most one is given; none: a wake-up time of WAKEUP.
+SOURCES = ("wakeup", "distribution", "writes", "arrivals", "symmetric")
+WAKEUP = "10 us"
+
+#: Options of fused kernels alone; names of :func:`trine.collectives.kernels.fused.build_fused`.
+SIZES = (
+    "rows", "cols", "inner", "dtype_bytes", "tile", "workgroups", "wavefronts", "algorithm", "waits", "flag_spacing",
+)  # fmt: skip
+#: Options that count, and times.
+_NUMBERS = (
+    "rows", "cols", "inner", "dtype_bytes", "workgroups", "wavefronts", "flag_spacing", "peers", "target", "seed",
+    "monitor_capacity",
+)  # fmt: skip
+_TIMES = ("wakeup", "poll", "sleep", "monitor_wakeup")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EidolonOptions:
+    """One run: the kernel of one GPU, what its replayed peers send to it, and how it waits. None: the usual.
+
+    Times (wakeup, stragglers, poll, sleep, monitor_wakeup): text with a unit (``"10 us"``), or picoseconds.
+
+    Parameters
+    ----------
+    kernel: a fused kernel (docs/background/fused-kernels.md), a program, or the path of a text program.
+    rows to flag_spacing: of a fused kernel. fused: False: the same as two kernels, one after the other.
+    peers: replayed GPUs [3, or what the program or the record says]. target: of a program, the rank that is simulated
+        [0, or that of the record].
+    wakeup: each peer's flags, and the data behind which they come, land so long after ``wakeup_from``. distribution:
+        the same, each flag after a draw, ``"uniform(5 us, 15 us)"``; ``together``: one draw a peer. stragglers: rank
+        -> what its writes are later by.
+    writes: a table, or a file (docs/formats/peer-writes.md). arrivals: the record of a run, or its file. symmetric: the
+        peers do as the target does, recorded in a run of all of them.
+    fabric: ``ideal``: writes begin at the target's memory; ``modelled``: at the links from the peers.
+    sync: ``spin``, ``mwait`` or ``sleep`` [as the GPU model; the preset spins]. poll, sleep, monitor_capacity,
+        monitor_wakeup: :func:`trine.gpu.presets.with_options`.
+    gpu_model: name or file [that of the cluster's GPUs]. cluster: name or file.
+
+    Raises
+    ------
+    InputError: names the option.
+    """
+
+    kernel: str | os.PathLike[str] | GpuProgram = "gemv-allreduce"
+    rows: int | None = None
+    cols: int | None = None
+    inner: int | None = None
+    dtype_bytes: int | None = None
+    tile: tuple[int, ...] | None = None
+    workgroups: int | None = None
+    wavefronts: int | None = None
+    algorithm: str | None = None
+    waits: str | None = None
+    flag_spacing: int | None = None
+    fused: bool = True
+    peers: int | None = None
+    target: int | None = None
+    wakeup: str | int | None = None
+    wakeup_from: str | None = None
+    distribution: str | Distribution | None = None
+    seed: int | None = None
+    together: bool = False
+    stragglers: Mapping[int, str | int] = field(default_factory=dict)
+    writes: WriteTable | str | os.PathLike[str] | None = None
+    arrivals: Arrivals | str | os.PathLike[str] | None = None
+    symmetric: bool = False
+    fabric: str | None = None
+    sync: str | None = None
+    poll: str | int | None = None
+    sleep: str | int | None = None
+    monitor_capacity: int | None = None
+    monitor_wakeup: str | int | None = None
+    gpu_model: str | None = None
+    cluster: str = "eidola"
+    engine: str = "compiled"
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        given = [name for name in SOURCES if getattr(self, name) not in (None, False)]
+        if len(given) > 1:
+            raise InputError(
+                f"{_option(given[0])} and {_option(given[1])} both say what peers send, and when: give one"
+            )
+        self._check_words()
+        self._refuse_idle()
+        if self.is_fused_name:
+            if self.target is not None:
+                raise InputError(f"--target cannot matter: all ranks of {self.kernel} do the same")
+        else:
+            self._check_program()
+        if self.peers is not None and not 1 <= self.peers <= 4095:
+            raise InputError(f"--peers is a number from 1 to 4095, got {self.peers}")
+
+    @property
+    def is_fused_name(self) -> bool:
+        """Whether the kernel is one that trine builds; else it is a program."""
+        return isinstance(self.kernel, str) and self.kernel in known_fused()
+
+    @property
+    def source(self) -> str:
+        """One of SOURCES."""
+        return next((name for name in SOURCES if getattr(self, name) not in (None, False)), "wakeup")
+
+    @property
+    def delay(self) -> Distribution:
+        """After how long flags land; of the sources ``wakeup`` and ``distribution``."""
+        if self.distribution is None:
+            return Distribution(kind="constant", first_ps=time_ps("wakeup", self.wakeup_time))
+        return self.distribution if isinstance(self.distribution, Distribution) else parse_distribution(
+            self.distribution
+        )  # fmt: skip
+
+    @property
+    def wakeup_time(self) -> str | int:
+        return WAKEUP if self.wakeup is None else self.wakeup
+
+    @property
+    def sizes(self) -> dict[str, object]:
+        """The options of a fused kernel that were given."""
+        return {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
+
+    def _check_types(self) -> None:
+        for name in _NUMBERS:
+            if not (getattr(self, name) is None or _is_whole(getattr(self, name))):
+                raise InputError(f"{_option(name)} is a whole number, got {getattr(self, name)!r:.80}")
+        for name in _TIMES:
+            if getattr(self, name) is not None:
+                time_ps(name, getattr(self, name))
+        if not isinstance(self.stragglers, Mapping):
+            raise InputError(f"stragglers are times by rank, such as {{2: '5 us'}}, got {self.stragglers!r:.80}")
+        if not isinstance(self.distribution, str | Distribution | None):
+            raise InputError(f"--distribution is like 'uniform(5 us, 15 us)', got {self.distribution!r:.80}")
+
+    def _check_words(self) -> None:
+        for name, known in (("wakeup_from", MOMENTS), ("fabric", FABRICS)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise InputError(f"unknown {_option(name)} {value!r:.80}{nearest(str(value)[:80], known)}")
+
+    def _refuse_idle(self) -> None:
+        drawn = self.source in ("wakeup", "distribution")
+        for name in ("wakeup_from", "stragglers"):
+            if getattr(self, name) and not drawn:
+                raise InputError(f"{_option(name)} cannot matter with {_option(self.source)}, which says when")
+        varies = self.source == "distribution" and self.delay.kind != "constant"
+        for name in ("seed", "together"):
+            if getattr(self, name) not in (None, False) and not varies:
+                raise InputError(f"{_option(name)} cannot matter: nothing is drawn without --distribution")
+        if self.fabric is not None and self.source in ("arrivals", "symmetric"):
+            raise InputError(f"--fabric cannot matter with {_option(self.source)}: what is recorded is at the I/O port")
+        if drawn:
+            for late in self.stragglers.values():
+                time_ps("stragglers", late)
+            _ = self.delay
+
+    def _check_program(self) -> None:
+        if isinstance(self.kernel, str) and os.sep not in self.kernel and not exists(self.kernel):
+            hint = nearest(self.kernel[:80], known_fused())
+            raise InputError(f"neither a fused kernel nor a file is called {self.kernel!r:.80}{hint}")
+        for name in self.sizes:
+            raise InputError(f"{_option(name)} is about fused kernels: a program says it itself")
+        if not self.fused:
+            raise InputError("--unfused is about fused kernels: a program is what it is")
+
+
+def time_ps(name: str, value: str | int) -> int:
+    """Text with a unit, or picoseconds. Raises InputError naming the option."""
+    if isinstance(value, str):
+        return parse_time(value, _option(name))
+    if not _is_whole(value):
+        raise InputError(f"{_option(name)} is a time such as '10 us', or whole picoseconds, got {value!r:.80}")
+    if value < 0:
+        raise InputError(f"{_option(name)} is not negative, got {value} ps")
+    return value
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _option(name: str) -> str:
+    return "--straggler" if name == "stragglers" else f"--{name.replace('_', '-')}"

@@ -1,0 +1,220 @@
+"""Writes of peers from profiles of real runs: ROCm's and NVIDIA's CSV files, and a mapping that adds what they lack.
+
+No profiler records the stores inside a kernel, nor the addresses of copies. So a mapping names the addresses, or the
+program itself does in ranges: ``write peer=1 address=flags+0x40 bytes=8 value=1`` (roctx, NVTX).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trine.errors import InputError, UnitError, nearest
+from trine.replay.profile_mapping import ProfileMapping, Rule, read_mapping
+from trine.replay.profile_rows import COPY, KERNEL, RANGE, Row, matches, read_rows
+from trine.replay.writes import MEMORY, SEMAPHORE, WriteTable, parse_address
+from trine.units import parse_bytes, whole_number
+
+_KEYS = ("peer", "address", "bytes", "value")
+
+
+class ProfileWrites(NamedTuple):
+    """Writes, times from the start of the target's kernel; notes: what was left out or taken as given, in words."""
+
+    table: WriteTable
+    notes: tuple[str, ...]
+
+
+def read_profile(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], mapping: str | os.PathLike[str]
+) -> ProfileWrites:
+    """Read the files of one profile, and the mapping (docs/formats/peer-writes.md has the columns).
+
+    Raises
+    ------
+    SpecError, InputError: a file of no known kind, a kernel that is not there, a copy into the target to which the
+        mapping gives no address; names file, line and field.
+    """
+    given = read_mapping(mapping)
+    files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    rows: list[Row] = []
+    formats = []
+    for path in files:
+        name, found = read_rows(path, given.spec.columns)
+        formats.append(f"{os.fspath(path)}: {name}, {len(found)} rows")
+        rows.extend(found)
+    run = _window(rows, given)
+    reader = _Reader(given, run)
+    for row in sorted(rows, key=lambda row: (row.end_ps, row.start_ps, row.device, row.file, row.line)):
+        reader.take(row)
+    if not len(reader.table):
+        raise InputError(f"no row is a write of a peer into device {given.spec.target!r}", file=os.fspath(files[0]))
+    return ProfileWrites(reader.table, (*formats, *reader.notes()))
+
+
+class _Window(NamedTuple):
+    """The run: from the start of the target's kernel to its end, ps of the profile; end -1: not known."""
+
+    start_ps: int
+    end_ps: int
+
+
+def _window(rows: Sequence[Row], given: ProfileMapping) -> _Window:
+    spec = given.spec
+    if spec.kernel is None:
+        return _Window((spec.start_ns or 0) * 1000, -1)
+    mine = [row for row in rows if row.kind == KERNEL and row.device == spec.target]
+    launches = sorted((row.start_ps, row.end_ps) for row in mine if matches(spec.kernel, row.name))
+    if not launches:
+        names = {row.name for row in mine}
+        hint = nearest(spec.kernel, names) if names else "; the profile has no kernel of it"
+        raise InputError(f"device {spec.target!r} has no kernel {spec.kernel!r}{hint}", file=given.file, field="kernel")
+    if spec.launch >= len(launches):
+        raise InputError(f"must be below {len(launches)}, the launches in the profile", file=given.file, field="launch")
+    return _Window(*launches[spec.launch])
+
+
+@dataclass
+class _Reader:
+    """Takes rows in the order of their ends."""
+
+    given: ProfileMapping
+    run: _Window
+    table: WriteTable = field(default_factory=WriteTable)
+    early: int = 0
+    late: int = 0
+    assumed: int = 0
+    ignored: int = 0
+    taken: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def take(self, row: Row) -> None:
+        if row.kind == COPY and row.other and (row.other != self.given.spec.target or row.device == row.other):
+            return
+        if row.kind != RANGE and row.device == self.given.spec.target:
+            return
+        if row.kind == RANGE and row.name.removeprefix(":").startswith("write "):
+            annotated = _annotation(row)
+            if self._within(row.end_ps):
+                self._add(row, *annotated, row.end_ps)
+            return
+        for number, rule in enumerate(self.given.spec.writes):
+            if rule.rows in (None, row.kind) and matches(rule.name, row.name) and self._of(rule, row):
+                self._apply(row, rule, number)
+                return
+        if row.kind == COPY:
+            where = "the target" if row.other else "another GPU"
+            raise InputError(
+                f"a copy of device {row.device!r} to {where}, but no rule of {self.given.file} says to which address "
+                "(or 'ignore: true')",
+                file=f"{row.file}:{row.line}",
+                field="writes",
+            )
+
+    def notes(self) -> list[str]:
+        """What was left out."""
+        what = {
+            "writes before the target's kernel began are left out": self.early,
+            "writes after the target's kernel ended are left out": self.late,
+            "copies of which the profile does not say where they go are taken to go to the target": self.assumed,
+            "rows are left out, as the mapping says": self.ignored,
+        }
+        return [f"{number} {text}" for text, number in what.items() if number]
+
+    def _of(self, rule: Rule, row: Row) -> bool:
+        return rule.peer is None or row.kind == RANGE or self.given.peers.get(row.device) == rule.peer
+
+    def _apply(self, row: Row, rule: Rule, number: int) -> None:
+        if rule.ignore:
+            self.ignored += 1
+            return
+        peer = self._peer(row, rule)
+        size = row.size_bytes if row.size_bytes is not None else rule.bytes
+        if size is None:
+            raise InputError(
+                "the profile does not say how many bytes (or rounds them): say 'bytes' in the rule",
+                file=f"{row.file}:{row.line}",
+                field="bytes",
+            )
+        if row.size_bytes is not None and rule.bytes not in (None, row.size_bytes):
+            raise InputError(
+                f"the profile says {row.size_bytes} bytes, the rule {rule.bytes}",
+                file=f"{row.file}:{row.line}",
+                field="bytes",
+            )
+        time_ps = row.end_ps if rule.at == "end" else row.start_ps
+        if not self._within(time_ps):
+            return
+        self.assumed += row.kind == COPY and not row.other
+        before = self.taken.get((number, peer), 0)
+        self.taken[number, peer] = before + 1
+        address = _further(rule.address if rule.address is not None else 0, before * rule.step)
+        self._add(row, peer, address, size, rule.value, time_ps)
+
+    def _peer(self, row: Row, rule: Rule) -> int:
+        if row.kind == RANGE:
+            if rule.peer is None:
+                raise InputError(
+                    "ranges are of no device: say 'peer' in the rule", file=self.given.file, field="writes"
+                )
+            return rule.peer
+        if row.device not in self.given.peers:
+            raise InputError(
+                f"device {row.device!r} is no peer{nearest(row.device, self.given.peers)}",
+                file=f"{row.file}:{row.line}",
+                field="peers",
+            )
+        return self.given.peers[row.device]
+
+    def _within(self, time_ps: int) -> bool:
+        self.early += time_ps < self.run.start_ps
+        self.late += 0 <= self.run.end_ps < time_ps
+        return self.run.start_ps <= time_ps and (self.run.end_ps < 0 or time_ps <= self.run.end_ps)
+
+    def _add(self, row: Row, peer: int, address: str | int, size: int, value: int, time_ps: int) -> None:
+        self.table.register_writes(
+            peer=[peer],
+            address=[address],
+            size_bytes=[size],
+            value=[value],
+            time_ps=[time_ps - self.run.start_ps],
+            file=row.file,
+            lines=[row.line],
+        )
+
+
+def _annotation(row: Row) -> tuple[int, str, int, int]:
+    """Peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
+    where = f"{row.file}:{row.line}"
+    found: dict[str, str] = {}
+    for part in row.name.removeprefix(":").split()[1:]:
+        key, equals, text = part.partition("=")
+        if key not in _KEYS or not equals or key in found:
+            raise InputError(f"{part[:80]!r} is not KEY=VALUE, or is there twice{nearest(key, _KEYS)}", file=where)
+        found[key] = text
+    for key in ("peer", "address", "bytes"):
+        if key not in found:
+            raise InputError(f"the range has no {key}=", file=where, field=key)
+    numbers = {key: whole_number(found.get(key, "0")) for key in ("peer", "value")}
+    for key, number in numbers.items():
+        if number is None:
+            raise InputError(f"must be a whole number, got {found[key][:80]!r}", file=where, field=key)
+    try:
+        text = found["bytes"]
+        given = whole_number(text)
+        size = parse_bytes(text, "its size") if given is None else given
+    except UnitError as error:
+        raise InputError(str(error), file=where, field="bytes") from None
+    return numbers["peer"] or 0, found["address"], size, numbers["value"] or 0
+
+
+def _further(address: str | int, by: int) -> str | int:
+    if not by:
+        return address
+    if isinstance(address, int):
+        return address + by
+    base, place = parse_address(address, "rule")
+    if base == SEMAPHORE:
+        raise InputError("has a step, but a semaphore's number is no address", field="step")
+    return place + by if base == MEMORY else f"{base}+0x{place + by:x}"

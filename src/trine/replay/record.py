@@ -1,0 +1,111 @@
+"""Runs of all GPUs that are recorded to be replayed, and records of runs as writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trine.errors import InputError
+from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
+from trine.gpu.run import GpuRun, run_gpus
+from trine.graph.taskgraph import Progress
+from trine.replay.derived import FLAG_BYTES, writes_from_transfers
+from trine.replay.options import EidolonOptions
+from trine.replay.origin import origin_of
+from trine.replay.transfers import Transfers
+from trine.replay.workload import Workload, make_workload
+from trine.replay.writes import WriteTable
+from trine.units import format_time
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Recorded:
+    """A run of all GPUs. arrivals: of the rank that was recorded."""
+
+    work: Workload
+    run: GpuRun
+    arrivals: Arrivals
+
+    def summary(self) -> str:
+        """In two lines."""
+        run, found = self.run, self.arrivals
+        kinds = [int(np.count_nonzero(found.kind == kind)) for kind in range(4)]
+        fold = run.fold
+        how = f"folded to {fold.classes}" if fold.why_unfolded is None else "each simulated"
+        alike = "" if found.target == self.work.target else f", as which rank {self.work.target} does"
+        return "\n".join(
+            (
+                f"{run.program.name}: {run.program.num_ranks} GPUs of {run.model.name} ({how}), "
+                f"{format_time(run.end_ps)}",
+                f"came to rank {found.target}{alike}: {kinds[LOAD]:,} loads, {kinds[STORE]:,} stores, "
+                f"{kinds[RELEASE]:,} releases, {len(found.answer_ps):,} answers",
+            )
+        )
+
+
+def record_run(
+    options: EidolonOptions,
+    *,
+    fold: str = "auto",
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Recorded:
+    """Simulate all GPUs of the kernel, and record what comes to one: ``options.target``, or rank 0.
+
+    A folded run is recorded at the rank that stands for it: ``arrivals.target``.
+
+    Raises
+    ------
+    InputError, SpecError, PlanError: as :func:`trine.replay.run.run_eidolon`; options about peers' writes, which are
+        simulated here. KeyboardInterrupt: Ctrl-C came before the end.
+    """
+    if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
+        raise InputError("what peers send is simulated when it is recorded: give nothing that says when they write")
+    work = make_workload(replace(options, symmetric=True))
+    run = run_gpus(
+        work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel, fold=fold,
+        engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
+    )  # fmt: skip
+    arrivals = run.whole().arrivals
+    assert arrivals is not None
+    origin = origin_of(work.program, arrivals.target, work.model, work.cluster)
+    return Recorded(work=work, run=run, arrivals=replace(arrivals, origin=origin))
+
+
+def fused_writes(transfers: Transfers, options: EidolonOptions, target: int, at: str = "end") -> WriteTable:
+    """Flags and data of the peers of a fused kernel, when an operator-level run brought as much to ``target``.
+
+    transfers: of that run. Its ranks are those of the kernel, whose rank 0 is the target; so ranks are turned by
+    ``target``.
+
+    Raises
+    ------
+    InputError, SpecError: wrong options; a peer of the kernel that sends nothing in that run.
+    """
+    work = make_workload(options)
+    turned = transfers._replace(peer=(transfers.peer - target) % (work.peers + 1))
+    if int(transfers.peer.max()) > work.peers or target > work.peers:
+        raise InputError(f"the run has more ranks than the kernel's {work.peers + 1}: --peers N")
+    return writes_from_transfers(turned, work.flags(), work.data(), at=at)
+
+
+def request_writes(arrivals: Arrivals) -> tuple[WriteTable, tuple[str, ...]]:
+    """(The stores and releases of a record as writes, at the times at which they came; what is lost, in words).
+
+    A line of data is a write of its first 8 bytes, which is one line to the memory.
+    """
+    writes = arrivals.kind != LOAD
+    table = WriteTable()
+    table.register_writes(
+        peer=arrivals.rank[writes],
+        address=arrivals.address[writes],
+        size_bytes=FLAG_BYTES,
+        value=np.where(arrivals.semaphore >= 0, arrivals.amount, 0)[writes],
+        time_ps=arrivals.time_ps[writes],
+    )
+    notes = ["as writes they begin at the memory, at the times of the port: --arrivals replays the record to the ps"]
+    if loads := int(np.count_nonzero(~writes)):
+        notes.append(f"{loads:,} loads of peers are left out")
+    return table, tuple(notes)

@@ -1,0 +1,223 @@
+"""Many replays: grids over sizes, peers, wake-up times and ways to wait; how flag reads grow, and when mwait pays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from trine._version import __version__
+from trine.errors import InputError
+from trine.gpu.run import announce_compiling
+from trine.outputs import open_output, write_csv
+from trine.replay.fits import Fit
+from trine.replay.journal import Journal, check_journal
+from trine.replay.options import EidolonOptions, time_ps
+from trine.replay.sweep_runs import OnRun, Runs
+from trine.results.document import Row
+from trine.units import PS_PER_S, format_time
+
+MAX_RUNS = 10_000
+#: What may vary, the key of a row for it, how it is called on an axis, and the factor to there.
+_AXES = {
+    "wakeup": ("wakeup_s", "wake-up time, us", 1e6),
+    "rows": ("rows", "rows", 1),
+    "cols": ("cols", "columns", 1),
+    "peers": ("peers", "replayed peers", 1),
+}
+
+#: Which ways to wait an option is about: in a grid over ways the others go without it.
+_WAYS = {"poll": ("spin", "mwait"), "sleep": ("sleep",), "monitor_capacity": ("mwait",), "monitor_wakeup": ("mwait",)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """Values of each option that varies; empty: as the options say. Wake-up times as text with a unit or ps.
+
+    Raises
+    ------
+    InputError: a value twice, or more than MAX_RUNS runs.
+    """
+
+    rows: Sequence[int] = ()
+    cols: Sequence[int] = ()
+    peers: Sequence[int] = ()
+    wakeup: Sequence[str | int] = ()
+    sync: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "cols", "peers", "wakeup", "sync"):
+            values = [time_ps(name, v) if name == "wakeup" else v for v in getattr(self, name)]
+            if len(set(values)) < len(values):
+                raise InputError(f"--{name} has a value twice")
+        if self.num_runs > MAX_RUNS:
+            raise InputError(f"{self.num_runs} runs are more than {MAX_RUNS}")
+
+    @property
+    def num_runs(self) -> int:
+        runs = 1
+        for values in (self.rows, self.cols, self.peers, self.wakeup, self.sync):
+            runs *= max(1, len(values))
+        return runs
+
+    def workloads(self, base: EidolonOptions) -> Iterator[EidolonOptions]:
+        """The options of each, but for wake-up times."""
+        names = [name for name in ("rows", "cols", "peers", "sync") if getattr(self, name)]
+        for values in product(*(getattr(self, name) for name in names)):
+            options = replace(base, **dict(zip(names, values, strict=True)))
+            idle: dict[str, Any] = {name: None for name, ways in _WAYS.items() if options.sync not in (None, *ways)}
+            yield replace(options, **idle)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sweep:
+    """rows: one a run (docs/reference/eidolon-json.md). varied: options with several values.
+
+    fits: where wake-up times vary, one for each workload that spins. finished: False: stopped.
+    """
+
+    rows: tuple[Row, ...]
+    varied: tuple[str, ...]
+    fits: tuple[Fit, ...]
+    wall_s: float
+    finished: bool = True
+
+    @property
+    def axis(self) -> tuple[str, str, float]:
+        """Key, name and scale of what is drawn to the right."""
+        return next((_AXES[name] for name in _AXES if name in self.varied), _AXES["wakeup"])
+
+    def curves(self, axis: str) -> dict[str, list[Row]]:
+        """Rows that differ in ``axis`` alone, in its order, by a name of the others."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            keys = [key for name, (key, _, _) in _AXES.items() if name in self.varied and key != axis]
+            words = [f"{row[key]} {_words(key)}" for key in keys]
+            found.setdefault(", ".join([*words, str(row["sync"])]), []).append(row)
+        return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in found.items()}
+
+    def text(self, *, volatile: bool = True) -> str:
+        """A table; ``volatile``: with how long trine took, which differs from run to run."""
+        lines = [_line(_COLUMNS, volatile)]
+        lines += [_line(_cells(row), volatile) for row in self.rows]
+        lines += [line for one in self.fits for line in one.lines()]
+        if volatile:
+            lines.append(f"{len(self.rows):,} runs in {format_time(self.wall_s * PS_PER_S)}")
+        return "\n".join(lines)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write one line a run. Raises InputError where the file cannot be written."""
+        with open_output(path) as file:
+            write_csv(file, self.rows[0], (row.values() for row in self.rows))
+
+    def document(self) -> Row:
+        """Plain data (docs/reference/eidolon-json.md)."""
+        return {
+            "runs": list(self.rows),
+            "finished": self.finished,
+            "fits": [one._asdict() for one in self.fits],
+            "simulator": {"name": "trine", "version": __version__, "wall_s": self.wall_s},
+        }
+
+    def plot(self, path: str | Path) -> None:
+        """Draw it (PNG, SVG or PDF). Raises InputError, MissingExtraError without matplotlib."""
+        from trine.replay.plot import plot_sweep
+
+        plot_sweep(self, path)
+
+
+def sweep(
+    base: EidolonOptions,
+    grid: Grid,
+    *,
+    jobs: int | None = None,
+    progress: OnRun | None = None,
+    on_compile: Callable[[], None] | None = None,
+    journal: str | os.PathLike[str] | Journal | None = None,
+) -> Sweep:
+    """Run all of ``grid``, each with the other options of ``base``, ``jobs`` workloads at a time [as there are cores].
+
+    journal: a file to which each run is appended as it ends, also if the process is killed then, and from which runs
+    that have ended before are taken (:class:`trine.replay.journal.Journal`).
+
+    Raises
+    ------
+    InputError: as :func:`trine.replay.run.run_eidolon`; wake-up times where something else says when flags land.
+    """
+    _check(base, grid)
+    if jobs is not None and (isinstance(jobs, bool) or jobs < 1):
+        raise InputError(f"--jobs counts from 1, got {jobs}")
+    if journal is not None:
+        check_journal(base)
+        journal = journal if isinstance(journal, Journal) else Journal(journal)
+    began = time.perf_counter()
+    workloads, ways = list(grid.workloads(base)), max(1, len(grid.sync))
+    runs = Runs(
+        workloads=workloads,
+        wakeups=grid.wakeup or (None,),
+        ways=ways,
+        fit_names=[_fit_name(grid, options) for options in workloads[::ways]],
+        progress=progress,
+        journal=journal,
+    )
+    announce_compiling(on_compile)
+    runs.run(jobs or os.cpu_count() or 1)
+    return Sweep(
+        rows=tuple(row for rows in runs.rows for row in rows),
+        varied=tuple(name for name in ("wakeup", "rows", "cols", "peers", "sync") if len(getattr(grid, name)) > 1),
+        fits=tuple(runs.fits[number] for number in sorted(runs.fits)),
+        wall_s=time.perf_counter() - began,
+        finished=not runs.stopped,
+    )
+
+
+def _check(base: EidolonOptions, grid: Grid) -> None:
+    if grid.wakeup and base.source != "wakeup":
+        raise InputError(f"--wakeup and --{base.source} both say when flags land: give one")
+    for name, ways in _WAYS.items():
+        if grid.sync and getattr(base, name) is not None and not set(ways) & set(grid.sync):
+            raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
+
+
+def _fit_name(grid: Grid, options: EidolonOptions) -> str:
+    """What its workload is among those of the grid."""
+    varied = [one for one in ("rows", "cols", "peers") if len(getattr(grid, one)) > 1]
+    return ", ".join(f"{getattr(options, one)} {one}" for one in varied)
+
+
+_COLUMNS = (
+    "rows", "cols", "peers", "sync", "wake-up", "time", "flag reads", "non-flag reads", "wait of each", "events",
+    "trine took",
+)  # fmt: skip
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    def when(key: str) -> str:
+        return "-" if row[key] is None else format_time(_number(row[key]) * PS_PER_S)
+
+    def count(key: str) -> str:
+        return "-" if row[key] is None else f"{row[key]:,}"
+
+    return (
+        *("-" if row[key] is None else str(row[key]) for key in ("rows", "cols", "peers", "sync")),
+        when("wakeup_s"), when("time_s"), count("flag_reads"), count("non_flag_reads"), when("wait_s"),
+        count("events"), when("wall_s"),
+    )  # fmt: skip
+
+
+def _line(cells: Sequence[str], volatile: bool) -> str:
+    widths = (6, 6, 6, 6, 9, 10, 11, 15, 13, 11, 11)
+    shown = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+    return " ".join(shown if volatile else shown[:-1])
+
+
+def _words(key: str) -> str:
+    return "us wake-up" if key == "wakeup_s" else key
+
+
+def _number(value: object) -> float:
+    return float(value)  # type: ignore[arg-type]

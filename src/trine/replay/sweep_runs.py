@@ -1,0 +1,170 @@
+"""Runs the workloads of a sweep on several cores: threads, since the compiled loop lets go of the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Any, NamedTuple
+
+from trine.gpu.model_waits import MWAIT, SPIN
+from trine.replay.fits import Fit, fit
+from trine.replay.journal import Journal, run_key, workload_key
+from trine.replay.options import EidolonOptions, time_ps
+from trine.replay.result import EidolonResult
+from trine.replay.run import Prepared
+from trine.units import PS_PER_S
+
+#: A wake-up time; None: as the options say.
+Wakeup = str | int | None
+#: Called with (work done, work in all, simulated ps of the last run).
+OnRun = Callable[[int, int, int], None]
+
+
+class _Way(NamedTuple):
+    """A workload with one way to wait, and the rows of its runs, by wake-up time."""
+
+    prepared: Prepared
+    rows: list[dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Runs:
+    """Workloads by wake-up times. rows: of each workload, as many as have been run.
+
+    ways: how many workloads one after the other differ in nothing but how they wait; such a group gets a fit, of the
+    name that ``fit_names`` has for it. journal: where runs are kept, and taken from.
+    """
+
+    workloads: Sequence[EidolonOptions]
+    wakeups: Sequence[Wakeup]
+    ways: int
+    fit_names: Sequence[str]
+    progress: OnRun | None = None
+    journal: Journal | None = None
+    rows: list[list[dict[str, Any]]] = field(init=False)
+    fits: dict[int, Fit] = field(default_factory=dict)
+    done: int = 0
+    _groups: dict[int, list[_Way]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+    _stop: Event = field(default_factory=Event)
+
+    def __post_init__(self) -> None:
+        self.rows = [[] for _ in self.workloads]
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def total(self) -> int:
+        """Work in all."""
+        return sum(weight(each) for each in self.workloads) * len(self.wakeups)
+
+    def run(self, jobs: int) -> None:
+        """Run all, ``jobs`` at a time, or those up to Ctrl-C. Raises the error of the first that fails, in order."""
+        numbers = range(len(self.workloads))
+        if min(jobs, len(numbers)) == 1:
+            for number in numbers:
+                self._run(number)
+            return
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for each in [pool.submit(self._run, number) for number in numbers]:
+                    each.result()
+            except BaseException as error:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+
+    def _run(self, number: int) -> None:
+        try:
+            if not self.stopped:
+                self._run_way(number)
+        except KeyboardInterrupt:
+            self._stop.set()
+
+    def _run_way(self, number: int) -> None:
+        options = self.workloads[number]
+        way = _Way(Prepared(options), [])
+        key = "" if self.journal is None else workload_key(options, way.prepared.work)
+        for wakeup in self.wakeups:
+            row = self._row(way, wakeup, key)
+            way.rows.append(row)
+            self.rows[number].append(row)
+            with self._lock:
+                self.done += weight(options)
+                if self.progress is not None:
+                    self.progress(self.done, self.total, round(float(row["time_s"]) * PS_PER_S))
+        with self._lock:
+            group = self._groups.setdefault(number // self.ways, [])
+            group.append(way)
+            is_whole = len(group) == self.ways
+        if is_whole:
+            self._fit(number // self.ways, self._groups.pop(number // self.ways))
+
+    def _row(self, way: _Way, wakeup: Wakeup, workload: str) -> dict[str, Any]:
+        """Of the journal, or run now."""
+        if self.journal is None:
+            return row_of(self._result(way, wakeup))
+        key = run_key(workload, way.prepared.options, wakeup)
+        row = self.journal.row(key)
+        if row is None:
+            row = row_of(self._result(way, wakeup))
+            self.journal.add(key, row)
+        return row
+
+    def _result(self, way: _Way, wakeup: Wakeup) -> EidolonResult:
+        result = way.prepared.run(wakeup=wakeup, progress=self._look)
+        if not result.finished:
+            raise KeyboardInterrupt
+        return result
+
+    def _look(self, *_: int) -> None:
+        """A few times a second: Ctrl-C reaches the main thread alone."""
+        if self.stopped:
+            raise KeyboardInterrupt
+
+    def _fit(self, number: int, group: Sequence[_Way]) -> None:
+        """Where wake-up times vary, how the reads of a workload that spins grow with them."""
+        ways = {way.prepared.work.way: way for way in group}
+        spin, mwait = ways.get(SPIN), ways.get(MWAIT)
+        if spin is None or len(self.wakeups) < 2:
+            return
+        self.fits[number] = fit(
+            self.fit_names[number],
+            [time_ps("wakeup", wakeup) for wakeup in self.wakeups if wakeup is not None],
+            [row["flag_reads"] for row in spin.rows],
+            spin.rows[0]["spin_reads_per_s"],
+            None if mwait is None else [row["flag_reads"] for row in mwait.rows],
+            None if mwait is None else (self._reads(spin), self._reads(mwait)),
+        )
+
+    def _reads(self, way: _Way) -> Callable[[int], int]:
+        return lambda wakeup_ps: self._result(way, wakeup_ps).flag_reads
+
+
+def weight(options: EidolonOptions) -> int:
+    """About how much work a run is: elements of the matrix, and of its peers' partial results."""
+    rows = options.rows or 1024
+    return rows * ((options.cols or 1024) * (options.inner or 1) + 4 * (options.peers or 3))
+
+
+def row_of(result: EidolonResult) -> dict[str, Any]:
+    """A run as a row (docs/reference/eidolon-json.md)."""
+    document: dict[str, Any] = result.document()
+    asked = document["options"]
+    keys = (
+        "time_s", "flag_reads", "non_flag_reads", "non_flag_reads_expected", "writes_delivered", "wait_s",
+        "wait_total_s", "waiting_wavefronts", "wakeups", "spurious_wakeups", "monitor_full", "polling_interval_s",
+        "spin_reads_per_s",
+    )  # fmt: skip
+    return {
+        "kernel": document["kernel"],
+        **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "sync", "wakeup_s")},
+        **{key: document[key] for key in keys},
+        "events": document["simulator"]["events"],
+        "wall_s": document["simulator"]["wall_s"],
+    }

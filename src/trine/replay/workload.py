@@ -1,0 +1,208 @@
+"""The kernels of the one GPU that is simulated, and what its peers send to it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.presets import load_cluster
+from trine.collectives.kernels.fused import FusedProgram, build_fused, fused_tasks
+from trine.collectives.kernels.fused_lines import expected_reads
+from trine.collectives.kernels.fused_peers import PeerData, PeerFlags, flags_of, peer_writes_of
+from trine.collectives.kernels.options import JOINT
+from trine.errors import InputError
+from trine.gpu.model import GpuModel
+from trine.gpu.model_waits import MWAIT, SPIN
+from trine.gpu.outside import Arrivals
+from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
+from trine.gpu.program import ACQUIRE, GpuProgram
+from trine.graph.taskgraph import TaskGraph
+from trine.inputs import read_text
+from trine.replay.arrivals import load_arrivals
+from trine.replay.options import EidolonOptions
+
+PEERS = 3
+#: A way to wait beside those of options: the memory answers when the semaphore is released.
+ANSWERED = "answered"
+#: rows, cols, inner of a fused kernel where they are not given; in lines of 64 B 66 to 560 thousand reads.
+USUAL_SIZES = {"gemv": (1024, 1024, 1), "gemm": (1024, 1024, 256), "embedding": (1024, 256, 16)}
+#: Tile of a GEMV: with pieces of whole rows its workgroups end together.
+GEMV_TILE = (64, 1024)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Workload:
+    """built: None of a program that trine did not build. graph, task_kernel: order of kernels, None: all at once.
+
+    sync: as asked for. record: of the run that is replayed. warnings: what was taken as given.
+    """
+
+    program: GpuProgram
+    target: int
+    cluster: Cluster
+    model: GpuModel
+    sync: str | None
+    built: FusedProgram | None = None
+    graph: TaskGraph | None = None
+    task_kernel: npt.NDArray[np.int32] | None = None
+    record: Arrivals | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        return tuple(self.cluster.gpus[: self.program.num_ranks])
+
+    @property
+    def way(self) -> str:
+        """How wavefronts wait: ``spin``, ``sleep``, ``mwait``, or ``answered``, where the memory answers."""
+        if self.model.poll_ps is None:
+            return ANSWERED
+        return MWAIT if self.model.monitor is not None else self.sync or SPIN
+
+    @property
+    def peers(self) -> int:
+        return self.program.num_ranks - 1
+
+    @property
+    def non_flag_reads(self) -> int | None:
+        """What the data flow asks for; None of a program that trine did not build."""
+        return None if self.built is None else sum(expected_reads(self.built.options).values())
+
+    @property
+    def waiting_workgroups(self) -> npt.NDArray[np.int64]:
+        """Workgroups of the target that acquire; the first wavefront of each does."""
+        program = self.program
+        group = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
+        rank = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
+        waiting = np.unique(group[program.op_kind == ACQUIRE])
+        return np.asarray(waiting[rank[waiting] == self.target], np.int64)
+
+    def flags(self) -> PeerFlags:
+        """Flags that the peers write to the target."""
+        return flags_of(self.program, self.target)
+
+    def data(self) -> PeerData | None:
+        """Lines that the peers write to the target; None where that is not known."""
+        return None if self.built is None else peer_writes_of(self.built, self.target)
+
+
+def make_workload(options: EidolonOptions) -> Workload:
+    """Build or read the program, and the machine around it.
+
+    Raises
+    ------
+    InputError, SpecError, PlanError: what is wrong in options and files.
+    """
+    record = _record(options)
+    program = options.kernel if isinstance(options.kernel, GpuProgram) else None
+    text = "" if program is not None or options.is_fused_name else read_text(os.fspath(str(options.kernel)))
+    ranks = _ranks(options, program, text, record)
+    cluster = _cluster(options.cluster, ranks)
+    model = _model(options, cluster, ranks)
+    machine: dict[str, Any] = {"cluster": cluster, "model": model, "sync": options.sync, "record": record}
+    if options.is_fused_name:
+        target = 0 if record is None else record.target
+        return _fused(options, ranks, target, machine)
+    if program is None:
+        from trine.gpu.text import parse_program, says_ranks
+
+        program = parse_program(text, str(options.kernel), num_ranks=None if says_ranks(text) else ranks)
+    target = _target(options, program, record)
+    return Workload(program=program, target=target, warnings=_of_program(options, program, target), **machine)
+
+
+def _cluster(name: str, ranks: int) -> Cluster:
+    """Load the cluster; in the words of this level where it has not enough GPUs."""
+    try:
+        return load_cluster(name, gpus=ranks)
+    except InputError as error:
+        most = len(load_cluster(name).gpus)
+        if ranks > most:
+            raise InputError(f"--peers {ranks - 1}: cluster {name!r} has {most} GPUs ({error})") from None
+        raise
+
+
+def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, Any]) -> Workload:
+    rows, cols, inner = USUAL_SIZES[str(options.kernel).partition("-")[0]]
+    usual: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, "waits": JOINT}
+    line = machine["model"].line_bytes
+    if options.kernel == "gemv-allreduce" and not GEMV_TILE[1] * (options.dtype_bytes or 4) % line:
+        usual["tile"] = GEMV_TILE
+    # what all ranks do is needed only where all are simulated
+    only = None if options.symmetric else target
+    sizes = {**usual, **options.sizes}
+    built = build_fused(str(options.kernel), ranks, only_rank=only, fused=options.fused, line_bytes=line, **sizes)
+    graph, task_kernel = (None, None) if options.fused else fused_tasks(built)
+    return Workload(
+        program=built.program, target=target, built=built, graph=graph, task_kernel=task_kernel, **machine
+    )  # fmt: skip
+
+
+def _of_program(options: EidolonOptions, program: GpuProgram, target: int) -> tuple[str, ...]:
+    """What is taken as given of what its peers send."""
+    if options.source not in ("wakeup", "distribution"):
+        return ()
+    notes = ["peers' flags are replayed, their data is not: give it with --writes, --symmetric or --arrivals"]
+    if (program.kernel_rank == target).all():
+        notes.append(f"the program has kernels of rank {target} alone: its peers are taken to do the same, turned")
+    return tuple(notes)
+
+
+def _record(options: EidolonOptions) -> Arrivals | None:
+    if options.arrivals is None or isinstance(options.arrivals, Arrivals):
+        return options.arrivals
+    return load_arrivals(options.arrivals)
+
+
+def _ranks(options: EidolonOptions, program: GpuProgram | None, text: str, record: Arrivals | None) -> int:
+    """The target and its peers, where each that says how many there are says the same."""
+    said: dict[str, int] = {}
+    if options.peers is not None:
+        said["--peers"] = options.peers + 1
+    if record is not None:
+        said["the record"] = record.num_ranks
+    if program is not None:
+        said["the program"] = program.num_ranks
+    elif text:
+        from trine.gpu.text import parse_program, says_ranks
+
+        if says_ranks(text):
+            said[str(options.kernel)] = parse_program(text, str(options.kernel)).num_ranks
+        elif not said:
+            raise InputError("says not how many ranks it is for: --peers N, or a line 'ranks N'", file=options.kernel)
+    if len(set(said.values())) > 1:
+        raise InputError(" and ".join(f"{who} says {count - 1} peers" for who, count in said.items()))
+    ranks = next(iter(said.values()), PEERS + 1)
+    if ranks < 2:
+        raise InputError("a program of one rank has no peers to replay: trine kernel run")
+    return ranks
+
+
+def _model(options: EidolonOptions, cluster: Cluster, ranks: int) -> GpuModel:
+    model = (
+        gpu_model_of(cluster, cluster.gpus[:ranks]) if options.gpu_model is None else load_gpu_model(options.gpu_model)
+    )
+    return with_options(
+        model,
+        sync=options.sync,
+        poll=options.poll,
+        sleep=options.sleep,
+        monitor_capacity=options.monitor_capacity,
+        wakeup=options.monitor_wakeup,
+    )
+
+
+def _target(options: EidolonOptions, program: GpuProgram, record: Arrivals | None) -> int:
+    if record is not None:
+        if options.target not in (None, record.target):
+            raise InputError(f"--target {options.target}: the record is of rank {record.target}")
+        return record.target
+    target = 0 if options.target is None else options.target
+    if not 0 <= target < program.num_ranks:
+        raise InputError(f"--target {target}: the ranks of {program.name!r} are 0 to {program.num_ranks - 1}")
+    return target

@@ -1,0 +1,60 @@
+"""Reading and writing traces: one step of a job on one GPU, from the formats that profilers write.
+
+What only some runs need is imported when it is first used: the tracer, comparison, and writing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from trine.workload.load import READERS, Reader, bundled, load
+
+if TYPE_CHECKING:
+    from trine.workload.capture.target import load_function
+    from trine.workload.capture.tracer import Capture, capture, capture_function
+    from trine.workload.inspect import Difference, TraceDescription, compare, describe
+    from trine.workload.native import save
+    from trine.workload.synthesize.model import synthesize
+    from trine.workload.synthesize.models import known_models
+
+#: public name -> module that defines it; no module is called like one of the names
+_LATER = {
+    "Capture": "trine.workload.capture.tracer",
+    "Difference": "trine.workload.inspect",
+    "TraceDescription": "trine.workload.inspect",
+    "capture": "trine.workload.capture.tracer",
+    "capture_function": "trine.workload.capture.tracer",
+    "compare": "trine.workload.inspect",
+    "describe": "trine.workload.inspect",
+    "known_models": "trine.workload.synthesize.models",
+    "load_function": "trine.workload.capture.target",
+    "save": "trine.workload.native",
+    "synthesize": "trine.workload.synthesize.model",
+}
+
+__all__ = [
+    "READERS",
+    "Capture",
+    "Difference",
+    "Reader",
+    "TraceDescription",
+    "bundled",
+    "capture",
+    "capture_function",
+    "compare",
+    "describe",
+    "known_models",
+    "load",
+    "load_function",
+    "save",
+    "synthesize",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'trine.workload' has no attribute {name!r}")
+    value = getattr(import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value

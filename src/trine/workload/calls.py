@@ -1,0 +1,225 @@
+"""From the tree of an execution trace to calls with tensors that have one identity each.
+
+The observer's tensor and storage ids are addresses. Walking the calls in order tells when an address is used anew: an
+output whose storage is in no input and was not allocated inside the call is a new allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trine.workload.draft import DraftTensor
+from trine.workload.execution_trace import ABSENT, Node, TensorRef, argument_names, tensors_in
+from trine.workload.names import call_kind
+from trine.workload.signatures import VIEWS
+
+#: Calls that only look at memory; inside a backward node they are not the ones that compute.
+_LOOKING = VIEWS | {
+    "t", "transpose", "permute", "expand", "expand_as", "as_strided", "detach", "alias", "select", "slice", "narrow",
+    "result_type", "to", "split", "chunk", "unbind", "movedim", "swapaxes", "conj", "resolve_conj", "is_nonzero",
+    "empty", "empty_like", "empty_strided", "view_as", "numpy_T",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class TreeCall:
+    """A call of the tree with resolved tensors; ``inputs`` by position, None where an optional tensor is absent."""
+
+    node: Node
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    values: Mapping[str, object]
+    inner: bool
+
+
+@dataclass(slots=True)
+class TopCall:
+    """A call outside any other, with all calls inside it in the order of completion, itself last."""
+
+    node: Node
+    calls: list[TreeCall] = field(default_factory=list)
+    born: list[int] = field(default_factory=list)
+
+
+class TensorTable:
+    """Tensors by identity, numbered from 1 in order of appearance; number 0 is the absent tensor."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, DraftTensor] = {0: DraftTensor(0, (0,), "none", 0, 0)}
+        self._numbers: dict[tuple[int, int, int, tuple[int, ...], str], int] = {}
+        self._allocation: dict[int, int] = {}
+        self._births: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}  # allocation -> bytes of its largest tensor
+        self._count = 0
+        self.clock = 0
+
+    def resolve(self, ref: TensorRef, *, unlisted: bool = False) -> int:
+        """The number of the tensor at ``ref`` now.
+
+        ``unlisted``: no call made it, if it is new. Then it is a view of what its storage holds, as saved tensors are,
+        unless it is a number (Python's become tensors without a call) or larger than that.
+        """
+        if ref is ABSENT or ref == ABSENT:
+            return 0
+        allocation = self._allocation.get(ref.storage)
+        if allocation is None:
+            allocation = self.allocate(ref.storage)
+        key = (ref.id, allocation, ref.offset, ref.shape, ref.dtype)
+        number = self._numbers.get(key)
+        if number is None and unlisted and (ref.shape == () or ref.size_bytes > self._bytes.get(allocation, 2**63)):
+            allocation = self.allocate(ref.storage)
+            key = (ref.id, allocation, ref.offset, ref.shape, ref.dtype)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers) + 1
+            self.tensors[number] = DraftTensor(number, ref.shape, ref.dtype, ref.size_bytes, allocation)
+            self._bytes[allocation] = max(ref.size_bytes, self._bytes.get(allocation, 0))
+        return number
+
+    def allocate(self, storage: int) -> int:
+        self._count += 1
+        self._allocation[storage] = self._count
+        self._births[storage] = self.clock
+        return self._count
+
+    def born_since(self, storage: int, clock: int) -> bool:
+        return self._births.get(storage, -1) >= clock
+
+
+def resolve_tree(nodes: list[Node], table: TensorTable) -> list[TopCall]:
+    """Resolve every call, in order. ``nodes`` are all nodes of the trace, ordered by id."""
+    tops: list[TopCall] = []
+    outer = {node.id for node in nodes if node.annotation and node.parent == node.id}
+    for node in nodes:  # parents come before their children
+        if node.annotation and node.parent in outer:
+            outer.add(node.id)
+    for node in nodes:
+        if node.id in outer or node.parent not in outer:
+            continue
+        top = TopCall(node)
+        _walk(node, table, top)
+        tops.append(top)
+    return tops
+
+
+def _walk(root: Node, table: TensorTable, top: TopCall) -> None:
+    """Depth first without recursion: inputs are resolved when a call begins, outputs when it ends."""
+    stack: list[tuple[Node, int, tuple[int | None, ...], int]] = []
+
+    def enter(node: Node) -> None:
+        table.clock += 1
+        slots = tuple(None if ref is None else table.resolve(ref, unlisted=True) for ref in _slots(node))
+        stack.append((node, 0, slots, table.clock))
+
+    enter(root)
+    while stack:
+        node, place, slots, clock = stack.pop()
+        if place < len(node.children):
+            stack.append((node, place + 1, slots, clock))
+            enter(node.children[place])
+            continue
+        taken = {ref.storage for ref in node.input_tensors()}
+        for ref in node.output_tensors():
+            if ref != ABSENT and ref.storage not in taken and not table.born_since(ref.storage, clock):
+                top.born.append(table.allocate(ref.storage))
+        outputs = tuple(table.resolve(ref) for ref in node.output_tensors())
+        top.calls.append(TreeCall(node, slots, outputs, _values(node), node is not root))
+
+
+def _slots(node: Node) -> list[TensorRef | None]:
+    """Tensor arguments by position in the schema; lists are flattened; without a schema all tensors in order."""
+    names = argument_names(node.schema)
+    if len(names) < len(node.inputs):
+        return list(node.input_tensors())
+    slots: list[TensorRef | None] = []
+    for value, (_, is_tensor) in zip(node.inputs, names, strict=False):
+        found = list(tensors_in([value]))
+        slots += found or ([None] if is_tensor and value == "<None>" else [])
+    return slots
+
+
+def _values(node: Node) -> dict[str, object]:
+    names = argument_names(node.schema)
+    if len(names) < len(node.inputs):
+        return {}
+    return {
+        name: value
+        for value, (name, is_tensor) in zip(node.inputs, names, strict=False)
+        if not is_tensor and value != "<None>"
+    }
+
+
+class Operands(NamedTuple):
+    """What an operator reads and makes, and its arguments that are not tensors."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    values: Mapping[str, object]
+
+
+def operands(top: TopCall, table: TensorTable) -> Operands:
+    """Inputs and outputs of a top-level call.
+
+    A node of autograd lists none itself. If one call inside it computes, that call's are taken, by position; if several
+    do (two products and a sum for a linear layer), the tensors that come from outside, and for each allocation made
+    inside the last tensor that shows it.
+    """
+    own = top.calls[-1]
+    if any(i is not None for i in (*own.inputs, *own.outputs)):
+        return Operands(_present(own.inputs), _present(own.outputs), own.values)
+    nodes = {call.node.id: call.node for call in top.calls}
+    depth_one = [call for call in top.calls if _computes(call, nodes)]
+    if len(depth_one) == 1:
+        single = depth_one[0]
+        return Operands(_present(single.inputs), _present(single.outputs), single.values)
+    return _outer_operands(top, table, depth_one)
+
+
+def _outer_operands(top: TopCall, table: TensorTable, computing_calls: list[TreeCall]) -> Operands:
+    """Of a call in which several calls compute: what comes from outside, views undone, and what they wrote."""
+    made: dict[int, int] = {}  # tensor -> the tensor that it is a view of
+    shown: dict[int, int] = {}  # storage -> the last tensor on it
+    inside = set(top.born)
+    inputs: dict[int, None] = {}
+    computing = {id(call) for call in computing_calls}
+    for call in top.calls:
+        present = _present(call.inputs)
+        for i in call.outputs:
+            if i is None:
+                continue
+            storage = table.tensors[i].storage
+            shown[storage] = i
+            same = [j for j in present if table.tensors[j].storage == storage and j != i]
+            if same and i not in made:
+                made[i] = same[0]
+        if id(call) in computing:
+            for i in present:
+                seen = {i}
+                while i in made and made[i] not in seen:
+                    i = made[i]
+                    seen.add(i)
+                if table.tensors[i].storage not in inside:
+                    inputs.setdefault(i)
+    written = {table.tensors[i].storage for call in computing_calls for i in _present(call.outputs)}
+    return Operands(tuple(inputs), tuple(i for storage, i in shown.items() if storage in written), {})
+
+
+def _present(slots: tuple[int | None, ...]) -> tuple[int, ...]:
+    return tuple(i for i in slots if i is not None)
+
+
+def _computes(call: TreeCall, nodes: Mapping[int, Node]) -> bool:
+    """Whether ``call`` is an outermost operator inside the autograd nodes of its top-level call and no mere view."""
+    if not _is_operator(call.node) or call_kind(call.node.name) in _LOOKING:
+        return False
+    node = nodes.get(call.node.parent)
+    while node is not None:
+        if _is_operator(node):
+            return False
+        node = nodes.get(node.parent)
+    return True
+
+
+def _is_operator(node: Node) -> bool:
+    return node.schema != "" or bool(node.output_tensors())

@@ -1,0 +1,1 @@
+"""Recording a trace: a PyTorch step on a GPU, or on meta tensors with predicted times."""

@@ -1,0 +1,286 @@
+"""The tracer: records one training step of the user's own loop as a pair of PyTorch traces.
+
+As TrioSim's tracer (ISCA'25, section 4.2) it records the PyTorch profiler (Kineto) for operators, kernels and times,
+and the execution trace observer for tensors, here in one go. The order is: warm-up, steps timed without the profiler,
+one observed step (tensors; the profiler warms up meanwhile), one profiled step (times). Each of the two records alone,
+for the observer slows every call: see :mod:`trine.workload.capture.match`, which checks that both did the same work.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from trine.errors import InputError, MissingExtraError, nearest
+from trine.graph.workload import Workload
+from trine.workload.capture import files as files
+from trine.workload.capture.host import describe_machine
+from trine.workload.capture.match import check_same_work
+from trine.workload.capture.meta import EXECUTION_TRACE_FILE, KINETO_FILE, META_FILE, CaptureMeta, write_meta
+
+DEVICES = ("auto", "cuda", "cpu")
+_RECORDED = 2  # one step with the observer, one with the profiler
+_PS_PER_NS = 1000
+
+
+class Capture:
+    """A capture of the loop around the user's own step::
+
+        with trine.capture("resnet50-b128") as c:
+            for step in c:
+                train_step()
+
+    Iterating gives the numbers 0 to ``num_steps`` - 1: ``warmup`` steps, ``timed`` steps without the profiler, two that
+    are recorded. Leaving the block writes the directory ``path``, reads it back, and
+    sets ``workload``. If the block raises, or the loop ends early, nothing is written.
+
+    Parameters
+    ----------
+    path: the directory to make; its parents are made too.
+    device: ``cuda`` (also ROCm), ``cpu``, or ``auto``: cuda where PyTorch sees a GPU.
+    name: of the workload; the directory's name where None.
+    overwrite: replace a former capture at ``path``.
+
+    Raises
+    ------
+    InputError: a wrong argument, a taken ``path``, no such device, a loop that ended early, or a step that trine could
+        only misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
+    MissingExtraError: torch is not installed.
+    TraceError: the recorded files cannot be read; they are kept.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        warmup: int = 3,
+        timed: int = 5,
+        name: str | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        if device not in DEVICES:
+            raise InputError(f"unknown device {device!r}{nearest(str(device), DEVICES)}", field="device")
+        self.path = Path(path)
+        self.device = device
+        self.warmup = _at_least_one(warmup, "warmup")
+        self.timed = _at_least_one(timed, "timed")
+        self.name = name or self.path.name
+        self.overwrite = overwrite
+        self.workload: Workload | None = None
+        self._torch: Any = None
+        self._profiler: Any = None
+        self._observer: Any = None
+        self._steps_begun = 0
+        self._step_ns: list[int] = []
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps the loop makes."""
+        return self.warmup + self.timed + _RECORDED
+
+    @property
+    def _made(self) -> Path:
+        """The directory that is filled, and renamed to ``path`` at the end: beside it, so that this is one rename."""
+        return self.path.with_name(f".{self.path.name}.partial-{os.getpid()}")
+
+    def __enter__(self) -> Capture:
+        self._torch = _import_torch()
+        self.device = _resolve_device(self.device, self._torch)
+        if self._torch.autograd._profiler_enabled():
+            raise InputError("a PyTorch profiler is running already: capture outside of it")
+        files.check_target(self.path, overwrite=self.overwrite)
+        try:
+            self._made.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"cannot be made: {error.strerror}", file=self.path) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        finished = len(self._step_ns) == self.timed + 1
+        try:
+            self._stop_observer()
+            self._stop_profiler()
+            if kind is None and not finished:
+                raise InputError(
+                    f"the loop ended in step {self._steps_begun} of {self.num_steps}: let 'for step in c' run to its "
+                    "end (no break, and enough data), or ask for fewer warmup and timed steps"
+                )
+            if kind is None:
+                self._write()
+        finally:
+            shutil.rmtree(self._made, ignore_errors=True)
+        if kind is None:
+            self.workload = _read_back(self.path)
+
+    def __iter__(self) -> Iterator[int]:
+        if self._torch is None:
+            raise InputError("iterate a capture inside its block: with trine.capture(path) as c: for step in c: ...")
+        if self._steps_begun:
+            raise InputError("a capture can be iterated once: make another one for another trace")
+        for step in range(self.warmup):
+            yield self._begin(step)
+        for step in range(self.warmup, self.warmup + self.timed):
+            yield from self._timed(step)
+        yield from self._recorded(self.num_steps - _RECORDED)
+
+    def _begin(self, step: int) -> int:
+        self._steps_begun = step + 1
+        return step
+
+    def _timed(self, step: int) -> Iterator[int]:
+        """One step, its wall time noted; the device is idle before and after."""
+        self._synchronise()
+        start = time.perf_counter_ns()
+        yield self._begin(step)
+        self._synchronise()
+        self._step_ns.append(max(1, time.perf_counter_ns() - start))
+
+    def _recorded(self, step: int) -> Iterator[int]:
+        """The observed step and the profiled one; both files are in ``_made`` afterwards."""
+        self._start_profiler()
+        self._synchronise()
+        self._observer.start()
+        yield self._begin(step)
+        self._synchronise()
+        self._stop_observer()
+        self._profiler.step()
+        yield from self._timed(step + 1)
+        self._profiler.step()
+        self._stop_profiler()
+
+    def _start_profiler(self) -> None:
+        import torch.profiler as profiler
+
+        self._observer = profiler.ExecutionTraceObserver()
+        self._observer.register_callback(str(self._made / "execution_trace.json"))
+        activities = [profiler.ProfilerActivity.CPU]
+        if self.device == "cuda":
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._profiler = profiler.profile(
+            activities=activities,
+            schedule=profiler.schedule(wait=0, warmup=1, active=1, repeat=1),
+            on_trace_ready=lambda done: done.export_chrome_trace(str(self._made / "kineto.json")),
+            record_shapes=True,
+        )
+        self._profiler.start()
+
+    def _stop_profiler(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+
+    def _stop_observer(self) -> None:
+        if self._observer is not None:
+            self._observer.unregister_callback()
+            self._observer = None
+
+    def _synchronise(self) -> None:
+        if self.device == "cuda":
+            self._torch.cuda.synchronize()
+
+    def _write(self) -> None:
+        raw_kineto, raw_execution = self._made / "kineto.json", self._made / "execution_trace.json"
+        if not raw_execution.exists():  # PyTorch says that it has registered the second observer, but has not
+            raise InputError("PyTorch allows one ExecutionTraceObserver at a time, and another one is registered")
+        kineto, execution = files.read_json(raw_kineto), files.read_json(raw_execution)
+        files.check_devices(execution, self.device)
+        files.check_kineto(kineto, self.device)
+        check_same_work(kineto, execution)
+        files.write_gzip(files.without_private(raw_kineto.read_bytes()), self._made / KINETO_FILE)
+        files.write_gzip(raw_execution.read_bytes(), self._made / EXECUTION_TRACE_FILE)
+        write_meta(self._meta(), self._made / META_FILE)
+        raw_kineto.unlink()
+        raw_execution.unlink()
+        files.put_in_place(self._made, self.path)
+
+    def _meta(self) -> CaptureMeta:
+        machine = describe_machine(self._torch, self.device)
+        step_ps = tuple(ns * _PS_PER_NS for ns in self._step_ns)
+        return CaptureMeta(
+            name=self.name,
+            device=self.device,
+            device_name=machine.device_name,
+            captured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            warmup_steps=self.warmup,
+            unprofiled_steps_ps=step_ps[:-1],
+            traced_step_ps=step_ps[-1],
+            versions=machine.versions,
+            host=machine.host,
+            settings=machine.settings,
+        )
+
+
+def capture(
+    path: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    warmup: int = 3,
+    timed: int = 5,
+    name: str | None = None,
+    overwrite: bool = False,
+) -> Capture:
+    """Capture the loop around the user's own training step; see :class:`Capture`."""
+    return Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
+
+
+def capture_function(
+    function: Callable[[], object],
+    path: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    warmup: int = 3,
+    timed: int = 5,
+    name: str | None = None,
+    overwrite: bool = False,
+) -> Workload:
+    """Capture ``function``, which performs one step, or sets up and returns a callable that does; return the workload.
+
+    ``function`` is called once to tell which: where it performs a step, that is one more warm-up step. Parameters and
+    errors as for :class:`Capture`; what ``function`` itself raises is passed on.
+    """
+    session = Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
+    with session:
+        made = function()
+        step: Callable[[], object] = made if callable(made) else function
+        for _ in session:
+            step()
+    assert session.workload is not None  # set when the block is left without an error
+    return session.workload
+
+
+def _at_least_one(value: int, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
+        raise InputError(f"must be a whole number from 1 to 100000, got {value!r}", field=field)
+    return value
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("capturing a trace", "capture", "torch") from error
+    return torch
+
+
+def _resolve_device(device: str, torch: Any) -> str:
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise InputError("PyTorch sees no CUDA or ROCm GPU here; device='cpu' traces on the processor", field="device")
+    if device == "auto":
+        return "cuda" if available else "cpu"
+    return device
+
+
+def _read_back(path: Path) -> Workload:
+    from trine.workload import load  # not at the top: the package's __init__ imports this module's names
+
+    return load(path)

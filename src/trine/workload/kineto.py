@@ -1,0 +1,183 @@
+"""The PyTorch profiler's JSON (Kineto): what each thread called, which kernels ran, and which call launched each.
+
+Times become picoseconds. Fractions of a microsecond are read exactly; a float would lose them beside epoch times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+from trine.errors import TraceError
+from trine.units import PS_PER_US
+from trine.workload.files import read_json, short
+
+_CPU = ("cpu_op", "user_annotation")
+_LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "privateuse1_runtime")
+_KERNEL = ("kernel", "gpu_memcpy", "gpu_memset")
+#: Largest time stamp: year 2500 in microseconds since 1970.
+_MAX_US = 17 * 10**15
+
+
+@dataclass(slots=True)
+class CpuOp:
+    """One call on the CPU. ``parent`` indexes the innermost call around it, ``kernels`` those it launched itself."""
+
+    event: int
+    name: str
+    start_ps: int
+    end_ps: int
+    tid: object
+    annotation: bool
+    args: Mapping[str, object]
+    parent: int | None = None
+    kernels: list[int] = field(default_factory=list)
+
+    def number(self, name: str) -> int | None:
+        value = self.args.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None where unknown."""
+
+    event: int
+    name: str
+    start_ps: int
+    end_ps: int
+    device: int
+    op: int | None = None
+    busy_ps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kineto:
+    """Calls in the order of (start, -end) of each thread, kernels in the order of their start."""
+
+    path: Path
+    ops: list[CpuOp]
+    kernels: list[Kernel]
+    gpu: str | None
+    devices: int
+    metadata: Mapping[str, str]
+
+
+def read_kineto(path: Path) -> Kineto:
+    """Read a profiler file. Raises TraceError naming the event at fault."""
+    document = read_json(path)
+    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+        raise TraceError("has no list of traceEvents: not a profiler trace", file=path)
+    ops: list[CpuOp] = []
+    launches: dict[int, tuple[int, object]] = {}
+    kernels: list[Kernel] = []
+    correlations: list[int | None] = []
+    for index, event in enumerate(document["traceEvents"]):
+        if not isinstance(event, dict):
+            raise TraceError(f"must be an object, got {short(event)}", file=path, field=f"traceEvents[{index}]")
+        if event.get("ph") != "X" or (category := event.get("cat")) not in (*_CPU, *_LAUNCH, *_KERNEL):
+            continue
+        where = f"traceEvents[{index}]"
+        start, end = _times(event, path, where)
+        args = event.get("args", {})
+        if not isinstance(args, dict):
+            raise TraceError(f"must be an object, got {short(args)}", file=path, field=f"{where}.args")
+        name = _name(event, path, where)
+        if category in _CPU:
+            tid = event.get("tid")
+            if not isinstance(tid, int | str):
+                raise TraceError(f"must be a number or text, got {short(tid)}", file=path, field=f"{where}.tid")
+            ops.append(CpuOp(index, name, start, end, tid, category != "cpu_op", args))
+        elif category in _LAUNCH:
+            correlation = _correlation(args, path, where)
+            if correlation is not None:
+                launches.setdefault(correlation, (start, event.get("tid")))
+        else:
+            device = args.get("device", 0)
+            kernels.append(Kernel(index, name, start, end, device if isinstance(device, int) else 0))
+            correlations.append(_correlation(args, path, where))
+    ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
+    _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
+    kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
+    return _of_one_device(path, document, ops, kernels)
+
+
+def _of_one_device(path: Path, document: dict[str, object], ops: list[CpuOp], kernels: list[Kernel]) -> Kineto:
+    """Keep the kernels of the device that ran most of them, link them to their calls and measure their busy time."""
+    counts: dict[int, int] = {}
+    for kernel in kernels:
+        counts[kernel.device] = counts.get(kernel.device, 0) + 1
+    device = max(sorted(counts), key=lambda d: counts[d], default=0)
+    kept = [kernel for kernel in kernels if kernel.device == device]
+    busy_until = 0
+    for index, kernel in enumerate(kept):
+        kernel.busy_ps = max(0, kernel.end_ps - max(kernel.start_ps, busy_until))
+        busy_until = max(busy_until, kernel.end_ps)
+        if kernel.op is not None:
+            ops[kernel.op].kernels.append(index)
+    metadata: dict[str, str] = {
+        key: str(document[key]) for key in ("schemaVersion", "trace_id", "host_name") if key in document
+    }
+    return Kineto(path, ops, kept, _gpu_name(document, device) if kept else None, len(counts), metadata)
+
+
+def _gpu_name(document: dict[str, object], device: int) -> str | None:
+    properties = document.get("deviceProperties")
+    for entry in properties if isinstance(properties, list) else []:
+        if isinstance(entry, dict) and entry.get("id") == device and isinstance(entry.get("name"), str):
+            return str(entry["name"])
+    return None
+
+
+def _name(event: dict[str, object], path: Path, where: str) -> str:
+    name = event.get("name")
+    if not isinstance(name, str) or not name or len(name) > 100_000:
+        raise TraceError(f"must be a name, got {short(name)}", file=path, field=f"{where}.name")
+    return name
+
+
+def _correlation(args: dict[str, object], path: Path, where: str) -> int | None:
+    value = args.get("correlation")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TraceError(f"must be a whole number, got {short(value)}", file=path, field=f"{where}.args.correlation")
+    return value
+
+
+def _times(event: dict[str, object], path: Path, where: str) -> tuple[int, int]:
+    """Start and end in picoseconds."""
+    result = []
+    for key in ("ts", "dur"):
+        value = event.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            what = "is missing" if value is None else f"must be a number of microseconds, got {short(value)}"
+            raise TraceError(what, file=path, field=f"{where}.{key}")
+        if not 0 <= value <= _MAX_US if isinstance(value, int) or value.is_finite() else True:
+            raise TraceError(f"must be between 0 and {_MAX_US} microseconds, got {short(value)}", file=path,
+                             field=f"{where}.{key}")  # fmt: skip
+        result.append(value * PS_PER_US if isinstance(value, int) else round(value * PS_PER_US))
+    return result[0], result[0] + result[1]
+
+
+def _nest(ops: list[CpuOp], kernels: list[Kernel], launches: list[tuple[int, object] | None]) -> None:
+    """Set the parent of each call and the launching call of each kernel from containment in time on one thread."""
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    for index, launch in enumerate(launches):
+        if launch is not None:
+            waiting.setdefault(str(launch[1]), []).append((launch[0], index))
+    by_thread: dict[str, list[int]] = {}
+    for index, op in enumerate(ops):
+        by_thread.setdefault(str(op.tid), []).append(index)
+    for thread, members in by_thread.items():
+        events = [(ops[i].start_ps, 0, place, i) for place, i in enumerate(members)]
+        events += [(at, 1, place, i) for place, (at, i) in enumerate(sorted(waiting.get(thread, [])))]
+        stack: list[int] = []
+        for at, is_launch, _, index in sorted(events):
+            while stack and (ops[stack[-1]].end_ps < at if is_launch else ops[stack[-1]].end_ps <= at):
+                stack.pop()
+            if is_launch:
+                kernels[index].op = stack[-1] if stack else None
+            else:
+                ops[index].parent = stack[-1] if stack else None
+                stack.append(index)

@@ -1,0 +1,181 @@
+"""Tensors for a profiler trace that comes without its execution trace: shapes are known, identities are not.
+
+The profiler writes the shapes of each call's inputs. What stands in for the rest is stated in :data:`ASSUMED`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
+from trine.workload.draft import Call, DraftTensor
+from trine.workload.execution_trace import DTYPES
+from trine.workload.kineto import CpuOp, Kineto
+from trine.workload.names import AUTOGRAD, call_kind
+from trine.workload.signatures import BUFFER_POSITIONS, LOSSES, WEIGHT_POSITIONS
+
+ASSUMED = (
+    "there is no execution trace: inputs were matched to earlier outputs by shape, the latest first",
+    "each weight that a call reads counts as a parameter of its own",
+    "output shapes are those of the gradients that autograd received or, without backward, follow from the inputs",
+    "optimizer operators read tensors of the recorded shapes that are not tied to the weights",
+)
+MISSING = ("execution trace (identities of tensors, output shapes)", "dtypes of tensor lists (float32 assumed)")
+
+_ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
+Seen = tuple[tuple[int, ...], str]
+
+
+def input_shapes(op: CpuOp) -> list[Seen]:
+    """Shape and dtype of each tensor input of ``op``, lists of tensors flattened."""
+    dims, types = op.args.get("Input Dims"), op.args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return []
+    found: list[Seen] = []
+    for shape, type_ in zip(dims, types, strict=False):
+        if not isinstance(shape, list) or not isinstance(type_, str):
+            continue
+        if type_ == "TensorList":
+            found += [(tuple(s), "float32") for s in shape if isinstance(s, list) and _whole(s)]
+        elif (type_ in DTYPES or type_.startswith("c10::")) and _whole(shape):
+            found.append((tuple(shape), DTYPES.get(type_) or type_.rpartition("::")[2].lower()))
+    return found
+
+
+def _whole(shape: list[object]) -> bool:
+    return all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape)
+
+
+class Guesses:
+    """Operands of the operators of a step, guessed in one pass in the order of the calls."""
+
+    def __init__(self, kineto: Kineto, rows: list[int], phases: Mapping[int, str], links: Mapping[int, int]) -> None:
+        self.tensors: dict[int, DraftTensor] = {}
+        self.calls: list[Call] = []
+        self._latest: dict[tuple[str, Seen], int] = {}  # (phase, shape and dtype) -> tensor
+        self._inner = _first_operators(kineto, rows)
+        received = _received(kineto, links)
+        self._operands: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for place, index in enumerate(rows):
+            phase = phases[index]
+            if phase == FORWARD:
+                following = next((self._inner[i] for i in rows[place + 1 :] if phases[i] == FORWARD), None)
+                self._forward(kineto.ops[index], index, place, received.get(place), following)
+            elif phase == BACKWARD:
+                forward = rows[links[index]] if index in links else None
+                self._backward(index, place, forward)
+            else:
+                self._optimizer(index, place)
+
+    def operands(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Inputs and outputs of the outermost call ``index``."""
+        return self._operands[index]
+
+    def _new(self, seen: Seen, storage: int | None = None) -> int:
+        shape, dtype = seen
+        number = len(self.tensors) + 1
+        size = math.prod(shape) * _ITEM_BYTES.get(dtype, 1)
+        self.tensors[number] = DraftTensor(number, shape, dtype, size, storage or number)
+        return number
+
+    def _find(self, seen: Seen, phases: tuple[str, ...]) -> int | None:
+        for phase in phases:
+            found = self._latest.get((phase, seen))
+            if found is not None:
+                return found
+        return None
+
+    def _record(self, index: int, place: int, kind: str, phase: str, ins: list[int], outs: list[int]) -> None:
+        self._operands[index] = (tuple(ins), tuple(outs))
+        self.calls.append(Call(kind, tuple(ins), tuple(outs), phase, place))
+        for tensor in outs:
+            self._latest[phase, (self.tensors[tensor].shape, self.tensors[tensor].dtype)] = tensor
+
+    def _forward(self, op: CpuOp, index: int, place: int, output: Seen | None, following: CpuOp | None) -> None:
+        kind, shapes = call_kind(op.name), input_shapes(op)
+        own = (*WEIGHT_POSITIONS.get(kind, ()), *BUFFER_POSITIONS.get(kind, ()))
+        inputs: list[int] = []
+        for position, seen in enumerate(shapes):
+            found = None if position in own else (self._find(seen, (FORWARD,)) or self._view(seen))
+            inputs.append(found if found is not None else self._new(seen))
+        if op.name.endswith("_") and inputs:
+            outputs = [inputs[0]]
+        else:
+            guess = _output(kind, shapes, output, following)
+            outputs = [self._new(guess)] if guess is not None else []
+        self._record(index, place, kind, FORWARD, inputs, outputs)
+
+    def _view(self, seen: Seen) -> int | None:
+        """A view of the latest output with as many elements."""
+        for (phase, (shape, dtype)), tensor in reversed(self._latest.items()):
+            if phase == FORWARD and dtype == seen[1] and math.prod(shape) == math.prod(seen[0]) > 1:
+                return self._new(seen, self.tensors[tensor].storage)
+        return None
+
+    def _backward(self, index: int, place: int, forward: int | None) -> None:
+        op = self._inner[index]
+        saved = self._operands.get(forward, ((), ())) if forward is not None else ((), ())
+        inputs: list[int] = []
+        for seen in input_shapes(op):
+            match = self._find(seen, (BACKWARD,)) if not inputs else None
+            match = match or next((i for i in (*saved[0], *saved[1]) if self._seen(i) == seen), None)
+            inputs.append(match or self._find(seen, (BACKWARD, FORWARD)) or self._new(seen))
+        outputs = [self._new(self._seen(i)) for i in saved[0] if self.tensors[i].dtype.startswith(("float", "bfloat"))]
+        if forward is None:
+            outputs = [self._new(self._seen(i)) for i in inputs[:1]]
+        self._record(index, place, call_kind(op.name), BACKWARD, inputs, outputs)
+
+    def _seen(self, tensor: int) -> Seen:
+        return self.tensors[tensor].shape, self.tensors[tensor].dtype
+
+    def _optimizer(self, index: int, place: int) -> None:
+        inputs = [self._new(seen) for seen in input_shapes(self._inner[index])]
+        self._operands[index] = (tuple(inputs), ())
+        self.calls.append(Call("optimizer", tuple(inputs), (), OPTIMIZER, place))
+
+
+def _output(kind: str, shapes: list[Seen], received: Seen | None, following: CpuOp | None) -> Seen | None:
+    """The output of a forward call: by its kind, else what its backward node received, else the next call's input."""
+    if not shapes:
+        return None
+    (shape, dtype), weight = shapes[0], shapes[1][0] if len(shapes) > 1 else ()
+    if kind in LOSSES:
+        return (), dtype
+    if kind == "linear" and weight:
+        return (*shape[:-1], weight[0]), dtype
+    if kind == "embedding" and shape:
+        return (*weight, shape[-1]), dtype
+    if received is not None:
+        return received
+    later = input_shapes(following) if following is not None and ("conv" in kind or "pool" in kind) else []
+    return later[0] if later else (shape, dtype)
+
+
+def _received(kineto: Kineto, links: Mapping[int, int]) -> dict[int, Seen]:
+    """Forward operator -> what its backward node got: the gradient of its output, which has the output's shape."""
+    result: dict[int, Seen] = {}
+    for op in kineto.ops:
+        node = op.parent
+        if node is None or node not in links or kineto.ops[node].name != AUTOGRAD + op.name:
+            continue
+        shapes = input_shapes(op)
+        if shapes:
+            result.setdefault(links[node], shapes[0])
+    return result
+
+
+def _first_operators(kineto: Kineto, rows: list[int]) -> dict[int, CpuOp]:
+    """For each outermost call itself or, for a node of autograd, the first call inside it that lists most inputs."""
+    result = {index: kineto.ops[index] for index in rows}
+    for op in kineto.ops:
+        node = op.parent
+        parent = kineto.ops[node] if node is not None else None
+        outer = parent.parent if parent is not None else None
+        for index in (node, outer):
+            if index is None or index not in result or not op.name.startswith("aten::"):
+                continue
+            known = input_shapes(result[index])
+            if kineto.ops[index].name.startswith(AUTOGRAD) and len(input_shapes(op)) > len(known):
+                result[index] = op
+    return result

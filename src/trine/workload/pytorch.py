@@ -1,0 +1,214 @@
+"""PyTorch's pair: profiler trace (Kineto) and execution trace, joined into operators as a person sees layers.
+
+An operator is an outermost call that launched kernels: ``aten::conv2d``, a backward node of autograd, one foreach call
+of the optimizer. Its time is that of its kernels, without counting twice where kernels overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import TypedDict
+
+from trine.errors import TraceError
+from trine.graph.workload import FORWARD, GPU_KERNELS, Workload
+from trine.workload.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
+from trine.workload.capture.meta import with_meta_beside
+from trine.workload.capture.meta_tensors import separate
+from trine.workload.draft import Call, Draft, DraftOperator
+from trine.workload.execution_trace import Node, read_execution_trace
+from trine.workload.graph import analyse
+from trine.workload.join import join
+from trine.workload.kineto import Kineto, read_kineto
+from trine.workload.kineto_alone import ASSUMED, MISSING, Guesses
+from trine.workload.load import Reader
+from trine.workload.names import AUTOGRAD, call_kind
+from trine.workload.pytorch_files import find_pair
+from trine.workload.steps import Row, Step, find_rows, find_step, outermost
+
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+_RENAMED = {"is_causal": "causal"}
+#: Arguments that change no operator's time.
+_IDLE = frozenset({
+    "pin_memory", "memory_format", "device", "layout", "dtype", "non_blocking", "copy", "generator", "implicit",
+})  # fmt: skip
+
+_NO_OPERANDS = Operands((), (), {})
+
+
+def read_pytorch(kineto_file: Path, trace_file: Path | None) -> Draft:
+    """Read a profiler trace and, where given, its execution trace. Raises TraceError for files that do not fit."""
+    kineto = read_kineto(kineto_file)
+    if not kineto.ops:
+        raise TraceError("holds no call on the CPU: was it recorded with ProfilerActivity.CPU?", file=kineto_file)
+    return _alone(kineto) if trace_file is None else _pair(kineto, read_execution_trace(trace_file), trace_file)
+
+
+def _pair(kineto: Kineto, nodes: list[Node], trace_file: Path) -> Draft:
+    separate(nodes)
+    joined, how = join(kineto, nodes, trace_file)
+    _adopt_tree(kineto, nodes, joined)
+    step = find_step(kineto, set(joined.values()))
+    rows, notes = find_rows(kineto, step)
+    table = TensorTable()
+    tops = {joined[top.node.id]: top for top in resolve_tree(nodes, table) if top.node.id in joined}
+    numbers = {i: [call.node.seq_id for call in top.calls] for i, top in tops.items()}
+    place = {row.call: index for index, row in enumerate(rows) if row.call is not None}
+    ordered = [i for i in step.tops if i in tops]
+    known = {i: operands(tops[i], table) for i in ordered if i in place}
+    calls = tuple(_call(call, step.phases[i], place.get(i)) for i in ordered for call in tops[i].calls)
+    accumulated = tuple(pair for i in ordered if (pair := _accumulated(tops[i])) is not None)
+    return Draft(
+        **_common(kineto), operators=_operators(kineto, step, rows, known, _forward_of(kineto, step, numbers, place)),
+        calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
+        assumptions=(*step.notes, *notes, f"the two files were joined by {how}"),
+    )  # fmt: skip
+
+
+def _accumulated(top: TopCall) -> tuple[int, int] | None:
+    """What an AccumulateGrad node took, and the gradient that it left: written in place, detached, or the same."""
+    incoming = next((slot for call in top.calls if call.node.name == _ACCUMULATE for slot in call.inputs if slot), None)
+    if incoming is None:
+        return None
+    made = [call for call in top.calls if call.outputs]
+    written = [call.outputs[0] for call in made if call.node.name.endswith("_")]
+    others = [call.outputs[0] for call in made if call_kind(call.node.name) in ("detach", "clone")]
+    return incoming, next((slot for slot in (*written, *others) if slot), incoming)
+
+
+def _alone(kineto: Kineto) -> Draft:
+    step = find_step(kineto)
+    rows, notes = find_rows(kineto, step)
+    place = {row.call: index for index, row in enumerate(rows) if row.call is not None}
+    links = _forward_of(kineto, step, _sequence_numbers(kineto), place)
+    guesses = Guesses(kineto, list(place), step.phases, links)
+    known = {i: Operands(*guesses.operands(i), {}) for i in place}
+    return Draft(
+        **_common(kineto), operators=_operators(kineto, step, rows, known, links), calls=tuple(guesses.calls),
+        tensors=guesses.tensors, missing=(*_missing(kineto), *MISSING), assumptions=(*step.notes, *notes, *ASSUMED),
+    )  # fmt: skip
+
+
+def _sequence_numbers(kineto: Kineto) -> dict[int, list[int]]:
+    """Outermost call -> autograd's sequence numbers of all calls in it, in the order of their start."""
+    numbers: dict[int, list[int]] = {}
+    for op, top in zip(kineto.ops, outermost(kineto.ops), strict=True):
+        number = op.number("Sequence number")
+        if top is not None and number is not None:
+            numbers.setdefault(top, []).append(number)
+    return numbers
+
+
+class _Common(TypedDict):
+    name: str
+    source: str
+    format: str
+    gpu: str | None
+    metadata: Mapping[str, str]
+
+
+def _common(kineto: Kineto) -> _Common:
+    name = kineto.path.name.removesuffix(".gz").removesuffix(".json")
+    return _Common(name=name, source=str(kineto.path), format="pytorch", gpu=kineto.gpu, metadata=kineto.metadata)
+
+
+def _missing(kineto: Kineto) -> tuple[str, ...]:
+    return () if kineto.kernels else (GPU_KERNELS, "CPU launch times")
+
+
+def _adopt_tree(kineto: Kineto, nodes: list[Node], joined: Mapping[int, int]) -> None:
+    """Take parents from the execution trace, which knows them; times in whole microseconds do not."""
+    nearest: dict[int, int | None] = {}  # node -> the closest call at or above it that is joined
+    for node in nodes:  # parents come before their children
+        above = nearest.get(node.parent)
+        if node.id in joined:
+            kineto.ops[joined[node.id]].parent = above
+        nearest[node.id] = joined.get(node.id, above)
+
+
+def _call(call: TreeCall, phase: str, operator: int | None) -> Call:
+    """The tensor numbered 0 is the absent one."""
+    inputs, outputs = (tuple(slot or None for slot in slots) for slots in (call.inputs, call.outputs))
+    return Call(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner,
+                call.node.name.endswith("_"), call.values)  # fmt: skip
+
+
+def _forward_of(
+    kineto: Kineto, step: Step, numbers: Mapping[int, list[int]], place: Mapping[int, int]
+) -> dict[int, int]:
+    """Outermost backward call -> index of the operator that it differentiates, by autograd's sequence numbers.
+
+    A number belongs to the last forward call that shows it: calls before it that need no gradient show it too.
+    """
+    maker: dict[int, int] = {}
+    result: dict[int, int] = {}
+    for i in step.tops:
+        mine = [number for number in numbers.get(i, []) if number >= 0]
+        if kineto.ops[i].name.startswith(AUTOGRAD):
+            link = next((maker[number] for number in mine if number in maker), None)
+            if link is not None and link in place:
+                result[i] = place[link]
+        elif step.phases[i] == FORWARD:
+            maker.update(dict.fromkeys(mine, i))
+    return result
+
+
+def _operators(
+    kineto: Kineto, step: Step, rows: list[Row], known: Mapping[int, Operands], forward: Mapping[int, int]
+) -> tuple[DraftOperator, ...]:
+    return tuple(
+        _kernel_operator(kineto, row, number) if row.call is None else
+        _operator(kineto, step, row, row.call, number, known.get(row.call, _NO_OPERANDS), forward.get(row.call))
+        for number, row in enumerate(rows, 1)
+    )  # fmt: skip
+
+
+def _kernel_operator(kineto: Kineto, row: Row, number: int) -> DraftOperator:
+    kernel = kineto.kernels[row.kernels[0]]
+    return DraftOperator(number, f"kernel: {kernel.name[:200]}", row.phase, (), (), kernel.busy_ps,
+                         kernel_times_ps=(kernel.end_ps - kernel.start_ps,))  # fmt: skip
+
+
+def _operator(
+    kineto: Kineto, step: Step, row: Row, call: int, number: int, operands: Operands, forward: int | None
+) -> DraftOperator:
+    op = kineto.ops[call]
+    launched = bool(kineto.kernels)
+    return DraftOperator(
+        number, op.name, row.phase, operands.inputs, operands.outputs,
+        gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
+        forward=forward, launch_start_ps=op.start_ps - step.start_ps if launched else None,
+        launch_duration_ps=op.end_ps - op.start_ps if launched else None,
+        kernel_times_ps=tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels),
+        attributes=_attributes(operands.values),
+    )  # fmt: skip
+
+
+def _attributes(values: Mapping[str, object]) -> dict[str, object]:
+    """The arguments of a call that say more about its work than shapes do."""
+    named = {_RENAMED.get(name, name): _plain(value) for name, value in values.items() if name not in _IDLE}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _plain(value: object) -> object:
+    """A JSON value as a frozen one; None for what no attribute may hold."""
+    if isinstance(value, bool | int | str):
+        return value if not isinstance(value, str) or len(value) <= 200 else None
+    if isinstance(value, Decimal):
+        return float(value) if value.is_finite() else None
+    if isinstance(value, list) and len(value) <= 64:
+        items = tuple(_plain(item) for item in value)
+        return items if None not in items else None
+    return None
+
+
+def _read(files: dict[str, Path], batch: int | None) -> Workload:
+    if "kineto" not in files:
+        raise TraceError("is an execution trace without times, and no profiler trace lies beside it",
+                         file=files["execution_trace"])  # fmt: skip
+    workload = analyse(read_pytorch(files["kineto"], files.get("execution_trace")), batch=batch)
+    return with_meta_beside(workload, files["kineto"])
+
+
+READER = Reader("pytorch", "a profiler (Kineto) and an execution trace, .json or .json.gz", find_pair, _read)

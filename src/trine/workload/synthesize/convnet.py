@@ -1,0 +1,264 @@
+"""A training step of a convolutional network, with the operators that TrioSim's tracer records of torchvision's models.
+
+Named as in those traces (bundled: vgg13 and resnet50): ``conv2d.5`` is the fifth convolution. Activations in place
+(``relu_``, ``add_``) share their memory. Sums of gradients where branches meet are no operators: autograd adds inside
+the backward operators.
+"""
+
+from __future__ import annotations
+
+from trine.graph.workload import Tensor
+from trine.workload.synthesize.graph import Graph
+from trine.workload.synthesize.spec import DENSENET, RESNET, ConvNet
+
+_ENGINE = "autograd::engine::evaluate_function: "
+
+
+def convnet(spec: ConvNet, *, batch: int) -> Graph:
+    """Forward, backward and Adam step in float32 on ``batch`` images."""
+    graph = Graph("float32", accumulates=False)
+    x = graph.tensor((batch, 3, spec.image, spec.image), role="input")
+    targets = graph.tensor((batch,), role="input", dtype="int64")
+    family = {RESNET: _resnet, DENSENET: _densenet}.get(spec.family, _vgg)
+    _loss(graph, family(graph, spec, x), targets)
+    graph.run_backward()
+    _adam(graph)
+    return graph
+
+
+# -- families ----------------------------------------------------------------------------------------------------
+
+
+def _vgg(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+    for stage in spec.stages:
+        for channels in stage:
+            x = _relu(graph, _conv(graph, x, channels, 3, padding=1, biased=True))
+        x = _max_pool(graph, x, 2, 2)
+    x = _flat(graph, _average(graph, x, 7))
+    for features in (4096, 4096):
+        x = _dropout(graph, _relu(graph, _linear(graph, x, features)))
+    return _linear(graph, x, spec.classes)
+
+
+def _resnet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+    x = _relu(graph, _norm(graph, _conv(graph, x, 64, 7, stride=2, padding=3)))
+    x = _max_pool(graph, x, 3, 2, padding=1)
+    for stage, count in enumerate(spec.blocks):
+        for block in range(count):
+            stride = 2 if stage and not block else 1
+            x = _residual_block(graph, x, 64 * 2**stage, stride, spec.bottleneck)
+    return _linear(graph, _flat(graph, _average(graph, x, 1)), spec.classes)
+
+
+def _residual_block(graph: Graph, x: Tensor, width: int, stride: int, bottleneck: bool) -> Tensor:
+    out_channels = width * (4 if bottleneck else 1)
+    if bottleneck:
+        h = _relu(graph, _norm(graph, _conv(graph, x, width, 1)))
+        h = _relu(graph, _norm(graph, _conv(graph, h, width, 3, stride=stride, padding=1)))
+        h = _norm(graph, _conv(graph, h, out_channels, 1))
+    else:
+        h = _relu(graph, _norm(graph, _conv(graph, x, width, 3, stride=stride, padding=1)))
+        h = _norm(graph, _conv(graph, h, width, 3, padding=1))
+    if stride > 1 or x.shape[1] != out_channels:
+        x = _norm(graph, _conv(graph, x, out_channels, 1, stride=stride))
+    return _relu(graph, _add(graph, h, x))
+
+
+def _densenet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+    x = _relu(graph, _norm(graph, _conv(graph, x, spec.initial, 7, stride=2, padding=3)))
+    x = _max_pool(graph, x, 3, 2, padding=1)
+    for number, count in enumerate(spec.blocks):
+        if number:
+            x = _conv(graph, _relu(graph, _norm(graph, x)), x.shape[1] // 2, 1)
+            x = _average_pool(graph, x)
+        features = [x]
+        for _ in range(count):
+            h = _relu(graph, _norm(graph, _concatenate(graph, features)))
+            h = _relu(graph, _norm(graph, _conv(graph, h, 4 * spec.growth, 1)))
+            features.append(_conv(graph, h, spec.growth, 3, padding=1))
+        x = _concatenate(graph, features)
+    x = _relu(graph, _norm(graph, x))
+    return _linear(graph, _flat(graph, _average(graph, x, 1)), spec.classes)
+
+
+# -- layers ------------------------------------------------------------------------------------------------------
+
+
+def _conv(
+    graph: Graph, x: Tensor, channels: int, kernel: int, *, stride: int = 1, padding: int = 0, biased: bool = False
+) -> Tensor:
+    size = (x.shape[2] + 2 * padding - kernel) // stride + 1
+    weight = graph.weight(channels, x.shape[1], kernel, kernel)
+    used = (weight, graph.weight(channels)) if biased else (weight,)
+    out = graph.tensor((x.shape[0], channels, size, size))
+    kept = {"stride": [stride] * 2, "padding": [padding] * 2}
+    op = graph.forward("aten::conv2d", (x, *used), (out,), attributes=kept)
+
+    def backward() -> None:
+        dy = graph.gradient(out)
+        gradients = [graph.weight_gradient(w) for w in used]
+        # The gradient of the data is not computed, which an absent (empty) output says.
+        dx = graph.tensor((0,), batch_dims=()) if x.role == "input" else graph.like(x)
+        done = graph.backward(f"{_ENGINE}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, kept)
+        graph.made(done, *used)
+        if x.role != "input":
+            graph.give(x, dx, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _norm(graph: Graph, x: Tensor) -> Tensor:
+    channels = x.shape[1]
+    weight, bias = graph.weight(channels), graph.weight(channels)
+    mean, variance = graph.buffer(channels), graph.buffer(channels)
+    seen, one = graph.buffer(dtype="int64"), graph.tensor((), dtype="int64", batch_dims=())
+    graph.forward("aten::add_", (seen, one), (seen,))
+    out = graph.like(x)
+    saved = [graph.tensor((channels,), batch_dims=()) for _ in range(2)]
+    op = graph.forward("aten::batch_norm", (x, weight, bias, mean, variance), (out,))
+
+    def backward() -> None:
+        dy, dx = graph.gradient(out), graph.like(x)
+        gradients = [graph.weight_gradient(w) for w in (weight, bias)]
+        inputs = (x, dy, weight, mean, variance, *saved)
+        done = graph.backward(f"{_ENGINE}CudnnBatchNormBackward0", inputs, (dx, *gradients), op)
+        graph.made(done, weight, bias)
+        graph.give(x, dx, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _relu(graph: Graph, x: Tensor) -> Tensor:
+    op = graph.forward("aten::relu_", (x,), (x,))
+    _simple(graph, x, x, op, "ReluBackward0", x)
+    return x
+
+
+def _simple(graph: Graph, x: Tensor, out: Tensor, op: int, name: str, *saved: Tensor) -> None:
+    """The backward operator of an operator without weights: reads the gradient and what was saved."""
+
+    def backward() -> None:
+        dy, dx = graph.gradient(out), graph.like(x)
+        graph.backward(f"{_ENGINE}{name}", (dy, *saved), (dx,), op)
+        graph.give(x, dx, op)
+
+    graph.on_backward(op, backward)
+
+
+def _max_pool(graph: Graph, x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
+    size = (x.shape[2] + 2 * padding - kernel) // stride + 1
+    out = graph.tensor((*x.shape[:2], size, size))
+    op = graph.forward("aten::max_pool2d", (x,), (out,))
+    places = graph.tensor(out.shape, dtype="int64")
+    _simple(graph, x, out, op, "MaxPool2DWithIndicesBackward0", x, places)
+    return out
+
+
+def _average_pool(graph: Graph, x: Tensor) -> Tensor:
+    out = graph.tensor((*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2))
+    op = graph.forward("aten::avg_pool2d", (x,), (out,))
+    _simple(graph, x, out, op, "AvgPool2DBackward0", x)
+    return out
+
+
+def _average(graph: Graph, x: Tensor, size: int) -> Tensor:
+    """Adaptive average pooling to ``size`` x ``size``; to one value it is a mean, as PyTorch computes it."""
+    out = graph.tensor((*x.shape[:2], size, size))
+    op = graph.forward("aten::adaptive_avg_pool2d", (x,), (out,))
+    if size == 1:
+        _simple(graph, x, out, op, "MeanBackward1")
+    else:
+        _simple(graph, x, out, op, "AdaptiveAvgPool2DBackward0", x)
+    return out
+
+
+def _flat(graph: Graph, x: Tensor) -> Tensor:
+    return graph.view(x, (x.shape[0], x.shape[1] * x.shape[2] * x.shape[3]))
+
+
+def _linear(graph: Graph, x: Tensor, features: int) -> Tensor:
+    weight, bias = graph.weight(features, x.shape[1]), graph.weight(features)
+    out = graph.tensor((x.shape[0], features))
+    op = graph.forward("aten::linear", (x, weight, bias), (out,))
+
+    def backward() -> None:
+        dy, dx = graph.gradient(out), graph.like(x)
+        gradients = [graph.weight_gradient(w) for w in (bias, weight)]
+        done = graph.backward(f"{_ENGINE}AddmmBackward0", (dy, x, weight), (dx, *gradients), op)
+        graph.made(done, weight, bias)
+        graph.give(x, dx, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _dropout(graph: Graph, x: Tensor) -> Tensor:
+    out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
+    op = graph.forward("aten::dropout", (x,), (out,))
+    _simple(graph, x, out, op, "NativeDropoutBackward0", mask)
+    return out
+
+
+def _add(graph: Graph, x: Tensor, other: Tensor) -> Tensor:
+    """x += other: both get the gradient of the sum, and no operator computes it."""
+    op = graph.forward("aten::add_", (x, other), (x,))
+
+    def backward() -> None:
+        dy = graph.gradient(x)
+        graph.give(x, dy, op)
+        graph.give(other, dy, op)
+
+    graph.on_backward(op, backward)
+    return x
+
+
+def _concatenate(graph: Graph, parts: list[Tensor]) -> Tensor:
+    parts = list(parts)
+    out = graph.tensor((parts[0].shape[0], sum(p.shape[1] for p in parts), *parts[0].shape[2:]))
+    op = graph.forward("aten::cat", parts, (out,))
+
+    def backward() -> None:
+        made = [graph.like(part) for part in parts]
+        graph.backward(f"{_ENGINE}CatBackward0", (graph.gradient(out),), made, op)
+        for part, gradient in zip(parts, made, strict=True):
+            graph.give(part, gradient, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _loss(graph: Graph, logits: Tensor, targets: Tensor) -> None:
+    """Cross entropy as two backward operators: that of the likelihood, and that of the logarithm of softmax."""
+    loss = graph.tensor((), batch_dims=())
+    op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,))
+    one, total = graph.tensor((), batch_dims=()), graph.tensor((), batch_dims=())
+    graph.forward("aten::ones_like", (loss,), (one,))
+    likelihoods = graph.like(logits)
+
+    def backward() -> None:
+        between, made = graph.like(logits), graph.like(logits)
+        graph.backward(f"{_ENGINE}NllLossBackward0", (one, likelihoods, targets, total), (between,), op)
+        graph.backward(f"{_ENGINE}LogSoftmaxBackward0", (between, likelihoods), (made,), op)
+        graph.give(logits, made, op)
+
+    graph.on_backward(op, backward)
+
+
+def _adam(graph: Graph) -> None:
+    """torch.optim.Adam of its 'foreach' kind: one operator for all weights and each step of the formula."""
+    weights = list(graph.weights.values())
+    gradients = [graph.gradients[w.id] for w in weights]
+
+    def state() -> list[Tensor]:
+        return [graph.tensor(w.shape, role="optimizer_state", batch_dims=()) for w in weights]
+
+    first, second, root = state(), state(), state()
+    graph.optimizer("aten::_foreach_lerp_", (*first, *gradients))
+    graph.optimizer("aten::_foreach_mul_", second)
+    graph.optimizer("aten::_foreach_addcmul_", (*second, *gradients, *gradients))
+    graph.optimizer("aten::_foreach_sqrt", second, root)
+    graph.optimizer("aten::_foreach_div_", root)
+    graph.optimizer("aten::_foreach_add_", root)
+    graph.optimizer("aten::_foreach_addcdiv_", (*weights, *first, *root))

@@ -1,0 +1,180 @@
+"""A workload written layer by layer: forward operators first, their backward operators from rules left on the way.
+
+Gradients are kept by storage. An operator in place reads and writes one storage, so its rule takes the gradient of what
+it wrote and leaves that of what it read in its place, as autograd does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
+from trine.workload.native_check import ITEM_BYTES
+
+Shape = tuple[int, ...]
+Names = Sequence[Tensor]
+Attributes = Mapping[str, object]
+#: No attributes; shared, as nothing changes it.
+NONE: Attributes = {}
+
+
+class Graph:
+    """Operators, tensors and parameters of one training step, as they are made.
+
+    dtype: of weights and activations. accumulates: whether the sum of two gradients of one tensor is an operator.
+    """
+
+    def __init__(self, dtype: str, *, accumulates: bool) -> None:
+        self.dtype = dtype
+        self.tensors: dict[int, Tensor] = {}
+        self.operators: list[Operator] = []
+        self.weights: dict[int, Tensor] = {}  # by tensor id, in the order of registration
+        self.gradients: dict[int, Tensor] = {}  # weight's tensor id -> its gradient
+        self._accumulates = accumulates
+        self._made_by: dict[int, int] = {}  # weight's tensor id -> the last operator that adds to its gradient
+        self._flowing: dict[int, Tensor] = {}  # storage -> gradient so far
+        self._tape: list[tuple[int, Callable[[], None]]] = []
+        self._layers: dict[int, str] = {}
+        self._numbers: Counter[str] = Counter()
+        self._num_storages = 0
+
+    # -- tensors -------------------------------------------------------------------------------------------------
+
+    def tensor(
+        self,
+        shape: Shape,
+        *,
+        role: str = "activation",
+        dtype: str | None = None,
+        storage: int | None = None,
+        batch_dims: Shape = (0,),
+    ) -> Tensor:
+        """A new tensor, in memory of its own unless ``storage`` names some."""
+        if storage is None:
+            self._num_storages += 1
+            storage = self._num_storages
+        dtype = dtype or self.dtype
+        made = Tensor(
+            id=len(self.tensors) + 1,
+            shape=shape,
+            dtype=dtype,
+            size_bytes=prod(shape) * ITEM_BYTES[dtype],
+            storage=storage,
+            role=role,
+            batch_dims=batch_dims,
+        )
+        self.tensors[made.id] = made
+        return made
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """A new activation of the shape of ``tensor``."""
+        return self.tensor(tensor.shape, dtype=tensor.dtype, batch_dims=tensor.batch_dims)
+
+    def view(self, tensor: Tensor, shape: Shape) -> Tensor:
+        """The same memory in another shape, or a part of it; the batch stays dimension 0."""
+        return self.tensor(shape, role=tensor.role, dtype=tensor.dtype, storage=tensor.storage)
+
+    def weight(self, *shape: int) -> Tensor:
+        """A trained weight."""
+        made = self.tensor(shape, role="weight", batch_dims=())
+        self.weights[made.id] = made
+        return made
+
+    def buffer(self, *shape: int, dtype: str = "float32") -> Tensor:
+        """A tensor that is kept and not trained."""
+        return self.tensor(shape, role="buffer", dtype=dtype, batch_dims=())
+
+    # -- operators -----------------------------------------------------------------------------------------------
+
+    def forward(self, name: str, inputs: Names, outputs: Names, layer: str = "", attributes: Attributes = NONE) -> int:
+        """Add a forward operator and return its id. Without ``layer`` it is named after itself and its number."""
+        if not layer:
+            base = name.rsplit("::", 1)[-1].rstrip("_")
+            self._numbers[base] += 1
+            layer = f"{base}.{self._numbers[base]}"
+        return self._add(name, FORWARD, inputs, outputs, layer, None, attributes)
+
+    def backward(self, name: str, inputs: Names, outputs: Names, forward: int, attributes: Attributes = NONE) -> int:
+        """Add a backward operator of operator ``forward`` and return its id."""
+        return self._add(name, BACKWARD, inputs, outputs, self._layers[forward], forward, attributes)
+
+    def optimizer(self, name: str, inputs: Names, outputs: Names = ()) -> None:
+        """Add an operator of the optimizer step."""
+        self._add(name, OPTIMIZER, inputs, outputs, "optimizer", None, NONE)
+
+    def _add(
+        self,
+        name: str,
+        phase: str,
+        inputs: Names,
+        outputs: Names,
+        layer: str,
+        forward: int | None,
+        attributes: Attributes,
+    ) -> int:
+        operator = Operator(
+            id=len(self.operators) + 1,
+            name=name,
+            phase=phase,
+            inputs=tuple([t.id for t in inputs]),
+            outputs=tuple([t.id for t in outputs]),
+            gpu_time_ps=0,
+            forward_id=forward,
+            layer=layer,
+            attributes=attributes,
+        )
+        self.operators.append(operator)
+        self._layers[operator.id] = layer
+        return operator.id
+
+    # -- the backward pass ---------------------------------------------------------------------------------------
+
+    def on_backward(self, forward: int, rule: Callable[[], None]) -> None:
+        """Leave the rule that adds the backward operators of operator ``forward``."""
+        self._tape.append((forward, rule))
+
+    def gradient(self, tensor: Tensor) -> Tensor:
+        """The gradient of ``tensor``, which is complete; afterwards there is none, so that another can be given."""
+        found = self._flowing.pop(tensor.storage)
+        return found if found.shape == tensor.shape else self.view(found, tensor.shape)
+
+    def give(self, tensor: Tensor, gradient: Tensor, forward: int) -> None:
+        """Add ``gradient``, made by the backward pass of operator ``forward``, to that of ``tensor``."""
+        known = self._flowing.get(tensor.storage)
+        if known is not None and self._accumulates:
+            gradient = gradient if gradient.shape == known.shape else self.view(gradient, known.shape)
+            total = self.like(known)
+            self.backward("aten::add", (known, gradient), (total,), forward, {"accumulates": True})
+            gradient = total
+        self._flowing[tensor.storage] = gradient
+
+    def weight_gradient(self, weight: Tensor) -> Tensor:
+        """The tensor that holds the gradient of ``weight``; one for all operators that use the weight."""
+        found = self.gradients.get(weight.id)
+        if found is None:
+            found = self.tensor(weight.shape, role="gradient", dtype=weight.dtype, batch_dims=())
+            self.gradients[weight.id] = found
+        return found
+
+    def made(self, operator: int, *weights: Tensor) -> None:
+        """Say that ``operator`` adds to the gradients of ``weights``."""
+        self._made_by.update({weight.id: operator for weight in weights})
+
+    def run_backward(self) -> None:
+        """Add all backward operators, last forward operator first."""
+        for _, rule in reversed(self._tape):
+            rule()
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All weights, in the order of registration."""
+        return tuple(
+            Parameter(
+                weight=weight.id,
+                size_bytes=weight.size_bytes,
+                gradient=self.gradients[weight.id].id,
+                gradient_operator=self._made_by[weight.id],
+            )
+            for weight in self.weights.values()
+        )

@@ -1,0 +1,234 @@
+"""Workloads written from a model's published shapes, where nobody has recorded a trace. docs/guides/models.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from trine.errors import InputError, SpecError, nearest
+from trine.graph.workload import SYNTHESISED, Workload
+from trine.units import whole_number
+from trine.workload.synthesize.convnet import convnet
+from trine.workload.synthesize.graph import Graph
+from trine.workload.synthesize.models import load_model
+from trine.workload.synthesize.spec import ConvNet, ModelSpec, Transformer
+from trine.workload.synthesize.transformer import transformer
+
+if TYPE_CHECKING:
+    from trine.compute import Calibration
+
+#: A name that begins so is a model where a trace is expected: ``model:llama-3-8b,sequence=4096``.
+PREFIX = "model:"
+DEFAULT_GPU = "h100-sxm"
+DTYPES = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
+    "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
+}  # fmt: skip
+_WHOLE = ("sequence", "batch", "layers", "image")
+# What a first GPU of the future could hold, with room: larger is taken for a mistake.
+_MAX = {"sequence": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Synthesis:
+    """What is asked of a model: the arguments of :func:`synthesize`; None leaves it to the model."""
+
+    gpu: str = DEFAULT_GPU
+    sequence: int | None = None
+    batch: int | None = None
+    dtype: str | None = None
+    layers: int | None = None
+    image: int | None = None
+    times: str | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX[name]:
+                raise InputError(f"must be a whole number from 1 to {_MAX[name]}, got {value!r}", field=name)
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), DTYPES)}", field="dtype")
+
+
+def synthesize(
+    model: str | os.PathLike[str],
+    *,
+    gpu: str = DEFAULT_GPU,
+    sequence: int | None = None,
+    batch: int | None = None,
+    dtype: str | None = None,
+    layers: int | None = None,
+    image: int | None = None,
+    times: str | None = None,
+    shares: Mapping[str, float] | None = None,
+    calibration: Calibration | None = None,
+) -> Workload:
+    """Write one training step of a model on one GPU from its shapes, as a trace of it would be read.
+
+    Parameters
+    ----------
+    model: the name of a model that comes with trine (``trine trace models`` lists them), or a model file.
+    gpu: the GPU that times are predicted for; any name that :func:`trine.load_gpu` knows.
+    sequence: tokens of a sample; the model's own if not given. Transformers only.
+    batch: samples; 1 for a transformer, 128 images for a convolutional network.
+    dtype: ``bf16`` (transformers' default), ``fp16`` or ``fp32`` (the only one of convolutional networks).
+    layers: so many of a transformer's layers in place of all: a smaller model of the same shapes.
+    image: pixels of an image's side, in place of 224. Convolutional networks only.
+    times: ``roofline`` (the data sheet; transformers' default) or ``fitted`` (laws fitted on recorded traces;
+        convolutional networks' default).
+    shares: shares of the data sheet's peaks in place of the roofline's defaults, see :class:`trine.compute.Shares`.
+    calibration: traces that ``fitted`` fits on, in place of the bundled ones.
+
+    Times are predictions, and ``Workload.assumptions`` says what they rest on. Raises InputError, naming the field, for
+    an unknown model, GPU or value, and for an option that the model has no use for.
+    """
+    asked = Synthesis(
+        gpu=gpu, sequence=sequence, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
+        shares=dict(shares or {}),
+    )  # fmt: skip
+    return _timed(*_untimed(load_model(model), asked), asked, calibration)
+
+
+def model_name(text: str) -> bool:
+    """Whether ``text`` names a model and not a trace: ``model:NAME``."""
+    return text.startswith(PREFIX)
+
+
+def from_text(text: str, gpu: str | None = None) -> Workload:
+    """The workload of ``model:NAME[,option=value...]``, with options of :func:`synthesize`.
+
+    gpu: the GPU where the text names none. Raises InputError as :func:`synthesize` does, and for other options.
+    """
+    name, *options = text.removeprefix(PREFIX).split(",")
+    known = [f.name for f in fields(Synthesis) if f.name != "shares"]
+    given: dict[str, object] = {} if gpu is None else {"gpu": gpu}
+    seen: set[str] = set()
+    for option in options:
+        key, equals, value = option.partition("=")
+        if key not in known or not equals or not value or key in seen:
+            hint = nearest(key[:40], known) if key not in known else ": give option=value, each once"
+            raise InputError(f"cannot use {option[:80]!r} of {text[:80]!r}{hint}")
+        seen.add(key)
+        given[key] = _whole(key, value) if key in _WHOLE else value
+    asked = Synthesis(**given)  # type: ignore[arg-type]
+    return _timed(*_untimed(load_model(name), asked), asked, None)
+
+
+def _whole(key: str, value: str) -> int:
+    number = whole_number(value, most=10**12)
+    if number is None:
+        raise InputError(f"must be a whole number, got {value[:40]!r}", field=key)
+    return number
+
+
+def _untimed(spec: ModelSpec, asked: Synthesis) -> tuple[ModelSpec, Workload]:
+    """The operators, without times."""
+    if isinstance(spec, ConvNet):
+        return spec, _convnet_workload(spec, asked)
+    return spec, _transformer_workload(spec, asked)
+
+
+def _transformer_workload(spec: Transformer, asked: Synthesis) -> Workload:
+    _refuse(spec, asked, ("image",))
+    sequence, layers = asked.sequence or spec.sequence, asked.layers or spec.layers
+    if spec.max_positions is not None and sequence > spec.max_positions:
+        raise InputError(
+            f"{spec.name} has learned positions for {spec.max_positions} tokens; got {sequence}", field="sequence"
+        )
+    if layers > spec.layers:
+        raise InputError(f"{spec.name} has {spec.layers} layers; got {layers}", field="layers")
+    dtype = DTYPES[asked.dtype or "bf16"]
+    batch = asked.batch or 1
+    graph = transformer(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype)
+    facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(spec.hidden), "dtype": dtype}
+    if spec.experts is not None:
+        facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
+    return _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype))
+
+
+def _transformer_assumptions(spec: Transformer, layers: int, dtype: str) -> tuple[str, ...]:
+    found = [
+        "operators are those of a fused implementation: FlashAttention, gate and up projection in one product, cross "
+        "entropy in one operator; there is no dropout and no activation recomputation"
+    ]
+    if dtype != "float32":
+        found.append(
+            f"weights, gradients and activations are {dtype}; Adam keeps a float32 copy of the weights and two float32 "
+            "moments, and gradients are accumulated and reduced as they are"
+        )
+    if spec.experts is not None:
+        found.append("every expert gets the same number of tokens, and none is dropped")
+    if layers < spec.layers:
+        found.append(f"{layers} of the model's {spec.layers} layers")
+    return tuple(found)
+
+
+def _convnet_workload(spec: ConvNet, asked: Synthesis) -> Workload:
+    _refuse(spec, asked, ("sequence", "layers"))
+    if asked.dtype is not None and DTYPES[asked.dtype] != "float32":
+        raise InputError("convolutional networks are synthesised in fp32 only", field="dtype")
+    if asked.image is not None:
+        spec = replace(spec, image=asked.image)
+    if spec.image < 32:
+        raise InputError(f"images must have at least 32 pixels a side, got {spec.image}", field="image")
+    batch = asked.batch or 128
+    graph = convnet(spec, batch=batch)
+    facts = {"image": str(spec.image), "dtype": "float32"}
+    text = "operators are those that TrioSim's tracer records of torchvision's model with torch.optim.Adam, in float32"
+    return _workload(spec, graph, batch, facts, (text,))
+
+
+def _refuse(spec: ModelSpec, asked: Synthesis, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(asked, name) is not None:
+            kind = "a transformer" if isinstance(spec, Transformer) else "a convolutional network"
+            raise InputError(f"{spec.name} is {kind}: it has no use for {name}", field=name)
+
+
+def _workload(
+    spec: ModelSpec, graph: Graph, batch: int, facts: Mapping[str, str], assumptions: tuple[str, ...]
+) -> Workload:
+    count = sum(prod(weight.shape) for weight in graph.weights.values())
+    whole = not isinstance(spec, Transformer) or facts["layers"] == str(spec.layers)
+    if spec.parameters is not None and whole and count != spec.parameters:
+        raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.name, field="parameters")
+    return Workload(
+        name=spec.name,
+        source=f"{PREFIX}{spec.name}",
+        format=SYNTHESISED,
+        gpu=None,
+        batch=batch,
+        operators=tuple(graph.operators),
+        tensors=graph.tensors,
+        parameters=graph.parameters(),
+        assumptions=assumptions,
+        metadata={"model": spec.name, "parameters": str(count), **facts},
+    )
+
+
+def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: Calibration | None) -> Workload:
+    from trine.cluster import load_gpu
+    from trine.compute import Shares
+    from trine.workload.synthesize.times import FITTED, TIMES, with_fitted_times, with_roofline_times
+
+    times = asked.times or (TIMES[0] if isinstance(spec, Transformer) else FITTED)
+    if times not in TIMES:
+        raise InputError(f"unknown times {times!r}{nearest(times, TIMES)}", field="times")
+    if times == FITTED:
+        if asked.shares:
+            raise InputError("fitted times use no shares of a data sheet: times=roofline does", field="shares")
+        if isinstance(spec, Transformer) and calibration is None:
+            raise InputError(
+                "the bundled traces have no operators of transformers to fit on: give a calibration, or times=roofline",
+                field="times",
+            )
+        return with_fitted_times(workload, load_gpu(asked.gpu), calibration)
+    if calibration is not None:
+        raise InputError("a roofline uses no calibration: times=fitted does", field="calibration")
+    return with_roofline_times(workload, load_gpu(asked.gpu), Shares.of(asked.shares))

@@ -1,0 +1,270 @@
+"""TrioSim's pair of CSV files, ``trace.csv`` (operators) and ``tensor.csv`` (tensors of one step on one GPU).
+
+Columns and their meaning: docs/formats/reading-traces.md. Times are whole microseconds, sizes count elements. There is
+no CPU side. A tensor without elements stands for one that is absent (no gradient for the input of the first layer).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from io import StringIO
+from operator import itemgetter
+from pathlib import Path
+
+from trine.errors import TraceError
+from trine.graph.workload import GPU_KERNELS, PHASES, Workload
+from trine.units import MAX_INT64, PS_PER_US
+from trine.workload.draft import Call, Draft, DraftOperator, DraftTensor
+from trine.workload.files import MAX_DIGITS, read_text, short
+from trine.workload.graph import analyse
+from trine.workload.load import Reader
+from trine.workload.names import call_kind
+
+#: The columns that are read; Operator_cudatime, gpuid and tpflag are not.
+TRACE_COLUMNS = (
+    "OperatorID", "OperatorName", "Operator_input", "Operator_output", "Operator_cudatimenooverlap", "InputSize",
+    "OutputSize", "stage",
+)  # fmt: skip
+TENSOR_COLUMNS = (
+    "Index", "TensorID", "TensorShape", "TensorNumElement", "TensorEachByte", "TensorType", "TensorStorgeid", "gpuid",
+)  # fmt: skip
+
+#: Longest cell; the lists of an optimizer over 10 000 parameters take about 400 kB.
+MAX_CELL = 8 * 2**20
+_DTYPES = {0: "none", 1: "uint8", 2: "float16", 4: "float32", 8: "int64"}
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
+_HINTS = {
+    "running_mean": "buffer", "running_var": "buffer", "target": "input", "weight": "weight", "bias": "weight",
+    "bias=None": "weight",
+}  # fmt: skip
+
+
+def read_triosim(folder: Path) -> Draft:
+    """Read ``folder/trace.csv`` and ``folder/tensor.csv``. Raises TraceError naming the file and line at fault."""
+    tensor_file, trace_file = folder / "tensor.csv", folder / "trace.csv"
+    tensors = _read_tensors(tensor_file)
+    rows = list(_read_operators(trace_file, tensors, tensor_file))
+    if not rows:
+        raise TraceError("holds no operator", file=trace_file)
+    storages = _allocations(rows, tensors)
+    used = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
+    kept = {i: _with_storage(tensors[i], storages[i]) for i in used}
+    calls = tuple(_call(op, index, kept) for index, op in enumerate(rows))
+    return Draft(
+        name=folder.name,
+        source=str(folder),
+        format="triosim",
+        gpu=None,
+        operators=tuple(rows),
+        calls=calls,
+        tensors=kept,
+        missing=(*(() if any(row.gpu_time_ps for row in rows) else (GPU_KERNELS,)),
+                 "CPU launch times", "dtypes (only bytes per element)", "operator attributes (stride, padding, ...)",
+                 "the GPU's name", "kernels of each operator"),
+        assumptions=("dtypes follow from bytes per element: 4 float32, 2 float16, 8 int64, 1 uint8",),
+    )  # fmt: skip
+
+
+def _call(op: DraftOperator, index: int, tensors: dict[int, DraftTensor]) -> Call:
+    inputs, outputs = _present(op.inputs, tensors), _present(op.outputs, tensors)
+    return Call(call_kind(op.name), inputs, outputs, op.phase, index, in_place=op.name.endswith("_"))
+
+
+def _present(ids: tuple[int, ...], tensors: dict[int, DraftTensor]) -> tuple[int | None, ...]:
+    return tuple(None if tensors[i].dtype == "none" else i for i in ids)
+
+
+def _with_storage(tensor: DraftTensor, storage: int) -> DraftTensor:
+    return DraftTensor(tensor.id, tensor.shape, tensor.dtype, tensor.size_bytes, storage, tensor.hint)
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield ``(file:line, cells in the order of columns)``; extra columns are ignored, missing ones are an error."""
+    text = read_text(path)
+    if "\0" in text:
+        raise TraceError("holds a NUL byte", file=path)
+    limit = csv.field_size_limit(MAX_CELL)
+    reader = csv.reader(StringIO(text, newline=""), strict=True)
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        absent = [column for column in columns if column not in header]
+        if absent:
+            raise TraceError(f"lacks the column {', '.join(absent)}; it needs {', '.join(columns)}", file=f"{path}:1")
+        pick = itemgetter(*(header.index(column) for column in columns))
+        name = str(path)
+        for cells in reader:
+            where = f"{name}:{reader.line_num}"
+            if len(cells) != len(header):
+                raise TraceError(f"has {len(cells)} cells, the header {len(header)}: is it cut off?", file=where)
+            yield where, pick(cells)
+    except csv.Error as error:
+        raise TraceError(f"is not CSV: {error}", file=f"{path}:{reader.line_num}") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _integer(text: str, what: str, where: str) -> int:
+    text = text.strip()
+    if text.isdecimal() and text.isascii() and len(text) < 19:  # nearly always; below 2^63
+        return int(text)
+    if len(text) > MAX_DIGITS or not _INTEGER.fullmatch(text):
+        raise TraceError(f"must be a whole number, got {short(text)}", file=where, field=what)
+    number = int(text)
+    if not 0 <= number <= MAX_INT64:
+        raise TraceError(f"must be between 0 and 2^63-1, got {number}", file=where, field=what)
+    return number
+
+
+def _microseconds(text: str, what: str, where: str) -> int:
+    """Picoseconds of a time in whole or decimal microseconds, rounded up."""
+    whole, _, decimals = text.strip().partition(".")
+    if len(text) > MAX_DIGITS or not (decimals or "0").isdecimal() or not decimals.isascii():
+        raise TraceError(f"must be a time in microseconds, got {short(text)}", file=where, field=what)
+    digits = 6  # of a picosecond
+    ps = _integer(whole, what, where) * PS_PER_US + int(decimals[:digits].ljust(digits, "0"))
+    ps += bool(decimals[digits:].strip("0"))
+    if ps > MAX_INT64:
+        raise TraceError("is too long", file=where, field=what)
+    return ps
+
+
+def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ...]:
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        raise TraceError(f"must be a list in brackets, got {short(text)}", file=where, field=what)
+    body = text[1:-1].strip()
+    if not body:
+        return ()
+    parts = body.split(separator)
+    if body.isascii() and body.replace(separator, "").replace(" ", "").isdecimal() and max(map(len, parts)) < 19:
+        with suppress(ValueError):  # nearly always; below 2^63. What is wrong with an odd one is said below
+            return tuple(map(int, parts))
+    return tuple([_integer(part, what, where) for part in parts])
+
+
+def _read_tensors(path: Path) -> dict[int, DraftTensor]:
+    tensors: dict[int, DraftTensor] = {}
+    read: set[tuple[str, ...]] = set()
+    for where, cells in _rows(path, TENSOR_COLUMNS):
+        if (content := cells[1:7]) in read:  # most tensors are listed at each use
+            continue
+        read.add(content)
+        _, id_, shape_, count_, each_, type_, storage_, _ = cells
+        id_number = _integer(id_, "TensorID", where)
+        shape = _integers(shape_, ",", "TensorShape", where)
+        count = _integer(count_, "TensorNumElement", where)
+        each = _integer(each_, "TensorEachByte", where)
+        if each not in _DTYPES or (each == 0 and count):
+            raise TraceError(f"must be 1, 2, 4 or 8, got {each}", file=where, field="TensorEachByte")
+        if count != _product(shape) and not (each == 0 and count == 0):
+            raise TraceError(
+                f"is {count}, but the shape {list(shape)} has {_product(shape)}", file=where, field="TensorNumElement"
+            )
+        storage = _integer(storage_, "TensorStorgeid", where)
+        shape = (0,) if each == 0 else shape
+        hint = _HINTS.get(type_.strip(), "")
+        tensor = DraftTensor(id_number, shape, _DTYPES[each], count * each, storage, hint)
+        known = tensors.setdefault(id_number, tensor)
+        if (known.shape, known.size_bytes, known.storage) != (tensor.shape, tensor.size_bytes, tensor.storage):
+            raise TraceError(
+                f"tensor {id_number} is {list(shape)} with {tensor.size_bytes} bytes in storage {storage} here, "
+                f"{list(known.shape)} with {known.size_bytes} bytes in storage {known.storage} before",
+                file=where, field="TensorShape",
+            )  # fmt: skip
+        if hint and not known.hint:
+            tensors[id_number] = tensor
+    return tensors
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    result = 1
+    for size in shape:
+        result *= size
+    return result
+
+
+def _read_operators(path: Path, tensors: dict[int, DraftTensor], tensor_file: Path) -> Iterator[DraftOperator]:
+    seen: dict[int, str] = {}
+    for where, cells in _rows(path, TRACE_COLUMNS):
+        id_, name, inputs_, outputs_, time_, in_sizes, out_sizes, stage = cells
+        id_number = _integer(id_, "OperatorID", where)
+        if id_number in seen:
+            raise TraceError(f"{id_number} was used before, at {seen[id_number]}", file=where, field="OperatorID")
+        seen[id_number] = where
+        if not name.strip() or len(name) > 1000:
+            raise TraceError(f"must be a name, got {short(name)}", file=where, field="OperatorName")
+        if stage not in PHASES:
+            raise TraceError(f"must be one of {', '.join(PHASES)}, got {short(stage)}", file=where, field="stage")
+        inputs = _integers(inputs_, ";", "Operator_input", where)
+        outputs = _integers(outputs_, ";", "Operator_output", where)
+        for column, ids, sizes in (("InputSize", inputs, in_sizes), ("OutputSize", outputs, out_sizes)):
+            _check_sizes(column, ids, _integers(sizes, ";", column, where), tensors, where, tensor_file)
+        time = _microseconds(time_, "Operator_cudatimenooverlap", where)
+        yield DraftOperator(id_number, name.strip(), stage, inputs, outputs, time)
+
+
+def _check_sizes(
+    column: str, ids: tuple[int, ...], sizes: tuple[int, ...], tensors: dict[int, DraftTensor], where: str, other: Path
+) -> None:
+    if len(ids) != len(sizes):
+        raise TraceError(f"lists {len(sizes)} sizes for {len(ids)} tensors", file=where, field=column)
+    for id_number, size in zip(ids, sizes, strict=True):
+        tensor = tensors.get(id_number)
+        if tensor is None:
+            raise TraceError(f"tensor {id_number} is not in {other}", file=where, field=column)
+        if size != _product(tensor.shape):
+            raise TraceError(
+                f"tensor {id_number} has {size} elements here, {_product(tensor.shape)} in {other.name}",
+                file=where, field=column,
+            )  # fmt: skip
+
+
+def _allocations(operators: list[DraftOperator], tensors: dict[int, DraftTensor]) -> dict[int, int]:
+    """Return a number for the allocation of each tensor that the operators use.
+
+    PyTorch gives freed memory, and with it the storage id, to later tensors. An output that is in no storage of its
+    operator's inputs is a new allocation; an input that nobody produced is a view of what its storage holds, unless
+    the number of bytes differs: then an operator that is not in the file made it.
+    """
+    allocation: dict[int, int] = {}
+    holder: dict[int, tuple[int, int]] = {}  # storage id -> (allocation, bytes of its first tensor)
+    count = 0
+    for op in operators:
+        for id_number in op.inputs:
+            tensor = tensors[id_number]
+            if id_number in allocation:
+                continue
+            held = holder.get(tensor.storage)
+            if held is None or held[1] != tensor.size_bytes:
+                count += 1
+                held = holder[tensor.storage] = (count, tensor.size_bytes)
+            allocation[id_number] = held[0]
+        mine = {tensors[i].storage for i in op.inputs}
+        for id_number in op.outputs:
+            tensor = tensors[id_number]
+            if id_number in allocation:
+                continue
+            if tensor.storage not in mine or tensor.storage not in holder:
+                count += 1
+                holder[tensor.storage] = (count, tensor.size_bytes)
+            allocation[id_number] = holder[tensor.storage][0]
+    return allocation
+
+
+def _find(path: Path) -> dict[str, Path] | None:
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir() or path.name in ("trace.csv", "tensor.csv"):
+        files = {"trace": folder / "trace.csv", "tensor": folder / "tensor.csv"}
+        if path.is_file() or any(file.exists() for file in files.values()):
+            return files
+    return None
+
+
+def _read(files: dict[str, Path], batch: int | None) -> Workload:
+    return analyse(read_triosim(files["trace"].parent), batch=batch)
+
+
+READER = Reader("triosim", "trace.csv and tensor.csv in one folder", _find, _read)
