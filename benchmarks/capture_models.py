@@ -30,7 +30,7 @@ import torch
 from trine import Plan, Workload, simulate
 from trine.compute import Split, make_compute
 from trine.graph.workload import GPU_KERNELS
-from trine.workload.capture.tracer import capture_function
+from trine.workload.tracing.tracer import capture_function
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from pathlib import Path
 from trine.cluster import load_gpu
 from trine.compute import Roofline, Shares, Split
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, SYNTHESISED, Operator, Tensor, Workload
-from trine.workload.synthesize.spec import Transformer
-from trine.workload.synthesize.times import with_roofline_times
-from trine.workload.synthesize.transformer import transformer
+from trine.workload.synthesis.spec import Transformer
+from trine.workload.synthesis.times import with_roofline_times
+from trine.workload.synthesis.transformer import transformer
 
 KERNELS = {
     "a100-80gb": ("a100_sxm", "trtllm_1.0.0"),

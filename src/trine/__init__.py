@@ -93,10 +93,10 @@ if TYPE_CHECKING:
     from trine.simulation import simulate
     from trine.studies.hop import hop
     from trine.studies.overlap import overlap_range
-    from trine.workload.capture.tracer import capture
     from trine.workload.load import load
     from trine.workload.native import save
-    from trine.workload.synthesize.model import synthesize
+    from trine.workload.synthesis.model import synthesize
+    from trine.workload.tracing.tracer import capture
 
 __all__ = [
     "Calibration",

@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from trine.errors import InputError, TraceError
-from trine.workload.capture import files as files
-from trine.workload.capture.meta import CAPTURE_FILES
+from trine.workload.tracing import files as files
+from trine.workload.tracing.meta import CAPTURE_FILES
 
 
 def kineto(*events):

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import trine
-from trine.workload.capture import host as capture_host
-from trine.workload.capture.host import describe_machine
+from trine.workload.tracing import host as capture_host
+from trine.workload.tracing.host import describe_machine
 
 MODULE_OF_DRIVER = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from trine.errors import InputError
-from trine.workload.capture.target import load_function
+from trine.workload.tracing.target import load_function
 
 
 @pytest.fixture(autouse=True)

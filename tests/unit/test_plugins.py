@@ -71,7 +71,7 @@ def test_a_run_without_plug_ins_does_not_look_for_any() -> None:
         "import trine\n"
         "trine.simulate('resnet50-h100-b128', trine.Plan(dp=2), engine='reference',"
         " cluster=trine.build_topology('ring', '65 GB/s', '1 us', 2))\n"
-        "assert 'trine.workload.capture.tracer' not in sys.modules"
+        "assert 'trine.workload.tracing.tracer' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -175,7 +175,7 @@ def load_workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | 
     A model (``model:NAME``) is written for ``gpu``. Raises InputError for a ``trace_gpu`` that the trace contradicts.
     """
     if isinstance(workload, str) and workload.startswith("model:"):
-        from trine.workload.synthesize.model import from_text
+        from trine.workload.synthesis.model import from_text
 
         workload = from_text(workload, gpu)
     elif not isinstance(workload, Workload):

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 from trine.workload.load import READERS, Reader, bundled, load
 
 if TYPE_CHECKING:
-    from trine.workload.capture.target import load_function
-    from trine.workload.capture.tracer import Capture, capture, capture_function
     from trine.workload.inspect import Difference, TraceDescription, compare, describe
     from trine.workload.native import save
-    from trine.workload.synthesize.model import synthesize
-    from trine.workload.synthesize.models import known_models
+    from trine.workload.synthesis.model import synthesize
+    from trine.workload.synthesis.models import known_models
+    from trine.workload.tracing.target import load_function
+    from trine.workload.tracing.tracer import Capture, capture, capture_function
 
 #: public name -> module that defines it; no module is called like one of the names
 _LATER = {
-    "Capture": "trine.workload.capture.tracer",
+    "Capture": "trine.workload.tracing.tracer",
     "Difference": "trine.workload.inspect",
     "TraceDescription": "trine.workload.inspect",
-    "capture": "trine.workload.capture.tracer",
-    "capture_function": "trine.workload.capture.tracer",
+    "capture": "trine.workload.tracing.tracer",
+    "capture_function": "trine.workload.tracing.tracer",
     "compare": "trine.workload.inspect",
     "describe": "trine.workload.inspect",
-    "known_models": "trine.workload.synthesize.models",
-    "load_function": "trine.workload.capture.target",
+    "known_models": "trine.workload.synthesis.models",
+    "load_function": "trine.workload.tracing.target",
     "save": "trine.workload.native",
-    "synthesize": "trine.workload.synthesize.model",
+    "synthesize": "trine.workload.synthesis.model",
 }
 
 __all__ = [

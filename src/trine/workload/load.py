@@ -79,7 +79,7 @@ def load(
     if str(path).startswith("model:"):
         if batch is not None:
             raise TraceError(f"a model has its batch in its name: {str(path)[:80]},batch={batch}", field="batch")
-        from trine.workload.synthesize.model import from_text
+        from trine.workload.synthesis.model import from_text
 
         return from_text(str(path))
     if not isinstance(path, str | PathLike):
@@ -94,7 +94,7 @@ def load(
 
 
 def _refuse_bare_model(path: str) -> None:
-    from trine.workload.synthesize.models import known_models
+    from trine.workload.synthesis.models import known_models
 
     if path in known_models():
         raise TraceError(f"there is no trace of it; model:{path} predicts one from its published shapes", file=path)

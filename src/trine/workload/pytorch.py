@@ -14,8 +14,6 @@ from typing import TypedDict
 from trine.errors import TraceError
 from trine.graph.workload import FORWARD, GPU_KERNELS, Workload
 from trine.workload.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
-from trine.workload.capture.meta import with_meta_beside
-from trine.workload.capture.meta_tensors import separate
 from trine.workload.draft import Call, Draft, DraftOperator
 from trine.workload.execution_trace import Node, read_execution_trace
 from trine.workload.graph import analyse
@@ -26,6 +24,8 @@ from trine.workload.load import Reader
 from trine.workload.names import AUTOGRAD, call_kind
 from trine.workload.pytorch_files import find_pair
 from trine.workload.steps import Row, Step, find_rows, find_step, outermost
+from trine.workload.tracing.meta import with_meta_beside
+from trine.workload.tracing.meta_tensors import separate
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _RENAMED = {"is_causal": "causal"}

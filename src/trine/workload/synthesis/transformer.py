@@ -12,8 +12,8 @@ experts are (B, S top_k, features): perfectly balanced, with no capacity factor.
 from __future__ import annotations
 
 from trine.graph.workload import Tensor
-from trine.workload.synthesize.graph import Attributes, Graph
-from trine.workload.synthesize.layers import (
+from trine.workload.synthesis.graph import Attributes, Graph
+from trine.workload.synthesis.layers import (
     adam,
     add_positions,
     attention,
@@ -26,7 +26,7 @@ from trine.workload.synthesize.layers import (
     residual,
     rotary,
 )
-from trine.workload.synthesize.spec import Experts, Transformer
+from trine.workload.synthesis.spec import Experts, Transformer
 
 
 def transformer(spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str) -> Graph:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from trine.spec import Spec
-from trine.workload.synthesize.spec import ConvNet, Experts, Transformer
+from trine.workload.synthesis.spec import ConvNet, Experts, Transformer
 
 # Bounds that no published model comes near: a slip of the pen must not make gigabytes of operators.
 Size = Annotated[int, Field(ge=1, le=10_000_000)]

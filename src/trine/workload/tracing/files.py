@@ -13,7 +13,7 @@ from typing import Any
 
 from trine.errors import InputError, TraceError
 from trine.outputs import open_output
-from trine.workload.capture.meta import CAPTURE_FILES
+from trine.workload.tracing.meta import CAPTURE_FILES
 
 #: What an event's name starts with, and what that means. Names as PyTorch 2.1 to 2.13 and CUPTI/roctracer write them.
 _UNSUPPORTED = (

@@ -9,7 +9,7 @@ autograd would have saved.
 from __future__ import annotations
 
 from trine.graph.workload import Tensor
-from trine.workload.synthesize.graph import NONE, Attributes, Graph
+from trine.workload.synthesis.graph import NONE, Attributes, Graph
 
 
 def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor:

@@ -8,8 +8,8 @@ the backward operators.
 from __future__ import annotations
 
 from trine.graph.workload import Tensor
-from trine.workload.synthesize.graph import Graph
-from trine.workload.synthesize.spec import DENSENET, RESNET, ConvNet
+from trine.workload.synthesis.graph import Graph
+from trine.workload.synthesis.spec import DENSENET, RESNET, ConvNet
 
 _ENGINE = "autograd::engine::evaluate_function: "
 

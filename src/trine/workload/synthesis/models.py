@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from trine.errors import SpecError, nearest
-from trine.workload.synthesize.spec import ModelSpec, Transformer, check_family, check_transformer
+from trine.workload.synthesis.spec import ModelSpec, Transformer, check_family, check_transformer
 
 _FOLDER = Path(__file__).parents[2] / "presets" / "models"
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -42,7 +42,7 @@ def _preset(name: str) -> ModelSpec:
 
 def _read(path: Path) -> ModelSpec:
     from trine.spec import check, load_mapping
-    from trine.workload.synthesize.schema import FILES
+    from trine.workload.synthesis.schema import FILES
 
     data = load_mapping(path)
     family = data.get("family") if isinstance(data, Mapping) else None

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.units import whole_number
-from trine.workload.synthesize.convnet import convnet
-from trine.workload.synthesize.graph import Graph
-from trine.workload.synthesize.models import load_model
-from trine.workload.synthesize.spec import ConvNet, ModelSpec, Transformer
-from trine.workload.synthesize.transformer import transformer
+from trine.workload.synthesis.convnet import convnet
+from trine.workload.synthesis.graph import Graph
+from trine.workload.synthesis.models import load_model
+from trine.workload.synthesis.spec import ConvNet, ModelSpec, Transformer
+from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:
     from trine.compute import Calibration
@@ -215,7 +215,7 @@ def _workload(
 def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: Calibration | None) -> Workload:
     from trine.cluster import load_gpu
     from trine.compute import Shares
-    from trine.workload.synthesize.times import FITTED, TIMES, with_fitted_times, with_roofline_times
+    from trine.workload.synthesis.times import FITTED, TIMES, with_fitted_times, with_roofline_times
 
     times = asked.times or (TIMES[0] if isinstance(spec, Transformer) else FITTED)
     if times not in TIMES:
