@@ -31,7 +31,7 @@ from trine.gpu.text import (
     same_program,
     says_ranks,
 )
-from trine.gpu.text_summary import count_program, summary_text
+from trine.gpu.text.summary import count_program, summary_text
 
 HEAD = """
 program p

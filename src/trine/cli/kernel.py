@@ -129,7 +129,7 @@ def show_program(
 ) -> None:
     """Print the program of FILE as text: a plan as the loads, stores and semaphores that it becomes."""
     from trine.gpu.text import format_program
-    from trine.gpu.text_summary import count_program, summary_text
+    from trine.gpu.text.summary import count_program, summary_text
     from trine.units import parse_bytes
 
     source = _Source.read(file, size, wavefronts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trine.errors import nearest
@@ -23,13 +24,41 @@ from trine.gpu.program import (
     WRITE,
     WRITE_FLAGGED,
 )
-from trine.gpu.text_line import NAME, NUMBER, WORD, Line
-from trine.gpu.text_parts import Operand, Operation
-from trine.gpu.text_values import Expression, Number, has_unit, read_factor, read_value
+from trine.gpu.text.line import NAME, NUMBER, WORD, Expression, Number, SourceLine, has_unit, read_factor, read_value
 from trine.spec import show
 
 
-class _Form(NamedTuple):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperandText:
+    """``rank``: None is the own one; ``relative``: it is ``rank`` modulo ranks. ``address`` None: of the semaphore."""
+
+    role: int
+    rank: Expression | None
+    relative: bool = False
+    address: Expression | None = None
+    step: Expression | None = None
+    semaphore: Expression | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationText:
+    """One line of a workgroup.
+
+    amount_is_bytes: of a data operation, whole lines. must_leave: role of the operand that must be of another rank
+    (put, get), -1: none.
+    """
+
+    line: SourceLine
+    kind: int
+    amount: Expression
+    amount_is_bytes: bool = False
+    operands: tuple[OperandText, ...] = ()
+    unroll: Expression | None = None
+    label: str | None = None
+    must_leave: int = -1
+
+
+class _DataForm(NamedTuple):
     """What a word means. ``sources``, ``targets``: least and most operands left and right of the arrow."""
 
     kind: int
@@ -39,13 +68,13 @@ class _Form(NamedTuple):
 
 
 _MANY = 4096
-_DATA: Mapping[str, _Form] = {
-    "load": _Form(LOAD, (1, _MANY)),
-    "store": _Form(STORE, (0, 0), (1, _MANY)),
-    "copy": _Form(COPY, (1, 1), (1, _MANY)),
-    "put": _Form(COPY, (1, 1), (1, _MANY), WRITE),
-    "get": _Form(COPY, (1, 1), (1, _MANY), READ),
-    "reduce": _Form(REDUCE, (1, _MANY), (0, _MANY)),
+_DATA: Mapping[str, _DataForm] = {
+    "load": _DataForm(LOAD, (1, _MANY)),
+    "store": _DataForm(STORE, (0, 0), (1, _MANY)),
+    "copy": _DataForm(COPY, (1, 1), (1, _MANY)),
+    "put": _DataForm(COPY, (1, 1), (1, _MANY), WRITE),
+    "get": _DataForm(COPY, (1, 1), (1, _MANY), READ),
+    "reduce": _DataForm(REDUCE, (1, _MANY), (0, _MANY)),
 }
 _CONTROL = ("dma", "acquire", "release", "waitcnt", "fence", "barrier", "compute", "nop")
 #: Other words for the same: of CUDA, of AMD's instruction set, of MSCCL++.
@@ -54,28 +83,28 @@ ALIASES = {
     "s_barrier": "barrier", "s_waitcnt": "waitcnt", "flush": "fence", "__threadfence": "fence",
     "__threadfence_system": "fence", "threadfence": "fence", "s_nop": "nop", "s_sleep": "nop",
 }  # fmt: skip
-OPERATION_WORDS = (*_DATA, *_CONTROL, *ALIASES)
+_OPERATION_WORDS = (*_DATA, *_CONTROL, *ALIASES)
 _OPTIONS = ("unroll", "label")
 
 
-def read_operation(line: Line) -> Operation:
-    """One operation.
+def read_operation(line: SourceLine, other_words: Iterable[str] = ()) -> OperationText:
+    """One operation. other_words: what else could stand here, as hints of errors.
 
     Raises
     ------
     SpecError: names file, line, token and the nearest valid word.
     """
-    word = line.name("an operation")
+    word = line.take().text
     plain = ALIASES.get(word, word)
     if plain in _DATA:
         return _data(line, _DATA[plain])
     if plain not in _CONTROL:
-        raise line.fail(f"unknown operation {show(word)}{nearest(word[:80], OPERATION_WORDS)}")
+        raise line.fail(f"unknown operation {show(word)}{nearest(word[:80], (*_OPERATION_WORDS, *other_words))}")
     known: dict[str, Any] = _dma(line) if plain == "dma" else _control(line, plain)
-    return Operation(line=line, **known, **_options(line, ("label",)))
+    return OperationText(line=line, **known, **_options(line, ("label",)))
 
 
-def _data(line: Line, form: _Form) -> Operation:
+def _data(line: SourceLine, form: _DataForm) -> OperationText:
     amount = read_value(line, "how much, such as '32 lines'")
     in_lines = line.accept("lines", "line")
     if not in_lines and not has_unit(amount):
@@ -86,7 +115,7 @@ def _data(line: Line, form: _Form) -> Operation:
         if not least <= len(found) <= most:
             needed = f"{least}" if least == most else f"at least {least}"
             raise line.fail(f"has {len(found)} operands {side} '->', and needs {needed}")
-    return Operation(
+    return OperationText(
         line=line,
         kind=form.kind,
         amount=amount,
@@ -97,14 +126,14 @@ def _data(line: Line, form: _Form) -> Operation:
     )
 
 
-def _operands(line: Line, role: int) -> list[Operand]:
+def _operands(line: SourceLine, role: int) -> list[OperandText]:
     found = [_operand(line, role)]
     while line.accept(","):
         found.append(_operand(line, role))
     return found
 
 
-def _operand(line: Line, role: int) -> Operand:
+def _operand(line: SourceLine, role: int) -> OperandText:
     rank, relative = _rank(line)
     line.expect(":", "':' and an address")
     address = read_value(line, "an address")
@@ -113,10 +142,10 @@ def _operand(line: Line, role: int) -> Operand:
     if line.accept("flagged"):
         semaphore = _semaphore(line)
         role = READ_FLAGGED if role == READ else WRITE_FLAGGED
-    return Operand(role=role, rank=rank, relative=relative, address=address, step=step, semaphore=semaphore)
+    return OperandText(role=role, rank=rank, relative=relative, address=address, step=step, semaphore=semaphore)
 
 
-def _rank(line: Line) -> tuple[Expression | None, bool]:
+def _rank(line: SourceLine) -> tuple[Expression | None, bool]:
     """``own``, ``rank 2`` or ``rank + 1``; the last is relative."""
     if line.accept("own"):
         return None, False
@@ -131,12 +160,12 @@ def _rank(line: Line) -> tuple[Expression | None, bool]:
     return read_value(line, "a rank"), True
 
 
-def _semaphore(line: Line) -> Expression:
+def _semaphore(line: SourceLine) -> Expression:
     line.expect("sem", "'sem' and a number")
     return read_value(line, "the number of a semaphore")
 
 
-def _dma(line: Line) -> dict[str, Any]:
+def _dma(line: SourceLine) -> dict[str, Any]:
     """``dma 4 KiB own:a -> rank+1:b sem 3``, or ``dma -> rank+1 sem 3``."""
     if line.accept("->"):
         return {"kind": DMA, "amount": Number(0), "operands": (_target(line),)}
@@ -148,28 +177,28 @@ def _dma(line: Line) -> dict[str, Any]:
     return {"kind": DMA, "amount": amount, "operands": (source, _dma_operand(line, WRITE))}
 
 
-def _dma_operand(line: Line, role: int) -> Operand:
+def _dma_operand(line: SourceLine, role: int) -> OperandText:
     rank, relative = _rank(line)
     line.expect(":", "':' and an address")
     address = read_value(line, "an address")
     semaphore = _semaphore(line) if line.peek().text == "sem" else None
-    return Operand(role=role, rank=rank, relative=relative, address=address, semaphore=semaphore)
+    return OperandText(role=role, rank=rank, relative=relative, address=address, semaphore=semaphore)
 
 
-def _target(line: Line) -> Operand:
+def _target(line: SourceLine) -> OperandText:
     """``rank+1 sem 3 at 0x1000``: a semaphore of a rank, in the memory at an address."""
     rank, relative = _rank(line)
     semaphore = _semaphore(line)
-    return Operand(role=WRITE, rank=rank, relative=relative, semaphore=semaphore, address=_at(line))
+    return OperandText(role=WRITE, rank=rank, relative=relative, semaphore=semaphore, address=_at(line))
 
 
-def _at(line: Line) -> Expression | None:
+def _at(line: SourceLine) -> Expression | None:
     return read_value(line, "an address") if line.accept("at") else None
 
 
-def _control(line: Line, word: str) -> dict[str, Any]:
+def _control(line: SourceLine, word: str) -> dict[str, Any]:
     if word == "acquire":
-        operand = Operand(role=READ, rank=None, semaphore=_semaphore(line), address=_at(line))
+        operand = OperandText(role=READ, rank=None, semaphore=_semaphore(line), address=_at(line))
         return {"kind": ACQUIRE, "amount": _by(line), "operands": (operand,)}
     if word == "release":
         targets = [_target(line)]
@@ -186,11 +215,11 @@ def _control(line: Line, word: str) -> dict[str, Any]:
     return {"kind": {"fence": WAITCNT, "barrier": BARRIER, "nop": NOP}[word], "amount": Number(0)}
 
 
-def _by(line: Line) -> Expression:
+def _by(line: SourceLine) -> Expression:
     return read_value(line, "how much") if line.accept("by") else Number(1)
 
 
-def _options(line: Line, known: tuple[str, ...]) -> dict[str, Any]:
+def _options(line: SourceLine, known: tuple[str, ...]) -> dict[str, Any]:
     """``unroll 8``, ``label 'x'``, each once, to the end of the line."""
     found: dict[str, Any] = {}
     while line.peek().text in known and line.peek().kind == WORD:

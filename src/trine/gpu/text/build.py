@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.gpu.program import DATA_OPS, GpuProgram
-from trine.gpu.text_line import Line
-from trine.gpu.text_parts import Head, Kernel, Loop, Operand, Operation, Part, Workgroups
-from trine.gpu.text_values import MAX_VALUE, Value, constant, work_out
+from trine.gpu.text.line import MAX_VALUE, SourceLine, Value, constant, work_out
+from trine.gpu.text.operations import OperandText, OperationText
+from trine.gpu.text.parse import KernelText, Loop, ProgramHeader, Statement, Workgroups
 
 MAX_OPS = 2_000_000
 MAX_OPERANDS = 8_000_000
@@ -30,13 +30,13 @@ MAX_INT32 = 2**31 - 1
 class _Placed:
     """An operation, its places in the workgroup, one a turn of the loops around it, and the counters of these."""
 
-    operation: Operation
+    operation: OperationText
     at: Int64
     counters: dict[str, Int64]
 
 
 @dataclass(slots=True)
-class _Columns:
+class _KernelColumns:
     """Columns of a kernel's ranks x its operations so far, or x its operands."""
 
     ops: dict[str, list[Int64]] = field(default_factory=dict)
@@ -52,20 +52,20 @@ _OPS = {"kind": np.int8, "amount": np.int64, "unroll": np.int32, "label": np.int
 _OPERANDS = {"role": np.int8, "rank": np.int32, "address": np.int64, "step": np.int32, "semaphore": np.int32}
 
 
-class Builder:
+class TextCompiler:
     """Collects the kernels of one program. ``lines`` are those of its operations: ``op_line[i]`` counts them."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ProgramHeader) -> None:
         self._head = head
         self._names: dict[str, Value] = {buffer.name: buffer.base for buffer in head.buffers}
         self._names["ranks"] = head.num_ranks
         self._labels: dict[str, int] = {}
-        self._total = _Columns()
+        self._total = _KernelColumns()
         self._num_ops = self._num_operands = self._num_workgroups = 0
         self._kernels: list[tuple[int, int, int, str]] = []
-        self.lines: list[Line] = []
+        self.lines: list[SourceLine] = []
 
-    def kernel(self, kernel: Kernel) -> None:
+    def kernel(self, kernel: KernelText) -> None:
         """Add a kernel for each of its ranks.
 
         Raises
@@ -86,21 +86,21 @@ class Builder:
         self._num_workgroups += len(ranks) * sum(counts)
         if self._num_workgroups > MAX_WORKGROUPS:
             raise line.fail(f"the program has more than {MAX_WORKGROUPS} workgroups")
-        columns, done = _Columns(), 0
+        columns, done = _KernelColumns(), 0
         for block, count in zip(kernel.workgroups, counts, strict=True):
             self._workgroups(block, ranks, np.arange(done, done + count), sum(counts), columns)
             done += count
         self._kernels += [(rank, wavefronts, sum(counts), kernel.name) for rank in ranks.tolist()]
         self._join(columns, len(ranks))
 
-    def _join(self, columns: _Columns, num_ranks: int) -> None:
+    def _join(self, columns: _KernelColumns, num_ranks: int) -> None:
         """The kernel's columns behind those of the kernels before: rank after rank."""
         for total, added in ((self._total.ops, columns.ops), (self._total.operands, columns.operands)):
             for name, parts in added.items():
                 total.setdefault(name, []).append(np.concatenate(parts, axis=1).ravel())
         self._total.sizes += columns.sizes * num_ranks
 
-    def _workgroups(self, block: Workgroups, ranks: Int64, wg: Int64, total: int, columns: _Columns) -> None:
+    def _workgroups(self, block: Workgroups, ranks: Int64, wg: Int64, total: int, columns: _KernelColumns) -> None:
         names = self._names | {"workgroups": total}
         shape, size = (len(ranks), len(wg)), self._size(block.body, names)
         self._num_ops += shape[0] * shape[1] * size
@@ -124,11 +124,13 @@ class Builder:
         columns.add(ops, columns.ops)
         columns.add(operands, columns.operands)
 
-    def _size(self, body: Sequence[Part], names: dict[str, Value]) -> int:
+    def _size(self, body: Sequence[Statement], names: dict[str, Value]) -> int:
         """How many operations a body has, loops written out."""
         size = 0
         for part in body:
-            size += 1 if isinstance(part, Operation) else self._size(part.body, names) * len(self._turns(part, names))
+            size += (
+                1 if isinstance(part, OperationText) else self._size(part.body, names) * len(self._turns(part, names))
+            )
             if size > MAX_OPS:
                 raise part.line.fail(f"the program has more than {MAX_OPS} operations")
         return size
@@ -139,12 +141,12 @@ class Builder:
         return range(first, last + 1)
 
     def _place(
-        self, body: Sequence[Part], at: Int64, counters: dict[str, Int64], names: dict[str, Value]
+        self, body: Sequence[Statement], at: Int64, counters: dict[str, Int64], names: dict[str, Value]
     ) -> Iterator[_Placed]:
         """The operations of a body that begins at each of ``at``."""
         done = 0
         for part in body:
-            if isinstance(part, Operation):
+            if isinstance(part, OperationText):
                 yield _Placed(part, at + done, counters)
                 done += 1
                 continue
@@ -177,7 +179,7 @@ class Builder:
             for name, values in self._operand(operation, operand, known).items():
                 operands[name][:, :, starts[at] + number] = values
 
-    def _amount(self, operation: Operation, names: dict[str, Value]) -> Value:
+    def _amount(self, operation: OperationText, names: dict[str, Value]) -> Value:
         line = operation.line
         amount = _within(work_out(operation.amount, names, line), 0, MAX_VALUE, "how much", line)
         if not operation.amount_is_bytes:
@@ -187,7 +189,7 @@ class Builder:
             raise line.fail(f"the size must be whole lines of {size} B")
         return amount // size
 
-    def _operand(self, operation: Operation, operand: Operand, names: dict[str, Value]) -> dict[str, Value]:
+    def _operand(self, operation: OperationText, operand: OperandText, names: dict[str, Value]) -> dict[str, Value]:
         line, head = operation.line, self._head
         rank = self._rank(operand, names, line)
         if operand.role == operation.must_leave and np.any(np.equal(rank, names["rank"])):
@@ -205,7 +207,7 @@ class Builder:
         found: dict[str, Value] = {"role": operand.role, "rank": rank, "step": step, "semaphore": semaphore}
         return found | {"address": _within(address, 0, MAX_VALUE, "the address", line)}
 
-    def _rank(self, operand: Operand, names: dict[str, Value], line: Line) -> Value:
+    def _rank(self, operand: OperandText, names: dict[str, Value], line: SourceLine) -> Value:
         if operand.rank is None:
             return names["rank"]
         rank = work_out(operand.rank, names, line)
@@ -258,7 +260,7 @@ def _offsets(sizes: Sequence[int] | Int64) -> Int64:
     return np.concatenate(([0], np.cumsum(np.asarray(sizes, np.int64)))).astype(np.int64)
 
 
-def _within(value: Value, low: int, high: int, what: str, line: Line) -> Value:
+def _within(value: Value, low: int, high: int, what: str, line: SourceLine) -> Value:
     """``value``, all of which must be from ``low`` to ``high``."""
     values = np.atleast_1d(np.asarray(value, np.int64))
     outside = (values < low) | (values > high)

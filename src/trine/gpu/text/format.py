@@ -1,4 +1,7 @@
-"""Prints a GPU program as text: kernels of several ranks, and workgroups, that follow one rule are printed once."""
+"""Prints a GPU program as text: kernels of several ranks, and workgroups, that follow one rule are printed once.
+
+Numbers are tried as ``base + slope * ((rank + shift) % ranks) + rise * wg``; ranks of operands as relative ones.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,183 @@ from trine.gpu.program import (
     RELEASE,
     WAITCNT,
     WRITE_FLAGGED,
+    Buffer,
     GpuProgram,
 )
-from trine.gpu.text_fit import Peers, Rules, fit, fit_peers
-from trine.gpu.text_line import in_quotes
-from trine.gpu.text_pieces import (
-    buffer_name,
-    head_lines,
-    peer_text,
-    places_of_semaphores,
-    size_text,
-    terms,
-    value_text,
-)
+from trine.gpu.text.line import in_quotes, quoted
+from trine.gpu.text.parse import RESERVED, aligned
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRules:
+    """Of m columns of numbers, int64[m] each. ``shift`` -1: of the rank as it is; ``first``: one of the numbers."""
+
+    first: Int64
+    base: Int64
+    slope: Int64
+    shift: Int64
+    rise: Int64
+
+
+def fit(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> NumberRules | None:
+    """The rules of ``values`` int64[ranks, workgroups, m]; None where one of the m has none."""
+    rise = values[0, 1] - values[0, 0] if len(wg) > 1 else np.zeros(values.shape[2], np.int64)
+    level = values - rise * wg[None, :, None]
+    if (level != level[:, :1]).any():
+        return None
+    rules = NumberRules(values[0, 0], level[0, 0].copy(), np.zeros_like(rise), np.full_like(rise, -1), rise)
+    by_rank = level[:, 0]
+    for column in np.flatnonzero((by_rank != by_rank[0]).any(axis=0)).tolist():
+        found = _by_rank(by_rank[:, column], ranks, num_ranks)
+        if found is None:
+            return None
+        rules.base[column], rules.slope[column], rules.shift[column] = found
+    return rules
+
+
+def _by_rank(values: Int64, ranks: Int64, num_ranks: int) -> tuple[int, int, int] | None:
+    slope = int(values[1] - values[0])
+    base = int(values[0]) - slope * int(ranks[0])
+    if (values == base + slope * ranks).all():
+        return base, slope, -1
+    if len(values) != num_ranks:
+        return None
+    for at in (int(values.argmin()), int(values.argmax())):
+        base, slope = int(values[at]), int(values[(at + 1) % num_ranks] - values[at])
+        shift = (num_ranks - at) % num_ranks
+        if (values == base + slope * ((ranks + shift) % num_ranks)).all():
+            return base, slope, shift
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRules:
+    """Of m columns of ranks, int64[m] each: (rank + distance + rise * wg) % ranks, or ``rank`` where that is not -1."""
+
+    distance: Int64
+    rise: Int64
+    rank: Int64
+
+
+def fit_peers(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> PeerRules | None:
+    """The rules of ranks ``values`` int64[ranks, workgroups, m]; None where one of the m has none.
+
+    One kernel alone names other ranks by number, several by distance where that is the same. From one workgroup to the
+    next the distance changes by one at most: of two workgroups anything else would be a rule too.
+    """
+    fixed = (values == values[:1, :1]).all(axis=(0, 1))
+    distance = (values - ranks[:, None, None]) % num_ranks
+    relative = distance[0]
+    rise = (relative[1] - relative[0]) % num_ranks if len(wg) > 1 else np.zeros(values.shape[2], np.int64)
+    base = (relative[0] - rise * wg[0]) % num_ranks
+    moving = (distance == (base + rise * wg[None, :, None]) % num_ranks).all(axis=(0, 1))
+    moving &= (rise <= 1) | (rise == num_ranks - 1)
+    own = moving & (base == 0) & (rise == 0)
+    absolute = fixed & ~own if len(ranks) == 1 else fixed & ~moving
+    if not (absolute | moving).all():
+        return None
+    return PeerRules(base, rise, np.where(absolute, values[0, 0], -1))
+
+
+def size_text(size: int) -> str:
+    """A number of bytes with the largest unit that keeps it whole: ``64 KiB``, ``100 B``."""
+    for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def buffer_name(buffer: Buffer) -> str:
+    return in_quotes(buffer.name) if buffer.name in RESERVED else quoted(buffer.name)
+
+
+def peer_text(peers: PeerRules, i: int) -> str:
+    if peers.rank[i] >= 0:
+        return f"rank {peers.rank[i]}"
+    distance, rise = int(peers.distance[i]), int(peers.rise[i])
+    if not distance and not rise:
+        return "own"
+    text = f"rank+{distance}" if distance or not rise else "rank"
+    return text + ("" if not rise else "+wg" if rise == 1 else "-wg")
+
+
+def value_text(rules: NumberRules, i: int) -> str:
+    return terms("", int(rules.base[i]), rules, i, plain=True)
+
+
+def terms(name: str, offset: int, rules: NumberRules, i: int, plain: bool = False) -> str:
+    """``name + offset + slope * rank + rise * wg`` without what is 0; sizes have units unless ``plain``."""
+    slope, shift, rise = int(rules.slope[i]), int(rules.shift[i]), int(rules.rise[i])
+    rank = "rank" if shift < 0 else f"((rank + {shift}) % ranks)"
+    parts = [(1, name)] if name else []
+    for factor, variable in ((slope, rank), (rise, "wg")):
+        if factor:
+            scale = "" if abs(factor) == 1 else f"{_size(abs(factor), plain)} * "
+            parts.append((-1 if factor < 0 else 1, scale + variable))
+    if offset or not parts:
+        parts.insert(1 if name or offset < 0 else 0, (-1 if offset < 0 else 1, _size(abs(offset), plain)))
+    text = " ".join(("+ " if sign > 0 else "- ") + part for sign, part in parts)
+    return text.removeprefix("+ ") if parts[0][0] > 0 else f"0 {text}"
+
+
+def _size(size: int, plain: bool) -> str:
+    return str(size) if plain or size % 1024 or not size else size_text(size)
+
+
+def head_lines(program: GpuProgram, base: int, step: int) -> Iterator[str]:
+    yield f"program {quoted(program.name)}"
+    yield from (f"note {in_quotes(note)}" for note in program.notes)
+    yield f"ranks {program.num_ranks}"
+    yield f"line {program.line_bytes} B"
+    if program.payload_bytes:
+        yield f"payload {size_text(program.payload_bytes)}"
+    end = 0
+    for buffer in program.buffers:
+        where = "" if buffer.base == aligned(end) else f" at {size_text(buffer.base) if buffer.base else 0}"
+        kind = " uncached" if buffer.uncached else ""
+        yield f"buffer {buffer_name(buffer)} {size_text(buffer.size_bytes)}{where}{kind}"
+        end = max(end, buffer.base + buffer.size_bytes)
+    if program.semaphores.shape[1]:
+        where = "" if (base, step) == (aligned(end), program.line_bytes) else f" at {base}"
+        where += "" if step == program.line_bytes else f" step {step}"
+        yield f"semaphores {program.semaphores.shape[1]}{where}"
+        yield from _initial_values(program.semaphores)
+
+
+def _initial_values(semaphores: npt.NDArray[np.int32]) -> Iterator[str]:
+    if (semaphores == semaphores[:1]).all():
+        yield from (f"initially sem {text}" for text in _runs(semaphores[0]))
+        return
+    for rank, values in enumerate(semaphores):
+        yield from (f"initially rank {rank} sem {text}" for text in _runs(values))
+
+
+def _runs(values: npt.NDArray[np.int32]) -> Iterator[str]:
+    """Runs of equal numbers other than 0, as ``0..7 = 1``."""
+    ends = np.flatnonzero(np.diff(values)) + 1
+    for first, end in zip([0, *ends.tolist()], [*ends.tolist(), len(values)], strict=True):
+        if values[first]:
+            yield f"{first} = {values[first]}" if end == first + 1 else f"{first}..{end - 1} = {values[first]}"
+
+
+def places_of_semaphores(program: GpuProgram) -> tuple[int, int]:
+    """Base and step of the addresses that most semaphores without lines or data have: what needs no ``at``."""
+    end = max((buffer.base + buffer.size_bytes for buffer in program.buffers), default=0)
+    default = aligned(end), program.line_bytes
+    kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
+    alone = np.repeat(np.diff(program.operand_ptr), np.diff(program.operand_ptr)) == 1
+    which = ((kind == ACQUIRE) | (kind == RELEASE) | ((kind == DMA) & alone)) & (program.operand_semaphore >= 0)
+    numbers = program.operand_semaphore[which].astype(np.int64)
+    addresses = program.operand_address[which]
+    if not len(numbers) or (addresses == default[0] + default[1] * numbers).all():
+        return default
+    other = np.flatnonzero(numbers != numbers[0])
+    if not len(other):
+        return int(addresses[0]) - default[1] * int(numbers[0]), default[1]
+    step, rest = divmod(int(addresses[other[0]] - addresses[0]), int(numbers[other[0]] - numbers[0]))
+    fits = not rest and abs(step) < 2**31
+    return (int(addresses[0]) - step * int(numbers[0]), step) if fits else default
+
 
 MAX_PRINTED = 100_000
 
@@ -53,7 +220,7 @@ def format_program(program: GpuProgram, *, max_lines: int = MAX_PRINTED) -> str:
     InputError: the text would have more than ``max_lines`` lines.
     """
     lines: list[str] = []
-    for line in _Writer(program).lines():
+    for line in _TextPrinter(program).lines():
         lines.append(line)
         if len(lines) > max_lines:
             raise InputError(
@@ -62,7 +229,7 @@ def format_program(program: GpuProgram, *, max_lines: int = MAX_PRINTED) -> str:
     return "\n".join(lines) + "\n"
 
 
-class _Kernels(NamedTuple):
+class _KernelRun(NamedTuple):
     """Kernels ``first`` to ``end``, of consecutive ranks."""
 
     first: int
@@ -70,15 +237,15 @@ class _Kernels(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _OperandRules:
     """What the operands of a run of workgroups are."""
 
-    address: Rules
-    semaphore: Rules
-    peers: Peers
+    address: NumberRules
+    semaphore: NumberRules
+    peers: PeerRules
 
 
-class _Writer:
+class _TextPrinter:
     def __init__(self, program: GpuProgram) -> None:
         self._program = program
         self._buffers = sorted(program.buffers, key=lambda buffer: (buffer.base, buffer.size_bytes))
@@ -91,12 +258,12 @@ class _Writer:
         at = 0
         while at < self._program.num_kernels:
             end = self._alike(at)
-            together = self._together(_Kernels(at, end)) if end > at + 1 else None
+            together = self._together(_KernelRun(at, end)) if end > at + 1 else None
             if together is not None:
                 yield from together
             else:
                 for kernel in range(at, end):
-                    yield from self._alone(_Kernels(kernel, kernel + 1))
+                    yield from self._alone(_KernelRun(kernel, kernel + 1))
             at = end
 
     def _alike(self, first: int) -> int:
@@ -133,7 +300,7 @@ class _Writer:
             np.array_equal(column[left], column[right]) for column in of_operands
         )
 
-    def _title(self, kernels: _Kernels) -> list[str]:
+    def _title(self, kernels: _KernelRun) -> list[str]:
         program = self._program
         first, last = (int(program.kernel_rank[i]) for i in (kernels.first, kernels.end - 1))
         ranks = f"ranks {first}..{last}" if last > first else f"rank {first}"
@@ -143,7 +310,7 @@ class _Writer:
         title = f"kernel {in_quotes(name)} {ranks}" if name else f"kernel {ranks}"
         return ["", f"{title} wavefronts {program.kernel_wavefronts[kernels.first]}"]
 
-    def _together(self, kernels: _Kernels) -> list[str] | None:
+    def _together(self, kernels: _KernelRun) -> list[str] | None:
         """The text of kernels that are one; None where they follow no rule."""
         text = self._title(kernels)
         for block in self._blocks(kernels):
@@ -152,14 +319,14 @@ class _Writer:
             text += block
         return text
 
-    def _alone(self, kernels: _Kernels) -> Iterator[str]:
+    def _alone(self, kernels: _KernelRun) -> Iterator[str]:
         yield from self._title(kernels)
         for block in self._blocks(kernels):
             if block is None:
                 raise AssertionError("a workgroup of one kernel can always be printed")
             yield from block
 
-    def _blocks(self, kernels: _Kernels) -> Iterator[list[str] | None]:
+    def _blocks(self, kernels: _KernelRun) -> Iterator[list[str] | None]:
         """The text of the kernels' workgroups; None, and then no more, where one workgroup follows no rule."""
         count = int(self._program.kernel_ptr[kernels.first + 1] - self._program.kernel_ptr[kernels.first])
         at = 0
@@ -175,7 +342,7 @@ class _Writer:
                 yield from self._one_by_one(kernels, at, end)
             at = end
 
-    def _one_by_one(self, kernels: _Kernels, first: int, end: int) -> Iterator[list[str] | None]:
+    def _one_by_one(self, kernels: _KernelRun, first: int, end: int) -> Iterator[list[str] | None]:
         """As :meth:`_blocks`, of workgroups that follow no common rule; equal ones are still one."""
         texts = (self._workgroups(kernels, group, group + 1) for group in range(first, end))
         for text, equal in itertools.groupby(texts):
@@ -194,7 +361,7 @@ class _Writer:
     def _group(self, group: int) -> slice:
         return slice(*self._program.workgroup_ptr[group : group + 2].tolist())
 
-    def _workgroups(self, kernels: _Kernels, first: int, end: int) -> list[str] | None:
+    def _workgroups(self, kernels: _KernelRun, first: int, end: int) -> list[str] | None:
         program = self._program
         ranks = program.kernel_rank[kernels.first : kernels.end].astype(np.int64)
         wg = np.arange(first, end, dtype=np.int64)
@@ -208,18 +375,20 @@ class _Writer:
             return None
         return [f"  {self._operation(op, rule, operands.start)}" for op in range(ops.start, ops.stop)]
 
-    def _rule(self, index: Int64, ranks: Int64, wg: Int64) -> _Rule | None:
+    def _rule(self, index: Int64, ranks: Int64, wg: Int64) -> _OperandRules | None:
         """The rule of operands ``index`` int64[ranks, workgroups, m]."""
         program, num_ranks = self._program, self._program.num_ranks
         peers = fit_peers(program.operand_rank[index].astype(np.int64), ranks, wg, num_ranks)
         address = None if peers is None else fit(program.operand_address[index], ranks, wg, num_ranks)
         semaphores = program.operand_semaphore[index].astype(np.int64)
         semaphore = None if address is None else fit(semaphores, ranks, wg, num_ranks)
-        return None if peers is None or address is None or semaphore is None else _Rule(address, semaphore, peers)
+        return (
+            None if peers is None or address is None or semaphore is None else _OperandRules(address, semaphore, peers)
+        )
 
     # one operation
 
-    def _operation(self, op: int, rule: _Rule, first: int) -> str:
+    def _operation(self, op: int, rule: _OperandRules, first: int) -> str:
         program = self._program
         kind, amount = int(program.op_kind[op]), int(program.op_amount[op])
         at = [number - first for number in range(*program.operand_ptr[op : op + 2].tolist())]
@@ -247,7 +416,7 @@ class _Writer:
         targets = [say(i) for i in at if roles[i] not in (READ, READ_FLAGGED)]
         return " ".join([*([", ".join(sources)] if sources else []), *(["->", ", ".join(targets)] if targets else [])])
 
-    def _line_operand(self, i: int, rule: _Rule, first: int) -> str:
+    def _line_operand(self, i: int, rule: _OperandRules, first: int) -> str:
         program = self._program
         step, role = int(program.operand_step[first + i]), int(program.operand_role[first + i])
         text = f"{peer_text(rule.peers, i)}:{self._address(rule.address, i)}"
@@ -255,13 +424,13 @@ class _Writer:
             text += f" step {step}"
         return f"{text} flagged sem {value_text(rule.semaphore, i)}" if role in (READ_FLAGGED, WRITE_FLAGGED) else text
 
-    def _dma_operand(self, i: int, rule: _Rule, moves: bool) -> str:
+    def _dma_operand(self, i: int, rule: _OperandRules, moves: bool) -> str:
         if not moves:
             return self._semaphore_operand(i, rule, True)
         text = f"{peer_text(rule.peers, i)}:{self._address(rule.address, i)}"
         return f"{text} sem {value_text(rule.semaphore, i)}" if rule.semaphore.first[i] >= 0 else text
 
-    def _semaphore_operand(self, i: int, rule: _Rule, peer: bool) -> str:
+    def _semaphore_operand(self, i: int, rule: _OperandRules, peer: bool) -> str:
         text = f"{peer_text(rule.peers, i)} " if peer else ""
         text += f"sem {value_text(rule.semaphore, i)}"
         where, number = rule.address, rule.semaphore
@@ -273,7 +442,7 @@ class _Writer:
         )
         return text if implied else f"{text} at {self._address(where, i)}"
 
-    def _address(self, rules: Rules, i: int) -> str:
+    def _address(self, rules: NumberRules, i: int) -> str:
         base, first = int(rules.base[i]), int(rules.first[i])
         for buffer in self._buffers:
             if buffer.base <= first < buffer.base + buffer.size_bytes:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from trine.errors import SpecError, nearest
 from trine.gpu.program import Buffer
-from trine.gpu.text_line import NAME, WORD, Line, lines_of
-from trine.gpu.text_operations import OPERATION_WORDS, read_operation
-from trine.gpu.text_parts import Head, Initially, Kernel, Loop, Part, Workgroups
-from trine.gpu.text_values import MAX_VALUE, Expression, Name, Number, Sum, Value, constant, read_value
+from trine.gpu.text.line import (
+    MAX_VALUE,
+    NAME,
+    WORD,
+    BinaryExpression,
+    Expression,
+    Name,
+    Number,
+    SourceLine,
+    Value,
+    constant,
+    lines_of,
+    read_value,
+)
+from trine.gpu.text.operations import OperationText, read_operation
 from trine.spec import show
 
 MAX_RANKS = 4096
@@ -33,8 +45,68 @@ def aligned(address: int) -> int:
     return -(-address // ALIGNMENT) * ALIGNMENT
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loop:
+    """``for name in first..last``, both included."""
+
+    line: SourceLine
+    name: str
+    first: Expression
+    last: Expression
+    body: list[Statement]
+
+
+Statement: TypeAlias = "OperationText | Loop"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workgroups:
+    """So many workgroups that do the same, but for ``wg``."""
+
+    line: SourceLine
+    count: Expression
+    body: list[Statement]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelText:
+    """Of ranks ``first`` to ``last``, both included: one each."""
+
+    line: SourceLine
+    name: str
+    first: Expression
+    last: Expression
+    wavefronts: Expression
+    workgroups: list[Workgroups] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitialValues:
+    """Semaphores ``first`` to ``last`` of some ranks begin with ``value``."""
+
+    ranks: tuple[int, int]
+    semaphores: tuple[int, int]
+    value: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramHeader:
+    """What stands before the first kernel. ``semaphore_base``, ``semaphore_step``: where semaphores are in memory."""
+
+    name: str
+    num_ranks: int
+    line_bytes: int
+    payload_bytes: int
+    buffers: tuple[Buffer, ...]
+    num_semaphores: int
+    semaphore_base: int
+    semaphore_step: int
+    initially: tuple[InitialValues, ...]
+    notes: tuple[str, ...]
+
+
 @dataclass(slots=True)
-class _Reader:
+class _TextReader:
     """Reads line by line; ``bodies`` are the workgroups and loops that are open, the innermost last."""
 
     file: str
@@ -47,13 +119,13 @@ class _Reader:
     num_semaphores: int | None = None
     semaphore_base: int | None = None
     semaphore_step: int | None = None
-    initially: list[Initially] = field(default_factory=list)
+    initially: list[InitialValues] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
-    bodies: list[list[Part]] = field(default_factory=list)
-    loops: list[Line] = field(default_factory=list)
+    kernels: list[KernelText] = field(default_factory=list)
+    bodies: list[list[Statement]] = field(default_factory=list)
+    loops: list[SourceLine] = field(default_factory=list)
 
-    def read(self, line: Line) -> None:
+    def read(self, line: SourceLine) -> None:
         token = line.peek()
         if self.name is None and token.text != "program":
             raise line.unexpected("'program' and a name, the first line of a GPU program,", ("program",))
@@ -71,39 +143,39 @@ class _Reader:
 
     # the head
 
-    def _read_head(self, line: Line) -> None:
+    def _read_head(self, line: SourceLine) -> None:
         word = line.take().text
         if self.kernels:
             raise line.fail(f"{word!r} must stand before the first kernel")
-        read: dict[str, Callable[[Line], None]] = {
+        read: dict[str, Callable[[SourceLine], None]] = {
             "program": self._program, "ranks": self._ranks, "line": self._line, "buffer": self._buffer,
             "semaphores": self._semaphores, "initially": self._initially, "payload": self._payload, "note": self._note,
         }  # fmt: skip
         read[word](line)
         line.done()
 
-    def _program(self, line: Line) -> None:
+    def _program(self, line: SourceLine) -> None:
         self._once(line, self.name, "program")
         self.name = line.name("a name")
 
-    def _ranks(self, line: Line) -> None:
+    def _ranks(self, line: SourceLine) -> None:
         self._once(line, self.num_ranks, "ranks")
         self.num_ranks = self._number(line, "the number of ranks", 1, MAX_RANKS)
         if self.given_ranks not in (None, self.num_ranks):
             raise line.fail(f"the program is for {self.num_ranks} ranks, and {self.given_ranks} were asked for")
 
-    def _line(self, line: Line) -> None:
+    def _line(self, line: SourceLine) -> None:
         self._once(line, self.line_bytes, "line")
         self.line_bytes = self._number(line, "the size of a cache line", 1, 2**20)
 
-    def _payload(self, line: Line) -> None:
+    def _payload(self, line: SourceLine) -> None:
         self._once(line, self.payload_bytes, "payload")
         self.payload_bytes = self._number(line, "the payload", 0, MAX_VALUE)
 
-    def _note(self, line: Line) -> None:
+    def _note(self, line: SourceLine) -> None:
         self.notes.append(line.name("a note in quotes"))
 
-    def _buffer(self, line: Line) -> None:
+    def _buffer(self, line: SourceLine) -> None:
         if self.num_semaphores is not None:
             raise line.fail("buffers must stand before the semaphores, which lie behind them")
         quoted = line.peek().kind == NAME
@@ -118,7 +190,7 @@ class _Reader:
         line.done(("at", "uncached"))
         self.buffers.append(Buffer(name=name, base=base, size_bytes=size, uncached=uncached))
 
-    def _semaphores(self, line: Line) -> None:
+    def _semaphores(self, line: SourceLine) -> None:
         self._once(line, self.num_semaphores, "semaphores")
         most = MAX_SEMAPHORES // (self.num_ranks or self.given_ranks or 1)
         self.num_semaphores = self._number(line, "the number of semaphores of a rank", 0, most)
@@ -127,7 +199,7 @@ class _Reader:
             if line.accept("step"):
                 self.semaphore_step = self._number(line, "a step", -(2**31), 2**31)
 
-    def _initially(self, line: Line) -> None:
+    def _initially(self, line: SourceLine) -> None:
         ranks = (0, self._need_ranks(line) - 1)
         if line.accept("rank", "ranks"):
             ranks = self._range(line, "a rank", ranks[1])
@@ -135,14 +207,14 @@ class _Reader:
         semaphores = self._range(line, "a semaphore", (self.num_semaphores or 0) - 1)
         line.expect("=", "'=' and a value")
         value = self._number(line, "the value of a semaphore", 0, 2**31 - 1)
-        self.initially.append(Initially(ranks=ranks, semaphores=semaphores, value=value))
+        self.initially.append(InitialValues(ranks=ranks, semaphores=semaphores, value=value))
 
-    def _range(self, line: Line, what: str, most: int) -> tuple[int, int]:
+    def _range(self, line: SourceLine, what: str, most: int) -> tuple[int, int]:
         """``3`` or ``3..5``, from 0 to ``most``."""
         first = self._number(line, what, 0, most)
         return first, self._number(line, what, first, most) if line.accept("..") else first
 
-    def _number(self, line: Line, what: str, low: int, high: int) -> int:
+    def _number(self, line: SourceLine, what: str, low: int, high: int) -> int:
         return constant(read_value(line, what), self._names(), line, what, low, high)
 
     def _names(self) -> dict[str, Value]:
@@ -153,11 +225,11 @@ class _Reader:
     def _end(self) -> int:
         return max((buffer.base + buffer.size_bytes for buffer in self.buffers), default=0)
 
-    def _once(self, line: Line, value: object, word: str) -> None:
+    def _once(self, line: SourceLine, value: object, word: str) -> None:
         if value is not None:
             raise line.fail(f"{word!r} is given twice")
 
-    def _need_ranks(self, line: Line) -> int:
+    def _need_ranks(self, line: SourceLine) -> int:
         ranks = self.num_ranks or self.given_ranks
         if ranks is None:
             raise line.fail("how many ranks the program is for is not known here: a line 'ranks N' before this one")
@@ -165,7 +237,7 @@ class _Reader:
 
     # kernels
 
-    def _kernel(self, line: Line) -> Kernel:
+    def _kernel(self, line: SourceLine) -> KernelText:
         self._need_ranks(line)
         named = line.peek().kind == NAME or (line.peek().kind == WORD and line.peek().text not in ("rank", "ranks"))
         name = line.name("a name") if named else ""
@@ -174,17 +246,17 @@ class _Reader:
         if line.accept(*_WAVEFRONT_WORDS):
             wavefronts = read_value(line, "the number of wavefronts")
         line.done((*_WAVEFRONT_WORDS, "rank", "ranks"))
-        return Kernel(line=line, name=name, first=first, last=last, wavefronts=wavefronts)
+        return KernelText(line=line, name=name, first=first, last=last, wavefronts=wavefronts)
 
-    def _kernel_ranks(self, line: Line) -> tuple[Expression, Expression]:
+    def _kernel_ranks(self, line: SourceLine) -> tuple[Expression, Expression]:
         if not line.accept("rank", "ranks"):
             raise line.unexpected("'rank' and a number, 'ranks all' or 'ranks 0..3'", ("rank", "ranks"))
         if line.accept("all"):
-            return Number(0), Sum("-", Name("ranks"), Number(1))
+            return Number(0), BinaryExpression("-", Name("ranks"), Number(1))
         first = read_value(line, "a rank, or 'all',")
         return first, read_value(line, "a rank") if line.accept("..") else first
 
-    def _read_body(self, line: Line) -> None:
+    def _read_body(self, line: SourceLine) -> None:
         if line.accept(*_WORKGROUP_WORDS):
             line.accept("blocks", "block")  # thread blocks
             self._close_loops(line)
@@ -202,24 +274,17 @@ class _Reader:
         elif line.accept("for", "repeat"):
             self._loop(line)
         else:
-            operation = self._operation(line)
+            operation = read_operation(line, ("for", "repeat", "end", "kernel", *_WORKGROUP_WORDS))
             if not self.bodies:
                 self._open_workgroups(line, Number(1))
             self.bodies[-1].append(operation)
 
-    def _operation(self, line: Line) -> Part:
-        token = line.peek()
-        known = (*OPERATION_WORDS, "for", "repeat", "end", "kernel", *_WORKGROUP_WORDS)
-        if token.text not in known:
-            raise line.fail(f"unknown operation {show(token.text)}{nearest(token.text[:80], known)}")
-        return read_operation(line)
-
-    def _open_workgroups(self, line: Line, count: Expression) -> None:
+    def _open_workgroups(self, line: SourceLine, count: Expression) -> None:
         block = Workgroups(line=line, count=count, body=[])
         self.kernels[-1].workgroups.append(block)
         self.bodies = [block.body]
 
-    def _loop(self, line: Line) -> None:
+    def _loop(self, line: SourceLine) -> None:
         """``for d in 1..ranks-1``, or ``repeat 4``."""
         if not self.bodies:
             self._open_workgroups(line, Number(1))
@@ -232,7 +297,7 @@ class _Reader:
         self.bodies.append(loop.body)
         self.loops.append(line)
 
-    def _counted(self, line: Line) -> tuple[str, Expression, Expression]:
+    def _counted(self, line: SourceLine) -> tuple[str, Expression, Expression]:
         if line.peek(1).text != "in" or line.peek(1).kind != WORD:
             return "", Number(1), read_value(line, "how often")
         name = line.name("the name of a counter")
@@ -243,11 +308,11 @@ class _Reader:
         line.expect("..", "'..' and the last number")
         return name, first, read_value(line, "the last number")
 
-    def _close_loops(self, line: Line) -> None:
+    def _close_loops(self, line: SourceLine) -> None:
         if self.loops:
             raise line.fail(f"the loop of {self.loops[-1].place} has no 'end'")
 
-    def head(self, last: Line | None) -> Head:
+    def head(self, last: SourceLine | None) -> ProgramHeader:
         """The head, when all has been read."""
         if self.name is None or last is None:
             raise SpecError("is empty: a GPU program begins with 'program' and a name", file=self.file or "program")
@@ -258,7 +323,7 @@ class _Reader:
         num_ranks = self._need_ranks(last)
         if num_ranks * (self.num_semaphores or 0) > MAX_SEMAPHORES:
             raise last.fail(f"the ranks have more than {MAX_SEMAPHORES} semaphores in all")
-        return Head(
+        return ProgramHeader(
             name=self.name,
             num_ranks=num_ranks,
             line_bytes=line_bytes,
@@ -272,14 +337,14 @@ class _Reader:
         )
 
 
-def read_parts(text: str, file: str, num_ranks: int | None) -> tuple[Head, list[Kernel]]:
+def read_parts(text: str, file: str, num_ranks: int | None) -> tuple[ProgramHeader, list[KernelText]]:
     """The parts of a text program. num_ranks: None is what the program says, which then must.
 
     Raises
     ------
     SpecError: names file, line, token and the nearest valid word.
     """
-    reader, last = _Reader(file, num_ranks), None
+    reader, last = _TextReader(file, num_ranks), None
     for line in lines_of(text, file):
         reader.read(line)
         last = line

@@ -1,15 +1,18 @@
-"""The text form of GPU programs (docs/formats/gpu-program.md): parse and print."""
+"""The text form of GPU programs (docs/formats/gpu-program.md): parse and print.
+
+``line`` (tokens and expressions of a line), ``operations`` (what a workgroup does), ``parse`` (the head, kernels and
+loops), ``build`` (from these to arrays), ``format`` (from arrays to text), ``summary`` (counts).
+"""
 
 from __future__ import annotations
 
 import os
 
 from trine.errors import SpecError
-from trine.gpu.program import GpuProgram
-from trine.gpu.text_build import Builder
-from trine.gpu.text_read import read_parts
-from trine.gpu.text_same import same_program
-from trine.gpu.text_write import format_program
+from trine.gpu.program import GpuProgram, same_program
+from trine.gpu.text.build import TextCompiler
+from trine.gpu.text.format import format_program
+from trine.gpu.text.parse import read_parts
 from trine.gpu.validate import find_fault
 from trine.inputs import read_text
 
@@ -34,7 +37,7 @@ def parse_program(text: str, file: str = "", *, num_ranks: int | None = None) ->
     SpecError: anything unknown, out of range or too large; names file and line, the token and the nearest valid word.
     """
     head, kernels = read_parts(text, file, num_ranks)
-    builder = Builder(head)
+    builder = TextCompiler(head)
     for kernel in kernels:
         builder.kernel(kernel)
     program = builder.program()

@@ -1,0 +1,295 @@
+"""One line of a text program: its tokens, the expressions in it, and errors that name file and line.
+
+Expressions are of whole numbers, with ``+ - * // %``, parentheses and units of sizes; names are buffers and counters of
+loops. An expression is evaluated for all ranks, workgroups and turns of loops at once: names are arrays that broadcast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from trine.arrays import Int64
+from trine.errors import SpecError, UnitError, nearest
+from trine.spec import show
+from trine.units import parse_bytes
+
+MAX_LINE = 2**18
+MAX_LINES = 500_000
+
+#: kinds of tokens; a NAME is quoted
+NUMBER, WORD, NAME, MARK, END = "number", "word", "name", "mark", "end"
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<comment>\#.*)
+      | (?P<number>0x[0-9a-fA-F]{1,16}|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)
+      | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+      | (?P<mark>->|\.\.|//|[-+*%():,=])
+      | (?P<bad>\S)
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+
+
+class Lexeme(NamedTuple):
+    """``text`` of a NAME is without its quotes."""
+
+    kind: str
+    text: str
+
+
+class SourceLine:
+    """Tokens of one line, and how far they have been read. Every ``take`` raises SpecError naming file and line."""
+
+    def __init__(self, text: str, file: str, number: int) -> None:
+        self.place = f"{file or 'program'}:{number}"
+        self._tokens = list(self._split(text))
+        self._next = 0
+
+    def _split(self, text: str) -> Iterator[Lexeme]:
+        if len(text) > MAX_LINE:
+            raise self.fail(f"the line is longer than {MAX_LINE} characters")
+        for match in _TOKEN.finditer(text):
+            kind, found = str(match.lastgroup), str(match[str(match.lastgroup)])
+            if kind == "bad":
+                raise self.fail(
+                    f"unexpected {show(found)}" + ("; a name in quotes has no end" if found in "'\"" else "")
+                )
+            if kind == NAME:
+                found = self._unquoted(found)
+            if kind != "comment":
+                yield Lexeme(kind, found)
+
+    def _unquoted(self, text: str) -> str:
+        def character(match: re.Match[str]) -> str:
+            if match[1] not in _ESCAPES:
+                raise self.fail(f"unknown escape {show(match[0])} in {show(text)}")
+            return _ESCAPES[match[1]]
+
+        return re.sub(r"\\(.)", character, text[1:-1], flags=re.DOTALL)
+
+    def fail(self, message: str) -> SpecError:
+        """An error at this line."""
+        return SpecError(message, file=self.place)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._tokens
+
+    def peek(self, ahead: int = 0) -> Lexeme:
+        """The next token, or one behind it; an END token where there is none."""
+        at = self._next + ahead
+        return self._tokens[at] if at < len(self._tokens) else Lexeme(END, "")
+
+    def take(self) -> Lexeme:
+        token = self.peek()
+        self._next += 1
+        return token
+
+    def accept(self, *texts: str) -> bool:
+        """Take the next token if it is one of these words or marks."""
+        token = self.peek()
+        if token.kind in (WORD, MARK) and token.text in texts:
+            self._next += 1
+            return True
+        return False
+
+    def expect(self, text: str, what: str) -> None:
+        """Take this word or mark, or fail saying ``what`` should stand here."""
+        if not self.accept(text):
+            raise self.unexpected(what, (text,))
+
+    def unexpected(self, what: str, known: Iterable[str] = ()) -> SpecError:
+        """An error: ``what`` should be where the next token is."""
+        token = self.peek()
+        if token.kind == END:
+            return self.fail(f"the line ends where {what} should be")
+        hint = nearest(token.text[:80], known) if token.kind == WORD else ""
+        return self.fail(f"{show(token.text)} where {what} should be{hint if 'did you' in hint else ''}")
+
+    def name(self, what: str) -> str:
+        """A name, in quotes or a word."""
+        if self.peek().kind not in (NAME, WORD):
+            raise self.unexpected(what)
+        return self.take().text
+
+    def done(self, known: Iterable[str] = ()) -> None:
+        """Fail unless the line is over."""
+        if self.peek().kind != END:
+            raise self.unexpected("the end of the line", known)
+
+
+def lines_of(text: str, file: str) -> Iterator[SourceLine]:
+    """The lines of a text that say something."""
+    parts = text.split("\n")
+    if len(parts) > MAX_LINES:
+        raise SpecError(f"has more than {MAX_LINES} lines", file=file or "program")
+    for number, part in enumerate(parts, 1):
+        line = SourceLine(part.rstrip("\r"), file, number)
+        if not line.is_empty:
+            yield line
+
+
+def quoted(name: str) -> str:
+    """A name as the text form writes it: as it is where it is a plain word, else in quotes."""
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+        return name
+    return in_quotes(name)
+
+
+def in_quotes(text: str) -> str:
+    """Text in single quotes, with escapes."""
+    back = {character: f"\\{letter}" for letter, character in _ESCAPES.items() if character != '"'}
+    return "'" + "".join(back.get(character, character) for character in text) + "'"
+
+
+Value: TypeAlias = "int | Int64"
+
+MAX_VALUE = 2**61
+#: Parentheses inside each other, and terms of a sum: values are worked out by recursion.
+MAX_DEPTH, MAX_TERMS = 8, 32
+MAX_DIGITS = 40
+_UNITS = tuple(f"{prefix}B" for prefix in ("", "k", "K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"))
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: int
+    is_bytes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryExpression:
+    """Two values joined by ``mark``, any of the operators."""
+
+    mark: str
+    left: Expression
+    right: Expression
+
+
+Expression: TypeAlias = "Number | Name | BinaryExpression"
+
+
+def read_value(line: SourceLine, what: str, depth: int = 0) -> Expression:
+    """Products joined by plus and minus.
+
+    Raises
+    ------
+    SpecError: what stands there is no value; says that ``what`` should be there.
+    """
+    left = _product(line, what, depth)
+    for _ in range(MAX_TERMS):
+        if line.peek().text not in ("+", "-") or line.peek().kind != MARK:
+            return left
+        mark = line.take().text
+        left = BinaryExpression(mark, left, _product(line, what, depth))
+    raise line.fail(f"more than {MAX_TERMS} terms")
+
+
+def _product(line: SourceLine, what: str, depth: int) -> Expression:
+    left = read_factor(line, what, depth)
+    for _ in range(MAX_TERMS):
+        if line.peek().text not in ("*", "//", "%") or line.peek().kind != MARK:
+            return left
+        mark = line.take().text
+        left = BinaryExpression(mark, left, read_factor(line, what, depth))
+    raise line.fail(f"more than {MAX_TERMS} factors")
+
+
+def read_factor(line: SourceLine, what: str, depth: int = 0) -> Expression:
+    """A number, a name, or a value in parentheses."""
+    if depth > MAX_DEPTH:
+        raise line.fail(f"more than {MAX_DEPTH} parentheses inside each other")
+    if line.accept("("):
+        inside = read_value(line, what, depth + 1)
+        line.expect(")", "')'")
+        return inside
+    if line.accept("-"):
+        return BinaryExpression("-", Number(0), read_factor(line, what, depth + 1))
+    token = line.peek()
+    if token.kind in (WORD, NAME):
+        return Name(line.take().text)
+    if token.kind != NUMBER:
+        raise line.unexpected(what)
+    return _number(line)
+
+
+def _number(line: SourceLine) -> Number:
+    text = line.take().text
+    if len(text) > MAX_DIGITS:
+        raise line.fail(f"{show(text)} is too large")
+    unit = line.peek()
+    if unit.kind == WORD and unit.text in _UNITS:
+        line.take()
+        try:
+            return Number(parse_bytes(f"{int(text, 16) if text.startswith('0x') else text} {unit.text}"), True)
+        except UnitError as error:
+            raise line.fail(str(error)) from None
+    if "." in text:
+        raise line.fail(f"{text} must be a whole number, or have a unit such as KiB")
+    return Number(int(text, 16) if text.startswith("0x") else int(text))
+
+
+def has_unit(value: Expression) -> bool:
+    """Whether any number in ``value`` has a unit of bytes."""
+    if isinstance(value, BinaryExpression):
+        return has_unit(value.left) or has_unit(value.right)
+    return isinstance(value, Number) and value.is_bytes
+
+
+def work_out(value: Expression, names: Mapping[str, Value], line: SourceLine) -> Value:
+    """``value`` for all places that the arrays in ``names`` stand for.
+
+    Raises
+    ------
+    SpecError: an unknown name, a division by zero, or numbers beyond 2^61.
+    """
+    if isinstance(value, Number):
+        return _bounded(value.value, line)
+    if isinstance(value, Name):
+        if value.text not in names:
+            raise line.fail(f"unknown name {show(value.text)}{nearest(value.text[:80], names)}")
+        return names[value.text]
+    left, right = work_out(value.left, names, line), work_out(value.right, names, line)
+    if value.mark == "*":
+        _bounded(_largest(left) * _largest(right), line)
+        return left * right
+    if value.mark in ("//", "%"):
+        if np.any(np.equal(right, 0)):
+            raise line.fail("division by zero")
+        return left // right if value.mark == "//" else left % right
+    return _bounded(left + right if value.mark == "+" else left - right, line)
+
+
+def constant(value: Expression, names: Mapping[str, Value], line: SourceLine, what: str, low: int, high: int) -> int:
+    """A value that is one number from ``low`` to ``high``; ``names`` has only what is known here."""
+    number = work_out(value, names, line)
+    if not isinstance(number, int):
+        raise line.fail(f"{what} must be the same everywhere")
+    if not low <= number <= high:
+        raise line.fail(f"{what} must be from {low} to {high}, got {number}")
+    return number
+
+
+def _largest(value: Value) -> int:
+    if isinstance(value, int):
+        return abs(value)
+    return max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
+
+
+def _bounded(value: Value, line: SourceLine) -> Value:
+    if _largest(value) > MAX_VALUE:
+        raise line.fail(f"a number is larger than {MAX_VALUE}")
+    return value
