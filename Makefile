@@ -50,7 +50,8 @@ AREA ?= engine
 mutate: $(VENV)/.installed-test  ## would the tests of AREA notice a changed operator? 3 to 15 minutes; out/mutants/AREA.jsonl
 	PYTHONPATH=src $(BIN)/python tests/mutation/mutate.py --area $(AREA)
 
-bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel
+bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel; appends to benchmarks/history.jsonl
+	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/bench_train.py
 	$(BIN)/python benchmarks/bench_engine.py
 	$(BIN)/python benchmarks/bench_collective.py
