@@ -122,8 +122,8 @@ def write_page(history: Sequence[dict]) -> None:
         "",
         f"![CPU seconds of each figure over commits]({PAGE.stem}.png)",
         "",
-        f"Latest: commit {last['commit']}, {last['date']}, {_machine_name(last)}, Python {on['python']}, "
-        f"numba {on['numba']}.",
+        f"Latest: commit {last['commit']}, {last['date']}, {_machine_name(last)}, "
+        f"Python {on['python']}, numba {on['numba']}.",
         "",
         "| figure | what | CPU s | wall s | peak MiB |",
         "|---|---|--:|--:|--:|",
