@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from trine.compute.cost import Work
-from trine.compute.fit import OWN, POOLED, fit_laws
-from trine.compute.law import FIXED_SPREAD_PS, RELATIVE_ERROR, Law, Sample, fit_law, median
+from trine.compute.law import FIXED_SPREAD_PS, OWN, POOLED, RELATIVE_ERROR, Law, Sample, fit_law, fit_laws, median
 from trine.compute.linear import anchored
 
 GIGA = 10**9

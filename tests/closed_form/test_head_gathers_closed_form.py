@@ -14,7 +14,7 @@ import transformers
 from forms_of_parallelism import build, collectives, model, payloads
 
 from trine.compute import Split, work
-from trine.compute.shard import Groups
+from trine.compute.resize import Groups
 from trine.graph.program import Send
 from trine.parallel.context import JobContext
 from trine.parallel.plan import Plan

@@ -8,9 +8,8 @@ import pytest
 from compute_cases import BATCH, Made
 
 from trine.compute import Split
-from trine.compute.resize import resized
+from trine.compute.resize import is_expert_product, resized
 from trine.compute.roofline import Shares
-from trine.compute.shard import is_expert_product
 from trine.errors import InputError, PlanError
 from trine.parallel.backward import backward_of, backward_parts
 from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART

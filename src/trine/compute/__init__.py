@@ -4,12 +4,11 @@ from trine.compute.calibration import Calibration, calibrate
 from trine.compute.cost import Work, work
 from trine.compute.kinds import kind_of
 from trine.compute.launch import LaunchCosts, launch_costs
+from trine.compute.law import FitReport, KindFit
 from trine.compute.models import ComputeModel, make_compute, uses_recorded_times
 from trine.compute.origin import recorded_on
-from trine.compute.report import FitReport, KindFit
 from trine.compute.resize import Resized, Split, resized
-from trine.compute.roofline import Roofline, Shares
-from trine.compute.times import Duration
+from trine.compute.roofline import Duration, Roofline, Shares
 
 __all__ = [
     "Calibration",

@@ -1,7 +1,7 @@
 """Which kind of work an operator does, from its name alone.
 
 A kind is a family (``conv``, ``linear``, ``elementwise``, ...), followed by `` backward`` where the operator computes
-the gradient of its family. Operators of one kind share one law of time (:mod:`trine.compute.fit`).
+the gradient of its family. Operators of one kind share one law of time (:mod:`trine.compute.law`).
 """
 
 from __future__ import annotations

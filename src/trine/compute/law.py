@@ -3,19 +3,25 @@
 At most three coefficients, so the non-negative least squares problem is solved exactly by trying every subset of them.
 Sums are correctly rounded (math.fsum) and everything else is +, -, *, / and square roots of doubles in a fixed order:
 the coefficients are the same bits on every machine, which a BLAS does not promise.
+
+A kind with enough operators of different sizes has a law of its own. Others borrow what belongs to the GPU rather than
+to the kind, the time per byte and the fixed time, from the law of all operators bound by memory, and take their own
+rate from the most efficient operator of the kind. What a less efficient one takes longer is its excess (linear.py).
+The report says how well laws fit: in the trace, and on operators that they were not fitted on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations
 
 import numpy as np
 
 from trine.arrays import Float64
 from trine.compute.cost import Work
+from trine.compute.kinds import family_of, is_compute_bound
 
 #: Relative error that a law is taken to have: times whose rounding is coarser than this weigh less in a fit.
 RELATIVE_ERROR = 0.05
@@ -184,3 +190,153 @@ def _eliminate(matrix: list[list[float]], right: list[float]) -> list[float] | N
         known = math.fsum([rows[k][j] * solution[j] for j in range(k + 1, num)])
         solution[k] = (rows[k][num] - known) / rows[k][k]
     return solution
+
+
+#: A law of its own needs this many operators of different work: one more than it has coefficients.
+MIN_SIZES_COMPUTE, MIN_SIZES_MEMORY = 4, 3
+OWN, POOLED = "own", "pooled"
+
+
+@dataclass(frozen=True, slots=True)
+class Laws:
+    """Laws of time by kind with their origin, the samples that they were fitted on, and the law of memory alone."""
+
+    samples: Mapping[str, tuple[Sample, ...]]
+    by_kind: Mapping[str, tuple[Law, str]]
+    memory: Law
+    resolution_ps: int
+
+    def law(self, kind: str) -> Law:
+        """Return the law of ``kind``; that of memory if no operator of the kind took any time."""
+        return self.by_kind[kind][0] if kind in self.by_kind else self.memory
+
+
+def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
+    """Fit the laws of all kinds. ``samples``: (kind, sample) in a fixed order; those without time are left out."""
+    grouped: dict[str, list[Sample]] = {}
+    for kind, sample in samples:
+        if sample.time_ps > 0:
+            grouped.setdefault(kind, []).append(sample)
+    groups = {kind: tuple(grouped[kind]) for kind in sorted(grouped)}
+    memory = _memory_law(groups, resolution_ps)
+    by_kind = {}
+    for kind, members in groups.items():
+        with_flops = is_compute_bound(kind)
+        if num_sizes(members) >= (MIN_SIZES_COMPUTE if with_flops else MIN_SIZES_MEMORY):
+            law = fit_law(members, memory if with_flops else None, resolution_ps=resolution_ps)
+            if law.ps_per_flop == law.ps_per_byte == 0.0:
+                # All too small to show what a byte costs; at larger sizes it costs at least what it does elsewhere.
+                law = Law(0.0, memory.ps_per_byte, law.fixed_ps)
+            by_kind[kind] = law, OWN
+        else:
+            by_kind[kind] = _borrowed(members, memory, with_flops), POOLED
+    return Laws(groups, by_kind, memory, resolution_ps)
+
+
+def _memory_law(groups: Mapping[str, tuple[Sample, ...]], resolution_ps: int) -> Law:
+    """The law of all known operators bound by memory; where they are too few, memory costs nothing by itself."""
+    known = [kind for kind in groups if not is_compute_bound(kind) and family_of(kind) not in ("other", "view")]
+    members = [s for kind in known for s in groups[kind] if s.work.bytes]
+    if num_sizes(members) < MIN_SIZES_MEMORY:
+        return Law(0.0, 0.0, 0.0)
+    return fit_law(members, resolution_ps=resolution_ps)
+
+
+def _borrowed(samples: Sequence[Sample], memory: Law, with_flops: bool) -> Law:
+    """The law of memory with the rate of the most efficient sample, per FLOP if ``with_flops``, else per byte."""
+    if with_flops:
+        rates = [(s.time_ps - memory.time_ps(s.work)) / s.work.flops for s in samples if s.work.flops]
+        return Law(min((rate for rate in rates if rate > 0.0), default=0.0), memory.ps_per_byte, memory.fixed_ps)
+    rates = [(s.time_ps - memory.fixed_ps) / s.work.bytes for s in samples if s.work.bytes]
+    return Law(0.0, max(min(rates, default=0.0), memory.ps_per_byte), memory.fixed_ps)
+
+
+def num_sizes(samples: Sequence[Sample]) -> int:
+    """How many samples do different work."""
+    return len({sample.work for sample in samples})
+
+
+@dataclass(frozen=True, slots=True)
+class KindFit:
+    """The law of one kind, and its relative errors |law / recorded - 1| (None where there is no other to leave out).
+
+    ``origin``: 'own' or 'pooled'. ``num_sizes``: operators of different work among ``num_operators``.
+    """
+
+    kind: str
+    num_operators: int
+    num_sizes: int
+    origin: str
+    law: Law
+    median_error: float
+    max_error: float
+    left_out_median_error: float | None
+    left_out_max_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """One row a kind, in alphabetical order, and the time step of the trace (of several: the coarsest)."""
+
+    kinds: tuple[KindFit, ...]
+    resolution_ps: int
+
+    def text(self) -> str:
+        """A table for people: coefficients as rates, errors in percent of the recorded time, median and largest."""
+        lines = [
+            f"{'kind':<28}{'ops':>5}{'sizes':>6}  {'law':<7}{'TFLOP/s':>9}{'GB/s':>9}{'fixed us':>9}"
+            f"{'error %: med':>14}{'max':>7}{'left out: med':>15}{'max':>7}"
+        ]
+        for row in self.kinds:
+            law = row.law
+            lines.append(
+                f"{row.kind:<28}{row.num_operators:>5}{row.num_sizes:>6}  {row.origin:<7}"
+                f"{_rate(law.ps_per_flop, 1.0):>9}{_rate(law.ps_per_byte, 1e3):>9}{law.fixed_ps / 1e6:>9.1f}"
+                f"{_percent(row.median_error):>14}{_percent(row.max_error):>7}"
+                f"{_percent(row.left_out_median_error):>15}{_percent(row.left_out_max_error):>7}"
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, object]:
+        """The same as plain data: ps per FLOP, ps per byte, ps; errors as fractions of the recorded time."""
+        return {"resolution_ps": self.resolution_ps, "kinds": [asdict(row) for row in self.kinds]}
+
+
+def _rate(ps_per_unit: float, factor: float) -> str:
+    """Units per picosecond times ``factor``: 1 / (ps per FLOP) is TFLOP/s, 1000 / (ps per byte) is GB/s."""
+    return f"{factor / ps_per_unit:,.1f}" if ps_per_unit > 0.0 else "-"
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:.1f}"
+
+
+def report(laws: Laws) -> FitReport:
+    """Measure each law on its own samples, and with the laws fitted anew without each sample in turn."""
+    rows = []
+    for kind, samples in laws.samples.items():
+        law, origin = laws.by_kind[kind]
+        errors = [_error(law, sample) for sample in samples]
+        left_out = _left_out(laws, kind) if origin == OWN else None
+        rows.append(
+            KindFit(
+                kind, len(samples), num_sizes(samples), origin, law, median(errors), max(errors),
+                median(left_out) if left_out else None, max(left_out) if left_out else None,
+            )
+        )  # fmt: skip
+    return FitReport(tuple(rows), laws.resolution_ps)
+
+
+def _error(law: Law, sample: Sample) -> float:
+    return abs(law.time_ps(sample.work) / sample.time_ps - 1)
+
+
+def _left_out(laws: Laws, kind: str) -> list[float]:
+    """Errors of a law on each sample when fitted on the others of the kind."""
+    samples, memory = laws.samples[kind], laws.memory if is_compute_bound(kind) else None
+    errors = []
+    for i, sample in enumerate(samples):
+        others = samples[:i] + samples[i + 1 :]
+        law = fit_law(others, memory, resolution_ps=laws.resolution_ps)
+        errors.append(_error(law, sample))
+    return errors

@@ -25,14 +25,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from trine.compute.calibration import Calibration, measured_times, signatures, time_step_ps
-from trine.compute.cost import Work
-from trine.compute.fit import Laws, fit_laws
+from trine.compute.cost import Sizing, Work
 from trine.compute.kinds import kind_of
-from trine.compute.law import FIXED_SPREAD_PS, Law, Sample
+from trine.compute.law import FIXED_SPREAD_PS, FitReport, Law, Laws, Sample, fit_laws, report
 from trine.compute.origin import short_name
-from trine.compute.report import FitReport, report
 from trine.compute.resize import Split
-from trine.compute.sizing import Sizing
 from trine.errors import InputError
 from trine.graph.workload import OPTIMIZER, Operator, Workload
 

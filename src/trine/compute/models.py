@@ -7,14 +7,13 @@ from typing import Protocol
 
 from trine.cluster.device import GpuSpec
 from trine.compute.calibration import Calibration
+from trine.compute.cost import Sizing
+from trine.compute.data_sheet import Transfer
+from trine.compute.law import FitReport
 from trine.compute.linear import LinearTimes
 from trine.compute.origin import no_gpu_times
-from trine.compute.report import FitReport
 from trine.compute.resize import Split
-from trine.compute.roofline import ROOFLINE, make_roofline, roofline_of
-from trine.compute.sizing import Sizing
-from trine.compute.times import Duration
-from trine.compute.transfer import Transfer
+from trine.compute.roofline import ROOFLINE, Duration, make_roofline, roofline_of
 from trine.errors import InputError, PlanError, nearest
 from trine.evidence import ASSUMED, MEASURED
 from trine.graph.workload import SYNTHESISED, Operator, Workload

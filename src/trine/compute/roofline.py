@@ -15,17 +15,23 @@ from dataclasses import asdict, dataclass, fields
 
 from trine.cluster.device import GpuSpec
 from trine.compute.calibration import Calibration
-from trine.compute.cost import Work
+from trine.compute.cost import Sizing, Work
+from trine.compute.data_sheet import Transfer, check_peaks, dtype_of, peak
 from trine.compute.kinds import family_of, kind_of
-from trine.compute.peaks import check_peaks, dtype_of, peak
-from trine.compute.report import FitReport
+from trine.compute.law import FitReport
 from trine.compute.resize import Split
-from trine.compute.sizing import Sizing
-from trine.compute.times import Duration
-from trine.compute.transfer import Transfer
 from trine.errors import InputError, nearest
 from trine.graph.workload import Operator, Workload
 from trine.units import PS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """``ps``: picoseconds on the GPU. ``evidence``: 'measured', 'interpolated', 'modelled' or 'assumed'."""
+
+    ps: int
+    evidence: str
+
 
 #: Value of ``Workload.metadata["times"]`` of a workload whose times are those of this model.
 ROOFLINE = "roofline"

@@ -22,8 +22,8 @@ from trine.cluster.parts import SCALE_OUT
 from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime
-from trine.compute.peaks import dtype_of, peak
-from trine.compute.sizing import Sizing
+from trine.compute.cost import Sizing
+from trine.compute.data_sheet import dtype_of, peak
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.graph.program import Collective, Job, RankProgram, Send, Step

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from trine.compute import Split, kind_of
 from trine.compute.kinds import family_of
-from trine.compute.sequence import sequence_dim, sequence_length
+from trine.compute.resize import sequence_dim, sequence_length
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.heads import multiplies_activations

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
-from trine.compute.shard import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
+from trine.compute.resize import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
 from trine.graph.workload import FORWARD, Operator, Tensor, Workload
 from trine.parallel.backward import backward_of
 from trine.parallel.heads import fused_heads

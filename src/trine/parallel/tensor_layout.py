@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
-from trine.compute.shard import Groups
+from trine.compute.resize import Groups
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.heads import Attention, attention_of, check_features, check_heads

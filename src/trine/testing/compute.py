@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from trine.compute.law import FitReport
 from trine.compute.models import ComputeModel
-from trine.compute.report import FitReport
 from trine.compute.resize import Split
-from trine.compute.times import Duration
+from trine.compute.roofline import Duration
 from trine.errors import PlanError
 from trine.evidence import EVIDENCE, MEASURED
 from trine.graph.workload import Operator, Workload

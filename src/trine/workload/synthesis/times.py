@@ -11,12 +11,12 @@ from trine.cluster import load_gpu
 from trine.cluster.device import GpuSpec
 from trine.compute import Calibration, Roofline, Shares, Work, calibrate, kind_of
 from trine.compute.calibration import Point, signatures
-from trine.compute.fit import fit_laws
+from trine.compute.cost import Sizing
+from trine.compute.data_sheet import Transfer
+from trine.compute.law import fit_laws
 from trine.compute.linear import anchored
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE
-from trine.compute.sizing import Sizing
-from trine.compute.transfer import Transfer
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
 

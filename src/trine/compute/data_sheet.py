@@ -1,4 +1,4 @@
-"""From one GPU to another: a recorded or predicted time, scaled by what the two data sheets say.
+"""What data sheets say about an operator: its precision, the least time that it can take, and its time on another GPU.
 
 Each GPU has a roofline: an operator cannot take less than FLOPs / peak or bytes / bandwidth, whichever is more. The
 operator is taken to stay as far above its roofline on the other GPU as it was on its own, apart from the fixed part of
@@ -8,13 +8,51 @@ its time, which does not change. An assumption, and marked as one: efficiency di
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from trine.cluster.device import GpuSpec
 from trine.compute.cost import Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
-from trine.compute.peaks import check_peaks, dtype_of, least_time_s
-from trine.graph.workload import Operator, Workload
+from trine.errors import InputError, nearest
+from trine.graph.workload import Operator, Tensor, Workload
 from trine.units import PS_PER_S
+
+_DTYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
+    "float64": "float64", "float16": "float16", "tfloat32": "tfloat32", "float8_e4m3fn": "float8",
+    "float8_e5m2": "float8", "float8": "float8",
+}  # fmt: skip
+
+
+def check_peaks(gpu: GpuSpec) -> None:
+    """Raise InputError if a peak of ``gpu`` is not positive."""
+    if gpu.memory_bytes_per_s <= 0 or any(rate <= 0 for rate in gpu.flop_per_s.values()):
+        raise InputError(f"GPU {gpu.name} has a peak that is not positive", field="gpu")
+
+
+def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
+    """Floating-point type of the first tensor of ``operator`` that has one, outputs first; float32 if none has."""
+    for i in (*operator.outputs, *operator.inputs):
+        tensor = tensors.get(i)
+        if tensor is not None:
+            found = _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower())
+            if found is not None:
+                return found
+    return "float32"
+
+
+def least_time_s(gpu: GpuSpec, amount: Work, precision: str) -> float:
+    """Roofline of ``gpu``: the least time, in seconds, that ``amount`` can take."""
+    return max(amount.flops / peak(gpu, precision), amount.bytes / gpu.memory_bytes_per_s)
+
+
+def peak(gpu: GpuSpec, precision: str) -> int:
+    """Peak FLOP/s; a GPU without TF32 runs it as float32. Raises InputError for a precision that it does not have."""
+    rates: Mapping[str, int] = gpu.flop_per_s
+    for name in (precision, "float32") if precision == "tfloat32" else (precision,):
+        if name in rates:
+            return rates[name]
+    raise InputError(f"GPU {gpu.name} has no peak for {precision}{nearest(precision, rates)}", field="gpu")
 
 
 class Transfer:
