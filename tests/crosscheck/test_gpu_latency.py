@@ -9,7 +9,7 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.gpu.derived import local_load_ps, remote_load_ps
-from trine.gpu.fabric import Fabric, Way
+from trine.gpu.fabric import Fabric, FabricPath
 from trine.gpu.presets import load_gpu_model
 from trine.units import transfer_ps
 
@@ -40,11 +40,11 @@ def test_a_remote_load_of_an_h100_takes_what_was_measured() -> None:
     model = load_gpu_model("h100-sxm")
     fabric = Fabric(load_cluster("dgx-h100"), (0, 7), model)
 
-    def fabric_ps(way: Way, num_bytes: int) -> int:
+    def fabric_ps(way: FabricPath, num_bytes: int) -> int:
         return sum(transfer_ps(num_bytes, hop.bytes_per_s) + hop.after_ps for hop in way.hops)
 
     request, answer = model.header_bytes, model.header_bytes + model.line_bytes
-    there, back = fabric.ways(0, 1)[0], fabric.ways(1, 0)[0]
+    there, back = fabric.paths(0, 1)[0], fabric.paths(1, 0)[0]
     assert [hop.bytes_per_s for hop in there.hops] == [25 * 10**9] * 2
     took = remote_load_ps(model, fabric_ps(there, request), fabric_ps(back, answer), hit=True)
     assert took == pytest.approx(826_600, rel=0.005)

@@ -9,7 +9,7 @@ from gpu_random import random_case
 
 from trine.cluster.topologies import build_topology
 from trine.gpu.program import ACQUIRE, DMA, READ_FLAGGED, RELEASE, WRITE, WRITE_FLAGGED
-from trine.gpu.reference import Reference
+from trine.gpu.reference import GpuReference
 
 SEEDS = range(20)
 
@@ -18,7 +18,7 @@ SEEDS = range(20)
 def test_no_wake_up_is_lost_and_no_token(seed):
     """The program ends in every timing, so the run must; and what was released and not taken is still there."""
     case = random_case(seed)
-    run = Reference(case.system())
+    run = GpuReference(case.system())
     assert run.run(None, None)
     left = np.array([memory.values for memory in run.messages.memories])
     np.testing.assert_array_equal(left, case.program.semaphores + tokens(case.program))

@@ -61,7 +61,7 @@ def test_lanes_are_those_of_the_fabric(ports, machine):
     unused = {name: np.zeros(0, np.int32) for name in names}
     found = result(gpu, cluster=place, group=group, records_changes=unused)
     for a, b in ((0, 1), (1, 0)):
-        for way in fabric.ways(a, b):
+        for way in fabric.paths(a, b):
             links = np.array([hop.link for hop in way.hops])
             assert gpu_resources.lanes_of_links(found, links).tolist() == [hop.num_lanes for hop in way.hops]
 
@@ -69,7 +69,7 @@ def test_lanes_are_those_of_the_fabric(ports, machine):
 @pytest.mark.parametrize("ports", [1, 4, 7])
 def test_each_lane_is_at_the_port_that_the_fabric_says(ports):
     gpu = model(ports=Ports(count=ports, latency_ps=0, interleave_bytes=256))
-    ways = [*Fabric(cluster(), (0, 1), gpu).ways(0, 1), *Fabric(cluster(), (0, 1), gpu).ways(1, 0)]
+    ways = [*Fabric(cluster(), (0, 1), gpu).paths(0, 1), *Fabric(cluster(), (0, 1), gpu).paths(1, 0)]
     hops = [way.hops[0] for way in ways]
     changes = {
         "lane_link": np.array([hop.link for hop in hops], np.int32),
@@ -95,7 +95,7 @@ def test_ports_of_every_rank_of_a_full_mesh_are_dealt_out_as_the_fabric_deals_th
     place = load_cluster("mi300x-node")
     gpu = model(ports=Ports(count=ports, latency_ps=0, interleave_bytes=256))
     fabric, ranks = Fabric(place, place.gpus, gpu), range(len(place.gpus))
-    ways = [(a, b, way) for a in ranks for b in ranks if a != b for way in fabric.ways(a, b)]
+    ways = [(a, b, way) for a in ranks for b in ranks if a != b for way in fabric.paths(a, b)]
     assert all(len(way.hops) == 1 for _, _, way in ways)
     records = SimpleNamespace(
         gpu_of=np.array(ranks),

@@ -1,4 +1,4 @@
-"""The ways between GPUs: which lanes of which links of the cluster a message crosses, and through which ports."""
+"""The paths between GPUs: which lanes of which links of the cluster a message crosses, and through which ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LaneHop(NamedTuple):
     after_ps: int
 
 
-class Way(NamedTuple):
+class FabricPath(NamedTuple):
     """How messages go from one GPU to another: out of a port, over lanes, into a port of the other."""
 
     port_out: int
@@ -36,11 +36,11 @@ class Way(NamedTuple):
 
 
 class Fabric:
-    """Ways between the ranks of ``group`` (their devices in ``cluster``), all GPUs alike."""
+    """Paths between the ranks of ``group`` (their devices in ``cluster``), all GPUs alike."""
 
     def __init__(self, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:
         self.cluster, self.group, self.model = cluster, tuple(group), model
-        self._known: dict[tuple[int, int], tuple[Way, ...]] = {}
+        self._known: dict[tuple[int, int], tuple[FabricPath, ...]] = {}
 
     @cached_property
     def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
@@ -73,7 +73,7 @@ class Fabric:
         return number, count
 
     def link_columns(self) -> list[tuple[str, npt.NDArray[np.generic]]]:
-        """What ways depend on, one value a link, with names for people."""
+        """What paths depend on, one value a link, with names for people."""
         table = self.cluster.link_table
         out, into, count_out = self._ends
         place_out, place_in, share = (np.full(len(table.source), -1, np.int64) for _ in range(3))
@@ -90,8 +90,8 @@ class Fabric:
             ("the number of links out of their GPU", share),
         ]
 
-    def ways(self, source: int, target: int) -> tuple[Way, ...]:
-        """The ways from rank ``source`` to rank ``target``, for loads and stores.
+    def paths(self, source: int, target: int) -> tuple[FabricPath, ...]:
+        """The paths from rank ``source`` to rank ``target``, for loads and stores.
 
         Raises
         ------
@@ -103,9 +103,9 @@ class Fabric:
             found = self._known[source, target] = self._find(source, target)
         return found
 
-    def _find(self, source: int, target: int) -> tuple[Way, ...]:
+    def _find(self, source: int, target: int) -> tuple[FabricPath, ...]:
         here, there = self.group[source], self.group[target]
-        ways: list[Way] = []
+        paths: list[FabricPath] = []
         for route, _ in self.cluster.paths(here, there):
             for link in route:
                 if self.cluster.links[link].link_class != SCALE_UP:
@@ -114,13 +114,13 @@ class Fabric:
                         "and stores cannot cross; between nodes take a plan whose data goes through port channels (dma "
                         "operations), or --fidelity operator"
                     )
-            ways.extend(self.lanes(route))
-        return tuple(ways)
+            paths.extend(self.lanes(route))
+        return tuple(paths)
 
-    def dma_ways(self, source: int, target: int) -> tuple[Way, ...]:
-        """The ways of copy engines and NICs from rank ``source`` to rank ``target``: over any links."""
+    def dma_paths(self, source: int, target: int) -> tuple[FabricPath, ...]:
+        """The paths of copy engines and NICs from rank ``source`` to rank ``target``: over any links."""
         paths = self.cluster.paths(self.group[source], self.group[target])
-        return tuple(way for route, _ in paths for way in self.lanes(route))
+        return tuple(path for route, _ in paths for path in self.lanes(route))
 
     def latency_ps(self, source: int, target: int) -> int:
         """Sum of the latencies of the links of the first path from rank ``source`` to rank ``target``."""
@@ -130,7 +130,7 @@ class Fabric:
         """Sum of the latencies of a route's links, as messages see them."""
         return sum(self.cluster.seen_by_messages(link)[1] for link in route)
 
-    def lanes(self, route: Sequence[int]) -> list[Way]:
+    def lanes(self, route: Sequence[int]) -> list[FabricPath]:
         """The lanes of one route between two GPUs; one lane where not all of its links are scale-up."""
         out, into, count_out = self._ends
         ports, table = self.model.ports, self.cluster.link_table
@@ -140,7 +140,7 @@ class Fabric:
             ordinal = out[first]
             num_lanes = max(1, ports.count // count_out[int(table.source[first])])
         numbers = [self.cluster.seen_by_messages(link) for link in route]
-        ways = []
+        paths = []
         for lane in range(num_lanes):
             hops = []
             for place, (link, (rate, latency_ps)) in enumerate(zip(route, numbers, strict=True)):
@@ -148,16 +148,16 @@ class Fabric:
                 hops.append(LaneHop(link, lane, num_lanes, max(1, rate // num_lanes), after))
             port_out = (ordinal * num_lanes + lane) % ports.count
             port_in = (into.get(last, 0) * num_lanes + lane) % ports.count
-            ways.append(Way(port_out, port_in, tuple(hops)))
-        return ways
+            paths.append(FabricPath(port_out, port_in, tuple(hops)))
+        return paths
 
 
-def way_of(address: int, interleave_bytes: int, choice: str, num_ways: int) -> int:
-    """Which of ``num_ways`` ways the line at ``address`` takes. Hashed: bits of the block's number are mixed first."""
+def path_of_address(address: int, interleave_bytes: int, choice: str, num_paths: int) -> int:
+    """Which of ``num_paths`` paths the line at ``address`` takes. Hashed: the block's bits are mixed first."""
     block = address // interleave_bytes
     if choice == HASHED:
         block = hashed(block)
-    return block % num_ways
+    return block % num_paths
 
 
 def hashed(block: int) -> int:

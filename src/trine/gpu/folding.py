@@ -194,7 +194,7 @@ def _period(system: GpuSystem, rows: Rows, kept: Int64) -> int | None:
     if model.ports.choice == HASHED:
         return None
     period = math.lcm(model.memory.interleave_bytes * model.memory.num_channels, model.line_bytes)
-    for ways in {len(system.fabric.ways(source, target)) for source, target in rows.pairs(kept)}:
+    for ways in {len(system.fabric.paths(source, target)) for source, target in rows.pairs(kept)}:
         period = math.lcm(period, model.ports.interleave_bytes * ways)
     if model.l2 is not None:
         sets = model.l2.capacity_bytes // (model.line_bytes * model.l2.ways * model.memory.num_channels)

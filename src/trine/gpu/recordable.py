@@ -44,7 +44,7 @@ def _check_routes(system: GpuSystem, target: int) -> None:
         if rank == peer:
             continue
         for one, other in ((rank, peer), (peer, rank)):
-            for way in system.fabric.ways(one, other):
+            for way in system.fabric.paths(one, other):
                 if any(sources[hop.link] == device for hop in way.hops[1:]):
                     raise InputError(
                         f"the way from rank {one} to rank {other} leads through rank {target}: that is not recorded",

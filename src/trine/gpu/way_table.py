@@ -8,7 +8,7 @@ import numpy as np
 
 from trine.arrays import Int32, Int64
 from trine.gpu._state import Ways
-from trine.gpu.fabric import Way
+from trine.gpu.fabric import FabricPath
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.outside import PeerWrites
 from trine.gpu.program import DMA
@@ -88,7 +88,7 @@ class WayTable:
     def add_pair(self, rank: int, peer: int, is_dma: bool) -> None:
         """Ways of the requests of ``rank`` to ``peer``, of which at least one is simulated."""
         system = self.system
-        find = system.fabric.dma_ways if is_dma else system.fabric.ways
+        find = system.fabric.dma_paths if is_dma else system.fabric.paths
         is_away, is_foreign = int(system.gpu_of[peer]) < 0, int(system.gpu_of[rank]) < 0
         self.pair_gpu.append(int(system.gpu_of[peer]))
         self.pair_label.append(1 + system.distance(rank, peer))
@@ -105,7 +105,7 @@ class WayTable:
         self,
         ways: list[tuple[int, int, int, int]],
         rest_ps: list[tuple[int, int]],
-        way: Way,
+        way: FabricPath,
         requester: int,
         peer: int,
         simulated: int,

@@ -67,8 +67,8 @@ class GroupDurations:
         fabric = Fabric(self.cluster, gpus, model_for(self.options, self.cluster, gpus))
         try:
             for other in range(1, len(gpus)):
-                fabric.ways(0, other)
-                fabric.ways(other, 0)
+                fabric.paths(0, other)
+                fabric.paths(other, 0)
         except InputError:
             return False
         return True

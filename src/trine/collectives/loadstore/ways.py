@@ -25,5 +25,5 @@ def all_ways(cluster: Cluster, options: LoadStoreOptions) -> Ways:
         for here in range(len(gpus))
         for there in range(len(gpus))
         if here != there
-        for way in fabric.ways(here, there)
+        for way in fabric.paths(here, there)
     )

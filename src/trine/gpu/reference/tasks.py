@@ -6,18 +6,18 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from trine.gpu.reference_agenda import DISPATCHERS, TASKS
-from trine.gpu.reference_cus import ComputeUnit
-from trine.gpu.reference_packets import Transfers
-from trine.gpu.reference_wavefronts import Shop, Workgroup
+from trine.gpu.reference.events import DISPATCHERS, TASKS
+from trine.gpu.reference.packets import GraphTransfers
+from trine.gpu.reference.shared import SharedState
+from trine.gpu.reference.wavefronts import ComputeUnit, WorkgroupRun
 from trine.graph.taskgraph import COMPUTE, JOIN, TaskGraph
 
 
 class KernelRun:
     """A kernel that has been launched: its next workgroup, and how many have not ended."""
 
-    def __init__(self, shop: Shop, kernel: int, ended: Callable[[], None]) -> None:
-        program = shop.system.program
+    def __init__(self, shared: SharedState, kernel: int, ended: Callable[[], None]) -> None:
+        program = shared.system.program
         self.kernel, self.ended = kernel, ended
         self.num_wavefronts = int(program.kernel_wavefronts[kernel])
         self.next_workgroup = int(program.kernel_ptr[kernel])
@@ -25,12 +25,12 @@ class KernelRun:
         self.num_left = self.last_workgroup - self.next_workgroup
 
 
-class Gpu:
+class SimulatedGpu:
     """Its CUs, and the queue of its kernels."""
 
-    def __init__(self, shop: Shop, number: int, records: WorkgroupColumns) -> None:
-        self.shop, self.agenda, self.model, self.number = shop, shop.agenda, shop.model, number
-        self.cus = [ComputeUnit(shop, number, cu) for cu in range(shop.model.num_cus)]
+    def __init__(self, shared: SharedState, number: int, records: WorkgroupColumns) -> None:
+        self.shared, self.agenda, self.model, self.number = shared, shared.agenda, shared.model, number
+        self.cus = [ComputeUnit(shared, number, cu) for cu in range(shared.model.num_cus)]
         self.queue: deque[KernelRun] = deque()
         self.records = records
         self.next_cu = 0
@@ -45,11 +45,11 @@ class Gpu:
         self.poke()
 
     def poke(self) -> None:
-        """Foresee the start of the next workgroup, if there is one and room for it."""
+        """Schedule the start of the next workgroup, if there is one and room for it."""
         if not self.will_dispatch and self.queue and self._free_cu() is not None:
             self.will_dispatch = True
             time_ps = max(self.agenda.now, self.dispatches_at)
-            self.agenda.at(time_ps, (DISPATCHERS, self.shop.ranks[self.number]), self._dispatch)
+            self.agenda.at(time_ps, (DISPATCHERS, self.shared.ranks[self.number]), self._dispatch)
 
     def _free_cu(self) -> ComputeUnit | None:
         """The next one with room for a workgroup of the first kernel."""
@@ -73,7 +73,7 @@ class Gpu:
         cu.start(workgroup, run.num_wavefronts, partial(self._ended, run))
         self.poke()
 
-    def _ended(self, run: KernelRun, workgroup: Workgroup) -> None:
+    def _ended(self, run: KernelRun, workgroup: WorkgroupRun) -> None:
         self.records.end_ps[workgroup.number] = self.agenda.now
         workgroup.cu.end(workgroup)
         run.num_left -= 1
@@ -91,14 +91,14 @@ class WorkgroupColumns:
         self.cu = [-1] * num_workgroups
 
 
-class Tasks:
+class TaskRunner:
     """The task graph; what carries a kernel lasts as long as the kernel."""
 
-    def __init__(self, shop: Shop, gpus: list[Gpu], transfers: Transfers) -> None:
-        self.shop, self.agenda, self.gpus, self.transfers = shop, shop.agenda, gpus, transfers
-        graph = self.graph = shop.system.graph
+    def __init__(self, shared: SharedState, gpus: list[SimulatedGpu], transfers: GraphTransfers) -> None:
+        self.shared, self.agenda, self.gpus, self.transfers = shared, shared.agenda, gpus, transfers
+        graph = self.graph = shared.system.graph
         n = graph.num_tasks
-        self.kernel = shop.system.task_kernel.tolist()
+        self.kernel = shared.system.task_kernel.tolist()
         self.waits = graph.need.tolist()
         self.ready_ps, self.start_ps, self.end_ps = [-1] * n, [-1] * n, [-1] * n
         self.num_done = 0
@@ -137,9 +137,9 @@ class Tasks:
         if kernel < 0:
             lasts_ps, do = int(self.graph.duration_ps[task]), partial(self._end, task)
         else:
-            gpu = self.gpus[int(self.shop.system.program.kernel_rank[kernel])]
-            run = KernelRun(self.shop, kernel, partial(self._end, task))
-            lasts_ps, do = self.shop.model.launch_ps, partial(gpu.launch, run)
+            gpu = self.gpus[int(self.shared.system.program.kernel_rank[kernel])]
+            run = KernelRun(self.shared, kernel, partial(self._end, task))
+            lasts_ps, do = self.shared.model.launch_ps, partial(gpu.launch, run)
         self.agenda.at(self.agenda.now + lasts_ps, (TASKS, task), do)
 
     def _end(self, task: int) -> None:

@@ -1,10 +1,9 @@
 """The GPU model in plain Python: the readable definition of docs/design/gpu-model.md, the oracle of the compiled loop.
 
-Slow (about 10**5 events a second); shares no code with the kernels, only the description of the machine. The parts:
-``reference_agenda`` (events in order, servers), ``_messages``, ``_memory`` (requests, answers and what they reach),
-``_operations``, ``_wavefronts``, ``_cus`` (who issues what when), ``_packets`` (copy engines, NICs, transfers),
-``_tasks`` (task graph, workgroups to CUs), ``_monitor`` (who sleeps on which line), ``_outside`` (replayed peers, the
-record of what came to a GPU: docs/design/replay.md), ``_stuck`` (deadlocks).
+Slow (about 10**5 events a second); shares with the kernels the description of the machine (paths, resources) alone.
+To be read in this order: ``events`` (in order, servers), ``requests`` (the life of a request and its answer),
+``packets`` (copy engines, NICs, transfers), ``peers`` (the life of a replayed peer's write: docs/design/replay.md),
+``shared`` (operations), ``wavefronts`` (who issues what when), ``tasks`` (task graph, workgroups to CUs), ``deadlock``.
 """
 
 from __future__ import annotations
@@ -17,17 +16,14 @@ from trine.arrays import Int64
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.program import DATA_OPS, DMA
 from trine.gpu.records import GpuRecords
-from trine.gpu.reference_agenda import Agenda
-from trine.gpu.reference_cus import answered, posted, woken
-from trine.gpu.reference_memory import Memory
-from trine.gpu.reference_messages import Messages, Wires
-from trine.gpu.reference_monitor import Monitors
-from trine.gpu.reference_operations import Operand
-from trine.gpu.reference_outside import Outside, Recorder
-from trine.gpu.reference_packets import CopyEngines, Packets, Transfers
-from trine.gpu.reference_stuck import explain, is_futile
-from trine.gpu.reference_tasks import Gpu, Tasks, WorkgroupColumns
-from trine.gpu.reference_wavefronts import Shop, Wavefront
+from trine.gpu.reference.deadlock import explain, is_futile
+from trine.gpu.reference.events import Agenda
+from trine.gpu.reference.packets import CopyEngines, GraphTransfers, PacketSender
+from trine.gpu.reference.peers import ArrivalRecorder, ReplayedPeers
+from trine.gpu.reference.requests import GpuMemory, Interconnect, Messages
+from trine.gpu.reference.shared import SharedState
+from trine.gpu.reference.tasks import SimulatedGpu, TaskRunner, WorkgroupColumns
+from trine.gpu.reference.wavefronts import WavefrontRun
 from trine.gpu.system import GpuSystem
 from trine.graph.taskgraph import Progress, Records
 
@@ -55,7 +51,7 @@ def simulate(
     InputError: a record (``system.outside``) that does not go with the program.
     SimulationError: simulated time passes its limit.
     """
-    run = Reference(system)
+    run = GpuReference(system)
     try:
         finished = run.run(progress, until_ps, stop_when_stuck)
     except KeyboardInterrupt:
@@ -65,35 +61,34 @@ def simulate(
     return run.outcome(finished)
 
 
-class Reference:
+class GpuReference:
     """One run."""
 
     def __init__(self, system: GpuSystem) -> None:
         self.system = system
         self.agenda = Agenda()
-        self.wires = Wires(system, self.agenda)
-        self.shop = Shop(system, self.agenda)
-        self.messages = self.shop.messages = Messages(self.wires, answered, posted)
-        self.messages.memories = [self._memory(gpu) for gpu in range(system.num_gpus)]
-        self.outside = self.messages.outside = Outside(self.messages)
-        self.recorder = self.messages.recorder = Recorder(self.wires)
-        self.packets = Packets(self.wires)
-        self.shop.engines = CopyEngines(self.packets, self._release)
+        self.interconnect = Interconnect(system, self.agenda)
+        self.packets = PacketSender(self.interconnect)
+        self.messages = Messages(self.interconnect)
+        self.shared = SharedState(system, self.messages, CopyEngines(self.packets))
+        self.shared.is_futile = self._is_futile
+        self.peers = ReplayedPeers(self.messages)
+        self.recorder = ArrivalRecorder(self.interconnect)
+        self.messages.memories = [GpuMemory(self.messages, i, count) for i, count in enumerate(self.shared.counters)]
+        self.messages.crossed = self.peers.crossed
+        self.messages.request_came = self.recorder.request_came
+        self.messages.answer_came = self.recorder.answer_came
         self.workgroups = WorkgroupColumns(system.program.num_workgroups)
-        self.gpus = [Gpu(self.shop, gpu, self.workgroups) for gpu in range(system.num_gpus)]
-        self.tasks = Tasks(self.shop, self.gpus, Transfers(self.packets))
-        self.num_requests = count_requests(system)
+        self.gpus = [SimulatedGpu(self.shared, gpu, self.workgroups) for gpu in range(system.num_gpus)]
+        self.tasks = TaskRunner(self.shared, self.gpus, GraphTransfers(self.packets))
+        self.num_requests = _count_requests(system)
         self.is_stuck = False
-        self.shop.is_futile = self._is_futile
-
-    def _memory(self, gpu: int) -> Memory:
-        return Memory(self.messages, gpu, Monitors(self.system, gpu, self.shop.counters[gpu], woken))
 
     def run(self, progress: Progress | None, until_ps: int | None, stop_when_stuck: bool = False) -> bool:
         """Let everything happen that can happen; whether all of it has."""
         reported = monotonic()
         self.tasks.begin()
-        self.outside.begin()
+        self.peers.begin()
         while (next_ps := self.agenda.next_ps) is not None and not self.is_stuck:
             if until_ps is not None and next_ps > until_ps:
                 self.agenda.now = until_ps
@@ -101,13 +96,13 @@ class Reference:
             self.agenda.step()
             if progress is None or self.agenda.num_events % PROGRESS_EVENTS or monotonic() - reported < PROGRESS_S:
                 continue
-            progress(self.shop.requests_done, self.num_requests, self.agenda.now)
+            progress(self.shared.requests_done, self.num_requests, self.agenda.now)
             reported = monotonic()
         if not self.tasks.are_over and not stop_when_stuck:
             raise explain(self.system, self.gpus, self.messages.memories, self.tasks)
         return self.tasks.are_over
 
-    def wavefronts(self) -> list[Wavefront]:
+    def wavefronts(self) -> list[WavefrontRun]:
         """Those that have begun and not ended, by GPU and place."""
         return [
             wavefront
@@ -130,49 +125,48 @@ class Reference:
         )
         return GpuOutcome(records, self._gpu_records(), finished, self.recorder.arrivals() if finished else None)
 
-    def _release(self, operand: Operand) -> None:
-        self.messages.memories[operand.rank].release(operand.semaphore, 1, operand.address)
-
     def _is_futile(self) -> bool:
         """Nobody does anything but ask for semaphores that nobody will release: the run is stuck."""
         self.is_stuck = self.agenda.num_busy == 0 and is_futile(self.gpus, self.messages.memories)
         return self.is_stuck
 
     def _gpu_records(self) -> GpuRecords:
-        inside = np.array([[(s.count[1], s.count[0], s.busy_ps) for s in gpu] for gpu in self.wires.inside], np.int64)
-        lanes = sorted((lane, server) for lane, server in self.wires.lanes.items() if sum(server.count))
-        counters = self.shop.counters
+        inside = np.array(
+            [[(s.count[1], s.count[0], s.busy_ps) for s in gpu] for gpu in self.interconnect.inside], np.int64
+        )
+        lanes = sorted((lane, server) for lane, server in self.interconnect.lanes.items() if sum(server.count))
+        counters = self.shared.counters
         tags = [memory.tags for memory in self.messages.memories]
         return GpuRecords(
             ranks=self.system.ranks,
             gpu_of=self.system.gpu_of,
-            workgroup_start_ps=column(self.workgroups.start_ps),
-            workgroup_end_ps=column(self.workgroups.end_ps),
+            workgroup_start_ps=_column(self.workgroups.start_ps),
+            workgroup_end_ps=_column(self.workgroups.end_ps),
             workgroup_cu=np.array(self.workgroups.cu, np.int32),
-            op_start_ps=column(self.shop.op_start_ps),
-            op_end_ps=column(self.shop.op_end_ps),
+            op_start_ps=_column(self.shared.op_start_ps),
+            op_end_ps=_column(self.shared.op_end_ps),
             state_ps=np.array([[cu.state_ps for cu in gpu.cus] for gpu in self.gpus], np.int64),
             resource_data=inside[:, :, 0].copy(),
             resource_control=inside[:, :, 1].copy(),
             resource_busy_ps=inside[:, :, 2].copy(),
             lane_link=np.array([link for (link, _), _ in lanes], np.int32),
             lane_number=np.array([number for (_, number), _ in lanes], np.int32),
-            lane_data=column([server.count[1] for _, server in lanes]),
-            lane_control=column([server.count[0] for _, server in lanes]),
-            lane_busy_ps=column([server.busy_ps for _, server in lanes]),
-            loads=column([counter.loads for counter in counters]),
-            stores=column([counter.stores for counter in counters]),
-            acquires=column([counter.acquires for counter in counters]),
-            releases=column([counter.releases for counter in counters]),
-            polls=column([counter.polls for counter in counters]),
-            load_latency_ps=column([counter.load_latency_ps for counter in counters]),
-            packets=column(self.packets.sent),
-            l2_hits=column([tag.hits for tag in tags]),
-            l2_misses=column([tag.misses for tag in tags]),
-            flagged_loads=column([counter.flagged_loads for counter in counters]),
-            wakeups=column([counter.wakeups for counter in counters]),
-            spurious_wakeups=column([counter.spurious_wakeups for counter in counters]),
-            monitor_full=column([counter.monitor_full for counter in counters]),
+            lane_data=_column([server.count[1] for _, server in lanes]),
+            lane_control=_column([server.count[0] for _, server in lanes]),
+            lane_busy_ps=_column([server.busy_ps for _, server in lanes]),
+            loads=_column([counter.loads for counter in counters]),
+            stores=_column([counter.stores for counter in counters]),
+            acquires=_column([counter.acquires for counter in counters]),
+            releases=_column([counter.releases for counter in counters]),
+            polls=_column([counter.polls for counter in counters]),
+            load_latency_ps=_column([counter.load_latency_ps for counter in counters]),
+            packets=_column(self.packets.sent),
+            l2_hits=_column([tag.hits for tag in tags]),
+            l2_misses=_column([tag.misses for tag in tags]),
+            flagged_loads=_column([counter.flagged_loads for counter in counters]),
+            wakeups=_column([counter.wakeups for counter in counters]),
+            spurious_wakeups=_column([counter.spurious_wakeups for counter in counters]),
+            monitor_full=_column([counter.monitor_full for counter in counters]),
             resources=self.system.layout.names,
             end_ps=self.agenda.now,
             num_events=self.agenda.num_events,
@@ -180,11 +174,11 @@ class Reference:
         )
 
 
-def column(values: list[int]) -> Int64:
+def _column(values: list[int]) -> Int64:
     return np.array(values, np.int64)
 
 
-def count_requests(system: GpuSystem) -> int:
+def _count_requests(system: GpuSystem) -> int:
     """Of the kernels that tasks carry: lines times operands; one of each DMA."""
     program = system.program
     per_op = np.diff(program.operand_ptr)

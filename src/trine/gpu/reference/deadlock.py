@@ -16,35 +16,36 @@ from trine.gpu.deadlock import (
     gpu_deadlock,
 )
 from trine.gpu.program import BARRIER, OP_NAMES
-from trine.gpu.reference_memory import Memory
-from trine.gpu.reference_messages import OwnRequest
-from trine.gpu.reference_tasks import Gpu, Tasks
-from trine.gpu.reference_wavefronts import Wavefront
+from trine.gpu.reference.requests import GpuMemory
+from trine.gpu.reference.tasks import SimulatedGpu, TaskRunner
+from trine.gpu.reference.wavefronts import WavefrontRequest, WavefrontRun
 from trine.gpu.system import GpuSystem
 
 
-def is_futile(gpus: Sequence[Gpu], memories: Sequence[Memory]) -> bool:
+def is_futile(gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory]) -> bool:
     """All that is still done is asking again, and each has been told no since the last release of its semaphore.
 
     A replayed peer answers as it was recorded: what is asked of it again will have been of use.
     """
     for gpu in gpus:
         for cu in gpu.cus:
-            if any(not isinstance(item, OwnRequest) for item in cu.lines):
+            if any(not isinstance(item, WavefrontRequest) for item in cu.lines):
                 return False
             if any(_may_succeed(request, memories) for request in cu.asking):
                 return False
     return True
 
 
-def _may_succeed(request: OwnRequest, memories: Sequence[Memory]) -> bool:
+def _may_succeed(request: WavefrontRequest, memories: Sequence[GpuMemory]) -> bool:
     if request.target < 0:
         return True
     return not request.is_armed and request.denied_at != memories[request.target].num_releases
 
 
-def explain(system: GpuSystem, gpus: Sequence[Gpu], memories: Sequence[Memory], tasks: Tasks) -> DeadlockError:
-    waiting: dict[Wavefront, list[OwnRequest]] = {}
+def explain(
+    system: GpuSystem, gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory], tasks: TaskRunner
+) -> DeadlockError:
+    waiting: dict[WavefrontRun, list[WavefrontRequest]] = {}
     for request in _who_waits(gpus, memories):
         waiting.setdefault(request.wavefront, []).append(request)
     stuck = [
@@ -55,9 +56,11 @@ def explain(system: GpuSystem, gpus: Sequence[Gpu], memories: Sequence[Memory], 
         for wavefront in workgroup.wavefronts
         if not wavefront.has_ended
     ]
-    stuck.sort(key=lambda wavefront: (wavefront.cu.rank, wavefront.place))
+    stuck.sort(key=lambda wavefront: (wavefront.cu.rank, wavefront.wave_slot))
     rooms = [
-        for_room(gpu.shop.ranks[gpu.number], _kernel_name(system, run.kernel), run.last_workgroup - run.next_workgroup)
+        for_room(
+            gpu.shared.ranks[gpu.number], _kernel_name(system, run.kernel), run.last_workgroup - run.next_workgroup
+        )
         for gpu in gpus
         for run in gpu.queue
     ]
@@ -67,15 +70,15 @@ def explain(system: GpuSystem, gpus: Sequence[Gpu], memories: Sequence[Memory], 
     return gpu_deadlock(shown, len(stuck), rooms, left, ranks_each)
 
 
-def _who_waits(gpus: Sequence[Gpu], memories: Sequence[Memory]) -> list[OwnRequest]:
+def _who_waits(gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory]) -> list[WavefrontRequest]:
     """For semaphores: in the memories, and those that ask again or sleep."""
     queued = [request for memory in memories for queue in memory.waiting.values() for request in queue]
-    waiting = [request for request in queued if isinstance(request, OwnRequest)]
+    waiting = [request for request in queued if isinstance(request, WavefrontRequest)]
     return waiting + [request for gpu in gpus for cu in gpu.cus for request in cu.asking]
 
 
 def _describe(
-    system: GpuSystem, memories: Sequence[Memory], wavefront: Wavefront, waiting: Sequence[OwnRequest]
+    system: GpuSystem, memories: Sequence[GpuMemory], wavefront: WavefrontRun, waiting: Sequence[WavefrontRequest]
 ) -> StuckWavefront:
     program, operation = system.program, wavefront.operation
     kernel = _kernel_of(system, wavefront.workgroup.number)
@@ -92,7 +95,9 @@ def _describe(
     )
 
 
-def _reason(system: GpuSystem, memories: Sequence[Memory], wavefront: Wavefront, waiting: Sequence[OwnRequest]) -> str:
+def _reason(
+    system: GpuSystem, memories: Sequence[GpuMemory], wavefront: WavefrontRun, waiting: Sequence[WavefrontRequest]
+) -> str:
     operation = wavefront.operation
     semaphores = [
         for_semaphore(
@@ -106,7 +111,7 @@ def _reason(system: GpuSystem, memories: Sequence[Memory], wavefront: Wavefront,
         return semaphores[0]
     if wavefront in wavefront.cu.waves:
         return for_place(system.model.max_outstanding, "its CU")
-    if wavefront.waits_for_place and operation is not None and not semaphores:
+    if wavefront.waits_for_slot and operation is not None and not semaphores:
         return for_place(operation.unroll, "the wavefront")
     return for_lines(wavefront.unfinished, semaphores)
 

@@ -1,4 +1,4 @@
-"""The plain-Python twin: what happens next, and who serves messages one after the other."""
+"""The plain-Python twin: events in the order of the simulation, and servers that take one message after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Action = Callable[[], None]
 
 
 class Agenda:
-    """Events by time, then key, then as they were foreseen (keys are meant to differ)."""
+    """Events by time, then key, then the order in which they were scheduled (keys are meant to differ)."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -48,7 +48,7 @@ class Agenda:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class ServerVisit:
     """A message at a server. ``left`` is done when it has been served; ``onward`` is told that time in advance."""
 
     key: Key
@@ -60,7 +60,7 @@ class Visit:
 
 
 class Server:
-    """Serves one message at a time, in order of arrival: it need not keep them, only know when it will be free."""
+    """Serves one message at a time, in order of arrival: it keeps no queue, only when it will be free."""
 
     def __init__(self, agenda: Agenda) -> None:
         self.agenda = agenda
@@ -68,33 +68,30 @@ class Server:
         self.busy_ps = 0
         self.count = [0, 0]  # without data, with data
 
-    def take(self, visit: Visit) -> None:
-        self._book(visit)
+    def take(self, visit: ServerVisit) -> None:
+        self.count[visit.has_data] += 1
         end_ps = self.occupy(visit.service_ps)
         if visit.left is not None:
             self.agenda.at(end_ps, visit.key, visit.left, is_poll=visit.is_poll)
         visit.onward(end_ps)
 
     def occupy(self, service_ps: int) -> int:
-        """Be busy for so long, after all that came before; return until when."""
+        """Be busy for ``service_ps`` after all that came before; return until when."""
         self.busy_ps += service_ps
         self.free_ps = max(self.agenda.now, self.free_ps) + service_ps
         return self.free_ps
 
-    def _book(self, visit: Visit) -> None:
-        self.count[visit.has_data] += 1
-
 
 class FairServer(Server):
-    """Two queues, of messages without data and with: served in turns while both have some."""
+    """Two queues, of messages without data and with data: served in turns while both have some."""
 
     def __init__(self, agenda: Agenda) -> None:
         super().__init__(agenda)
-        self.queues: tuple[deque[Visit], deque[Visit]] = (deque(), deque())
+        self.queues: tuple[deque[ServerVisit], deque[ServerVisit]] = (deque(), deque())
         self.is_busy = False
         self.last_kind = 1
 
-    def take(self, visit: Visit) -> None:
+    def take(self, visit: ServerVisit) -> None:
         self.queues[visit.has_data].append(visit)
         if not self.is_busy:
             self._begin()
@@ -104,10 +101,10 @@ class FairServer(Server):
         self.last_kind = other if self.queues[other] else self.last_kind
         visit = self.queues[self.last_kind].popleft()
         self.is_busy = True
-        self._book(visit)
+        self.count[visit.has_data] += 1
         self.agenda.at(self.occupy(visit.service_ps), visit.key, lambda: self._end(visit), is_poll=visit.is_poll)
 
-    def _end(self, visit: Visit) -> None:
+    def _end(self, visit: ServerVisit) -> None:
         self.is_busy = False
         if visit.left is not None:
             visit.left()

@@ -1,4 +1,8 @@
-"""The plain-Python twin: what comes from replayed peers and what goes to them, and the record of what came to a GPU."""
+"""The plain-Python twin: the life of a peer's write, the answers of replayed peers, and the record of what came.
+
+A write of a peer that is not simulated begins here (the rows of the write tracking table), and goes on as any request
+(``requests``). docs/design/replay.md.
+"""
 
 from __future__ import annotations
 
@@ -16,78 +20,58 @@ from trine.gpu.fabric import LaneHop
 from trine.gpu.layout import CHANNEL, PORT, Hop
 from trine.gpu.outside import IDEAL, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE
-from trine.gpu.reference_agenda import TABLE
-from trine.gpu.reference_messages import Messages, OwnRequest, Request, Wires
+from trine.gpu.reference.events import TABLE
+from trine.gpu.reference.requests import Interconnect, Messages, OwnRequest, Request
 from trine.units import transfer_ps
 
 #: As records name kinds of requests, and as programs do.
 KINDS = {outside.LOAD: LOAD, outside.STORE: STORE, outside.ACQUIRE: ACQUIRE, outside.RELEASE: RELEASE}
 NAMED = {kind: name for name, kind in KINDS.items()}
-#: Of the GPU whose peers are replayed.
+#: The GPU whose peers are replayed.
 TARGET = 0
 
 
-class Answer(NamedTuple):
+class RecordedAnswer(NamedTuple):
+    """When an answer was at the port of its GPU, and whether it was that a flagged load came too early."""
+
     time_ps: int
     is_refused: bool
 
 
-class Outside:
+class ReplayedPeers:
     """The write tracking table, and the peers' answers."""
 
     def __init__(self, messages: Messages) -> None:
-        self.messages, self.wires, self.agenda = messages, messages.wires, messages.agenda
-        self.system, self.model = messages.wires.system, messages.model
-        self.rank = messages.wires.ranks[TARGET]
+        self.messages, self.interconnect, self.agenda = messages, messages.interconnect, messages.agenda
+        self.system, self.model = messages.interconnect.system, messages.model
+        self.rank = messages.interconnect.ranks[TARGET]
         self.answers = _answers(self.system.outside) if isinstance(self.system.outside, Arrivals) else None
         self.num_lines = 0
 
     def begin(self) -> None:
-        """Foresee all that comes."""
+        """Schedule all that comes."""
         table = self.system.outside
         if isinstance(table, Arrivals):
-            self._foresee_arrivals(table)
+            self._schedule_arrivals(table)
         elif table is not None:
-            self._foresee_writes(table)
+            self._schedule_writes(table)
 
-    def crossed(self, request: OwnRequest) -> None:
-        """It has left the target: when will its answer be at the port?"""
-        if self.answers is None:
-            answer = Answer(self.agenda.now + beyond_ps(self.wires, request), is_refused=False)
-        else:
-            answer = self._recorded(self.answers, request)
-        request.was_enough = not answer.is_refused
-        self.messages.answer_from_outside(request, answer.time_ps)
-
-    def _recorded(self, answers: dict[tuple[int, int], Answer], request: OwnRequest) -> Answer:
-        where = f"answer {request.ordinal} for place {request.place} of rank {self.rank}"
-        answer = answers.get((request.place, request.ordinal))
-        if answer is None:
-            raise InputError(f"the record has no {where}: it is of another program or model", field="outside")
-        if answer.time_ps < self.agenda.now:
-            raise InputError(
-                f"{where} comes at {answer.time_ps} ps, before the request left at {self.agenda.now} ps: "
-                "the record is of another program or model",
-                field="outside",
-            )
-        return answer
-
-    def _foresee_arrivals(self, table: Arrivals) -> None:
+    def _schedule_arrivals(self, table: Arrivals) -> None:
         columns = (table.time_ps, table.rank, table.place, table.number, table.kind, table.address, table.semaphore)
         rows = zip(*(column.tolist() for column in (*columns, table.amount)), strict=True)
-        for i, (time_ps, rank, place, number, kind, address, semaphore, amount) in enumerate(rows):
+        for i, (time_ps, rank, wave_slot, number, kind, address, semaphore, amount) in enumerate(rows):
             request = self._request(KINDS[kind], rank, address, semaphore, amount)
-            request.place, request.number = place, number
+            request.wave_slot, request.number = wave_slot, number
             self.agenda.at(time_ps, (TABLE, i), partial(self.messages.enter, request, at_port=True))
 
-    def _foresee_writes(self, table: PeerWrites) -> None:
+    def _schedule_writes(self, table: PeerWrites) -> None:
         away = np.array([self.system.distance(peer, self.rank) for peer in table.peer.tolist()], np.int64)
         order = np.lexsort((table.size_bytes, table.value, table.semaphore, table.address, away, table.time_ps))
-        is_ideal = table.fabric == IDEAL
+        depart = partial(self.messages.enter, at_port=False)
+        begin = self._land if table.fabric == IDEAL else depart
         for i, entry in enumerate(order.tolist()):
             for request in self._write(table, entry):
-                do = partial(self._land if is_ideal else self._depart, request)
-                self.agenda.at(int(table.time_ps[entry]), (TABLE, i, request.number), do)
+                self.agenda.at(int(table.time_ps[entry]), (TABLE, i, request.number), partial(begin, request))
 
     def _write(self, table: PeerWrites, entry: int) -> Iterable[Request]:
         """A release, or a store for each line."""
@@ -103,7 +87,7 @@ class Outside:
         self.num_lines += 1
         return Request(
             kind=kind,
-            place=0,
+            wave_slot=0,
             number=self.num_lines - 1,
             rank=rank,
             peer=self.rank,
@@ -124,54 +108,73 @@ class Outside:
         request.is_answered = False
         self.messages.at(self.agenda.now, request, self.rank, partial(memory.reached, request))
 
-    def _depart(self, request: Request) -> None:
-        self.messages.enter(request, at_port=False)
+    def crossed(self, request: OwnRequest) -> None:
+        """A request of the target has left it: its answer comes to the port."""
+        if self.answers is None:
+            answer = RecordedAnswer(self.agenda.now + _beyond_ps(self.interconnect, request), is_refused=False)
+        else:
+            answer = self._recorded(self.answers, request)
+        request.was_enough = not answer.is_refused
+        self.messages.answer_from_outside(request, answer.time_ps)
+
+    def _recorded(self, answers: dict[tuple[int, int], RecordedAnswer], request: OwnRequest) -> RecordedAnswer:
+        where = f"answer {request.ordinal} for place {request.wave_slot} of rank {self.rank}"
+        answer = answers.get((request.wave_slot, request.ordinal))
+        if answer is None:
+            raise InputError(f"the record has no {where}: it is of another program or model", field="outside")
+        if answer.time_ps < self.agenda.now:
+            raise InputError(
+                f"{where} comes at {answer.time_ps} ps, before the request left at {self.agenda.now} ps: "
+                "the record is of another program or model",
+                field="outside",
+            )
+        return answer
 
 
-def _answers(table: Arrivals) -> dict[tuple[int, int], Answer]:
+def _answers(table: Arrivals) -> dict[tuple[int, int], RecordedAnswer]:
     where = zip(table.answer_place.tolist(), table.answer_number.tolist(), strict=True)
     what = zip(table.answer_ps.tolist(), table.answer_refused.astype(bool).tolist(), strict=True)
-    return {key: Answer(*answer) for key, answer in zip(where, what, strict=True)}
+    return {key: RecordedAnswer(*answer) for key, answer in zip(where, what, strict=True)}
 
 
-def beyond_ps(wires: Wires, request: Request) -> int:
+def _beyond_ps(interconnect: Interconnect, request: Request) -> int:
     """From behind the first lane to the peer's memory and back to the target's port, were nobody else there."""
-    model, layout, channel = wires.model, wires.system.layout, wires.channel(request.address)
-    _, way = wires.way(request.rank, request.peer, request.address)
-    _, way_back = wires.way(request.peer, request.rank, request.address)
+    model, layout, channel = interconnect.model, interconnect.system.layout, interconnect.channel(request.address)
+    _, path = interconnect.fabric_path(request.rank, request.peer, request.address)
+    _, path_back = interconnect.fabric_path(request.peer, request.rank, request.address)
     there = model.header_bytes + (model.line_bytes if request.kind == STORE else 0)
     back = model.header_bytes + (model.line_bytes if request.kind == LOAD else 0)
     return (
-        lanes_ps(way.hops[1:], there)
-        + _inside_ps(wires, layout.path(PORT, way.port_in, CHANNEL, channel), there)
-        + _memory_ps(wires, request, channel)
-        + _inside_ps(wires, layout.path(CHANNEL, channel, PORT, way_back.port_out), back)
-        + lanes_ps(way_back.hops, back)
+        _lanes_ps(path.hops[1:], there)
+        + _inside_ps(interconnect, layout.path(PORT, path.port_in, CHANNEL, channel), there)
+        + _memory_ps(interconnect, request, channel)
+        + _inside_ps(interconnect, layout.path(CHANNEL, channel, PORT, path_back.port_out), back)
+        + _lanes_ps(path_back.hops, back)
     )
 
 
-def lanes_ps(hops: Iterable[LaneHop], num_bytes: int) -> int:
+def _lanes_ps(hops: Iterable[LaneHop], num_bytes: int) -> int:
     return sum(transfer_ps(num_bytes, hop.bytes_per_s) + hop.after_ps for hop in hops)
 
 
-def _inside_ps(wires: Wires, hops: Iterable[Hop], num_bytes: int) -> int:
-    return sum(transfer_ps(num_bytes, wires.rates[hop.resource]) + hop.after_ps for hop in hops)
+def _inside_ps(interconnect: Interconnect, hops: Iterable[Hop], num_bytes: int) -> int:
+    return sum(transfer_ps(num_bytes, interconnect.rates[hop.resource]) + hop.after_ps for hop in hops)
 
 
-def _memory_ps(wires: Wires, request: Request, channel: int) -> int:
+def _memory_ps(interconnect: Interconnect, request: Request, channel: int) -> int:
     """A line at the slice of the L2, where it hits, or at the channel."""
-    model, layout = wires.model, wires.system.layout
+    model, layout, rates = interconnect.model, interconnect.system.layout, interconnect.rates
     num_bytes = model.line_bytes if request.is_line else model.header_bytes
-    if model.l2 is not None and wires.is_cached(request.address):
-        return transfer_ps(num_bytes, wires.rates[layout.first_slice + channel]) + model.l2.latency_ps
-    return transfer_ps(num_bytes, wires.rates[layout.first_channel + channel]) + model.memory.latency_ps
+    if model.l2 is not None and interconnect.is_cached(request.address):
+        return transfer_ps(num_bytes, rates[layout.first_slice + channel]) + model.l2.latency_ps
+    return transfer_ps(num_bytes, rates[layout.first_channel + channel]) + model.memory.latency_ps
 
 
-class Recorder:
+class ArrivalRecorder:
     """What comes out of the ports of the GPU ``system.record``, as it comes."""
 
-    def __init__(self, wires: Wires) -> None:
-        self.system, self.agenda, self.gpu = wires.system, wires.agenda, wires.system.record
+    def __init__(self, interconnect: Interconnect) -> None:
+        self.system, self.agenda, self.gpu = interconnect.system, interconnect.agenda, interconnect.system.record
         self.requests: list[tuple[int, ...]] = []
         self.answers: list[tuple[int, ...]] = []
 
@@ -181,7 +184,7 @@ class Recorder:
                 (
                     self.agenda.now,
                     self._sender(request),
-                    request.place,
+                    request.wave_slot,
                     request.number,
                     NAMED[request.kind],
                     request.address,
@@ -192,7 +195,7 @@ class Recorder:
 
     def answer_came(self, request: Request) -> None:
         if isinstance(request, OwnRequest) and request.gpu == self.gpu:
-            self.answers.append((request.place, request.ordinal, self.agenda.now, not request.was_enough))
+            self.answers.append((request.wave_slot, request.ordinal, self.agenda.now, not request.was_enough))
 
     def _sender(self, request: Request) -> int:
         """Who asks, seen from the GPU: where folded, that may stand for the peer that is meant."""
@@ -202,20 +205,20 @@ class Recorder:
     def arrivals(self) -> Arrivals | None:
         if self.gpu < 0:
             return None
-        time_ps, rank, place, number, kind, address, semaphore, amount = _columns(self.requests, 8)
-        answer_place, answer_number, answer_ps, refused = _columns(self.answers, 4)
+        time_ps, rank, wave_slot, number, kind, address, semaphore, amount = _columns(self.requests, 8)
+        answer_slot, answer_number, answer_ps, refused = _columns(self.answers, 4)
         return Arrivals(
             target=int(self.system.ranks[self.gpu]),
             num_ranks=self.system.num_ranks,
             time_ps=time_ps,
             rank=rank.astype(np.int32),
-            place=place.astype(np.int32),
+            place=wave_slot.astype(np.int32),
             number=number.astype(np.int32),
             kind=kind.astype(np.int8),
             address=address,
             semaphore=semaphore.astype(np.int32),
             amount=amount,
-            answer_place=answer_place.astype(np.int32),
+            answer_place=answer_slot.astype(np.int32),
             answer_number=answer_number.astype(np.int32),
             answer_ps=answer_ps,
             answer_refused=refused.astype(np.int8),

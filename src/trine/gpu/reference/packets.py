@@ -1,0 +1,228 @@
+"""The plain-Python twin: copy engines, NICs and the transfers of the task graph, packet by packet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from trine.engine.latency import entry_ps
+from trine.gpu.reference.events import PACKETS, Action, Key, ServerVisit
+from trine.gpu.reference.requests import Interconnect, PathStop
+from trine.units import transfer_ps
+
+
+def _nothing() -> None:
+    """What a stream does that nobody is told of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacketStream:
+    """Packets over ``paths`` in turns; of each path one is at the first link, and the next comes when that has left it.
+
+    sizes: what each packet carries. key: of a packet by home and number. target: the home of who arrives. all_arrived:
+    when all have. enters: as each enters its first link. all_left: when the last has left that.
+    """
+
+    paths: Sequence[tuple[PathStop, ...]]
+    sizes: Sequence[int]
+    key: Callable[[int, int], Key]
+    target: int
+    all_arrived: Action
+    enters: Action = _nothing
+    all_left: Action = _nothing
+
+
+class PacketSender:
+    """Sends streams of packets."""
+
+    def __init__(self, interconnect: Interconnect) -> None:
+        self.interconnect, self.agenda = interconnect, interconnect.agenda
+        self.packet_bytes = interconnect.model.packet_bytes
+        self.header_bytes = interconnect.model.packet_header_bytes
+        #: by the copy engines and NICs of each GPU; transfers of the graph do not count
+        self.sent = [0] * len(interconnect.ranks)
+
+    def sizes(self, num_bytes: int) -> list[int]:
+        """What each packet carries; one without bytes if there are none."""
+        whole, rest = divmod(num_bytes, self.packet_bytes)
+        return [self.packet_bytes] * whole + ([rest] if rest or not whole else [])
+
+    def count(self, gpu: int) -> None:
+        self.sent[gpu] += 1
+
+    def send(self, stream: PacketStream, time_ps: int) -> None:
+        """From ``time_ps`` on."""
+        sending = _Sending(self, stream)
+        for packet in range(min(len(stream.paths), len(stream.sizes))):
+            sending.reach(packet, 0, time_ps)
+
+
+class _Sending:
+    """One stream on its way."""
+
+    def __init__(self, sender: PacketSender, stream: PacketStream) -> None:
+        self.sender, self.agenda, self.stream = sender, sender.agenda, stream
+        self.to_leave = self.to_arrive = len(stream.sizes)
+
+    def reach(self, packet: int, hop: int, time_ps: int) -> None:
+        path = self._path(packet)
+        if hop < len(path):
+            self.agenda.at(time_ps, self.stream.key(path[hop].home, packet), partial(self._visit, packet, hop))
+        else:
+            self.agenda.at(time_ps, self.stream.key(self.stream.target, packet), self._arrived)
+
+    def _path(self, packet: int) -> tuple[PathStop, ...]:
+        return self.stream.paths[packet % len(self.stream.paths)]
+
+    def _visit(self, packet: int, hop: int) -> None:
+        stop, size = self._path(packet)[hop], self.stream.sizes[packet]
+        if hop == 0:
+            self.stream.enters()
+        stop.server.take(
+            ServerVisit(
+                self.stream.key(stop.home, packet),
+                transfer_ps(size + self.sender.header_bytes, stop.bytes_per_s),
+                size > 0,
+                lambda end_ps: self.reach(packet, hop + 1, end_ps + stop.after_ps),
+                partial(self._left, packet) if hop == 0 else None,
+            )
+        )
+
+    def _left(self, packet: int) -> None:
+        following = packet + len(self.stream.paths)
+        if following < len(self.stream.sizes):
+            self.reach(following, 0, self.agenda.now)
+        self.to_leave -= 1
+        if self.to_leave == 0:
+            self.stream.all_left()
+
+    def _arrived(self) -> None:
+        self.to_arrive -= 1
+        if self.to_arrive == 0:
+            self.stream.all_arrived()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DmaRequest:
+    """A DMA that the copy engine has.
+
+    begins_ps: from when it may begin. gpu, rank, wave_slot, number: the wavefront's, and the request's there. peer: the
+    rank that it goes to. delivered: told, as it is there, how long word of it takes back to the wavefront.
+    """
+
+    begins_ps: int
+    gpu: int
+    rank: int
+    wave_slot: int
+    number: int
+    peer: int
+    num_bytes: int
+    delivered: Callable[[int], None]
+
+
+class _DmaQueue:
+    """From one GPU to one other: DMAs that have not left; those that have not been delivered, in order."""
+
+    def __init__(self) -> None:
+        self.to_leave: deque[DmaRequest] = deque()
+        self.to_deliver: deque[DmaRequest] = deque()
+        self.arrived: set[DmaRequest] = set()
+
+
+class CopyEngines:
+    """What one GPU sends to another goes one after the other, and is delivered in this order."""
+
+    def __init__(self, sender: PacketSender) -> None:
+        self.sender, self.interconnect, self.agenda = sender, sender.interconnect, sender.agenda
+        self._queues: dict[tuple[int, int], _DmaQueue] = {}
+
+    def hand_over(self, dma: DmaRequest) -> None:
+        queue = self._queues.setdefault((dma.rank, dma.peer), _DmaQueue())
+        queue.to_leave.append(dma)
+        queue.to_deliver.append(dma)
+        if len(queue.to_leave) == 1:
+            self._begin(queue)
+
+    def _begin(self, queue: _DmaQueue) -> None:
+        """The next that is to leave."""
+        dma = queue.to_leave[0]
+        time_ps = max(self.agenda.now, dma.begins_ps)
+        if dma.rank == dma.peer:
+            self.agenda.at(time_ps, self._key(dma, dma.rank, 0), partial(self._is_own, queue))
+            return
+        stream = PacketStream(
+            paths=self._paths(dma.rank, dma.peer),
+            sizes=self.sender.sizes(dma.num_bytes),
+            key=partial(self._key, dma),
+            target=dma.peer,
+            all_arrived=partial(self._arrived, queue, dma),
+            enters=partial(self.sender.count, dma.gpu),
+            all_left=partial(self._next, queue),
+        )
+        self.sender.send(stream, time_ps)
+
+    def _is_own(self, queue: _DmaQueue) -> None:
+        """To the GPU's own memory: nothing to cross."""
+        dma = queue.to_leave[0]
+        self._next(queue)
+        self._arrived(queue, dma)
+
+    def _next(self, queue: _DmaQueue) -> None:
+        queue.to_leave.popleft()
+        if queue.to_leave:
+            self._begin(queue)
+
+    def _arrived(self, queue: _DmaQueue, dma: DmaRequest) -> None:
+        queue.arrived.add(dma)
+        while queue.to_deliver and queue.to_deliver[0] in queue.arrived:
+            first = queue.to_deliver.popleft()
+            queue.arrived.remove(first)
+            own = first.rank == first.peer
+            first.delivered(0 if own else self.interconnect.system.fabric.latency_ps(first.peer, first.rank))
+
+    def _key(self, dma: DmaRequest, home: int, packet: int) -> Key:
+        away = self.interconnect.away(dma.rank, dma.peer, home)
+        return (PACKETS, 1, away, dma.wave_slot, dma.number, dma.rank, packet)
+
+    def _paths(self, rank: int, peer: int) -> list[tuple[PathStop, ...]]:
+        fabric = self.interconnect.system.fabric
+        routes = [route for route, _ in fabric.cluster.paths(fabric.group[rank], fabric.group[peer])]
+        return [tuple(self.interconnect.lane(hop) for hop in p.hops) for route in routes for p in fabric.lanes(route)]
+
+
+class GraphTransfers:
+    """The transfers of the task graph."""
+
+    def __init__(self, sender: PacketSender) -> None:
+        self.sender, self.interconnect, self.agenda = sender, sender.interconnect, sender.agenda
+        self.graph = sender.interconnect.system.graph
+        self.entry_ps = entry_ps(self.graph).tolist()
+
+    def begin(self, task: int, ended: Action) -> None:
+        graph, route = self.graph, int(self.graph.route[task])
+        stops = self._stops(route)
+        if not stops or graph.size_bytes[task] == 0:
+            self.agenda.at(self.agenda.now + int(graph.route_latency_ps[route]), self._key(task, -1, 0), ended)
+            return
+        sizes = self.sender.sizes(int(graph.size_bytes[task]))
+        stream = PacketStream(paths=[stops], sizes=sizes, key=partial(self._key, task), target=-1, all_arrived=ended)
+        self.sender.send(stream, self.agenda.now + self.entry_ps[route])
+
+    def _key(self, task: int, home: int, packet: int) -> Key:
+        return (PACKETS, 0, task, packet)
+
+    def _stops(self, route: int) -> tuple[PathStop, ...]:
+        graph = self.graph
+        links = graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist()
+        latency = graph.link_latency_ps
+        return tuple(
+            PathStop(
+                self.interconnect.server_of_lane(link, 0),
+                int(graph.link_bytes_per_s[link]),
+                0 if latency is None else int(latency[link]),
+                int(self.interconnect.system.link_home[link]),
+            )
+            for link in links
+        )

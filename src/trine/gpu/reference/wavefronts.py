@@ -1,0 +1,501 @@
+"""The plain-Python twin: the life of a wavefront on its compute unit, operation by operation.
+
+In this order: the wavefront and its workgroup; the compute unit, which issues requests one after the other; a request
+of a wavefront, and what its answer does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from trine.gpu.program import (
+    ACQUIRE,
+    BARRIER,
+    COMPUTE,
+    DATA_OPS,
+    DMA,
+    LOAD,
+    REDUCE,
+    RELEASE,
+    STORE,
+    WAITCNT,
+)
+from trine.gpu.records import BARRIER as AT_BARRIER
+from trine.gpu.records import COMPUTING, ISSUE, MEMORY, SEMAPHORE
+from trine.gpu.reference.events import CUS, WAVEFRONTS, Agenda
+from trine.gpu.reference.packets import DmaRequest
+from trine.gpu.reference.requests import NUMBERS, OwnRequest
+from trine.gpu.reference.shared import SharedState, TwinOperand, TwinOperation
+
+CONTROL_OPS = (ACQUIRE, RELEASE, DMA)
+
+
+# The wavefront and its workgroup
+
+
+class WavefrontRun:
+    """One wavefront: where it is in its operations, the request slots that it holds, what of it is unfinished."""
+
+    def __init__(self, workgroup: WorkgroupRun, number: int, slot: int) -> None:
+        self.workgroup, self.number, self.slot, self.cu = workgroup, number, slot, workgroup.cu
+        self.shared: SharedState = workgroup.cu.shared
+        self.agenda: Agenda = self.shared.agenda
+        self.wave_slot = self.cu.number * self.shared.model.wavefronts_per_cu + slot
+        self.at = workgroup.first_op
+        self.is_begun = False
+        self.issued = 0
+        self.line: LineInFlight | None = None
+        self.held = 0
+        self.unfinished = 0
+        self.waits_for_slot = False
+        self.has_ended = False
+        self.state, self.since_ps, self.full_before_ps = -1, 0, 0
+
+    @property
+    def operation(self) -> TwinOperation | None:
+        return self.shared.operations[self.at] if self.at < self.workgroup.last_op else None
+
+    def later(self, time_ps: int, do: Callable[[], None], poll: int = -1) -> None:
+        """``poll``: the number of the request that is to be asked again."""
+        self.agenda.at(time_ps, (WAVEFRONTS, self.wave_slot, self.cu.rank, poll), do, is_poll=poll >= 0)
+
+    def go_on(self) -> None:
+        """Through all operations that take no time, up to one that does or the end."""
+        while (operation := self.operation) is not None:
+            if self.number > 0 and operation.kind in CONTROL_OPS:  # those are of wavefront 0 alone
+                self.at += 1
+                continue
+            self._take_up(operation)
+            if not self._is_through(operation):
+                return
+            self.finish_operation()
+        if self.unfinished > 0:
+            self._enter(MEMORY)
+            return
+        self._leave_state()
+        self.has_ended = True
+        self.workgroup.wavefront_ended()
+
+    def _take_up(self, operation: TwinOperation) -> None:
+        if not self.is_begun:
+            self.is_begun, self.issued = True, 0
+            if self.shared.op_start_ps[operation.number] < 0:
+                self.shared.op_start_ps[operation.number] = self.agenda.now
+
+    def finish_operation(self) -> None:
+        self.shared.op_end_ps[self.at] = self.agenda.now
+        self.at += 1
+        self.is_begun = False
+
+    def _is_through(self, operation: TwinOperation) -> bool:
+        """Whether the operation is over at once; else what it takes has begun."""
+        kind = operation.kind
+        if kind in DATA_OPS or kind in CONTROL_OPS:
+            return self._queue_to_issue(operation)
+        if kind == WAITCNT and self.unfinished > operation.amount:
+            self._enter(MEMORY)
+            return False
+        if kind == BARRIER:
+            self._enter(AT_BARRIER)
+            self.workgroup.arrive(self)
+            return False
+        if kind == COMPUTE:
+            self._enter(COMPUTING)
+            self.later(self.cu.occupy_alu(operation.amount), self._next)
+            return False
+        return True
+
+    def _next(self) -> None:
+        self.finish_operation()
+        self.go_on()
+
+    def _queue_to_issue(self, operation: TwinOperation) -> bool:
+        if self.issued == self._num_requests(operation):
+            return operation.kind != ACQUIRE
+        if self.held < operation.unroll:
+            self._enter(ISSUE)
+            self.cu.waves.append(self)
+            self.cu.poke()
+        else:
+            self._enter(MEMORY)
+            self.waits_for_slot = True
+        return False
+
+    def _num_requests(self, operation: TwinOperation) -> int:
+        if operation.kind == DMA:
+            return 1
+        per_line = len(operation.issued_by_wavefronts)
+        if operation.kind in CONTROL_OPS:
+            return per_line
+        wavefronts = len(self.workgroup.wavefronts)
+        return max(0, -(-(operation.amount - self.number) // wavefronts)) * per_line
+
+    def issue(self) -> None:
+        """The CU takes the next request."""
+        operation = self.operation
+        assert operation is not None
+        operands = operation.issued_by_wavefronts
+        turn, which = (0, self.issued) if operation.kind in CONTROL_OPS else divmod(self.issued, len(operands))
+        if which == 0:
+            self._begin_line(operation, self.number + turn * len(self.workgroup.wavefronts))
+        assert self.line is not None
+        self.issued += 1
+        self.held += 1
+        self.cu.take_slot()
+        if operation.kind == DMA:
+            self._hand_over(operation)
+        else:
+            self.cu.send(self.line, operands[which])
+        if operation.kind == ACQUIRE:
+            self._enter(SEMAPHORE)
+        else:
+            self.go_on()
+
+    def _begin_line(self, operation: TwinOperation, number: int) -> None:
+        self.unfinished += 1
+        self.line = LineInFlight(self, operation, number, to_read=len(operation.reads))
+        if operation.reads and operation.kind != DMA:
+            self.line.to_write.extend(operation.writes)
+        elif operation.kind in (STORE, RELEASE):
+            self.line.unposted = self.line.unanswered = len(operation.writes)
+
+    def _hand_over(self, operation: TwinOperation) -> None:
+        """A DMA, to the copy engine or NIC."""
+        self.free_slot()
+        self.shared.requests_done += 1
+        target = operation.writes[0]
+        self.shared.engines.hand_over(
+            DmaRequest(
+                begins_ps=self.agenda.now + self.shared.model.dma_ps,
+                gpu=self.cu.gpu,
+                rank=self.cu.rank,
+                wave_slot=self.wave_slot,
+                number=self.cu.next_number(self.slot),
+                peer=target.peer,
+                num_bytes=operation.amount,
+                delivered=partial(self._delivered, target),
+            )
+        )
+
+    def _delivered(self, target: TwinOperand, back_ps: int) -> None:
+        """The semaphore of a DMA that is there; word of it to the wavefront."""
+        if target.semaphore >= 0:
+            self.shared.messages.memories[target.rank].release(target.semaphore, 1, target.address)
+        self.later(self.agenda.now + back_ps, self.finish_line)
+
+    def free_slot(self) -> None:
+        """One of its request slots, which is one of the CU's."""
+        self.held -= 1
+        self.cu.free_slot()
+        operation = self.operation
+        if self.waits_for_slot and operation is not None and self.held < operation.unroll:
+            self.waits_for_slot = False
+            self.go_on()
+
+    def finish_line(self) -> None:
+        """All answers of one of its lines are back."""
+        self.unfinished -= 1
+        operation = self.operation
+        if operation is None:
+            if self.unfinished == 0:
+                self.go_on()
+        elif operation.kind == WAITCNT and self.is_begun and self.unfinished <= operation.amount:
+            self.go_on()
+
+    def acquired(self) -> None:
+        self.free_slot()
+        self.unfinished -= 1
+        self._next()
+
+    def _enter(self, state: int) -> None:
+        self._leave_state()
+        self.state = state
+
+    def _leave_state(self) -> None:
+        """Book the time since it entered its state; while its CU has no request slots it waits for memory."""
+        now, full_ps = self.agenda.now, self.cu.full_ps()
+        if self.state >= 0:
+            time_ps = now - self.since_ps
+            if self.state == ISSUE:
+                self.cu.state_ps[MEMORY] += full_ps - self.full_before_ps
+                time_ps -= full_ps - self.full_before_ps
+            self.cu.state_ps[self.state] += time_ps
+        self.since_ps, self.full_before_ps = now, full_ps
+
+    def flush_state(self) -> None:
+        if not self.has_ended:
+            self._leave_state()
+
+
+class WorkgroupRun:
+    """On a CU from its start to the end of its last wavefront."""
+
+    def __init__(self, cu: ComputeUnit, number: int, slots: list[int], ended: Callable[[WorkgroupRun], None]) -> None:
+        program = cu.shared.system.program
+        self.cu, self.number, self.slots, self.ended = cu, number, slots, ended
+        self.first_op, self.last_op = int(program.workgroup_ptr[number]), int(program.workgroup_ptr[number + 1])
+        self.wavefronts = [WavefrontRun(self, w, slot) for w, slot in enumerate(slots)]
+        self.at_barrier: list[WavefrontRun] = []
+        self.num_left = len(slots)
+
+    def arrive(self, wavefront: WavefrontRun) -> None:
+        """At the barrier."""
+        self.at_barrier.append(wavefront)
+        if len(self.at_barrier) == len(self.wavefronts):
+            shared = self.cu.shared
+            self.wavefronts[0].later(shared.agenda.now + shared.model.barrier_ps, self._let_go)
+
+    def _let_go(self) -> None:
+        self.at_barrier = []
+        for wavefront in self.wavefronts:
+            wavefront.finish_operation()
+            wavefront.go_on()
+
+    def wavefront_ended(self) -> None:
+        self.num_left -= 1
+        if self.num_left == 0:
+            self.ended(self)
+
+
+# The compute unit
+
+
+class ComputeUnit:
+    """Issues one request after the other, as long as it has request slots; its ALU reduces and computes."""
+
+    def __init__(self, shared: SharedState, gpu: int, number: int) -> None:
+        self.shared, self.agenda, self.model = shared, shared.agenda, shared.model
+        self.gpu, self.number, self.rank = gpu, number, shared.ranks[gpu]
+        self.workgroups: list[WorkgroupRun] = []
+        self.free_slots = list(range(shared.model.wavefronts_per_cu))
+        self.numbers = [0] * shared.model.wavefronts_per_cu
+        #: requests of each wavefront slot to other GPUs
+        self.ordinals = [0] * shared.model.wavefronts_per_cu
+        self.outstanding = 0
+        #: lines that have writes to issue, and polls; wavefronts that have requests to issue
+        self.lines: deque[LineInFlight | WavefrontRequest] = deque()
+        self.waves: deque[WavefrontRun] = deque()
+        #: requests that found not enough in their semaphores: they ask again and again, or sleep
+        self.asking: dict[WavefrontRequest, None] = {}
+        self.issues_at = 0
+        self.will_issue = False
+        self.alu_free_ps = 0
+        self.state_ps = [0] * 5
+        self._full_ps, self._full_since_ps = 0, -1
+
+    def has_room(self, num_wavefronts: int) -> bool:
+        return len(self.workgroups) < self.model.workgroups_per_cu and num_wavefronts <= len(self.free_slots)
+
+    def start(self, number: int, num_wavefronts: int, ended: Callable[[WorkgroupRun], None]) -> None:
+        slots, self.free_slots = self.free_slots[:num_wavefronts], self.free_slots[num_wavefronts:]
+        workgroup = WorkgroupRun(self, number, slots, ended)
+        self.workgroups.append(workgroup)
+        for wavefront in workgroup.wavefronts:
+            wavefront.go_on()
+
+    def end(self, workgroup: WorkgroupRun) -> None:
+        self.workgroups.remove(workgroup)
+        self.free_slots = sorted(self.free_slots + workgroup.slots)
+
+    def poke(self) -> None:
+        """Schedule the next issue, if there is something to issue."""
+        if not self.will_issue and (self.lines or (self.waves and self.outstanding < self.model.max_outstanding)):
+            self.will_issue = True
+            is_poll = bool(self.lines) and isinstance(self.lines[0], WavefrontRequest)
+            time_ps = max(self.agenda.now, self.issues_at)
+            self.agenda.at(time_ps, (CUS, self.number, self.rank), self._issue, is_poll=is_poll)
+
+    def _issue(self) -> None:
+        self.will_issue = False
+        self.issues_at = self.agenda.now + self.model.issue_cycles * self.model.cycle_ps
+        if self.lines:
+            self._issue_line()
+        else:
+            self.waves.popleft().issue()
+        self.poke()
+
+    def _issue_line(self) -> None:
+        """The next write of the first line, or its poll."""
+        line = self.lines[0]
+        if isinstance(line, WavefrontRequest):
+            self.lines.popleft()
+            self._send_again(line)
+            return
+        self.send(line, line.to_write.popleft())
+        if not line.to_write:
+            self.lines.popleft()
+
+    def send(self, line: LineInFlight, operand: TwinOperand) -> None:
+        """The request of an operand: a line's, or the whole operation's."""
+        operation, wavefront = line.operation, line.wavefront
+        kind, address, semaphore, amount = operation.kind, operand.address, operand.semaphore, operation.amount
+        if kind in DATA_OPS:
+            kind = LOAD if any(operand is read for read in operation.reads) else STORE
+            address += line.number * operand.step
+            semaphore = semaphore + line.number if operand.is_flagged else -1
+            amount = 1
+        request = WavefrontRequest(
+            kind=kind,
+            wavefront=wavefront,
+            line=line,
+            wave_slot=wavefront.wave_slot,
+            rank=self.rank,
+            peer=operand.peer,
+            gpu=self.gpu,
+            target=operand.rank,
+            cu=self.number,
+            address=address,
+            semaphore=semaphore,
+            amount=amount,
+            number=self.next_number(wavefront.slot),
+            ordinal=self._next_ordinal(wavefront.slot, operand.peer),
+            issued_ps=self.agenda.now,
+        )
+        self.shared.requests_done += 1
+        self.shared.counters[self.gpu].count(request)
+        self.shared.messages.send(request)
+
+    def _send_again(self, request: WavefrontRequest) -> None:
+        request.is_again = True
+        request.number = self.next_number(request.wavefront.slot)
+        request.ordinal = self._next_ordinal(request.wavefront.slot, request.peer)
+        request.issued_ps = self.agenda.now
+        self.shared.counters[self.gpu].count(request)
+        self.shared.messages.send(request)
+
+    def next_number(self, slot: int) -> int:
+        number = self.numbers[slot]
+        self.numbers[slot] = (number + 1) % NUMBERS
+        return number
+
+    def _next_ordinal(self, slot: int, peer: int) -> int:
+        if peer == self.rank:
+            return -1
+        self.ordinals[slot] += 1
+        return self.ordinals[slot] - 1
+
+    def take_slot(self) -> None:
+        self.outstanding += 1
+        if self.outstanding == self.model.max_outstanding:
+            self._full_since_ps = self.agenda.now
+
+    def free_slot(self) -> None:
+        if self.outstanding == self.model.max_outstanding:
+            self._full_ps, self._full_since_ps = self.full_ps(), -1
+        self.outstanding -= 1
+        self.poke()
+
+    def full_ps(self) -> int:
+        """For how long, in all, it has had no request slot left."""
+        return self._full_ps + (self.agenda.now - self._full_since_ps if self._full_since_ps >= 0 else 0)
+
+    def occupy_alu(self, cycles: int) -> int:
+        self.alu_free_ps = max(self.agenda.now, self.alu_free_ps) + cycles * self.model.cycle_ps
+        return self.alu_free_ps
+
+
+# A request of a wavefront, and what its answer does
+
+
+@dataclass(slots=True, eq=False)
+class LineInFlight:
+    """One line of a data operation, or one control operation, of one wavefront.
+
+    to_read: reads that are not back. to_write: writes not yet issued, after the reads. unposted, unanswered: requests.
+    """
+
+    wavefront: WavefrontRun
+    operation: TwinOperation
+    number: int
+    to_read: int = 0
+    to_write: deque[TwinOperand] = field(default_factory=deque)
+    unposted: int = 0
+    unanswered: int = 0
+
+    def read_back(self) -> None:
+        """A read is back; after the last one the line is reduced, which takes the ALU."""
+        self.to_read -= 1
+        wavefront = self.wavefront
+        if self.to_read > 0:
+            wavefront.free_slot()
+            return
+        model, reads = wavefront.shared.model, len(self.operation.reads)
+        if self.operation.kind == REDUCE and reads > 1:
+            cycles = -(-(reads - 1) * model.line_bytes // model.reduce_bytes_per_cycle)
+            wavefront.later(wavefront.cu.occupy_alu(cycles), self._reduced)
+        else:
+            self._reduced()
+
+    def _reduced(self) -> None:
+        """The line is in registers: now its writes."""
+        wavefront = self.wavefront
+        if not self.to_write:
+            wavefront.free_slot()
+            wavefront.finish_line()
+            return
+        self.unposted = self.unanswered = len(self.to_write)
+        wavefront.cu.lines.append(self)
+        wavefront.cu.poke()
+
+    def posted(self) -> None:
+        """A store gives its slot back; a line with reads has one slot for all its writes."""
+        self.unposted -= 1
+        if self.unposted == 0 or not self.operation.reads:
+            self.wavefront.free_slot()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class WavefrontRequest(OwnRequest):
+    """A request of a line; a data operation has one for each operand."""
+
+    wavefront: WavefrontRun
+    line: LineInFlight
+
+    def answered(self) -> None:
+        shared = self.wavefront.shared
+        if self.kind == LOAD:
+            shared.counters[self.gpu].load_latency_ps += shared.agenda.now - self.issued_ps
+        if not self.was_enough:
+            self._ask_again()
+            return
+        self.wavefront.cu.asking.pop(self, None)
+        if self.kind == ACQUIRE:
+            self.wavefront.acquired()
+        elif self.kind == LOAD:
+            self.line.read_back()
+        else:
+            self.line.unanswered -= 1
+            if not shared.model.posted_stores:
+                self.line.posted()
+            if self.line.unanswered == 0:
+                self.wavefront.finish_line()
+
+    def posted(self) -> None:
+        if self.wavefront.shared.model.posted_stores:
+            self.line.posted()
+
+    def _ask_again(self) -> None:
+        """Unless a monitor watches: then when it has seen a write."""
+        shared = self.wavefront.shared
+        self.wavefront.cu.asking[self] = None
+        self.is_back = self.is_armed
+        if self.is_woken:
+            self.woken()
+        elif not self.is_armed and not shared.is_futile():
+            assert shared.model.poll_ps is not None
+            self._ask_after(shared.model.poll_ps)
+
+    def woken(self) -> None:
+        monitor = self.wavefront.shared.model.monitor
+        assert monitor is not None
+        self._ask_after(monitor.wakeup_ps)
+
+    def _ask_after(self, pause_ps: int) -> None:
+        self.wavefront.later(self.wavefront.agenda.now + pause_ps, self._join, self.number)
+
+    def _join(self) -> None:
+        self.wavefront.cu.lines.append(self)
+        self.wavefront.cu.poke()
