@@ -117,8 +117,8 @@ def write_page(history: Sequence[dict]) -> None:
     lines = [
         "# Speed from commit to commit",
         "",
-        "`make bench` appends a line to `benchmarks/history.jsonl` and writes this page. Each figure is a fresh process,",
-        "the fastest of three by CPU seconds (user and system), which a busy machine raises too.",
+        "`make bench` appends a line to `benchmarks/history.jsonl` and writes this page. Each figure is a fresh",
+        "process, the fastest of three by CPU seconds (user and system), which a busy machine raises too.",
         "",
         f"![CPU seconds of each figure over commits]({PAGE.stem}.png)",
         "",

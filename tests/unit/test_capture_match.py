@@ -3,7 +3,7 @@
 import pytest
 
 from trine.errors import InputError
-from trine.workload.tracing.match import check_same_work
+from trine.workload.tracing.files import check_same_work
 
 
 def kineto(*threads):

@@ -11,7 +11,7 @@ from trine.errors import InputError, PlanError, SpecError
 from trine.parallel.hop import worker_graph
 from trine.parallel.stragglers import Stragglers
 from trine.studies.ensemble import EnsembleResult
-from trine.workload.synthesis.models import load_model
+from trine.workload.synthesis.spec import load_model
 
 DENSENET = "family: densenet\nblocks: {blocks}\ngrowth: 32\ninitial: 64\n"
 

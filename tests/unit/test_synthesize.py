@@ -18,7 +18,7 @@ from trine.parallel.stages import cut_into_stages
 from trine.parallel.tensor import local_parameter_bytes, split_operators
 from trine.workload import known_models
 from trine.workload.native_check import check_workload
-from trine.workload.synthesis.models import load_model
+from trine.workload.synthesis.spec import load_model
 
 
 def small(name="llama-3-8b", **options):

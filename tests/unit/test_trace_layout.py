@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from trine.workload.layout import batch_dims, broadcast, head, plain, reshape, seeded, shape_of
-from trine.workload.rules import RULES
-from trine.workload.site import Site, default
+from trine.workload.analysis.layout import (
+    OperatorCall,
+    batch_dims,
+    broadcast,
+    default,
+    head,
+    plain,
+    reshape,
+    seeded,
+    shape_of,
+)
+from trine.workload.analysis.shape_rules import RULES
 
 
 def dims_after(shape: tuple[int, ...], dim: int, batch: int, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -68,7 +77,7 @@ def test_head_keeps_only_dimensions_of_equal_size() -> None:
 
 
 def run(kind: str, inputs: list, outputs: list, **values: object) -> list[tuple[int, ...] | None]:
-    site = Site(tuple(inputs), tuple(outputs), values)
+    site = OperatorCall(tuple(inputs), tuple(outputs), values)
     return [None if layout is None else batch_dims(layout) for layout in RULES.get(kind, default)(site)]
 
 

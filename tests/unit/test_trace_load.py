@@ -12,7 +12,7 @@ import pytest
 from trine.errors import InputError, TraceError
 from trine.graph.workload import Workload
 from trine.plugins import Registry
-from trine.workload import READERS, Reader, bundled, compare, describe, load, save
+from trine.workload import READERS, TraceReader, bundled, compare, describe, load, save
 
 PRESETS = Path(sys.modules["trine"].__file__ or "").parent / "presets" / "traces"
 RAW = Path(__file__).parents[1] / "data" / "vgg13-raw-b512"
@@ -55,10 +55,10 @@ def test_uncompressed_and_renamed_native_files(tmp_path: Path) -> None:
 
 
 def test_a_reader_is_one_object_with_a_name(tmp_path: Path) -> None:
-    registry: Registry[Reader] = Registry(
+    registry: Registry[TraceReader] = Registry(
         "trace reader", "trine.no.such.group", {"native": "trine.workload.native:READER"}
     )
-    registry.register("mine", Reader("mine", "x", lambda path: None, lambda files, batch: load("vgg13-h100-b128")))
+    registry.register("mine", TraceReader("mine", "x", lambda path: None, lambda files, batch: load("vgg13-h100-b128")))
     assert registry.names() == ("native", "mine")
     assert registry.get("mine").looks_for == "x"
     with pytest.raises(InputError, match="did you mean 'native'"):

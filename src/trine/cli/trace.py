@@ -93,7 +93,7 @@ def models(json: Json = None) -> None:
     """List the models that trine can write a trace of from their published shapes."""
     from trine.cli.trace_text import models_text
     from trine.workload import known_models
-    from trine.workload.synthesis.models import load_model, summary
+    from trine.workload.synthesis.spec import load_model, summary
 
     rows = [summary(load_model(name)) for name in known_models()]
     show(models_text(rows), json)

@@ -2,8 +2,8 @@
 
 Bytes are what memory must deliver at least: each distinct input read once and each output written once; an operator in
 place reads and writes its tensor. FLOPs of operators that move memory are counted per element (table below): they
-never set its time, and torch.utils.flop_counter counts them as zero. A multiply-add is two FLOPs; additions of biases are
-not counted.
+never set its time, and torch.utils.flop_counter counts them as zero. A multiply-add is two FLOPs; additions of
+biases are not counted.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from trine.errors import TrineError
 from trine.graph.workload import Workload
 from trine.testing.require import require
-from trine.workload.load import Reader
 from trine.workload.native import load_native, save
 from trine.workload.native_check import check_workload
+from trine.workload.readers import TraceReader
 
 
-def check_reader(reader: Reader, path: str | Path) -> None:
+def check_reader(reader: TraceReader, path: str | Path) -> None:
     """Check that ``reader`` finds and reads the trace at ``path``, and leaves alone what is not its own.
 
     What it reads is not empty, does not contradict itself, is the same each time and survives trine's own format
@@ -44,7 +44,7 @@ def check_reader(reader: Reader, path: str | Path) -> None:
     _require_round_trip(workload, where)
 
 
-def _require_finds_nothing(reader: Reader, folder: Path, where: str) -> None:
+def _require_finds_nothing(reader: TraceReader, folder: Path, where: str) -> None:
     try:
         found = reader.find(folder)
     except TrineError as error:

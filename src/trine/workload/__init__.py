@@ -8,13 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from trine.workload.load import READERS, Reader, bundled, load
+from trine.workload.load import load
+from trine.workload.readers import READERS, TraceReader, bundled
 
 if TYPE_CHECKING:
     from trine.workload.inspect import Difference, TraceDescription, compare, describe
     from trine.workload.native import save
     from trine.workload.synthesis.model import synthesize
-    from trine.workload.synthesis.models import known_models
+    from trine.workload.synthesis.spec import known_models
     from trine.workload.tracing.target import load_function
     from trine.workload.tracing.tracer import Capture, capture, capture_function
 
@@ -27,7 +28,7 @@ _LATER = {
     "capture_function": "trine.workload.tracing.tracer",
     "compare": "trine.workload.inspect",
     "describe": "trine.workload.inspect",
-    "known_models": "trine.workload.synthesis.models",
+    "known_models": "trine.workload.synthesis.spec",
     "load_function": "trine.workload.tracing.target",
     "save": "trine.workload.native",
     "synthesize": "trine.workload.synthesis.model",
@@ -37,8 +38,8 @@ __all__ = [
     "READERS",
     "Capture",
     "Difference",
-    "Reader",
     "TraceDescription",
+    "TraceReader",
     "bundled",
     "capture",
     "capture_function",

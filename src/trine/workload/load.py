@@ -2,49 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 from trine.errors import TraceError, nearest
 from trine.graph.workload import Workload
 from trine.inputs import exists
-from trine.plugins import Registry
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """One format. ``find`` returns the files of the format at a path, by role, or None if they are not there.
-
-    ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for`` says in
-    words what ``find`` looks for.
-    """
-
-    name: str
-    looks_for: str
-    find: Callable[[Path], dict[str, Path] | None]
-    read: Callable[[dict[str, Path], int | None], Workload]
-
-
-READERS: Registry[Reader] = Registry(
-    "trace reader",
-    "trine.traces",
-    {
-        "native": "trine.workload.native:READER",
-        "triosim": "trine.workload.triosim:READER",
-        "pytorch": "trine.workload.pytorch:READER",
-    },
-)
-
-_PRESETS = Path(__file__).parent.parent / "presets" / "traces"
-#: The GPU of the bundled traces: TrioSim's raw pair of the same set of recordings names it (SOURCE.md beside each).
-_BUNDLED_GPU = "NVIDIA H100 80GB HBM3"
-
-
-def bundled() -> tuple[str, ...]:
-    """Names of the traces that come with trine."""
-    return tuple(sorted(p.name for p in _PRESETS.iterdir() if p.is_dir())) if _PRESETS.is_dir() else ()
+from trine.workload.readers import READERS, bundled, load_bundled, read_trace
 
 
 def load(
@@ -86,31 +50,15 @@ def load(
         raise TraceError(f"must be a path, got {path!r:.80}")
     place = Path(path)
     if not exists(place) and str(path) in bundled():
-        return _load_bundled(str(path), batch)
+        return load_bundled(str(path), batch)
     if not exists(place):
         _refuse_bare_model(str(path))
         raise TraceError(f"there is no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
-    return _read(place, batch)
+    return read_trace(place, batch)
 
 
 def _refuse_bare_model(path: str) -> None:
-    from trine.workload.synthesis.models import known_models
+    from trine.workload.synthesis.spec import known_models
 
     if path in known_models():
         raise TraceError(f"there is no trace of it; model:{path} predicts one from its published shapes", file=path)
-
-
-def _load_bundled(name: str, batch: int | None) -> Workload:
-    """A packaged sample, with what its files do not hold but its origin says."""
-    workload = _read(_PRESETS / name, batch)
-    missing = tuple(text for text in workload.missing if text != "the GPU's name")
-    return replace(workload, source=f"bundled:{name}", gpu=_BUNDLED_GPU, missing=missing)
-
-
-def _read(place: Path, batch: int | None) -> Workload:
-    for reader in READERS.each():
-        files_found = reader.find(place)
-        if files_found is not None:
-            return reader.read(files_found, batch)
-    sought = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
-    raise TraceError(f"is no trace that trine knows. It looks for: {sought}", file=place)

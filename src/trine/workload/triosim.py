@@ -17,11 +17,10 @@ from pathlib import Path
 from trine.errors import TraceError
 from trine.graph.workload import GPU_KERNELS, PHASES, Workload
 from trine.units import MAX_INT64, PS_PER_US
-from trine.workload.draft import Call, Draft, DraftOperator, DraftTensor
+from trine.workload.analysis.analyse import analyse
 from trine.workload.files import MAX_DIGITS, read_text, short
-from trine.workload.graph import analyse
-from trine.workload.load import Reader
-from trine.workload.names import call_kind
+from trine.workload.raw_trace import RawCall, RawOperator, RawTensor, RawTrace, call_kind
+from trine.workload.readers import TraceReader
 
 #: The columns that are read; Operator_cudatime, gpuid and tpflag are not.
 TRACE_COLUMNS = (
@@ -42,7 +41,7 @@ _HINTS = {
 }  # fmt: skip
 
 
-def read_triosim(folder: Path) -> Draft:
+def read_triosim(folder: Path) -> RawTrace:
     """Read ``folder/trace.csv`` and ``folder/tensor.csv``. Raises TraceError naming the file and line at fault."""
     tensor_file, trace_file = folder / "tensor.csv", folder / "trace.csv"
     tensors = _read_tensors(tensor_file)
@@ -53,7 +52,7 @@ def read_triosim(folder: Path) -> Draft:
     used = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
     kept = {i: _with_storage(tensors[i], storages[i]) for i in used}
     calls = tuple(_call(op, index, kept) for index, op in enumerate(rows))
-    return Draft(
+    return RawTrace(
         name=folder.name,
         source=str(folder),
         format="triosim",
@@ -68,17 +67,17 @@ def read_triosim(folder: Path) -> Draft:
     )  # fmt: skip
 
 
-def _call(op: DraftOperator, index: int, tensors: dict[int, DraftTensor]) -> Call:
+def _call(op: RawOperator, index: int, tensors: dict[int, RawTensor]) -> RawCall:
     inputs, outputs = _present(op.inputs, tensors), _present(op.outputs, tensors)
-    return Call(call_kind(op.name), inputs, outputs, op.phase, index, in_place=op.name.endswith("_"))
+    return RawCall(call_kind(op.name), inputs, outputs, op.phase, index, in_place=op.name.endswith("_"))
 
 
-def _present(ids: tuple[int, ...], tensors: dict[int, DraftTensor]) -> tuple[int | None, ...]:
+def _present(ids: tuple[int, ...], tensors: dict[int, RawTensor]) -> tuple[int | None, ...]:
     return tuple(None if tensors[i].dtype == "none" else i for i in ids)
 
 
-def _with_storage(tensor: DraftTensor, storage: int) -> DraftTensor:
-    return DraftTensor(tensor.id, tensor.shape, tensor.dtype, tensor.size_bytes, storage, tensor.hint)
+def _with_storage(tensor: RawTensor, storage: int) -> RawTensor:
+    return RawTensor(tensor.id, tensor.shape, tensor.dtype, tensor.size_bytes, storage, tensor.hint)
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -145,8 +144,8 @@ def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ..
     return tuple([_integer(part, what, where) for part in parts])
 
 
-def _read_tensors(path: Path) -> dict[int, DraftTensor]:
-    tensors: dict[int, DraftTensor] = {}
+def _read_tensors(path: Path) -> dict[int, RawTensor]:
+    tensors: dict[int, RawTensor] = {}
     read: set[tuple[str, ...]] = set()
     for where, cells in _rows(path, TENSOR_COLUMNS):
         if (content := cells[1:7]) in read:  # most tensors are listed at each use
@@ -166,7 +165,7 @@ def _read_tensors(path: Path) -> dict[int, DraftTensor]:
         storage = _integer(storage_, "TensorStorgeid", where)
         shape = (0,) if each == 0 else shape
         hint = _HINTS.get(type_.strip(), "")
-        tensor = DraftTensor(id_number, shape, _DTYPES[each], count * each, storage, hint)
+        tensor = RawTensor(id_number, shape, _DTYPES[each], count * each, storage, hint)
         known = tensors.setdefault(id_number, tensor)
         if (known.shape, known.size_bytes, known.storage) != (tensor.shape, tensor.size_bytes, tensor.storage):
             raise TraceError(
@@ -186,7 +185,7 @@ def _product(shape: tuple[int, ...]) -> int:
     return result
 
 
-def _read_operators(path: Path, tensors: dict[int, DraftTensor], tensor_file: Path) -> Iterator[DraftOperator]:
+def _read_operators(path: Path, tensors: dict[int, RawTensor], tensor_file: Path) -> Iterator[RawOperator]:
     seen: dict[int, str] = {}
     for where, cells in _rows(path, TRACE_COLUMNS):
         id_, name, inputs_, outputs_, time_, in_sizes, out_sizes, stage = cells
@@ -203,11 +202,11 @@ def _read_operators(path: Path, tensors: dict[int, DraftTensor], tensor_file: Pa
         for column, ids, sizes in (("InputSize", inputs, in_sizes), ("OutputSize", outputs, out_sizes)):
             _check_sizes(column, ids, _integers(sizes, ";", column, where), tensors, where, tensor_file)
         time = _microseconds(time_, "Operator_cudatimenooverlap", where)
-        yield DraftOperator(id_number, name.strip(), stage, inputs, outputs, time)
+        yield RawOperator(id_number, name.strip(), stage, inputs, outputs, time)
 
 
 def _check_sizes(
-    column: str, ids: tuple[int, ...], sizes: tuple[int, ...], tensors: dict[int, DraftTensor], where: str, other: Path
+    column: str, ids: tuple[int, ...], sizes: tuple[int, ...], tensors: dict[int, RawTensor], where: str, other: Path
 ) -> None:
     if len(ids) != len(sizes):
         raise TraceError(f"lists {len(sizes)} sizes for {len(ids)} tensors", file=where, field=column)
@@ -222,7 +221,7 @@ def _check_sizes(
             )  # fmt: skip
 
 
-def _allocations(operators: list[DraftOperator], tensors: dict[int, DraftTensor]) -> dict[int, int]:
+def _allocations(operators: list[RawOperator], tensors: dict[int, RawTensor]) -> dict[int, int]:
     """Return a number for the allocation of each tensor that the operators use.
 
     PyTorch gives freed memory, and with it the storage id, to later tensors. An output that is in no storage of its
@@ -267,4 +266,4 @@ def _read(files: dict[str, Path], batch: int | None) -> Workload:
     return analyse(read_triosim(files["trace"].parent), batch=batch)
 
 
-READER = Reader("triosim", "trace.csv and tensor.csv in one folder", _find, _read)
+READER = TraceReader("triosim", "trace.csv and tensor.csv in one folder", _find, _read)

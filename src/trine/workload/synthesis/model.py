@@ -13,8 +13,7 @@ from trine.graph.workload import SYNTHESISED, Workload
 from trine.units import whole_number
 from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.graph import Graph
-from trine.workload.synthesis.models import load_model
-from trine.workload.synthesis.spec import ConvNet, ModelSpec, Transformer
+from trine.workload.synthesis.spec import ConvNet, ModelSpec, Transformer, load_model
 from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:

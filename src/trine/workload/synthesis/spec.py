@@ -1,11 +1,18 @@
-"""What a model file says: shapes of a transformer, or of a convolutional network of three families."""
+"""Model files (presets/models/*.yaml, or by path): shapes of a transformer, or of a convolutional network."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from trine.errors import SpecError, nearest
+from trine.spec import Spec
 
 TRANSFORMER, VGG, RESNET, DENSENET = "transformer", "vgg", "resnet", "densenet"
 FAMILIES = (TRANSFORMER, VGG, RESNET, DENSENET)
@@ -116,3 +123,166 @@ def check_family(family: object, file: str) -> str:
         raise SpecError(f"must be one of {', '.join(FAMILIES)}; got {str(family)[:40]!r}"
                         f"{nearest(str(family)[:80], FAMILIES)}", file=file, field="family")  # fmt: skip
     return str(family)
+
+
+# Bounds that no published model comes near: a slip of the pen must not make gigabytes of operators.
+Size = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Parameters = Annotated[int | None, Field(ge=1)]
+
+
+class ExpertsFile(Spec):
+    """Experts of a mixture-of-experts layer."""
+
+    count: Count
+    top_k: Count
+    ffn: Size
+
+
+class TransformerFile(Spec):
+    """A decoder-only transformer."""
+
+    family: Literal["transformer"]
+    layers: Count
+    hidden: Size
+    heads: Count
+    kv_heads: Count | None = None
+    head_size: Count | None = None
+    ffn: Size | None = None
+    experts: ExpertsFile | None = None
+    vocab: Size
+    sequence: Size
+    norm: Literal["rms", "layer"] = "rms"
+    activation: Literal["swiglu", "gelu"] = "swiglu"
+    biases: Literal["none", "qkv", "all"] = "none"
+    max_positions: Size | None = None
+    tied_embeddings: bool = False
+    qk_norm: bool = False
+    parameters: Parameters = None
+    sources: dict[str, str] = Field(default_factory=dict)
+
+    def spec(self, name: str) -> Transformer:
+        """The frozen form, with what follows from other fields filled in. Raises ValueError where nothing follows."""
+        if (self.ffn is None) == (self.experts is None):
+            raise ValueError("give either ffn, or experts with an ffn of their own")
+        if self.head_size is None and self.hidden % self.heads:
+            raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}: give head_size")
+        fields = self.model_dump(exclude={"family", "experts", "kv_heads", "head_size", "ffn"})
+        experts = None if self.experts is None else Experts(**self.experts.model_dump())
+        return Transformer(
+            name=name,
+            kv_heads=self.kv_heads or self.heads,
+            head_size=self.head_size or self.hidden // self.heads,
+            ffn=self.ffn or 0,
+            experts=experts,
+            **fields,
+        )
+
+
+class _ConvNetFile(Spec):
+    image: Annotated[int, Field(ge=32, le=4096)] = 224
+    classes: Size = 1000
+    parameters: Parameters = None
+    sources: dict[str, str] = Field(default_factory=dict)
+
+    def spec(self, name: str) -> ConvNet:
+        """The frozen form."""
+        fields: dict[str, Any] = {key: _frozen(value) for key, value in self.model_dump().items()}
+        return ConvNet(name=name, **fields)
+
+
+class VggFile(_ConvNetFile):
+    """Simonyan and Zisserman's networks, without batch normalisation."""
+
+    family: Literal["vgg"]
+    stages: Annotated[list[Annotated[list[Size], Field(min_length=1)]], Field(min_length=1, max_length=5)]
+
+
+class ResnetFile(_ConvNetFile):
+    """He et al.'s networks; the stride of a bottleneck is in its 3x3 convolution, as in torchvision."""
+
+    family: Literal["resnet"]
+    blocks: Annotated[list[Count], Field(min_length=4, max_length=4)]
+    bottleneck: bool
+
+
+class DensenetFile(_ConvNetFile):
+    """Huang et al.'s networks."""
+
+    family: Literal["densenet"]
+    # Each layer reads all before it in its block; more than four blocks leave nothing of an image of 32 pixels.
+    blocks: Annotated[list[Annotated[int, Field(ge=1, le=500)]], Field(min_length=1, max_length=4)]
+    growth: Count
+    initial: Count
+
+
+FILES: dict[str, type[TransformerFile | VggFile | ResnetFile | DensenetFile]] = {
+    "transformer": TransformerFile,
+    "vgg": VggFile,
+    "resnet": ResnetFile,
+    "densenet": DensenetFile,
+}
+
+
+def _frozen(value: object) -> object:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+_FOLDER = Path(__file__).parents[2] / "presets" / "models"
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@cache
+def known_models() -> tuple[str, ...]:
+    """Names of the models that come with trine, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
+    """Return a model preset by its name, or read a model file (a path ends in .yaml, .yml or .json).
+
+    Raises
+    ------
+    SpecError: unknown name (names the nearest), or a file with a fault (names file and field).
+    """
+    text = os.fspath(name_or_path)
+    if text.endswith(_SUFFIXES):
+        return _read(Path(text))
+    if text not in known_models():
+        raise SpecError(f"unknown model {text[:80]!r} (a file ends in .yaml){nearest(text.lower(), known_models())}")
+    return _preset(text)
+
+
+@cache
+def _preset(name: str) -> ModelSpec:
+    return _read(_FOLDER / f"{name}.yaml")
+
+
+def _read(path: Path) -> ModelSpec:
+    from trine.spec import check, load_mapping
+
+    data = load_mapping(path)
+    family = data.get("family") if isinstance(data, Mapping) else None
+    model = check(FILES[check_family(family, str(path))], data, path)
+    try:
+        spec = model.spec(path.stem)
+    except ValueError as error:
+        raise SpecError(str(error), file=path) from None
+    if isinstance(spec, Transformer):
+        check_transformer(spec, str(path))
+    return spec
+
+
+def summary(spec: ModelSpec) -> dict[str, object]:
+    """What a list of models shows: plain data."""
+    if isinstance(spec, Transformer):
+        parts = f"{spec.layers} layers, hidden {spec.hidden}, {spec.heads} heads"
+        if spec.kv_heads != spec.heads:
+            parts += f" ({spec.kv_heads} of keys and values)"
+        if spec.experts is not None:
+            parts += f", {spec.experts.top_k} of {spec.experts.count} experts"
+        return {"name": spec.name, "parameters": spec.num_parameters, "sequence": spec.sequence, "shapes": parts}
+    shapes = (
+        f"blocks {'-'.join(map(str, spec.blocks))}" if spec.blocks else f"{sum(map(len, spec.stages))} convolutions"
+    )
+    return {"name": spec.name, "parameters": spec.parameters, "sequence": None, "shapes": shapes}

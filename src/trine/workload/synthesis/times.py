@@ -94,9 +94,9 @@ def _shapes(signature: str) -> str:
 
 @cache
 def _bundled() -> _Traced:
-    from trine.workload.load import load
+    from trine.workload.readers import load_bundled
 
-    return _Traced(calibrate([load(name) for name in FITTED_ON]))
+    return _Traced(calibrate([load_bundled(name, None) for name in FITTED_ON]))
 
 
 def _with_time(operator: Operator, ps: int) -> Operator:

@@ -20,7 +20,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class MachineDescription:
     """Names and values, all strings, for people and for choosing a compute model's data type."""
 
     device_name: str
@@ -29,14 +29,14 @@ class Machine:
     settings: dict[str, str]
 
 
-def describe_machine(torch: Any, device: str) -> Machine:
+def describe_machine(torch: Any, device: str) -> MachineDescription:
     """Describe this machine; ``torch`` is the imported module, ``device`` ``cuda`` or ``cpu``."""
     processor = _processor()
     on_gpu = device == "cuda"
     versions = {"trine": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
     if on_gpu:
         versions.update(_gpu_versions(torch))
-    return Machine(
+    return MachineDescription(
         device_name=str(torch.cuda.get_device_name()) if on_gpu else processor,
         versions=versions,
         host={

@@ -3,7 +3,7 @@
 As TrioSim's tracer (ISCA'25, section 4.2) it records the PyTorch profiler (Kineto) for operators, kernels and times,
 and the execution trace observer for tensors, here in one go. The order is: warm-up, steps timed without the profiler,
 one observed step (tensors; the profiler warms up meanwhile), one profiled step (times). Each of the two records alone,
-for the observer slows every call: see :mod:`trine.workload.tracing.match`, which checks that both did the same work.
+for the observer slows every call: see :mod:`trine.workload.tracing.files`, which checks that both did the same work.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.graph.workload import Workload
 from trine.workload.tracing import files as files
+from trine.workload.tracing.files import check_same_work
 from trine.workload.tracing.host import describe_machine
-from trine.workload.tracing.match import check_same_work
 from trine.workload.tracing.meta import EXECUTION_TRACE_FILE, KINETO_FILE, META_FILE, CaptureMeta, write_meta
 
 DEVICES = ("auto", "cuda", "cpu")

@@ -9,11 +9,10 @@ import math
 from collections.abc import Mapping
 
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
-from trine.workload.draft import Call, DraftTensor
-from trine.workload.execution_trace import DTYPES
-from trine.workload.kineto import CpuOp, Kineto
-from trine.workload.names import AUTOGRAD, call_kind
-from trine.workload.signatures import BUFFER_POSITIONS, LOSSES, WEIGHT_POSITIONS
+from trine.workload.analysis.aten_schema import BUFFER_POSITIONS, LOSSES, WEIGHT_POSITIONS
+from trine.workload.pytorch.execution_trace import DTYPES
+from trine.workload.pytorch.kineto import CpuOp, Kineto
+from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTensor, call_kind
 
 ASSUMED = (
     "there is no execution trace: inputs were matched to earlier outputs by shape, the latest first",
@@ -51,8 +50,8 @@ class Guesses:
     """Operands of the operators of a step, guessed in one pass in the order of the calls."""
 
     def __init__(self, kineto: Kineto, rows: list[int], phases: Mapping[int, str], links: Mapping[int, int]) -> None:
-        self.tensors: dict[int, DraftTensor] = {}
-        self.calls: list[Call] = []
+        self.tensors: dict[int, RawTensor] = {}
+        self.calls: list[RawCall] = []
         self._latest: dict[tuple[str, Seen], int] = {}  # (phase, shape and dtype) -> tensor
         self._inner = _first_operators(kineto, rows)
         received = _received(kineto, links)
@@ -76,7 +75,7 @@ class Guesses:
         shape, dtype = seen
         number = len(self.tensors) + 1
         size = math.prod(shape) * _ITEM_BYTES.get(dtype, 1)
-        self.tensors[number] = DraftTensor(number, shape, dtype, size, storage or number)
+        self.tensors[number] = RawTensor(number, shape, dtype, size, storage or number)
         return number
 
     def _find(self, seen: Seen, phases: tuple[str, ...]) -> int | None:
@@ -88,7 +87,7 @@ class Guesses:
 
     def _record(self, index: int, place: int, kind: str, phase: str, ins: list[int], outs: list[int]) -> None:
         self._operands[index] = (tuple(ins), tuple(outs))
-        self.calls.append(Call(kind, tuple(ins), tuple(outs), phase, place))
+        self.calls.append(RawCall(kind, tuple(ins), tuple(outs), phase, place))
         for tensor in outs:
             self._latest[phase, (self.tensors[tensor].shape, self.tensors[tensor].dtype)] = tensor
 
@@ -132,7 +131,7 @@ class Guesses:
     def _optimizer(self, index: int, place: int) -> None:
         inputs = [self._new(seen) for seen in input_shapes(self._inner[index])]
         self._operands[index] = (tuple(inputs), ())
-        self.calls.append(Call("optimizer", tuple(inputs), (), OPTIMIZER, place))
+        self.calls.append(RawCall("optimizer", tuple(inputs), (), OPTIMIZER, place))
 
 
 def _output(kind: str, shapes: list[Seen], received: Seen | None, following: CpuOp | None) -> Seen | None:

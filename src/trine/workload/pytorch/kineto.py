@@ -41,7 +41,7 @@ class CpuOp:
 
 
 @dataclass(slots=True)
-class Kernel:
+class KernelEvent:
     """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None where unknown."""
 
     event: int
@@ -59,7 +59,7 @@ class Kineto:
 
     path: Path
     ops: list[CpuOp]
-    kernels: list[Kernel]
+    kernels: list[KernelEvent]
     gpu: str | None
     devices: int
     metadata: Mapping[str, str]
@@ -72,7 +72,7 @@ def read_kineto(path: Path) -> Kineto:
         raise TraceError("has no list of traceEvents: not a profiler trace", file=path)
     ops: list[CpuOp] = []
     launches: dict[int, tuple[int, object]] = {}
-    kernels: list[Kernel] = []
+    kernels: list[KernelEvent] = []
     correlations: list[int | None] = []
     for index, event in enumerate(document["traceEvents"]):
         if not isinstance(event, dict):
@@ -96,7 +96,7 @@ def read_kineto(path: Path) -> Kineto:
                 launches.setdefault(correlation, (start, event.get("tid")))
         else:
             device = args.get("device", 0)
-            kernels.append(Kernel(index, name, start, end, device if isinstance(device, int) else 0))
+            kernels.append(KernelEvent(index, name, start, end, device if isinstance(device, int) else 0))
             correlations.append(_correlation(args, path, where))
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
     _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
@@ -104,7 +104,7 @@ def read_kineto(path: Path) -> Kineto:
     return _of_one_device(path, document, ops, kernels)
 
 
-def _of_one_device(path: Path, document: dict[str, object], ops: list[CpuOp], kernels: list[Kernel]) -> Kineto:
+def _of_one_device(path: Path, document: dict[str, object], ops: list[CpuOp], kernels: list[KernelEvent]) -> Kineto:
     """Keep the kernels of the device that ran most of them, link them to their calls and measure their busy time."""
     counts: dict[int, int] = {}
     for kernel in kernels:
@@ -160,7 +160,7 @@ def _times(event: dict[str, object], path: Path, where: str) -> tuple[int, int]:
     return result[0], result[0] + result[1]
 
 
-def _nest(ops: list[CpuOp], kernels: list[Kernel], launches: list[tuple[int, object] | None]) -> None:
+def _nest(ops: list[CpuOp], kernels: list[KernelEvent], launches: list[tuple[int, object] | None]) -> None:
     """Set the parent of each call and the launching call of each kernel from containment in time on one thread."""
     waiting: dict[str, list[tuple[int, int]]] = {}
     for index, launch in enumerate(launches):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class DraftTensor:
+class RawTensor:
     """A tensor without its role. ``storage`` names one allocation: memory that is freed and used again gets a new one.
 
     ``hint`` is the role that the trace itself names ("weight", "buffer", "input"), "" where it names none.
@@ -22,7 +23,7 @@ class DraftTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RawCall:
     """One call of an operator, in the order of completion, so that a call follows the calls inside it.
 
     ``kind`` is the name without namespace, leading and trailing underscores. ``inputs`` holds the tensors by position
@@ -42,7 +43,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftOperator:
+class RawOperator:
     """An operator before analysis; ``forward`` indexes the operator whose gradient it computes, where that is known."""
 
     id: int
@@ -59,7 +60,7 @@ class DraftOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class RawTrace:
     """A trace as read.
 
     ``accumulated`` lists what autograd's AccumulateGrad nodes took, in order, where that is known: the incoming tensor
@@ -70,11 +71,28 @@ class Draft:
     source: str
     format: str
     gpu: str | None
-    operators: tuple[DraftOperator, ...]
-    calls: tuple[Call, ...]
-    tensors: Mapping[int, DraftTensor]
+    operators: tuple[RawOperator, ...]
+    calls: tuple[RawCall, ...]
+    tensors: Mapping[int, RawTensor]
     accumulated: tuple[tuple[int, int], ...] = ()
     missing: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     unprofiled_step_ps: int | None = None
+
+
+AUTOGRAD = "autograd::engine::evaluate_function: "
+_BACKWARD = re.compile(r"(?:torch::autograd::)?(?:Compiled)?([A-Za-z0-9_:]+?)Backward\d*$")
+
+
+def call_kind(name: str) -> str:
+    """``aten::_softmax`` -> ``softmax``, ``aten::relu_`` -> ``relu``, ``autograd...: AddmmBackward0`` -> ``Addmm'``.
+
+    A backward node of autograd is the name of its forward with an apostrophe: the derivative.
+    """
+    if name.startswith(AUTOGRAD):
+        name = name[len(AUTOGRAD) :]
+    match = _BACKWARD.fullmatch(name)
+    if match:
+        return match[1].rpartition("::")[2] + "'"
+    return name.rpartition("::")[2].partition(".")[0].strip("_")

@@ -5,24 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trine.graph.workload import BACKWARD, OPTIMIZER
-from trine.workload.draft import Call, Draft
-from trine.workload.layout import Layout, batch_dims, has_batch, plain, reshape, seeded, shape_of
-from trine.workload.roles import Roles
-from trine.workload.rules import RULES
-from trine.workload.signatures import MAKERS
-from trine.workload.site import Site, default
+from trine.workload.analysis.aten_schema import MAKERS
+from trine.workload.analysis.layout import (
+    Layout,
+    OperatorCall,
+    batch_dims,
+    default,
+    has_batch,
+    plain,
+    reshape,
+    seeded,
+    shape_of,
+)
+from trine.workload.analysis.shape_rules import RULES
+from trine.workload.analysis.tensor_roles import Roles
+from trine.workload.raw_trace import RawCall, RawTrace
 
 _FILLED = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full"})
 _FIXED = frozenset({"weight", "buffer", "gradient", "optimizer_state"})
 
 
 class Layouts:
-    """Layouts of all tensors of a draft, found in one pass over its calls."""
+    """Layouts of all tensors of a raw, found in one pass over its calls."""
 
     def __init__(
-        self, draft: Draft, roles: Roles, seeds: Mapping[int, int], batch: int, links: tuple[int | None, ...]
+        self, raw: RawTrace, roles: Roles, seeds: Mapping[int, int], batch: int, links: tuple[int | None, ...]
     ) -> None:
-        self._draft = draft
+        self._raw = raw
         self._roles = roles
         self._links = links
         self._batch = batch
@@ -30,24 +39,24 @@ class Layouts:
         self._weak: set[int] = set()
         self._holder: dict[int, int] = {}  # storage -> the tensor through which it was last described
         for tensor, dim in seeds.items():
-            self._set(tensor, seeded(draft.tensors[tensor].shape, dim, batch))
-        for call in draft.calls:
+            self._set(tensor, seeded(raw.tensors[tensor].shape, dim, batch))
+        for call in raw.calls:
             if call.phase != OPTIMIZER:  # nothing that the optimizer makes scales
                 self._visit(call)
 
     def batch_dims(self, tensor: int) -> tuple[int, ...]:
         """Batch dimensions of ``tensor``; () for a tensor whose role never scales or that nothing was found about."""
-        if self._roles.of(self._draft, tensor) in _FIXED or not self._draft.tensors[tensor].size_bytes:
+        if self._roles.of(self._raw, tensor) in _FIXED or not self._raw.tensors[tensor].size_bytes:
             return ()
         layout = self._known.get(tensor)
         return batch_dims(layout) if layout is not None else ()
 
     def _set(self, tensor: int, layout: Layout) -> None:
         self._known[tensor] = layout
-        self._holder[self._draft.tensors[tensor].storage] = tensor
+        self._holder[self._raw.tensors[tensor].storage] = tensor
 
-    def _visit(self, call: Call) -> None:
-        tensors = self._draft.tensors
+    def _visit(self, call: RawCall) -> None:
+        tensors = self._raw.tensors
         inputs = tuple(None if i is None else self._input(i, call) for i in call.inputs)
         if not call.outputs:
             return
@@ -55,9 +64,9 @@ class Layouts:
             self._made(call)
             return
         outputs = tuple(None if i is None else tensors[i].shape for i in call.outputs)
-        site = Site(inputs, outputs, call.values, self._batch)
+        operator = OperatorCall(inputs, outputs, call.values, self._batch)
         rule = RULES.get(call.kind)
-        ruled = rule(site) if rule is not None else [None] * len(outputs)
+        ruled = rule(operator) if rule is not None else [None] * len(outputs)
         fallback = None
         doubtful = any(i in self._weak for i in call.inputs if i is not None)
         for place, tensor in enumerate(call.outputs):
@@ -69,7 +78,7 @@ class Layouts:
             if known is not None and tensor not in self._weak:
                 continue
             if not strong:
-                fallback = fallback or default(site)
+                fallback = fallback or default(operator)
                 layout = fallback[place]
                 if known is not None and (layout is None or batch_dims(known) or not batch_dims(layout)):
                     continue  # one guess against another: only one that finds the batch is better
@@ -81,7 +90,7 @@ class Layouts:
             if layout is not None:
                 self._set(tensor, layout)
 
-    def _made(self, call: Call) -> None:
+    def _made(self, call: RawCall) -> None:
         """New memory is laid out like the tensor it was made after, or has the batch where one dimension has its size.
 
         The latter is what the zeros of a recurrent network's first state look like.
@@ -90,7 +99,7 @@ class Layouts:
         for tensor in call.outputs:
             if tensor is None or (tensor in self._known and tensor not in self._weak):
                 continue
-            shape = self._draft.tensors[tensor].shape
+            shape = self._raw.tensors[tensor].shape
             layout = next((layout for layout in like if shape_of(layout) == shape), None)
             alone = len(shape) > 1 and self._batch > 1 and shape.count(self._batch) == 1
             if layout is None and alone and call.kind in _FILLED and not call.inner:
@@ -99,15 +108,15 @@ class Layouts:
                 self._set(tensor, layout)
                 self._weak.add(tensor)
 
-    def _input(self, tensor: int, call: Call) -> Layout:
+    def _input(self, tensor: int, call: RawCall) -> Layout:
         layout = self._known.get(tensor)
         if layout is not None:
             if tensor in self._weak and not batch_dims(layout) and (better := self._saved(tensor, call)) is not None:
                 self._set(tensor, better)  # the gradient of a sum is an expanded scalar: its consumer knows its shape
                 return better
             return layout
-        shape = self._draft.tensors[tensor].shape
-        if self._roles.of(self._draft, tensor) in _FIXED:
+        shape = self._raw.tensors[tensor].shape
+        if self._roles.of(self._raw, tensor) in _FIXED:
             return plain(shape)
         layout = self._alias(tensor) or self._saved(tensor, call)
         if layout is None:
@@ -118,22 +127,22 @@ class Layouts:
 
     def _alias(self, tensor: int) -> Layout | None:
         """A view that the trace does not list: the layout of what its storage holds, in another shape or order."""
-        holder = self._holder.get(self._draft.tensors[tensor].storage)
+        holder = self._holder.get(self._raw.tensors[tensor].storage)
         if holder is None:
             return None
-        layout, shape = self._known[holder], self._draft.tensors[tensor].shape
+        layout, shape = self._known[holder], self._raw.tensors[tensor].shape
         if sorted(shape) == sorted(shape_of(layout)) and shape != shape_of(layout):
             rest = list(layout)
             order = [rest.pop(next(i for i, d in enumerate(rest) if shape_of((d,)) == (size,))) for size in shape]
             return tuple(order)
         return reshape(layout, shape)
 
-    def _saved(self, tensor: int, call: Call) -> Layout | None:
+    def _saved(self, tensor: int, call: RawCall) -> Layout | None:
         """What a backward operator reads and nobody listed is a gradient of, or was saved by, its forward operator."""
         if call.phase != BACKWARD or call.operator is None or (link := self._links[call.operator]) is None:
             return None
-        shape = self._draft.tensors[tensor].shape
-        forward = self._draft.operators[link]
+        shape = self._raw.tensors[tensor].shape
+        forward = self._raw.operators[link]
         for other in (*forward.outputs, *forward.inputs):
             layout = self._known.get(other)
             if layout is not None and shape_of(layout) == shape and any(map(has_batch, layout)):

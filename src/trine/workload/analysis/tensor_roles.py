@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
-from trine.workload.draft import Call, Draft
-from trine.workload.signatures import BUFFER_POSITIONS, DATA_MAKERS, DATA_POSITIONS, VIEWS, WEIGHT_POSITIONS
+from trine.workload.analysis.aten_schema import BUFFER_POSITIONS, DATA_MAKERS, DATA_POSITIONS, VIEWS, WEIGHT_POSITIONS
+from trine.workload.raw_trace import RawCall, RawTrace
 
 #: Calls whose result stands for their single input: data that is prepared before the model sees it.
 _PREPARING = VIEWS | {
@@ -25,143 +25,148 @@ class Roles:
     guessed: list[int] = field(default_factory=list)
     bytes_of_source: dict[int, int] = field(default_factory=dict)
 
-    def of(self, draft: Draft, tensor: int) -> str:
+    def of(self, raw: RawTrace, tensor: int) -> str:
         """The role of ``tensor``: that of its storage, but a weight that is expanded to the batch is an activation."""
-        known = draft.tensors[tensor]
+        known = raw.tensors[tensor]
         role = self.of_storage.get(known.storage, "activation")
         expanded = known.size_bytes > self.bytes_of_source.get(known.storage, known.size_bytes)
         return "activation" if role == "weight" and expanded else role
 
 
-def find_roles(draft: Draft, batch: int | None) -> Roles:
-    """Give every storage its role, gradients excepted (:mod:`trine.workload.parameters` finds those).
+def find_roles(raw: RawTrace, batch: int | None) -> Roles:
+    """Give every storage its role, gradients excepted (:mod:`trine.workload.analysis.analyse` finds those).
 
     A *source* is a tensor that no call makes from other tensors. A source that the forward phase reads and the
     optimizer touches is a weight; else its position in the signature of its consumer says what it is.
     """
-    sources = _sources(draft)
-    roles = Roles(bytes_of_source={storage: draft.tensors[i].size_bytes for storage, i in sources.items()})
-    touched = _storages(draft, (OPTIMIZER,))
-    read_before = _storages(draft, (FORWARD, BACKWARD))
-    forward = _storages(draft, (FORWARD,))
-    for call in draft.calls:
+    sources = _sources(raw)
+    roles = Roles(bytes_of_source={storage: raw.tensors[i].size_bytes for storage, i in sources.items()})
+    touched = _storages(raw, (OPTIMIZER,))
+    read_before = _storages(raw, (FORWARD, BACKWARD))
+    forward = _storages(raw, (FORWARD,))
+    for call in raw.calls:
         if call.phase == BACKWARD and call.in_place and call.inputs and (first := call.inputs[0]) is not None:
-            storage = draft.tensors[first].storage
+            storage = raw.tensors[first].storage
             if storage in sources:  # a gradient that is kept from step to step
                 roles.of_storage[storage] = "gradient"
     for storage in sources:
         if storage in touched and storage in forward:
             roles.of_storage.setdefault(storage, "weight")
-    for call in draft.calls:
+    for call in raw.calls:
         if call.phase == FORWARD:
-            _by_position(draft, call, WEIGHT_POSITIONS, "weight", sources, roles)
-            _by_position(draft, call, BUFFER_POSITIONS, "buffer", sources, roles)
-    _hinted(draft, sources, roles)
-    _data(draft, sources, roles)
-    _leftovers(draft, sources, roles, batch)
+            _by_position(raw, call, WEIGHT_POSITIONS, "weight", sources, roles)
+            _by_position(raw, call, BUFFER_POSITIONS, "buffer", sources, roles)
+    _hinted(raw, sources, roles)
+    _data(raw, sources, roles)
+    _leftovers(raw, sources, roles, batch)
     for storage in touched:
         if storage not in read_before:
             roles.of_storage[storage] = "optimizer_state"
     return roles
 
 
-def _storages(draft: Draft, phases: tuple[str, ...]) -> dict[int, None]:
+def _storages(raw: RawTrace, phases: tuple[str, ...]) -> dict[int, None]:
     return dict.fromkeys(
-        draft.tensors[i].storage
-        for call in draft.calls
+        raw.tensors[i].storage
+        for call in raw.calls
         if call.phase in phases
         for i in (*call.inputs, *call.outputs)
         if i is not None
     )
 
 
-def _sources(draft: Draft) -> dict[int, int]:
+def _sources(raw: RawTrace) -> dict[int, int]:
     """Storages that exist before the step, or that a call draws at random; with the first tensor seen in each."""
     sources: dict[int, int] = {}
     made: set[int] = set()
-    group: list[Call] = []
-    for call in draft.calls:
+    group: list[RawCall] = []
+    for call in raw.calls:
         group.append(call)
         if call.inner:
             continue
-        created = {s for s in _created(draft, group) if s not in made and s not in sources}
+        created = {s for s in _created(raw, group) if s not in made and s not in sources}
         from_nothing = call.kind in DATA_MAKERS and not any(i is not None for i in call.inputs)
         for member in group:
             for i in member.inputs:
-                if i is not None and draft.tensors[i].size_bytes:
-                    storage = draft.tensors[i].storage
+                if i is not None and raw.tensors[i].size_bytes:
+                    storage = raw.tensors[i].storage
                     if storage not in made and storage not in created:
                         sources.setdefault(storage, i)
         for i in call.outputs if from_nothing else ():
-            if i is not None and draft.tensors[i].storage in created:
-                sources[draft.tensors[i].storage] = i
+            if i is not None and raw.tensors[i].storage in created:
+                sources[raw.tensors[i].storage] = i
         made.update(s for s in created if s not in sources)
         group = []
     return sources
 
 
-def _created(draft: Draft, group: list[Call]) -> set[int]:
+def _created(raw: RawTrace, group: list[RawCall]) -> set[int]:
     """Storages that an outermost call and the calls inside it bring forth: outputs that are in no input of their call.
 
     The set is only asked for membership; nothing depends on its order.
     """
     created: set[int] = set()
     for call in group:
-        taken = {draft.tensors[i].storage for i in call.inputs if i is not None}
-        created.update(s for i in call.outputs if i is not None and (s := draft.tensors[i].storage) not in taken)
+        taken = {raw.tensors[i].storage for i in call.inputs if i is not None}
+        created.update(s for i in call.outputs if i is not None and (s := raw.tensors[i].storage) not in taken)
     return created
 
 
 def _by_position(
-    draft: Draft, call: Call, positions: dict[str, tuple[int, ...]], role: str, sources: dict[int, int], roles: Roles
+    raw: RawTrace,
+    call: RawCall,
+    positions: dict[str, tuple[int, ...]],
+    role: str,
+    sources: dict[int, int],
+    roles: Roles,
 ) -> None:
     for place in positions.get(call.kind, ()):
         tensor = call.inputs[place] if place < len(call.inputs) else None
-        if tensor is not None and (storage := draft.tensors[tensor].storage) in sources:
+        if tensor is not None and (storage := raw.tensors[tensor].storage) in sources:
             roles.of_storage.setdefault(storage, role)
 
 
-def _hinted(draft: Draft, sources: dict[int, int], roles: Roles) -> None:
-    for tensor in draft.tensors.values():
+def _hinted(raw: RawTrace, sources: dict[int, int], roles: Roles) -> None:
+    for tensor in raw.tensors.values():
         if tensor.hint and tensor.storage in sources:
             roles.of_storage.setdefault(tensor.storage, tensor.hint)
 
 
-def _data(draft: Draft, sources: dict[int, int], roles: Roles) -> None:
+def _data(raw: RawTrace, sources: dict[int, int], roles: Roles) -> None:
     """Follow sources through preparing calls to the first place where a signature expects data."""
     origin: dict[int, int] = {}  # storage -> source storage
-    for call in draft.calls:
+    for call in raw.calls:
         if call.phase != FORWARD:
             continue
         present = [i for i in call.inputs if i is not None]
         if call.kind in _PREPARING and call.outputs and call.outputs[0] is not None:
-            from_ = [origin.get(draft.tensors[i].storage, draft.tensors[i].storage) for i in present]
+            from_ = [origin.get(raw.tensors[i].storage, raw.tensors[i].storage) for i in present]
             unknown = [s for s in from_ if s in sources and s not in roles.of_storage]
             if len(unknown) == 1 and len(from_) <= 2:
-                origin.setdefault(draft.tensors[call.outputs[0]].storage, unknown[0])
+                origin.setdefault(raw.tensors[call.outputs[0]].storage, unknown[0])
         for place in DATA_POSITIONS.get(call.kind, ()):
             tensor = call.inputs[place] if place < len(call.inputs) else None
-            if tensor is None or draft.tensors[tensor].shape == ():
+            if tensor is None or raw.tensors[tensor].shape == ():
                 continue
-            storage = draft.tensors[tensor].storage
+            storage = raw.tensors[tensor].storage
             storage = origin.get(storage, storage)
             known = roles.of_storage.get(storage, "input")
-            if storage in sources and known == "input" and draft.tensors[sources[storage]].shape:
+            if storage in sources and known == "input" and raw.tensors[sources[storage]].shape:
                 roles.of_storage[storage] = "input"
                 if sources[storage] not in roles.data:
                     roles.data.append(sources[storage])
 
 
-def _leftovers(draft: Draft, sources: dict[int, int], roles: Roles, batch: int | None) -> None:
+def _leftovers(raw: RawTrace, sources: dict[int, int], roles: Roles, batch: int | None) -> None:
     """A source that no signature explains is data if its first dimension is the batch, else a buffer or a constant."""
-    size = batch or (draft.tensors[roles.data[0]].shape[0] if roles.data else None)
-    forward = _storages(draft, (FORWARD,))
-    written = {draft.tensors[i].storage for call in draft.calls for i in call.outputs if i is not None}
+    size = batch or (raw.tensors[roles.data[0]].shape[0] if roles.data else None)
+    forward = _storages(raw, (FORWARD,))
+    written = {raw.tensors[i].storage for call in raw.calls for i in call.outputs if i is not None}
     for storage, tensor in sources.items():
-        shape = draft.tensors[tensor].shape
+        shape = raw.tensors[tensor].shape
         if storage in roles.of_storage or storage not in forward:
             continue
-        if shape and (size is None or shape[0] == size) and draft.tensors[tensor].size_bytes:
+        if shape and (size is None or shape[0] == size) and raw.tensors[tensor].size_bytes:
             size = size or shape[0]
             roles.of_storage[storage] = "input"
             roles.data.append(tensor)
@@ -170,7 +175,7 @@ def _leftovers(draft: Draft, sources: dict[int, int], roles: Roles, batch: int |
             roles.of_storage[storage] = "buffer"  # else a constant: the 1 of num_batches_tracked += 1
 
 
-def find_batch(draft: Draft, roles: Roles, batch: int | None) -> tuple[int, dict[int, int], tuple[str, ...]]:
+def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> tuple[int, dict[int, int], tuple[str, ...]]:
     """Return the batch size, the batch dimension of each data tensor, and what was assumed.
 
     Raises TraceError if ``batch`` was given and no data tensor has such a dimension.
@@ -178,13 +183,13 @@ def find_batch(draft: Draft, roles: Roles, batch: int | None) -> tuple[int, dict
     assumed: list[str] = []
     if not roles.data:
         if batch is not None:
-            raise TraceError(f"batch {batch} was given, but no tensor of the trace is input data", file=draft.source)
+            raise TraceError(f"batch {batch} was given, but no tensor of the trace is input data", file=raw.source)
         return 1, {}, ("no input data was found: the batch counts as 1 and nothing scales with it",)
-    first = draft.tensors[roles.data[0]]
+    first = raw.tensors[roles.data[0]]
     size = batch if batch is not None else first.shape[0]
     dims: dict[int, int] = {}
     for tensor in roles.data:
-        shape = draft.tensors[tensor].shape
+        shape = raw.tensors[tensor].shape
         place = _batch_dim(shape, size)
         if place is not None:
             dims[tensor] = place
@@ -192,11 +197,11 @@ def find_batch(draft: Draft, roles: Roles, batch: int | None) -> tuple[int, dict
             assumed.append(f"the input of shape {list(shape)} does not scale with the batch of {size}")
     if batch is not None and not dims:
         raise TraceError(f"batch {batch} was given, but no input has it; the first is {list(first.shape)}",
-                         file=draft.source, field="batch")  # fmt: skip
+                         file=raw.source, field="batch")  # fmt: skip
     if batch is None:
         assumed.insert(0, f"the batch is {size}: dimension 0 of the first input, {list(first.shape)}")
     for tensor in roles.guessed:
-        shape = draft.tensors[tensor].shape
+        shape = raw.tensors[tensor].shape
         assumed.append(f"a tensor of shape {list(shape)} is input data, since its dimension 0 is the batch")
     return size, dims, tuple(assumed)
 

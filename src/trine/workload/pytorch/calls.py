@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trine.workload.draft import DraftTensor
-from trine.workload.execution_trace import ABSENT, Node, TensorRef, argument_names, tensors_in
-from trine.workload.names import call_kind
-from trine.workload.signatures import VIEWS
+from trine.workload.analysis.aten_schema import VIEWS
+from trine.workload.pytorch.execution_trace import ABSENT, CallNode, TensorRef, argument_names, tensors_in
+from trine.workload.raw_trace import RawTensor, call_kind
 
 #: Calls that only look at memory; inside a backward node they are not the ones that compute.
 _LOOKING = VIEWS | {
@@ -27,7 +26,7 @@ _LOOKING = VIEWS | {
 class TreeCall:
     """A call of the tree with resolved tensors; ``inputs`` by position, None where an optional tensor is absent."""
 
-    node: Node
+    node: CallNode
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]
     values: Mapping[str, object]
@@ -38,7 +37,7 @@ class TreeCall:
 class TopCall:
     """A call outside any other, with all calls inside it in the order of completion, itself last."""
 
-    node: Node
+    node: CallNode
     calls: list[TreeCall] = field(default_factory=list)
     born: list[int] = field(default_factory=list)
 
@@ -47,7 +46,7 @@ class TensorTable:
     """Tensors by identity, numbered from 1 in order of appearance; number 0 is the absent tensor."""
 
     def __init__(self) -> None:
-        self.tensors: dict[int, DraftTensor] = {0: DraftTensor(0, (0,), "none", 0, 0)}
+        self.tensors: dict[int, RawTensor] = {0: RawTensor(0, (0,), "none", 0, 0)}
         self._numbers: dict[tuple[int, int, int, tuple[int, ...], str], int] = {}
         self._allocation: dict[int, int] = {}
         self._births: dict[int, int] = {}
@@ -73,7 +72,7 @@ class TensorTable:
             key = (ref.id, allocation, ref.offset, ref.shape, ref.dtype)
         if number is None:
             number = self._numbers[key] = len(self._numbers) + 1
-            self.tensors[number] = DraftTensor(number, ref.shape, ref.dtype, ref.size_bytes, allocation)
+            self.tensors[number] = RawTensor(number, ref.shape, ref.dtype, ref.size_bytes, allocation)
             self._bytes[allocation] = max(ref.size_bytes, self._bytes.get(allocation, 0))
         return number
 
@@ -87,7 +86,7 @@ class TensorTable:
         return self._births.get(storage, -1) >= clock
 
 
-def resolve_tree(nodes: list[Node], table: TensorTable) -> list[TopCall]:
+def resolve_tree(nodes: list[CallNode], table: TensorTable) -> list[TopCall]:
     """Resolve every call, in order. ``nodes`` are all nodes of the trace, ordered by id."""
     tops: list[TopCall] = []
     outer = {node.id for node in nodes if node.annotation and node.parent == node.id}
@@ -103,11 +102,11 @@ def resolve_tree(nodes: list[Node], table: TensorTable) -> list[TopCall]:
     return tops
 
 
-def _walk(root: Node, table: TensorTable, top: TopCall) -> None:
+def _walk(root: CallNode, table: TensorTable, top: TopCall) -> None:
     """Depth first without recursion: inputs are resolved when a call begins, outputs when it ends."""
-    stack: list[tuple[Node, int, tuple[int | None, ...], int]] = []
+    stack: list[tuple[CallNode, int, tuple[int | None, ...], int]] = []
 
-    def enter(node: Node) -> None:
+    def enter(node: CallNode) -> None:
         table.clock += 1
         slots = tuple(None if ref is None else table.resolve(ref, unlisted=True) for ref in _slots(node))
         stack.append((node, 0, slots, table.clock))
@@ -127,7 +126,7 @@ def _walk(root: Node, table: TensorTable, top: TopCall) -> None:
         top.calls.append(TreeCall(node, slots, outputs, _values(node), node is not root))
 
 
-def _slots(node: Node) -> list[TensorRef | None]:
+def _slots(node: CallNode) -> list[TensorRef | None]:
     """Tensor arguments by position in the schema; lists are flattened; without a schema all tensors in order."""
     names = argument_names(node.schema)
     if len(names) < len(node.inputs):
@@ -139,7 +138,7 @@ def _slots(node: Node) -> list[TensorRef | None]:
     return slots
 
 
-def _values(node: Node) -> dict[str, object]:
+def _values(node: CallNode) -> dict[str, object]:
     names = argument_names(node.schema)
     if len(names) < len(node.inputs):
         return {}
@@ -209,7 +208,7 @@ def _present(slots: tuple[int | None, ...]) -> tuple[int, ...]:
     return tuple(i for i in slots if i is not None)
 
 
-def _computes(call: TreeCall, nodes: Mapping[int, Node]) -> bool:
+def _computes(call: TreeCall, nodes: Mapping[int, CallNode]) -> bool:
     """Whether ``call`` is an outermost operator inside the autograd nodes of its top-level call and no mere view."""
     if not _is_operator(call.node) or call_kind(call.node.name) in _LOOKING:
         return False
@@ -221,5 +220,5 @@ def _computes(call: TreeCall, nodes: Mapping[int, Node]) -> bool:
     return True
 
 
-def _is_operator(node: Node) -> bool:
+def _is_operator(node: CallNode) -> bool:
     return node.schema != "" or bool(node.output_tensors())

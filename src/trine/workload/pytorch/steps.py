@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
-from trine.workload.kineto import CpuOp, Kineto
-from trine.workload.names import AUTOGRAD
+from trine.workload.pytorch.kineto import CpuOp, Kineto
+from trine.workload.raw_trace import AUTOGRAD
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Step:
+class TracedStep:
     """The traced step: its window on the CPU, its outermost calls by start, the phase of each, and notes."""
 
     start_ps: int
@@ -26,7 +26,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Row:
+class OperatorRow:
     """An operator in the making: its outermost call (None for kernels without one), kernels, and phase."""
 
     call: int | None
@@ -62,7 +62,7 @@ def _from_parents(ops: list[CpuOp], root: T, value: Callable[[int, T], T]) -> li
     return [found[index] for index in range(len(ops))]
 
 
-def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> Step:
+def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedStep:
     """The last complete ProfilerStep, else the whole trace.
 
     A step is complete if it holds a call that launched a kernel (where the trace has kernels) and, with ``joined``, one
@@ -88,25 +88,25 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> Step:
     tops.sort(key=lambda i: (ops[i].start_ps, ops[i].event))
     if not tops:
         raise TraceError("holds no operator", file=kineto.path)
-    return Step(start, end, tops, _phases(ops, tops), notes)
+    return TracedStep(start, end, tops, _phases(ops, tops), notes)
 
 
-def find_rows(kineto: Kineto, step: Step) -> tuple[list[Row], list[str]]:
+def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list[str]]:
     """Operators in the order in which their first kernels ran; without any kernel, in the order of the calls."""
     phases = step.phases
     notes: list[str] = []
     if not kineto.kernels:
         notes.append("no kernel ran on a GPU: what was recorded of an operator is the CPU time of its outermost call")
-        return [Row(i, [], phases[i], kineto.ops[i].start_ps) for i in step.tops], notes
-    rows: dict[int, Row] = {}
-    orphans: list[Row] = []
+        return [OperatorRow(i, [], phases[i], kineto.ops[i].start_ps) for i in step.tops], notes
+    rows: dict[int, OperatorRow] = {}
+    orphans: list[OperatorRow] = []
     tops = outermost(kineto.ops)
     for index, kernel in enumerate(kineto.kernels):
         top = None if kernel.op is None else tops[kernel.op]
         if top is not None and top in phases:
-            rows.setdefault(top, Row(top, [], phases[top], kernel.start_ps)).kernels.append(index)
+            rows.setdefault(top, OperatorRow(top, [], phases[top], kernel.start_ps)).kernels.append(index)
         elif top is None and step.start_ps <= kernel.start_ps < step.end_ps:
-            orphans.append(Row(None, [index], "", kernel.start_ps))
+            orphans.append(OperatorRow(None, [index], "", kernel.start_ps))
     ordered = sorted((*rows.values(), *orphans), key=lambda row: (row.start_ps, row.kernels[0]))
     before = FORWARD
     for row in ordered:

@@ -13,19 +13,78 @@ from typing import TypedDict
 
 from trine.errors import TraceError
 from trine.graph.workload import FORWARD, GPU_KERNELS, Workload
-from trine.workload.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
-from trine.workload.draft import Call, Draft, DraftOperator
-from trine.workload.execution_trace import Node, read_execution_trace
-from trine.workload.graph import analyse
-from trine.workload.join import join
-from trine.workload.kineto import Kineto, read_kineto
-from trine.workload.kineto_alone import ASSUMED, MISSING, Guesses
-from trine.workload.load import Reader
-from trine.workload.names import AUTOGRAD, call_kind
-from trine.workload.pytorch_files import find_pair
-from trine.workload.steps import Row, Step, find_rows, find_step, outermost
+from trine.inputs import head
+from trine.workload.analysis.analyse import analyse
+from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
+from trine.workload.pytorch.execution_trace import CallNode, join, read_execution_trace
+from trine.workload.pytorch.kineto import Kineto, read_kineto
+from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
+from trine.workload.pytorch.meta_storages import separate
+from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost
+from trine.workload.raw_trace import AUTOGRAD, RawCall, RawOperator, RawTrace, call_kind
+from trine.workload.readers import TraceReader
 from trine.workload.tracing.meta import with_meta_beside
-from trine.workload.tracing.meta_tensors import separate
+
+KINETO, EXECUTION_TRACE = "kineto", "execution_trace"
+_SUFFIXES = (".json", ".json.gz")
+_SNIFFED = 65536
+
+
+def kind_of_file(path: Path) -> str | None:
+    """``kineto``, ``execution_trace`` or None, from the first 64 KiB (and the last, of an uncompressed file)."""
+    start = head(path, _SNIFFED) if path.name.endswith(_SUFFIXES) else b""
+    if b'"traceEvents"' in start:
+        return KINETO
+    if b'"nodes"' in start and (b"execution_trace" in start or b'"rf_id"' in start or b'"schema"' in start):
+        return EXECUTION_TRACE
+    return None
+
+
+def find_pair(path: Path) -> dict[str, Path] | None:
+    """The pair at ``path``: a folder that holds it, or one half, whose other half is looked for.
+
+    The other half lies in the same folder or, as TrioSim's tracer writes them, in ``profiler/`` and ``graph/`` beside
+    each other. Of several candidates the one whose name shares most with the first half is taken.
+    """
+    if path.is_dir():
+        found = {kind: files for kind in (KINETO, EXECUTION_TRACE) if (files := _candidates(path, kind))}
+        if not found.get(KINETO):
+            return None
+        if len(found[KINETO]) > 1:
+            names = ", ".join(file.name for file in found[KINETO][:3])
+            raise TraceError(f"holds {len(found[KINETO])} profiler traces ({names}, ...): name one", file=path)
+        kineto = found[KINETO][0]
+        pair = {KINETO: kineto}
+        if other := _closest(kineto, found.get(EXECUTION_TRACE, [])):
+            pair[EXECUTION_TRACE] = other
+        return pair
+    kind = kind_of_file(path)
+    if kind is None:
+        return None
+    other_kind = EXECUTION_TRACE if kind == KINETO else KINETO
+    candidates = _candidates(path.parent, other_kind)
+    if not candidates and path.parent.name in ("profiler", "graph"):
+        candidates = _candidates(path.parent.parent, other_kind)
+    pair = {kind: path}
+    if other := _closest(path, candidates):
+        pair[other_kind] = other
+    return pair
+
+
+def _candidates(folder: Path, kind: str) -> list[Path]:
+    places = [folder, folder / "profiler", folder / "graph"]
+    files = [file for place in places if place.is_dir() for file in sorted(place.iterdir())]
+    return [file for file in files if kind_of_file(file) == kind]
+
+
+def _closest(path: Path, candidates: list[Path]) -> Path | None:
+    """The candidate that shares most words of its name with ``path``; the first by name among equals."""
+
+    def words(file: Path) -> set[str]:
+        return set(file.name.removesuffix(".gz").removesuffix(".json").replace("-", "_").split("_"))
+
+    return max(candidates, key=lambda file: len(words(file) & words(path)), default=None)
+
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _RENAMED = {"is_causal": "causal"}
@@ -37,7 +96,7 @@ _IDLE = frozenset({
 _NO_OPERANDS = Operands((), (), {})
 
 
-def read_pytorch(kineto_file: Path, trace_file: Path | None) -> Draft:
+def read_pytorch(kineto_file: Path, trace_file: Path | None) -> RawTrace:
     """Read a profiler trace and, where given, its execution trace. Raises TraceError for files that do not fit."""
     kineto = read_kineto(kineto_file)
     if not kineto.ops:
@@ -45,7 +104,7 @@ def read_pytorch(kineto_file: Path, trace_file: Path | None) -> Draft:
     return _alone(kineto) if trace_file is None else _pair(kineto, read_execution_trace(trace_file), trace_file)
 
 
-def _pair(kineto: Kineto, nodes: list[Node], trace_file: Path) -> Draft:
+def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     separate(nodes)
     joined, how = join(kineto, nodes, trace_file)
     _adopt_tree(kineto, nodes, joined)
@@ -59,7 +118,7 @@ def _pair(kineto: Kineto, nodes: list[Node], trace_file: Path) -> Draft:
     known = {i: operands(tops[i], table) for i in ordered if i in place}
     calls = tuple(_call(call, step.phases[i], place.get(i)) for i in ordered for call in tops[i].calls)
     accumulated = tuple(pair for i in ordered if (pair := _accumulated(tops[i])) is not None)
-    return Draft(
+    return RawTrace(
         **_common(kineto), operators=_operators(kineto, step, rows, known, _forward_of(kineto, step, numbers, place)),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
         assumptions=(*step.notes, *notes, f"the two files were joined by {how}"),
@@ -77,14 +136,14 @@ def _accumulated(top: TopCall) -> tuple[int, int] | None:
     return incoming, next((slot for slot in (*written, *others) if slot), incoming)
 
 
-def _alone(kineto: Kineto) -> Draft:
+def _alone(kineto: Kineto) -> RawTrace:
     step = find_step(kineto)
     rows, notes = find_rows(kineto, step)
     place = {row.call: index for index, row in enumerate(rows) if row.call is not None}
     links = _forward_of(kineto, step, _sequence_numbers(kineto), place)
     guesses = Guesses(kineto, list(place), step.phases, links)
     known = {i: Operands(*guesses.operands(i), {}) for i in place}
-    return Draft(
+    return RawTrace(
         **_common(kineto), operators=_operators(kineto, step, rows, known, links), calls=tuple(guesses.calls),
         tensors=guesses.tensors, missing=(*_missing(kineto), *MISSING), assumptions=(*step.notes, *notes, *ASSUMED),
     )  # fmt: skip
@@ -117,7 +176,7 @@ def _missing(kineto: Kineto) -> tuple[str, ...]:
     return () if kineto.kernels else (GPU_KERNELS, "CPU launch times")
 
 
-def _adopt_tree(kineto: Kineto, nodes: list[Node], joined: Mapping[int, int]) -> None:
+def _adopt_tree(kineto: Kineto, nodes: list[CallNode], joined: Mapping[int, int]) -> None:
     """Take parents from the execution trace, which knows them; times in whole microseconds do not."""
     nearest: dict[int, int | None] = {}  # node -> the closest call at or above it that is joined
     for node in nodes:  # parents come before their children
@@ -127,15 +186,15 @@ def _adopt_tree(kineto: Kineto, nodes: list[Node], joined: Mapping[int, int]) ->
         nearest[node.id] = joined.get(node.id, above)
 
 
-def _call(call: TreeCall, phase: str, operator: int | None) -> Call:
+def _call(call: TreeCall, phase: str, operator: int | None) -> RawCall:
     """The tensor numbered 0 is the absent one."""
     inputs, outputs = (tuple(slot or None for slot in slots) for slots in (call.inputs, call.outputs))
-    return Call(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner,
+    return RawCall(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner,
                 call.node.name.endswith("_"), call.values)  # fmt: skip
 
 
 def _forward_of(
-    kineto: Kineto, step: Step, numbers: Mapping[int, list[int]], place: Mapping[int, int]
+    kineto: Kineto, step: TracedStep, numbers: Mapping[int, list[int]], place: Mapping[int, int]
 ) -> dict[int, int]:
     """Outermost backward call -> index of the operator that it differentiates, by autograd's sequence numbers.
 
@@ -155,8 +214,8 @@ def _forward_of(
 
 
 def _operators(
-    kineto: Kineto, step: Step, rows: list[Row], known: Mapping[int, Operands], forward: Mapping[int, int]
-) -> tuple[DraftOperator, ...]:
+    kineto: Kineto, step: TracedStep, rows: list[OperatorRow], known: Mapping[int, Operands], forward: Mapping[int, int]
+) -> tuple[RawOperator, ...]:
     return tuple(
         _kernel_operator(kineto, row, number) if row.call is None else
         _operator(kineto, step, row, row.call, number, known.get(row.call, _NO_OPERANDS), forward.get(row.call))
@@ -164,18 +223,18 @@ def _operators(
     )  # fmt: skip
 
 
-def _kernel_operator(kineto: Kineto, row: Row, number: int) -> DraftOperator:
+def _kernel_operator(kineto: Kineto, row: OperatorRow, number: int) -> RawOperator:
     kernel = kineto.kernels[row.kernels[0]]
-    return DraftOperator(number, f"kernel: {kernel.name[:200]}", row.phase, (), (), kernel.busy_ps,
+    return RawOperator(number, f"kernel: {kernel.name[:200]}", row.phase, (), (), kernel.busy_ps,
                          kernel_times_ps=(kernel.end_ps - kernel.start_ps,))  # fmt: skip
 
 
 def _operator(
-    kineto: Kineto, step: Step, row: Row, call: int, number: int, operands: Operands, forward: int | None
-) -> DraftOperator:
+    kineto: Kineto, step: TracedStep, row: OperatorRow, call: int, number: int, operands: Operands, forward: int | None
+) -> RawOperator:
     op = kineto.ops[call]
     launched = bool(kineto.kernels)
-    return DraftOperator(
+    return RawOperator(
         number, op.name, row.phase, operands.inputs, operands.outputs,
         gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
         forward=forward, launch_start_ps=op.start_ps - step.start_ps if launched else None,
@@ -211,4 +270,4 @@ def _read(files: dict[str, Path], batch: int | None) -> Workload:
     return with_meta_beside(workload, files["kineto"])
 
 
-READER = Reader("pytorch", "a profiler (Kineto) and an execution trace, .json or .json.gz", find_pair, _read)
+READER = TraceReader("pytorch", "a profiler (Kineto) and an execution trace, .json or .json.gz", find_pair, _read)

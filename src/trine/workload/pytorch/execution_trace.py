@@ -1,7 +1,8 @@
 """PyTorch's ExecutionTraceObserver JSON: the tree of calls with their tensors, in its old and its Chakra form.
 
 Tensors are ``[tensor id, storage id, offset, elements, bytes per element, device]``. Both ids name addresses, which are
-used again after a tensor is freed; :mod:`trine.workload.calls` tells the lives apart.
+used again after a tensor is freed; :mod:`trine.workload.pytorch.calls` tells the lives apart. :func:`join` finds which
+node is which call of the profiler.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from trine.errors import TraceError
 from trine.workload.files import read_json, short
+from trine.workload.pytorch.kineto import Kineto
 
 #: Names of dtypes as PyTorch's C++ side writes them.
 DTYPES = {
@@ -43,7 +45,7 @@ ABSENT = TensorRef(-1, -1, 0, (0,), "none", 0)
 
 
 @dataclass(slots=True)
-class Node:
+class CallNode:
     """One call. ``inputs`` has one entry an argument: a tensor, a list of tensors, or another value."""
 
     id: int
@@ -57,7 +59,7 @@ class Node:
     schema: str
     inputs: list[object]
     outputs: list[object]
-    children: list[Node] = field(default_factory=list)
+    children: list[CallNode] = field(default_factory=list)
 
     def input_tensors(self) -> list[TensorRef]:
         return list(tensors_in(self.inputs))
@@ -75,12 +77,12 @@ def tensors_in(values: list[object]) -> Iterator[TensorRef]:
             yield from (item for item in value if isinstance(item, TensorRef))
 
 
-def read_execution_trace(path: Path) -> list[Node]:
+def read_execution_trace(path: Path) -> list[CallNode]:
     """Read the nodes, children linked, ordered by id (that is by start). Raises TraceError naming the node at fault."""
     document = read_json(path)
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
         raise TraceError("has no list of nodes: not an execution trace", file=path)
-    by_id: dict[int, Node] = {}
+    by_id: dict[int, CallNode] = {}
     for index, raw in enumerate(document["nodes"]):
         if not isinstance(raw, dict):
             raise TraceError(f"must be an object, got {short(raw)}", file=path, field=f"nodes[{index}]")
@@ -105,7 +107,7 @@ def read_execution_trace(path: Path) -> list[Node]:
     return nodes
 
 
-def _node(raw: dict[str, object], path: Path, index: int) -> Node:
+def _node(raw: dict[str, object], path: Path, index: int) -> CallNode:
     id_number = raw.get("id")
     if isinstance(id_number, bool) or not isinstance(id_number, int) or id_number < 0:
         raise TraceError(f"must be a whole number, got {short(id_number)}", file=path, field=f"nodes[{index}].id")
@@ -119,7 +121,7 @@ def _node(raw: dict[str, object], path: Path, index: int) -> Node:
     if not isinstance(name, str) or not name:
         raise TraceError(f"must be a name, got {short(name)}", file=path, field=f"{where}.name")
     schema = fields.get("op_schema", "")
-    return Node(
+    return CallNode(
         id=id_number, name=name, parent=_integer(fields, "parent", path, where),
         rf_id=_integer(fields, "rf_id", path, where), seq_id=_integer(fields, "seq_id", path, where),
         tid=_integer(fields, "tid", path, where), fw_tid=_integer(fields, "fw_tid", path, where),
@@ -205,3 +207,79 @@ def argument_names(schema: str) -> tuple[tuple[str, bool], ...]:
             parts = [part.partition("=")[0].rstrip() for part in _split(schema[start + 1 : i]) if part != "*"]
             return tuple((part.rpartition(" ")[2], part.startswith("Tensor")) for part in parts)
     return ()
+
+
+#: How far a name is looked for when the two sequences of one thread differ, and the least share that must match.
+_LOOKAHEAD, _LEAST_SHARE = 64, 0.9
+
+
+def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, int], str]:
+    """Return node id -> index of its profiler call, and how they were joined. ``path`` is the execution trace's.
+
+    By "Record function id" where the profiler wrote it, else by the order of names on each thread. Raises TraceError if
+    the two files do not belong together.
+    """
+    by_record = {number: i for i, op in enumerate(kineto.ops) if (number := op.number("Record function id"))}
+    if by_record:
+        joined, how = _by_record(kineto, nodes, by_record, path), "record function ids"
+    else:
+        joined, how = _by_order(kineto, nodes), "the order of calls on each thread"
+    if len(joined) < _LEAST_SHARE * min(len(kineto.ops), sum(node.rf_id != 0 for node in nodes)) or not joined:
+        raise TraceError(
+            f"only {len(joined)} of {len(kineto.ops)} profiler calls are in the execution trace: the files are of "
+            "different runs",
+            file=kineto.path,
+        )
+    return joined, how
+
+
+def _by_record(kineto: Kineto, nodes: list[CallNode], by_record: dict[int, int], path: Path) -> dict[int, int]:
+    joined: dict[int, int] = {}
+    taken: dict[int, int] = {}
+    for node in nodes:
+        index = by_record.get(node.rf_id)
+        if not node.rf_id or index is None:
+            continue
+        if taken.setdefault(index, node.id) != node.id:
+            raise TraceError(f"has the record function id of node {taken[index]}", file=path, field=f"node {node.id}")
+        if kineto.ops[index].name != node.name:
+            raise TraceError(
+                f"is {kineto.ops[index].name[:100]!r}, but node {node.id} of the execution trace, {node.name[:100]!r}, "
+                "has its record function id: the files are of different runs",
+                file=kineto.path,
+                field=f"traceEvents[{kineto.ops[index].event}]",
+            )
+        joined[node.id] = index
+    return joined
+
+
+def _by_order(kineto: Kineto, nodes: list[CallNode]) -> dict[int, int]:
+    """Match threads by how well their sequences of names agree; each thread is used once."""
+    threads: dict[str, list[int]] = {}
+    for index, op in enumerate(kineto.ops):
+        threads.setdefault(str(op.tid), []).append(index)
+    sequences: dict[int, list[CallNode]] = {}
+    for node in nodes:
+        if node.rf_id:
+            sequences.setdefault(node.tid, []).append(node)
+    joined: dict[int, int] = {}
+    free = dict(threads)
+    for _, sequence in sorted(sequences.items(), key=lambda item: (-len(item[1]), item[0])):
+        matches = {thread: _match(kineto, calls, sequence) for thread, calls in free.items()}
+        if matches:
+            thread = max(matches, key=lambda name: len(matches[name]))
+            joined.update(matches[thread])
+            del free[thread]
+    return joined
+
+
+def _match(kineto: Kineto, calls: list[int], sequence: list[CallNode]) -> dict[int, int]:
+    matched: dict[int, int] = {}
+    place = 0
+    for node in sequence:
+        for ahead in range(place, min(place + _LOOKAHEAD, len(calls))):
+            if kineto.ops[calls[ahead]].name == node.name:
+                matched[node.id] = calls[ahead]
+                place = ahead + 1
+                break
+    return matched

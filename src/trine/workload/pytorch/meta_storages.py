@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trine.workload.execution_trace import Node, TensorRef
-from trine.workload.names import call_kind
-from trine.workload.signatures import VIEWS
+from trine.workload.analysis.aten_schema import VIEWS
+from trine.workload.pytorch.execution_trace import CallNode, TensorRef
+from trine.workload.raw_trace import call_kind
 
 #: Calls that return their first input, seen in another way.
 _ALIASES = VIEWS | {
@@ -20,7 +20,7 @@ _ALIASES = VIEWS | {
 }  # fmt: skip
 
 
-def separate(nodes: list[Node]) -> None:
+def separate(nodes: list[CallNode]) -> None:
     """Give the meta tensors of a trace storages of their own, in place; other tensors stay. ``nodes``: all, by id."""
     refs = [ref for node in nodes for ref in (*node.input_tensors(), *node.output_tensors())]
     if any(ref.is_meta for ref in refs):
@@ -37,7 +37,7 @@ class _Storages:
         self._saved: dict[int, list[TensorRef]] = {}  # autograd's sequence number -> tensors of its forward call
         self._clock = 0
 
-    def walk(self, root: Node) -> None:
+    def walk(self, root: CallNode) -> None:
         """Depth first without recursion: inputs are settled when a call begins, outputs when it ends."""
         stack = [(root, 0, self._begin(root, -1), -1)]
         while stack:
@@ -49,7 +49,7 @@ class _Storages:
             number = child.seq_id if child.seq_id >= 0 else sequence
             stack += [(node, place + 1, clock, sequence), (child, 0, self._begin(child, number), number)]
 
-    def _begin(self, node: Node, sequence: int) -> int:
+    def _begin(self, node: CallNode, sequence: int) -> int:
         self._clock += 1
         node.inputs = _mapped(node.inputs, lambda ref: self._taken(ref, sequence))
         return self._clock
@@ -61,7 +61,7 @@ class _Storages:
             self._storage[ref.id] = self._new() if saved is None else saved.storage
         return ref._replace(storage=self._storage[ref.id])
 
-    def _end(self, node: Node, begun: int) -> None:
+    def _end(self, node: CallNode, begun: int) -> None:
         inputs = [ref for ref in node.input_tensors() if ref.is_meta]
         looks = call_kind(node.name) in _ALIASES and bool(inputs)
 

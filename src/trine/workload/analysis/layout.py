@@ -8,7 +8,8 @@ dimension happens to have the size of the batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 Factor = tuple[int, bool]
 Dimension = tuple[Factor, ...]
@@ -104,3 +105,47 @@ def head(layout: Layout, count: int, shape: Shape) -> Layout:
         for i, size in enumerate(shape)
     ]
     return tuple(kept)
+
+
+class OperatorCall(NamedTuple):
+    """One call: layouts of its tensor inputs by position (None: absent), shapes of its outputs, other arguments."""
+
+    inputs: tuple[Layout | None, ...]
+    outputs: tuple[Shape | None, ...]
+    values: Mapping[str, object]
+    batch: int = 1
+
+    def present(self) -> list[Layout]:
+        return [layout for layout in self.inputs if layout is not None]
+
+    def integer(self, name: str) -> int | None:
+        value = self.values.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+Result = list[Layout | None]
+Rule = Callable[[OperatorCall], Result]
+
+
+def default(call: OperatorCall) -> Result:
+    """By shapes: the same shape, else a reshape, else element by element, else equal leading dimensions."""
+    return [None if shape is None else _by_shape(call.present(), shape) for shape in call.outputs]
+
+
+def _by_shape(inputs: list[Layout], shape: Shape) -> Layout:
+    same = [layout for layout in inputs if shape_of(layout) == shape]
+    if same:
+        return next((layout for layout in same if any(map(has_batch, layout))), same[0])
+    for layout in inputs:
+        reshaped = reshape(layout, shape) if len(shape) > 1 or len(layout) > 1 else None
+        if reshaped is not None:
+            return reshaped
+    marked = [layout for layout in inputs if any(map(has_batch, layout))]
+    if not marked:
+        return plain(shape)
+    if len(marked[0]) == len(shape):
+        return head(marked[0], len(shape), shape)
+    if len(shape) > max(len(layout) for layout in inputs):
+        return broadcast(inputs, shape)
+    # A lone leading dimension says nothing: per-channel statistics of C = batch channels look like it.
+    return head(marked[0], len(shape), shape) if len(shape) > 1 else plain(shape)

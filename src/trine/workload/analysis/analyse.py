@@ -1,0 +1,240 @@
+"""From a raw trace to a workload: roles, batch dimensions, forward links, layers and parameters, for every format alike.
+
+Where the trace does not say which forward operator a backward operator differentiates (TrioSim's CSV), names and order do.
+Parameters come in the order of registration, with their gradients and the operators that finish those.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
+from trine.workload.analysis.batch import Layouts
+from trine.workload.analysis.tensor_roles import Roles, find_batch, find_roles
+from trine.workload.raw_trace import RawTrace, call_kind
+
+
+def find_parameters(raw: RawTrace, roles: Roles, links: tuple[int | None, ...]) -> tuple[Parameter, ...]:
+    """List the weights and mark the storages of their gradients in ``roles``.
+
+    The order is that of the optimizer's lists, which hold the parameters as the model registered them; weights that no
+    optimizer operator lists follow in the order of first use. An optimizer operator that takes several lists of one
+    length pairs each weight with its gradient.
+    """
+    weights = _weights(raw, roles)
+    gradients = _paired(raw, weights)
+    by_operator = _from_operators(raw, weights, links)
+    last_writer = _last_writers(raw)
+    parameters = []
+    for weight in weights:
+        gradient, operator = gradients.get(weight), by_operator.get(weight, (None, None))[1]
+        if gradient is None:
+            gradient = by_operator.get(weight, (None, None))[0]
+        if gradient is not None:
+            storage = raw.tensors[gradient].storage
+            roles.of_storage[storage] = "gradient"
+            operator = last_writer.get(storage, operator)
+        id_number = None if operator is None else raw.operators[operator].id
+        parameters.append(Parameter(weight=weight, size_bytes=raw.tensors[weight].size_bytes, gradient=gradient,
+                                    gradient_operator=id_number))  # fmt: skip
+    return tuple(parameters)
+
+
+def _weights(raw: RawTrace, roles: Roles) -> list[int]:
+    """One tensor for each weight storage: the first that was seen, so never a view of it."""
+    first: dict[int, int] = {}
+    for call in raw.calls:
+        for i in (*call.inputs, *call.outputs):
+            if i is not None and roles.of(raw, i) == "weight":
+                first.setdefault(raw.tensors[i].storage, i)
+    order: dict[int, int] = {}
+    for op in raw.operators:
+        if op.phase == OPTIMIZER:
+            for i in op.inputs:
+                storage = raw.tensors[i].storage
+                if storage in first:
+                    order.setdefault(storage, first[storage])
+    return list({**order, **first}.values())
+
+
+def _paired(raw: RawTrace, weights: list[int]) -> dict[int, int]:
+    """Weight -> gradient from optimizer operators whose inputs are lists of one length, one of them of gradients."""
+    backward = {raw.tensors[i].storage for op in raw.operators if op.phase == BACKWARD for i in op.outputs}
+    backward |= {raw.tensors[kept].storage for _, kept in raw.accumulated}
+    touched = {raw.tensors[i].storage for op in raw.operators if op.phase == OPTIMIZER for i in op.inputs}
+    listed = [w for w in weights if raw.tensors[w].storage in touched]
+    count = len(listed)
+    pairs: dict[int, int] = {}
+    for op in raw.operators:
+        if op.phase != OPTIMIZER or not count or len(op.inputs) % count:
+            continue
+        for start in range(0, len(op.inputs), count):
+            part = op.inputs[start : start + count]
+            fits = all(raw.tensors[g].shape == raw.tensors[w].shape for g, w in zip(part, listed, strict=True))
+            own = any(raw.tensors[g].storage == raw.tensors[w].storage for g, w in zip(part, listed, strict=True))
+            if fits and not own and any(raw.tensors[g].storage in backward for g in part):
+                for weight, gradient in zip(listed, part, strict=True):
+                    pairs.setdefault(weight, gradient)
+    return pairs
+
+
+def _from_operators(
+    raw: RawTrace, weights: list[int], links: tuple[int | None, ...]
+) -> dict[int, tuple[int | None, int | None]]:
+    """Weight -> (gradient, operator): outputs of the backward operators whose forward operators read the weight.
+
+    Outputs pair with the forward operator's weights of the same shape in the order of both.
+    """
+    by_storage = {raw.tensors[w].storage: w for w in weights}
+    accumulated = {raw.tensors[incoming].storage: kept for incoming, kept in raw.accumulated}
+    found: dict[int, tuple[int | None, int | None]] = {}
+    for index, (op, link) in enumerate(zip(raw.operators, links, strict=True)):
+        if op.phase != BACKWARD or link is None:
+            continue
+        forward = raw.operators[link]
+        mine = [by_storage[s] for i in forward.inputs if (s := raw.tensors[i].storage) in by_storage]
+        free = [i for i in op.outputs if raw.tensors[i].storage in accumulated or not accumulated]
+        for weight in mine:
+            count = raw.tensors[weight].size_bytes
+            match = next((i for i in free if raw.tensors[i].size_bytes == count
+                          and raw.tensors[i].storage not in by_storage), None)  # fmt: skip
+            if match is not None:
+                free.remove(match)
+                match = accumulated.get(raw.tensors[match].storage, match)
+            found[weight] = (match if match is not None else found.get(weight, (None, None))[0], index)
+    return found
+
+
+def _last_writers(raw: RawTrace) -> dict[int, int]:
+    """Storage -> the last backward operator that has it among its outputs."""
+    writers: dict[int, int] = {}
+    for index, op in enumerate(raw.operators):
+        if op.phase == BACKWARD:
+            for i in op.outputs:
+                writers[raw.tensors[i].storage] = index
+    return writers
+
+
+#: Backward nodes of autograd whose name is not that of the forward call.
+_FORWARD_KINDS: dict[str, frozenset[str]] = {
+    "Addmm": frozenset({"linear", "addmm"}),
+    "Mm": frozenset({"linear", "matmul", "mm"}),
+    "Bmm": frozenset({"matmul", "bmm"}),
+    "Convolution": frozenset({"conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d"}),
+    "Threshold": frozenset({"relu"}),
+    "NllLoss": frozenset({"cross_entropy_loss", "nll_loss", "nll_loss_nd"}),
+    "LogSoftmax": frozenset({"cross_entropy_loss", "log_softmax"}),
+    "NativeDropout": frozenset({"dropout", "native_dropout"}),
+    "Mean": frozenset({"mean", "adaptive_avg_pool2d"}),
+}
+_PREFIXES = ("native", "cudnn", "miopen", "mkldnn", "fused", "scaleddotproductflash", "scaleddotproductefficient")
+
+
+@lru_cache(maxsize=4096)
+def _matches(stem: str, kind: str) -> bool:
+    known = _FORWARD_KINDS.get(stem)
+    if known is not None:
+        return kind in known
+    flat = kind.replace("_", "")
+    name = stem.lower()
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name in (flat, f"{flat}withindices") or (name == "attention" and flat.endswith("attention"))
+
+
+def forward_links(raw: RawTrace) -> tuple[int | None, ...]:
+    """For each operator the index of the operator whose gradient it computes, None where there is none.
+
+    Among the forward operators of the right kind that no backward operator of this kind has taken, the one that shares
+    most storages wins (its weight, its saved output), and among equals the latest: backward runs in reverse order. A
+    backward operator whose name fits no forward operator at all goes to the one that it shares a storage with.
+    """
+    operators = raw.operators
+    kinds = [call_kind(op.name) for op in operators]
+    storages = [frozenset(raw.tensors[i].storage for i in (*op.inputs, *op.outputs)) for op in operators]
+    forward: dict[str, list[int]] = {}
+    for i, op in enumerate(operators):
+        if op.phase == FORWARD:
+            forward.setdefault(kinds[i], []).append(i)
+    taken: dict[str, set[int]] = {}
+    links: list[int | None] = []
+    for index, op in enumerate(operators):
+        link = op.forward
+        if link is None and op.phase == BACKWARD and kinds[index].endswith("'"):
+            stem = kinds[index][:-1]
+            used = taken.setdefault(stem, set())
+            fitting = [i for kind, those in forward.items() if _matches(stem, kind) for i in those if i not in used]
+            if not fitting and not any(_matches(stem, kind) for kind in forward):
+                anywhere = sorted(i for those in forward.values() for i in those if i not in used)
+                fitting = [i for i in anywhere if storages[i] & storages[index]]
+            shared = [(len(storages[i] & storages[index]), i) for i in fitting]
+            link = max(shared)[1] if shared else None
+            if link is not None:
+                used.add(link)
+        links.append(link)
+    return tuple(links)
+
+
+def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
+    """Return the workload that ``raw`` records. ``batch`` overrides the inferred batch size.
+
+    Raises TraceError if ``batch`` does not fit the trace's input data.
+    """
+    links = forward_links(raw)
+    roles = find_roles(raw, batch)
+    size, seeds, assumed = find_batch(raw, roles, batch)
+    parameters = find_parameters(raw, roles, links)
+    layouts = Layouts(raw, roles, seeds, size, links)
+    layers = _layers(raw, links)
+    used = dict.fromkeys(i for op in raw.operators for i in (*op.inputs, *op.outputs))
+    for parameter in parameters:
+        used[parameter.weight] = None
+        if parameter.gradient is not None:
+            used[parameter.gradient] = None
+    tensors = {i: _tensor(raw, i, roles.of(raw, i), layouts.batch_dims(i)) for i in sorted(used)}
+    operators = tuple(
+        Operator(
+            id=op.id, name=op.name, phase=op.phase, inputs=op.inputs, outputs=op.outputs, gpu_time_ps=op.gpu_time_ps,
+            launch_start_ps=op.launch_start_ps, launch_duration_ps=op.launch_duration_ps,
+            forward_id=None if link is None else raw.operators[link].id, layer=layer,
+            kernel_times_ps=op.kernel_times_ps, attributes=op.attributes,
+        )
+        for op, link, layer in zip(raw.operators, links, layers, strict=True)
+    )  # fmt: skip
+    return Workload(
+        name=raw.name, source=raw.source, format=raw.format, gpu=raw.gpu, batch=size, operators=operators,
+        tensors=tensors, parameters=parameters, missing=raw.missing, assumptions=(*assumed, *raw.assumptions),
+        unprofiled_step_ps=raw.unprofiled_step_ps, metadata=raw.metadata,
+    )  # fmt: skip
+
+
+def _tensor(raw: RawTrace, tensor: int, role: str, batch_dims: tuple[int, ...]) -> Tensor:
+    known = raw.tensors[tensor]
+    return Tensor(
+        id=tensor, shape=known.shape, dtype=known.dtype, size_bytes=known.size_bytes, storage=known.storage, role=role,
+        batch_dims=batch_dims,
+    )  # fmt: skip
+
+
+def _layers(raw: RawTrace, links: tuple[int | None, ...]) -> list[str]:
+    """``conv2d.3`` for the third such forward operator; backward operators take the layer of their forward operator.
+
+    A backward operator without one (the sum of two gradients) belongs to the layer of the backward operator before it.
+    """
+    counts: dict[str, int] = {}
+
+    def new_layer(name: str) -> str:
+        kind = call_kind(name)
+        counts[kind] = counts.get(kind, 0) + 1
+        return f"{kind}.{counts[kind]}"
+
+    layers = ["optimizer" if op.phase == OPTIMIZER else "" for op in raw.operators]
+    for index, op in enumerate(raw.operators):
+        if op.phase == FORWARD:
+            layers[index] = new_layer(op.name)
+    before = ""
+    for index, (op, link) in enumerate(zip(raw.operators, links, strict=True)):
+        if op.phase == BACKWARD:
+            before = layers[link] if link is not None else before or new_layer(op.name)
+            layers[index] = before
+    return layers

@@ -1,0 +1,280 @@
+"""How each kind of operator carries the batch from its inputs to its outputs.
+
+A rule takes an :class:`OperatorCall` and returns one layout for each output, None where it does not say. Kinds without
+a rule get :func:`default`, which goes by shapes alone. Signatures are those of PyTorch's native_functions.yaml,
+tensors only.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trine.workload.analysis import shape_rules
+from trine.workload.analysis.aten_schema import (
+    ATTENTION,
+    BATCH_NORMS,
+    CONVOLUTIONS,
+    LOSSES,
+    MATMULS,
+    NORMS,
+    POOLS,
+    RECURRENT,
+    REDUCTIONS,
+    VIEWS,
+)
+from trine.workload.analysis.layout import (
+    Dimension,
+    OperatorCall,
+    Result,
+    Rule,
+    broadcast,
+    default,
+    has_batch,
+    head,
+    permute,
+    plain,
+    reshape,
+    seeded,
+    shape_of,
+)
+
+
+def reduction(call: OperatorCall) -> Result:
+    """Remove the reduced dimensions. Without their numbers, only those that become 1 are known."""
+    data, shape = call.inputs[0], call.outputs[0]
+    if data is None or shape is None:
+        return [None]
+    if not shape:
+        return [()] * len(call.outputs)
+    if len(shape) == len(data):
+        layout = head(data, len(shape), shape)
+    else:
+        given = call.values.get("dim")
+        dims = [given] if isinstance(given, int) else list(given) if isinstance(given, tuple | list) else []
+        reduced = {d % len(data) for d in dims if isinstance(d, int)}
+        kept = tuple(dimension for i, dimension in enumerate(data) if i not in reduced)
+        layout = kept if reduced and shape_of(kept) == shape else plain(shape)
+    return [layout if s == shape else None for s in call.outputs]
+
+
+def concatenate(call: OperatorCall) -> Result:
+    """Along ``dim`` the factors stay if every part has the batch there; the other dimensions are those of the parts."""
+    present, shape = call.present(), call.outputs[0]
+    parts = [layout for layout in present if shape is not None and len(layout) == len(shape)]
+    if not parts or shape is None:
+        return [None]
+    result: list[Dimension] = []
+    for i, size in enumerate(shape):
+        of_parts = [layout[i] for layout in parts]
+        marked = next((d for d in of_parts if has_batch(d)), None)
+        if marked is None:
+            result.append(((size, False),))
+        elif math.prod(s for s, _ in marked) == size:
+            result.append(marked)
+        else:
+            batch = math.prod(s for s, is_batch in marked if is_batch)
+            whole = size % batch == 0
+            result.append(((size // batch, False), (batch, True)) if whole else ((size, True),))
+    return [tuple(result)]
+
+
+def stack(call: OperatorCall) -> Result:
+    present, shape = call.present(), call.outputs[0]
+    dim = call.integer("dim")
+    if not present or shape is None or dim is None:
+        return [None]
+    place = dim % len(shape)
+    return [(*present[0][:place], ((shape[place], False),), *present[0][place:])]
+
+
+def transpose(call: OperatorCall) -> Result:
+    data, shape = call.inputs[0], call.outputs[0]
+    if data is None or shape is None or len(data) != len(shape):
+        return [None]
+    first, second = call.integer("dim0"), call.integer("dim1")
+    if first is None or second is None:  # aten::t
+        first, second = 0, len(data) - 1
+    order = list(range(len(data)))
+    if order:
+        order[first], order[second] = order[second], order[first]
+    return [permute(data, order)]
+
+
+def permute_dims(call: OperatorCall) -> Result:
+    data, dims = call.inputs[0], call.values.get("dims")
+    if data is None or not isinstance(dims, tuple | list) or len(dims) != len(data):
+        return [None]
+    return [permute(data, [d for d in dims if isinstance(d, int)])]
+
+
+def select(call: OperatorCall) -> Result:
+    """Drop ``dim``; every output of unbind drops the same."""
+    data, dim = call.inputs[0], call.integer("dim")
+    if data is None or dim is None or not data:
+        return [None] * len(call.outputs)
+    place = dim % len(data)
+    return [(*data[:place], *data[place + 1 :])] * len(call.outputs)
+
+
+def index_select(call: OperatorCall) -> Result:
+    """(self, index): dimension ``dim`` becomes the index's."""
+    dim, shape = call.integer("dim"), call.outputs[0]
+    if len(call.inputs) < 2 or (data := call.inputs[0]) is None or (index := call.inputs[1]) is None or dim is None:
+        return [None]
+    place = dim % len(data) if data else 0
+    layout = (*data[:place], *index, *data[place + 1 :])
+    return [layout if shape == shape_of(layout) else None]
+
+
+def expand(call: OperatorCall) -> Result:
+    """A first dimension that becomes as large as the batch is the batch: (1, 1, E) -> (B, 1, E)."""
+    data, shape = call.inputs[0], call.outputs[0]
+    if data is None or shape is None:
+        return [None]
+    layout = broadcast([data], shape)
+    grown = len(shape) > len(data) or (len(data) > 0 and shape_of(data[:1]) == (1,))
+    if shape and grown and shape[0] == call.batch > 1 and not any(map(has_batch, data)):
+        return [seeded(shape, 0, call.batch)]
+    return [layout]
+
+
+def copy(call: OperatorCall) -> Result:
+    """(self, src) -> self, which now holds src."""
+    source, shape = call.inputs[1] if len(call.inputs) > 1 else None, call.outputs[0]
+    return [None if source is None or shape is None else broadcast([source], shape)]
+
+
+def view(call: OperatorCall) -> Result:
+    data = call.inputs[0]
+    return [None if s is None or data is None else reshape(data, s) for s in call.outputs]
+
+
+def part(call: OperatorCall) -> Result:
+    """Slices: dimensions that keep their size keep the batch."""
+    data = call.inputs[0]
+    return [None if s is None or data is None or len(s) != len(data) else head(data, len(s), s) for s in call.outputs]
+
+
+def _convolution(call: OperatorCall) -> Result:
+    data = call.inputs[0]
+    return [head(data, 1, shape) if data and shape and len(shape) >= 3 else None for shape in call.outputs]
+
+
+def _linear(call: OperatorCall) -> Result:
+    data, shape = call.inputs[0], call.outputs[0]
+    return [(*data[:-1], *plain(shape[-1:]))] if data and shape and len(data) == len(shape) else [None]
+
+
+def _matmul(call: OperatorCall) -> Result:
+    """The last two tensors are the factors; one before them is added."""
+    present, shape = call.present(), call.outputs[0]
+    if len(present) < 2 or shape is None:
+        return [None]
+    added = len(present) >= 3
+    left, right = (present[1], present[2]) if added else (present[0], present[1])
+    if len(left) < 2 or len(right) < 2 or len(shape) < 2:
+        return [None]
+    stack = broadcast([left[:-2], right[:-2]], shape[:-2])
+    return [(*stack, left[-2], right[-1])]
+
+
+def _embedding(call: OperatorCall) -> Result:
+    index, shape = call.inputs[1] if len(call.inputs) > 1 else None, call.outputs[0]
+    return [(*index, *plain(shape[-1:]))] if index is not None and shape and len(index) + 1 == len(shape) else [None]
+
+
+def _statistics_plain(call: OperatorCall) -> Result:
+    """The first output is like the input of its shape; the others (statistics or weight gradients) have no batch."""
+    first = default(OperatorCall(call.inputs, call.outputs[:1], call.values))
+    return [*first, *(None if shape is None else plain(shape) for shape in call.outputs[1:])]
+
+
+def _convolution_backward(call: OperatorCall) -> Result:
+    data, shape = call.inputs[1] if len(call.inputs) > 1 else None, call.outputs[0]
+    first = data if data is not None and shape == shape_of(data) else (plain(shape) if shape is not None else None)
+    return [first, *(None if s is None else plain(s) for s in call.outputs[1:])]
+
+
+def _norm(call: OperatorCall) -> Result:
+    data = call.inputs[0]
+    return [None if s is None or data is None else head(data, len(s), s) for s in call.outputs]
+
+
+def _attention(call: OperatorCall) -> Result:
+    query = call.inputs[0]
+    return [None if s is None or query is None else head(query, len(s) - (1 if i == 0 else 0), s)
+            for i, s in enumerate(call.outputs)]  # fmt: skip
+
+
+def _attention_backward(call: OperatorCall) -> Result:
+    """(gradient, query, key, value, ...) -> gradients of query, key, value."""
+    result: Result = []
+    for i, shape in enumerate(call.outputs):
+        source = call.inputs[i + 1] if i + 1 < len(call.inputs) else None
+        matches = shape is not None and source is not None and shape_of(source) == shape
+        result.append(source if matches else (None if shape is None else plain(shape)))
+    return result
+
+
+def _pool(call: OperatorCall) -> Result:
+    data = call.inputs[0]
+    return [None if s is None or data is None else head(data, 2, s) for s in call.outputs]
+
+
+def _loss(call: OperatorCall) -> Result:
+    data = call.inputs[0]
+    return [None if s is None or data is None else (head(data, len(s), s) if s else ()) for s in call.outputs]
+
+
+def _weights_only(call: OperatorCall) -> Result:
+    return [None if shape is None else plain(shape) for shape in call.outputs]
+
+
+def _recurrent(call: OperatorCall) -> Result:
+    """(input, state, ...) -> output like the input but for its features, states (layers, batch, features)."""
+    data = call.inputs[0]
+    result: Result = []
+    marked = next((d for d in data or () if has_batch(d)), None)
+    for place, shape in enumerate(call.outputs):
+        if data is None or shape is None:
+            result.append(None)
+        elif place == 0:
+            result.append((*data[:-1], *plain(shape[-1:])) if len(shape) == len(data) else None)
+        else:
+            states = marked is not None and len(shape) == 3
+            result.append((*plain(shape[:1]), marked, *plain(shape[2:])) if states and marked else plain(shape))
+    return result
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    **dict.fromkeys(MATMULS, _matmul),
+    **dict.fromkeys(BATCH_NORMS, _statistics_plain),
+    **dict.fromkeys(NORMS, _norm),
+    **dict.fromkeys(ATTENTION, _attention),
+    **dict.fromkeys((f"{name}_backward" for name in ATTENTION), _attention_backward),
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys(REDUCTIONS, shape_rules.reduction),
+    **dict.fromkeys(VIEWS, shape_rules.view),
+    **dict.fromkeys(("slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split"), shape_rules.part),
+    **dict.fromkeys(("select", "unbind"), shape_rules.select),
+    **dict.fromkeys(("transpose", "t", "swapaxes"), shape_rules.transpose),
+    **dict.fromkeys(("cat", "concat", "concatenate"), shape_rules.concatenate),
+    **dict.fromkeys(("embedding_dense_backward", "embedding_backward", "Embedding'"), _weights_only),
+    **dict.fromkeys(
+        ("cudnn_batch_norm_backward", "native_batch_norm_backward", "miopen_batch_norm_backward",
+         "native_layer_norm_backward", "native_group_norm_backward", "fused_rms_norm_backward",
+         "CudnnBatchNorm'", "NativeBatchNorm'", "MiopenBatchNorm'", "NativeLayerNorm'", "NativeGroupNorm'"),
+        _statistics_plain,
+    ),
+    **dict.fromkeys(("convolution_backward", "cudnn_convolution_backward", "Convolution'"), _convolution_backward),
+    "linear": _linear,
+    "embedding": _embedding,
+    **dict.fromkeys(RECURRENT, _recurrent),
+    "expand": shape_rules.expand,
+    "copy": shape_rules.copy,
+    "permute": shape_rules.permute_dims,
+    "index_select": shape_rules.index_select,
+    "stack": shape_rules.stack,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""PyTorch's traces: what the profiler (Kineto) and the execution trace observer write."""

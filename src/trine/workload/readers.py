@@ -1,0 +1,62 @@
+"""The formats of traces by name, and the traces that come with trine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trine.errors import TraceError
+from trine.graph.workload import Workload
+from trine.plugins import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReader:
+    """One format. ``find`` returns the files of the format at a path, by role, or None if they are not there.
+
+    ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for`` says in
+    words what ``find`` looks for.
+    """
+
+    name: str
+    looks_for: str
+    find: Callable[[Path], dict[str, Path] | None]
+    read: Callable[[dict[str, Path], int | None], Workload]
+
+
+READERS: Registry[TraceReader] = Registry(
+    "trace reader",
+    "trine.traces",
+    {
+        "native": "trine.workload.native:READER",
+        "triosim": "trine.workload.triosim:READER",
+        "pytorch": "trine.workload.pytorch.reader:READER",
+    },
+)
+
+_PRESETS = Path(__file__).parent.parent / "presets" / "traces"
+#: The GPU of the bundled traces: TrioSim's raw pair of the same set of recordings names it (SOURCE.md beside each).
+_BUNDLED_GPU = "NVIDIA H100 80GB HBM3"
+
+
+def bundled() -> tuple[str, ...]:
+    """Names of the traces that come with trine."""
+    return tuple(sorted(p.name for p in _PRESETS.iterdir() if p.is_dir())) if _PRESETS.is_dir() else ()
+
+
+def load_bundled(name: str, batch: int | None) -> Workload:
+    """A packaged sample, with what its files do not hold but its origin says."""
+    workload = read_trace(_PRESETS / name, batch)
+    missing = tuple(text for text in workload.missing if text != "the GPU's name")
+    return replace(workload, source=f"bundled:{name}", gpu=_BUNDLED_GPU, missing=missing)
+
+
+def read_trace(place: Path, batch: int | None) -> Workload:
+    """The trace at ``place``, by the first reader that finds its files. Raises TraceError if none does."""
+    for reader in READERS.each():
+        files_found = reader.find(place)
+        if files_found is not None:
+            return reader.read(files_found, batch)
+    sought = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
+    raise TraceError(f"is no trace that trine knows. It looks for: {sought}", file=place)
