@@ -1,7 +1,7 @@
-"""From a raw trace to a workload: roles, batch dimensions, forward links, layers and parameters, for every format alike.
+"""From a raw trace to a workload: roles, batch dimensions, forward links, layers, parameters, alike for every format.
 
-Where the trace does not say which forward operator a backward operator differentiates (TrioSim's CSV), names and order do.
-Parameters come in the order of registration, with their gradients and the operators that finish those.
+Where the trace does not say which forward operator a backward operator differentiates (TrioSim's CSV), names and order
+do. Parameters come in the order of registration, with their gradients and the operators that finish those.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The files of a capture: checked for what trine cannot read, compressed, and put in place in one go.
 
 The execution trace observer writes each call's tensors while the call runs: some 70 us a call, ten times a small
-operator's own launch (PyTorch 2.13). Beside the profiler it would be timed with it, so each records a step of its own, and
-both steps must have done the same work, call by call.
+operator's own launch (PyTorch 2.13). Beside the profiler it would be timed with it, so each records a step of its own,
+and both steps must have done the same work, call by call.
 """
 
 from __future__ import annotations
