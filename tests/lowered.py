@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from trine.collectives.kernels.lower import lower_plan
-from trine.collectives.kernels.lower_memory import line_layout, payload_of_line
+from trine.collectives.kernels.lower.memory import line_layout, payload_of_line
+from trine.collectives.kernels.lower.plan import lower_plan
 from trine.collectives.mscclpp.memory import Memory
 from trine.collectives.mscclpp.plan import KernelPlan
 from trine.collectives.mscclpp.values import Value, add, goals, input_range, single

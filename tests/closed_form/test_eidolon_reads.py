@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.fused import known_fused
+from trine.collectives.kernels.fused.build import known_fused
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared, run_eidolon
 from trine.replay.sweep import Grid, sweep

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fused_flow import CASES, Flow
 from trine.collectives.kernels.count import count_lines, op_ranks, operand_ops
-from trine.collectives.kernels.fused import build_fused, cu_macs_per_cycle
-from trine.collectives.kernels.fused_lines import (
+from trine.collectives.kernels.fused.build import build_fused, cu_macs_per_cycle
+from trine.collectives.kernels.fused.lines import (
     expected_flags,
     expected_reads,
     expected_remote_writes,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.fused_lines import expected_reads
+from trine.collectives.kernels.fused.lines import expected_reads
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared, run_eidolon
 from trine.replay.sweep import Grid, sweep

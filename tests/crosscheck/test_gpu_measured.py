@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.check import check_program
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model
 from trine.gpu.program import LOAD, READ, STORE, WRITE
@@ -28,6 +27,7 @@ from trine.studies.gpu_measured import (
     median_error,
 )
 from trine.studies.gpu_repeat import round_times_ps
+from trine.testing.proofs import check_program
 
 KERNELS = {
     "one-shot packets": oneshot_packets,

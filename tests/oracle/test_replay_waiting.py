@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gpu_cases import assert_same
 
-from trine.collectives.kernels.fused import known_fused
+from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.replayed import run_target

@@ -7,7 +7,7 @@ import pytest
 from gpu_cases import assert_same
 from gpu_replay import assert_same_target, replayed
 
-from trine.collectives.kernels.fused import known_fused
+from trine.collectives.kernels.fused.build import known_fused
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.replayed import run_target
 from trine.gpu.run import kernel_tasks, run_gpus

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trine import build_topology
-from trine.collectives.kernels.fused import build_fused
+from trine.collectives.kernels.fused.build import build_fused
 from trine.errors import InputError
 from trine.gpu.outside import Arrivals
 from trine.gpu.presets import load_gpu_model

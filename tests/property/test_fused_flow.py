@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.fused_flow import CASES, Flow, Sizes, results
-from trine.collectives.kernels.check import check_program
-from trine.collectives.kernels.fused import build_fused
+from trine.collectives.kernels.fused.build import build_fused
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, STORE, WAITCNT
 from trine.gpu.rank_kernels import kernels_of_rank
+from trine.testing.proofs import check_program
 
 ALL = [
     (name, case, algorithm, fused)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.collectives.kernels.build import build_kernel, known_kernels
-from trine.collectives.kernels.lower import lower_plan
+from trine.collectives.kernels.lower.plan import lower_plan
 from trine.collectives.mscclpp import load_plan
 from trine.errors import InputError
 from trine.gpu.program import DATA_OPS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
-from trine.collectives.kernels.check import check_program
 from trine.collectives.kernels.registry import READING
+from trine.testing.proofs import check_program
 
 RANKS = (2, 3, 4, 5, 8)
 WORKGROUPS = (1, 3, 8)

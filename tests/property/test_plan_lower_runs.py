@@ -8,8 +8,8 @@ import pytest
 from lowered import prove
 from plan_lower_cases import DATA, LOWERED, ROUND_BYTES, bundled, pipeline_plan, smallest
 
-from trine.collectives.kernels import lower_fifos
-from trine.collectives.kernels.lower import lower_plan
+from trine.collectives.kernels.lower import msccl
+from trine.collectives.kernels.lower.plan import lower_plan
 from trine.collectives.mscclpp import check_plan, load_plan
 
 SIZES = (1, 3, 129)
@@ -43,7 +43,7 @@ def test_messages_in_pieces_through_slots_that_are_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, buffer_bytes: int
 ) -> None:
     """A ring of 100 KiB chunks: four or more pieces of each, in every order that the credits allow."""
-    monkeypatch.setitem(lower_fifos.BUFFER_BYTES, protocol, buffer_bytes * 2**10)
+    monkeypatch.setitem(msccl.BUFFER_BYTES, protocol, buffer_bytes * 2**10)
     path = tmp_path / "ring.xml"
     text = (DATA / "allreduce_a100_ring_4_1_1.xml").read_text()
     path.write_text(text.replace('proto="LL128"', f'proto="{protocol}"'))

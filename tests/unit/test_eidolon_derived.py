@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from results_graphs import full_result
 
-from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
+from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError
 from trine.replay.derived import listed_writes, writes_from_transfers
 from trine.replay.transfers import Transfers, read_transfers, transfers_from, transfers_into, transfers_of
@@ -137,8 +137,8 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
     """Operator-level run of the collective; its times land as the flags and data of the kernel's peers."""
     from trine import build_topology
     from trine.collectives import make_schedule
-    from trine.collectives.kernels.fused import build_fused
-    from trine.collectives.kernels.fused_peers import flags_of, peer_writes_of
+    from trine.collectives.kernels.fused.build import build_fused
+    from trine.collectives.kernels.fused.peers import flags_of, peer_writes_of
     from trine.collectives.run import run_schedule
     from trine.replay.resolve import peer_writes
 
@@ -162,8 +162,8 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
 
 
 def test_all_drawn_flags_of_a_fused_kernel_satisfy_its_waits():
-    from trine.collectives.kernels.fused import build_fused
-    from trine.collectives.kernels.fused_peers import flags_of
+    from trine.collectives.kernels.fused.build import build_fused
+    from trine.collectives.kernels.fused.peers import flags_of
     from trine.replay.distributions import draw_writes, parse_distribution
     from trine.replay.resolve import peer_writes
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fused_flow import CASES
 from trine.cluster.presets import load_cluster
-from trine.collectives.kernels.fused import build_fused, fused_tasks, known_fused
-from trine.collectives.kernels.fused_lines import expected_flags
+from trine.collectives.kernels.fused.build import build_fused, fused_tasks, known_fused
+from trine.collectives.kernels.fused.lines import expected_flags
 from trine.errors import InputError
 from trine.gpu.presets import load_gpu_model, with_options
 from trine.gpu.program import ACQUIRE, RELEASE

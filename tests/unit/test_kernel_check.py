@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
-from trine.collectives.kernels.check import check_program
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.program import (
     ACQUIRE,
@@ -30,6 +29,7 @@ from trine.gpu.program import (
     Buffer,
     GpuProgram,
 )
+from trine.testing.proofs import check_program
 
 
 def program(ranks, rows, wavefronts=2, semaphores=4, buffers=(), initial=0):

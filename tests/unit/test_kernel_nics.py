@@ -7,7 +7,6 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
-from trine.collectives.kernels.check import check_program
 from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.registry import READING, known_kernels, known_ops
@@ -16,6 +15,7 @@ from trine.gpu.presets import load_gpu_model, with_options
 from trine.gpu.program import DMA
 from trine.gpu.run import run_gpus
 from trine.gpu.validate import validate_program
+from trine.testing.proofs import check_program
 
 RANKS, SIZE = 4, 1 << 14
 PUTTING = [(op, name) for op in known_ops() for name in known_kernels(op) if f"{op}/{name}" not in READING]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from plan_lower_cases import DATA, LOWERED, NVLS, bundled, pipeline_plan, smallest
 
-from trine.collectives.kernels import lower, lower_writer
-from trine.collectives.kernels.lower import lower_plan, padded_bytes
+from trine.collectives.kernels.lower import emit
+from trine.collectives.kernels.lower import plan as lower
+from trine.collectives.kernels.lower.plan import lower_plan, padded_bytes
 from trine.collectives.mscclpp import load_plan
 from trine.collectives.mscclpp.plan import PAIRS, KernelPlan
 from trine.errors import InputError
@@ -184,6 +185,6 @@ def test_programs_that_become_too_large_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(lower, "MAX_SEMAPHORES", 2**20)
     with pytest.raises(InputError, match="8388608 flags and semaphores on each of 2 GPUs"):
         lower_plan(bundled("v2_HEAD_allreduce_packet_repo_testfile.json"), 2**29)
-    monkeypatch.setattr(lower_writer, "MAX_OPERATIONS", 20)
+    monkeypatch.setattr(emit, "MAX_OPERATIONS", 20)
     with pytest.raises(InputError, match="needs more than 20 operations"):
         lower_plan(bundled("v2_HEAD_allgather_2gpu.json"), 1024)

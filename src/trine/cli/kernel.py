@@ -184,7 +184,7 @@ class _Source:
             if num_ranks is None and self.num_ranks is None:
                 raise InputError("says not how many ranks it is for: --gpus N, or a line 'ranks N'", file=self.file)
             return parse_program(self.text, self.file, num_ranks=num_ranks)
-        from trine.collectives.kernels.lower import lower_plan
+        from trine.collectives.kernels.lower.plan import lower_plan
 
         program = lower_plan(self.plan, self.size_bytes, line_bytes=line_bytes, wavefronts=self.wavefronts)
         validate_program(program)

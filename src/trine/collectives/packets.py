@@ -14,9 +14,9 @@ from trine.collectives.nccl.conventions import bus_factor
 from trine.collectives.run import schedule_graph
 from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.errors import InputError
+from trine.gpu.builder import ProgramBuilder
 from trine.gpu.model import GpuModel
 from trine.gpu.presets import load_gpu_model
-from trine.gpu.program import GpuProgram
 from trine.gpu.run import run_gpus
 from trine.units import PS_PER_S
 
@@ -104,7 +104,15 @@ def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], mo
     """When each transfer has arrived: int64[transfers]."""
     graph, _ = schedule_graph(expanded, cluster, group)
     carried = np.full(graph.num_tasks, -1, np.int32)
-    done = run_gpus(_no_kernels(len(group)), cluster, group, model, graph=graph, task_kernel=carried, fold="off")
+    done = run_gpus(
+        ProgramBuilder("transfers", len(group)).program(),
+        cluster,
+        group,
+        model,
+        graph=graph,
+        task_kernel=carried,
+        fold="off",
+    )
     return done.whole().records.end_ps[: expanded.num_transfers]
 
 
@@ -138,27 +146,4 @@ def _only(expanded: ExpandedSchedule, row: int) -> ExpandedSchedule:
         completion_ptr=np.zeros_like(expanded.completion_ptr),
         completion_idx=np.zeros(0, np.int32),
         pieces=None,
-    )
-
-
-def _no_kernels(num_ranks: int) -> GpuProgram:
-    none32, none64, start = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)
-    return GpuProgram(
-        name="transfers",
-        num_ranks=num_ranks,
-        kernel_rank=none32,
-        kernel_wavefronts=none32,
-        kernel_ptr=start,
-        workgroup_ptr=start,
-        op_kind=np.zeros(0, np.int8),
-        op_amount=none64,
-        op_unroll=none32,
-        op_label=none32,
-        operand_ptr=start,
-        operand_role=np.zeros(0, np.int8),
-        operand_rank=none32,
-        operand_address=none64,
-        operand_step=none32,
-        operand_semaphore=none32,
-        semaphores=np.zeros((num_ranks, 0), np.int32),
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.errors import InputError
-from trine.gpu.program import Buffer, GpuProgram
+from trine.gpu.program import COLUMNS, POINTERS, Buffer, GpuProgram
 from trine.gpu.validate import MAX_RANKS
 from trine.gpu.validate_operands import MAX_ADDRESS
 
@@ -72,23 +74,13 @@ def join_programs(parts: Sequence[Placed], num_ranks: int, name: str = "joined")
     _check(parts, num_ranks)
     labels, renamed = _labels(parts)
     programs = [part.program for part in parts]
+    moved = [_moved(part, label) for part, label in zip(parts, renamed, strict=True)]
+    arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in moved]) for name in COLUMNS}
+    arrays |= {pointer: _offsets([getattr(program, pointer) for program in programs]) for pointer in POINTERS}
     return GpuProgram(
         name=name,
         num_ranks=num_ranks,
-        kernel_rank=np.concatenate([np.array(part.ranks, np.int32)[part.program.kernel_rank] for part in parts]),
-        kernel_wavefronts=np.concatenate([program.kernel_wavefronts for program in programs]),
-        kernel_ptr=_offsets([program.kernel_ptr for program in programs]),
-        workgroup_ptr=_offsets([program.workgroup_ptr for program in programs]),
-        op_kind=np.concatenate([program.op_kind for program in programs]),
-        op_amount=np.concatenate([program.op_amount for program in programs]),
-        op_unroll=np.concatenate([program.op_unroll for program in programs]),
-        op_label=np.concatenate([new[program.op_label] for program, new in zip(programs, renamed, strict=True)]),
-        operand_ptr=_offsets([program.operand_ptr for program in programs]),
-        operand_role=np.concatenate([program.operand_role for program in programs]),
-        operand_rank=np.concatenate([np.array(part.ranks, np.int32)[part.program.operand_rank] for part in parts]),
-        operand_address=np.concatenate([part.program.operand_address + part.address_shift for part in parts]),
-        operand_step=np.concatenate([program.operand_step for program in programs]),
-        operand_semaphore=np.concatenate([_semaphore_numbers(part) for part in parts]),
+        **arrays,
         semaphores=_semaphores(parts, num_ranks),
         buffers=_buffers(parts),
         kernel_names=_kernel_names(programs),
@@ -97,6 +89,19 @@ def join_programs(parts: Sequence[Placed], num_ranks: int, name: str = "joined")
         payload_bytes=programs[0].payload_bytes if len(parts) == 1 else 0,
         notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
     )
+
+
+def _moved(part: Placed, label: Int32) -> dict[str, npt.NDArray[Any]]:
+    """The columns of a part in its place; ``label``: the new number of each of its labels."""
+    program, ranks = part.program, np.array(part.ranks, np.int32)
+    semaphore = program.operand_semaphore
+    return {name: getattr(program, name) for name in COLUMNS} | {
+        "kernel_rank": ranks[program.kernel_rank],
+        "op_label": label[program.op_label],
+        "operand_rank": ranks[program.operand_rank],
+        "operand_address": program.operand_address + part.address_shift,
+        "operand_semaphore": np.where(semaphore >= 0, semaphore + np.int32(part.semaphore_shift), semaphore),
+    }
 
 
 def _check(parts: Sequence[Placed], num_ranks: int) -> None:
@@ -160,11 +165,6 @@ def _labels(parts: Sequence[Placed]) -> tuple[tuple[str, ...], list[Int32]]:
 
 def _named(part: Placed, name: str) -> str:
     return f"{part.name} {name}" if part.name else name
-
-
-def _semaphore_numbers(part: Placed) -> Int32:
-    own = part.program.operand_semaphore
-    return np.where(own >= 0, own + np.int32(part.semaphore_shift), own).astype(np.int32)
 
 
 def _semaphores(parts: Sequence[Placed], num_ranks: int) -> Int32:

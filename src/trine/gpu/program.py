@@ -6,9 +6,11 @@ one cache line at a time. How operations take time: docs/design/gpu-model.md. NV
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.arrays import Int8, Int32, Int64
 
@@ -22,6 +24,18 @@ DATA_OPS = (LOAD, STORE, COPY, REDUCE)
 #: line i of the operand has semaphore ``operand_semaphore + i``.
 READ, WRITE, READ_FLAGGED, WRITE_FLAGGED = range(4)
 ROLE_NAMES = ("read", "write", "read flagged", "write flagged")
+
+#: The columns of a program and their types; each level's members are found by its pointer.
+KERNEL_COLUMNS: Mapping[str, npt.DTypeLike] = {"kernel_rank": np.int32, "kernel_wavefronts": np.int32}
+OP_COLUMNS: Mapping[str, npt.DTypeLike] = {
+    "op_kind": np.int8, "op_amount": np.int64, "op_unroll": np.int32, "op_label": np.int32,
+}  # fmt: skip
+OPERAND_COLUMNS: Mapping[str, npt.DTypeLike] = {
+    "operand_role": np.int8, "operand_rank": np.int32, "operand_address": np.int64, "operand_step": np.int32,
+    "operand_semaphore": np.int32,
+}  # fmt: skip
+COLUMNS = {**KERNEL_COLUMNS, **OP_COLUMNS, **OPERAND_COLUMNS}
+POINTERS = ("kernel_ptr", "workgroup_ptr", "operand_ptr")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

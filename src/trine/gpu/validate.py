@@ -1,4 +1,4 @@
-"""Is a GPU program well formed (model/gpuprogram.py), and can a GPU model run it? All checks are over whole arrays."""
+"""Is a GPU program well formed (gpu/program.py), and can a GPU model run it? All checks are over whole arrays."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from trine.gpu.model import GpuModel
 from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
+    COLUMNS,
     COMPUTE,
     COPY,
     DATA_OPS,
     DMA,
+    KERNEL_COLUMNS,
     LOAD,
     NOP,
+    OP_COLUMNS,
     OP_NAMES,
+    OPERAND_COLUMNS,
+    POINTERS,
     READ,
     READ_FLAGGED,
     REDUCE,
@@ -54,16 +59,11 @@ _AMOUNTS: Bounds = {
     **dict.fromkeys((*DATA_OPS, WAITCNT), (0, MAX_AMOUNT)), ACQUIRE: (1, MAX_AMOUNT), RELEASE: (1, MAX_AMOUNT),
     DMA: (0, MAX_ADDRESS), COMPUTE: (0, 2**40), BARRIER: (0, 0), NOP: (0, 0),
 }  # fmt: skip
-_DTYPES = {
-    "kernel_rank": np.int32, "kernel_wavefronts": np.int32, "kernel_ptr": np.int64, "workgroup_ptr": np.int64,
-    "op_kind": np.int8, "op_amount": np.int64, "op_unroll": np.int32, "op_label": np.int32, "operand_ptr": np.int64,
-    "operand_role": np.int8, "operand_rank": np.int32, "operand_address": np.int64, "operand_step": np.int32,
-    "operand_semaphore": np.int32, "semaphores": np.int32,
-}  # fmt: skip
+_DTYPES = {**COLUMNS, **dict.fromkeys(POINTERS, np.int64), "semaphores": np.int32}
 
 
 def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ranks: int | None = None) -> None:
-    """Check that ``program`` is what model/gpuprogram.py says.
+    """Check that ``program`` is what gpu/program.py says.
 
     Parameters
     ----------
@@ -116,9 +116,9 @@ def _shapes(program: GpuProgram) -> Fault | None:
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != dimensions:
             return Fault(f"{name} must be an array of {np.dtype(dtype)} with {dimensions} dimension(s)")
     for names, length in (
-        (("kernel_wavefronts",), program.num_kernels),
-        (("op_amount", "op_unroll", "op_label"), program.num_ops),
-        (("operand_rank", "operand_address", "operand_step", "operand_semaphore"), len(program.operand_role)),
+        (KERNEL_COLUMNS, program.num_kernels),
+        (OP_COLUMNS, program.num_ops),
+        (OPERAND_COLUMNS, len(program.operand_role)),
     ):
         for name in names:
             if len(getattr(program, name)) != length:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
-from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
+from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError, nearest
 from trine.replay.transfers import Transfers
 from trine.replay.writes import WriteTable
@@ -29,7 +29,7 @@ def writes_from_transfers(
 
     Parameters
     ----------
-    flags, data: what peers are to write (:mod:`trine.collectives.kernels.fused_peers`).
+    flags, data: what peers are to write (:mod:`trine.collectives.kernels.fused.peers`).
     at: ``end`` of the transfer, for an ideal fabric; ``start``, for a modelled one, which takes its own time.
 
     Raises

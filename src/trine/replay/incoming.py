@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trine.arrays import Int64
-from trine.collectives.kernels.fused_peers import PeerData, PeerFlags
+from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError, nearest
 from trine.gpu.outside import IDEAL, LOAD, Arrivals, PeerWrites
 from trine.gpu.run import run_gpus

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trine.collectives.kernels.fused import known_fused
+from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError, nearest
 from trine.gpu.outside import FABRICS, Arrivals
 from trine.gpu.program import GpuProgram
@@ -24,7 +24,7 @@ MOMENTS = (WAIT, START)
 SOURCES = ("wakeup", "distribution", "writes", "arrivals", "symmetric")
 WAKEUP = "10 us"
 
-#: Options of fused kernels alone; names of :func:`trine.collectives.kernels.fused.build_fused`.
+#: Options of fused kernels alone; names of :func:`trine.collectives.kernels.fused.build.build_fused`.
 SIZES = (
     "rows", "cols", "inner", "dtype_bytes", "tile", "workgroups", "wavefronts", "algorithm", "waits", "flag_spacing",
 )  # fmt: skip

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from trine.collectives.kernels.fused_options import FLAG_SPACING
+from trine.collectives.kernels.fused.options import FLAG_SPACING
 from trine.errors import InputError
 from trine.gpu.outside import Arrivals, PeerWrites
 from trine.gpu.replayed import run_target

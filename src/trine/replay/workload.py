@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.presets import load_cluster
-from trine.collectives.kernels.fused import FusedProgram, build_fused, fused_tasks
-from trine.collectives.kernels.fused_lines import expected_reads
-from trine.collectives.kernels.fused_peers import PeerData, PeerFlags, flags_of, peer_writes_of
+from trine.collectives.kernels.fused.build import FusedProgram, build_fused, fused_tasks
+from trine.collectives.kernels.fused.lines import expected_reads
+from trine.collectives.kernels.fused.peers import PeerData, PeerFlags, flags_of, peer_writes_of
 from trine.collectives.kernels.options import JOINT
 from trine.errors import InputError
 from trine.gpu.model import GpuModel

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.collectives.kernels.draft import Draft, Operand, Region, Signals, Workgroup
+from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
+from trine.gpu.builder import Operand
 from trine.gpu.program import ACQUIRE, LOAD, READ, RELEASE, STORE, WAITCNT, WRITE, GpuProgram
 
 WARP = 32
@@ -34,21 +35,21 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
     """
     if kind not in COPIES:
         raise InputError(f"unknown copy {kind!r}{nearest(kind, COPIES)}", field="kind")
-    draft = _draft(f"memory channel {kind}", 2, size_bytes, blocks, threads, LL if kind == "packets" else SIMPLE)
-    lines = draft.options.lines()
-    source, result = draft.data("input", 1, lines), draft.data("output", 1, lines)
-    slots = draft.slots("packets", 1, lines) if kind == "packets" else None
-    words = draft.scratch("words", blocks, 1)
-    met, sent = draft.signals(1), draft.signals(1)
-    grids = draft.signals(1), draft.signals(1)
+    builder = _builder(f"memory channel {kind}", 2, size_bytes, blocks, threads, LL if kind == "packets" else SIMPLE)
+    lines = builder.options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    slots = builder.slots("packets", 1, lines) if kind == "packets" else None
+    words = builder.scratch("words", blocks, 1)
+    met, sent = builder.signals(1), builder.signals(1)
+    grids = builder.signals(1), builder.signals(1)
     for number in range(blocks):
-        block = _Block(draft, number, words)
+        block = _Block(builder, number, words)
         if number == 0:
             block.word("handle")
             block.meet(met, [1])
         block.grid_barrier(grids[0])
         block.word("handle")
-        part = block.part(lines, blocks, number, draft.options.wavefronts * 4)
+        part = block.part(lines, blocks, number, builder.options.wavefronts * 4)
         if part.lines:
             if slots is not None:
                 part.copy(part.read(source), part.write(slots, 1, 0), label="put")
@@ -59,22 +60,22 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
         if kind == "put":
             block.grid_barrier(grids[1])
             if number == 0:
-                draft.add(WAITCNT, 0, (), "signal")
+                builder.add(WAITCNT, 0, (), "signal")
                 block.meet(sent, [1])
-        draft.end_workgroup()
-    return draft.program()
+        builder.end_workgroup()
+    return builder.finished()
 
 
 def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: int = 512) -> GpuProgram:
     """All-reduce in one step (allreduceAllPairs): a few blocks for each peer send it all of the input as packets; then
     all blocks add up their share of what has come. Its packets have 8 bytes, so a line is 16 lanes."""
-    draft = _draft("one-shot packets", ranks, size_bytes, blocks, threads // 2, LL)
-    lines = draft.options.lines()
-    source, result = draft.data("input", 1, lines), draft.data("output", 1, lines)
-    slots = draft.slots("scratch", ranks - 1, lines)
-    words = draft.scratch("words", blocks, 1)
+    builder = _builder("one-shot packets", ranks, size_bytes, blocks, threads // 2, LL)
+    lines = builder.options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    slots = builder.slots("scratch", ranks - 1, lines)
+    words = builder.scratch("words", blocks, 1)
     for number in range(blocks):
-        block = _Block(draft, number, words)
+        block = _Block(builder, number, words)
         block.word("flag, channel")
         distance, part = block.of_peer(lines, ranks)
         if part.lines:
@@ -83,19 +84,19 @@ def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
         if share.lines:
             block.add_up(share, source, slots, [share.write(result)])
         block.leave()
-    return draft.program()
+    return builder.finished()
 
 
 def twoshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: int = 512) -> GpuProgram:
     """All-reduce in two steps (allreducePacket): a few blocks for each peer send it its part as packets; all blocks add
     up their share of the own part and send the sum to all as packets; then those of each peer unpack its sum."""
-    draft = _draft("two-shot packets", ranks, size_bytes, blocks, threads, LL)
-    lines = draft.options.lines(ranks)
-    source, result = draft.data("input", ranks, lines), draft.data("output", ranks, lines)
-    slots, sums = draft.slots("scratch", ranks - 1, lines), draft.slots("sums", ranks - 1, lines)
-    words = draft.scratch("words", blocks, 1)
+    builder = _builder("two-shot packets", ranks, size_bytes, blocks, threads, LL)
+    lines = builder.options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    slots, sums = builder.slots("scratch", ranks - 1, lines), builder.slots("sums", ranks - 1, lines)
+    words = builder.scratch("words", blocks, 1)
     for number in range(blocks):
-        block = _Block(draft, number, words)
+        block = _Block(builder, number, words)
         block.word("flag, channel")
         distance, part = block.of_peer(lines, ranks)
         if part.lines:
@@ -107,7 +108,7 @@ def twoshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
         if part.lines:
             part.copy(part.read(sums, chunk=distance - 1), part.write(result, chunk=-distance), label="unpack")
         block.leave()
-    return draft.program()
+    return builder.finished()
 
 
 def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int = 1024) -> GpuProgram:
@@ -119,14 +120,14 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
     NVLS needs 1.1. Unlike the plan, whose signals are relaxed, blocks wait for their stores before the second meeting,
     so that nobody can see old data; that takes 0.15 us on H100.
     """
-    draft = _draft("two-shot between meetings", ranks, size_bytes, blocks, threads, SIMPLE, accesses=8)
-    lines = draft.options.lines(ranks)
-    memory = draft.data("input", ranks, lines)
-    words = draft.scratch("words", blocks, 1)
-    before, after = draft.signals(1), draft.signals(1)
+    builder = _builder("two-shot between meetings", ranks, size_bytes, blocks, threads, SIMPLE, accesses=8)
+    lines = builder.options.lines(ranks)
+    memory = builder.data("input", ranks, lines)
+    words = builder.scratch("words", blocks, 1)
+    before, after = builder.signals(1), builder.signals(1)
     peers = list(range(1, ranks))
     for number in range(blocks):
-        block = _Block(draft, number, words)
+        block = _Block(builder, number, words)
         block.word("plan")
         block.barrier("plan")
         block.meet(before, peers)
@@ -137,29 +138,29 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
             part.reduce([part.read(memory), *(part.read(memory, d) for d in peers)], *targets, label="reduce")
         block.finish("meet")
         block.meet(after, peers)
-        draft.end_workgroup()
-    return draft.program()
+        builder.end_workgroup()
+    return builder.finished()
 
 
 class _Block(Workgroup):
     """A thread block: its control operations, and the parts of the data that its threads work on."""
 
-    def __init__(self, draft: Draft, number: int, words: Region) -> None:
-        super().__init__(draft, number, 0, 0)
+    def __init__(self, builder: CollectiveBuilder, number: int, words: Region) -> None:
+        super().__init__(builder, number, 0, 0)
         self.words = words
 
     def word(self, label: str) -> None:
         """A word in global memory that what follows depends on."""
-        self.draft.add(LOAD, 1, [self._word(READ)], label)
-        self.draft.add(WAITCNT, 0, (), label)
+        self.add(LOAD, 1, [self._word(READ)], label)
+        self.add(WAITCNT, 0, (), label)
 
     def leave(self) -> None:
         """The threads meet, and the first counts the block's flag up for the next launch."""
         self.finish("next flag")
-        self.draft.add(STORE, 1, [self._word(WRITE)], "next flag")
-        self.draft.end_workgroup()
+        self.add(STORE, 1, [self._word(WRITE)], "next flag")
+        self.builder.end_workgroup()
 
-    def meet(self, signals: Signals, distances: Sequence[int]) -> None:
+    def meet(self, signals: SignalTable, distances: Sequence[int]) -> None:
         """A signal to each peer, whose number is counted in memory, and a wait for theirs, likewise."""
         self.word("signal")
         self.signal(signals, [(d, 0) for d in distances], "signal")
@@ -169,46 +170,46 @@ class _Block(Workgroup):
     def add_up(self, share: Workgroup, source: Region, slots: Region, targets: Sequence[Operand]) -> None:
         """The own input and the packets of all peers. A lane waits for those of one peer before it asks for the next's;
         the reduction then reads once more what is in registers in truth, beside the last peer's."""
-        seen, last = slots._replace(flags=-1), self.draft.options.num_ranks - 2
+        seen, last = slots._replace(flags=-1), self.builder.options.num_ranks - 2
         for slot in range(last):
-            self.draft.add(LOAD, share.lines, [share.read(slots, chunk=slot)], "reduce")
-            self.draft.add(WAITCNT, 0, (), "reduce")
+            self.add(LOAD, share.lines, [share.read(slots, chunk=slot)], "reduce")
+            self.add(WAITCNT, 0, (), "reduce")
         known = [share.read(seen, chunk=slot) for slot in range(last)]
         share.reduce([share.read(source), *known, share.read(slots, chunk=last)], *targets, label="reduce")
 
-    def grid_barrier(self, signals: Signals) -> None:
+    def grid_barrier(self, signals: SignalTable) -> None:
         """All blocks of the GPU meet: each adds to a counter that all poll; here, one for each."""
-        blocks = self.draft.options.workgroups
+        blocks = self.builder.options.workgroups
         self.barrier("grid")
-        self.draft.add(WAITCNT, 0, (), "grid")
-        self.draft.add(RELEASE, 1, [_at(signals, number, WRITE) for number in range(blocks)], "grid")
-        self.draft.add(ACQUIRE, blocks, [_at(signals, self.number, READ)], "grid")
+        self.add(WAITCNT, 0, (), "grid")
+        self.add(RELEASE, 1, [_at(signals, number, WRITE) for number in range(blocks)], "grid")
+        self.add(ACQUIRE, blocks, [_at(signals, self.number, READ)], "grid")
         self.barrier("grid")
 
     def part(self, lines: int, parts: int, which: int, unit: int = 0) -> Workgroup:
         """Part ``which`` of ``lines`` lines, in units of ``unit`` lines, 0: what the block's threads take at once."""
-        unit = unit or self.draft.options.wavefronts
+        unit = unit or self.builder.options.wavefronts
         units = -(-lines // unit)
         each = -(-units // parts) * unit
         first = min(lines, which * each)
-        return Workgroup(self.draft, self.number, first, min(lines, first + each) - first)
+        return Workgroup(self.builder, self.number, first, min(lines, first + each) - first)
 
     def of_peer(self, lines: int, ranks: int) -> tuple[int, Workgroup]:
         """The peer that the block serves, and its part of the lines for it."""
-        per_peer = self.draft.options.workgroups // (ranks - 1)
+        per_peer = self.builder.options.workgroups // (ranks - 1)
         return self.number // per_peer + 1, self.part(lines, per_peer, self.number % per_peer)
 
     def _word(self, role: int) -> Operand:
         return self.words.operand((role, role), 0, self.number, 0)
 
 
-def _at(signals: Signals, number: int, role: int) -> Operand:
+def _at(signals: SignalTable, number: int, role: int) -> Operand:
     return signals.operand(role, 0, number, 0)
 
 
-def _draft(
+def _builder(
     name: str, ranks: int, size_bytes: int, blocks: int, threads: int, protocol: str, accesses: int = 1
-) -> Draft:
+) -> CollectiveBuilder:
     """``accesses``: of 16 bytes that a lane has in flight where lines carry no flags."""
     if protocol == LL and ranks > 2 and blocks % (ranks - 1):
         raise InputError(f"must be a multiple of the {ranks - 1} peers, got {blocks}", field="blocks")
@@ -223,4 +224,4 @@ def _draft(
         protocol=protocol,
         unroll=max(1, waiting // wavefronts) if protocol == LL else 4 * accesses,
     )
-    return Draft(name, options)
+    return CollectiveBuilder(name, options)

@@ -11,15 +11,9 @@ import numpy as np
 from trine.arrays import Int64
 from trine.cluster import Cluster
 from trine.gpu.model import GpuModel
-from trine.gpu.program import GpuProgram
+from trine.gpu.program import COLUMNS, GpuProgram
 from trine.gpu.run import kernel_tasks, run_gpus
 from trine.graph.builder import csr
-
-#: Columns of kernels, operations and operands that are no offsets.
-_COLUMNS = (
-    "kernel_rank", "kernel_wavefronts", "op_kind", "op_amount", "op_unroll", "op_label",
-    "operand_role", "operand_rank", "operand_address", "operand_step", "operand_semaphore",
-)  # fmt: skip
 
 
 def round_times_ps(
@@ -50,7 +44,7 @@ def repeated(program: GpuProgram, rounds: int) -> GpuProgram:
         starts = offsets[:-1] + np.arange(rounds, dtype=np.int64)[:, None] * total
         return np.append(starts.ravel(), total * rounds)
 
-    columns: dict[str, Any] = {name: np.tile(getattr(program, name), rounds) for name in _COLUMNS}
+    columns: dict[str, Any] = {name: np.tile(getattr(program, name), rounds) for name in COLUMNS}
     return replace(
         program,
         kernel_ptr=ptr(program.kernel_ptr),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trine.collectives.kernels.draft import Draft
-from trine.collectives.kernels.meet import Handover, Meeting
+from trine.collectives.kernels.builder import CollectiveBuilder
 from trine.collectives.kernels.options import KernelOptions
+from trine.collectives.kernels.sync import RankBarrier, Signal
 from trine.gpu.program import GpuProgram
 
 
@@ -29,40 +29,40 @@ def all_to_all_get(options: KernelOptions) -> GpuProgram:
 
 
 def _put(name: str, options: KernelOptions, own_chunks: int) -> GpuProgram:
-    draft, ranks = Draft(name, options), options.num_ranks
+    builder, ranks = CollectiveBuilder(name, options), options.num_ranks
     lines = options.lines(ranks)
-    source, result = draft.data("input", own_chunks, lines), draft.data("output", ranks, lines)
-    slots = draft.slots("packets", ranks - 1, lines) if options.flagged else None
-    meeting = Meeting(draft, options.distances, usual="none")
-    handover = Handover(draft, options.distances)
-    for group in draft.workgroups(lines):
-        order = group.turned(options.distances)
-        meeting.start(group)
+    source, result = builder.data("input", own_chunks, lines), builder.data("output", ranks, lines)
+    slots = builder.slots("packets", ranks - 1, lines) if options.flagged else None
+    barrier = RankBarrier(builder, options.distances, usual="none")
+    signal = Signal(builder, options.distances)
+    for group in builder.workgroups(lines):
+        order = group.rotated(options.distances)
+        barrier.start(group)
         for d in order:
             target = group.write(result, d) if slots is None else group.write(slots, d, d - 1)
             group.copy(group.read(source, chunk=d if own_chunks > 1 else 0), target, label="put")
         group.copy(group.read(source), group.write(result), label="copy")
-        handover.send(group)
-        handover.receive(group, last=True)
+        signal.send(group)
+        signal.receive(group, last=True)
         if slots is not None:
             for d in order:
                 group.copy(group.read(slots, chunk=d - 1), group.write(result, chunk=-d), label="unpack")
-        meeting.end(group)
-    return draft.program()
+        barrier.end(group)
+    return builder.finished()
 
 
 def _get(name: str, options: KernelOptions, own_chunks: int) -> GpuProgram:
-    draft, ranks = Draft(name, options), options.num_ranks
+    builder, ranks = CollectiveBuilder(name, options), options.num_ranks
     lines = options.lines(ranks)
-    source, result = draft.data("input", own_chunks, lines), draft.data("output", ranks, lines)
-    meeting = Meeting(draft, options.distances, usual="both")
-    for group in draft.workgroups(lines):
-        meeting.start(group)
-        for d in group.turned(options.distances):
+    source, result = builder.data("input", own_chunks, lines), builder.data("output", ranks, lines)
+    barrier = RankBarrier(builder, options.distances, usual="both")
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        for d in group.rotated(options.distances):
             group.copy(group.read(source, d), group.write(result, chunk=d), label="get")
         group.copy(group.read(source), group.write(result), label="copy")
-        meeting.end(group)
-    return draft.program()
+        barrier.end(group)
+    return builder.finished()
 
 
 def reduce_scatter_put(options: KernelOptions) -> GpuProgram:
@@ -70,34 +70,34 @@ def reduce_scatter_put(options: KernelOptions) -> GpuProgram:
 
     So every byte goes through memory twice, and the sum begins when the last part has been signalled.
     """
-    draft, ranks = Draft("reduce_scatter/put", options), options.num_ranks
+    builder, ranks = CollectiveBuilder("reduce_scatter/put", options), options.num_ranks
     lines = options.lines(ranks)
-    source, result = draft.data("input", ranks, lines), draft.data("output", 1, lines)
-    slots = draft.slots("scratch", ranks - 1, lines)
-    meeting = Meeting(draft, options.distances, usual="none")
-    handover = Handover(draft, options.distances)
-    for group in draft.workgroups(lines):
-        order = group.turned(options.distances)
-        meeting.start(group)
+    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    slots = builder.slots("scratch", ranks - 1, lines)
+    barrier = RankBarrier(builder, options.distances, usual="none")
+    signal = Signal(builder, options.distances)
+    for group in builder.workgroups(lines):
+        order = group.rotated(options.distances)
+        barrier.start(group)
         for d in order:
             group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
-        handover.send(group)
-        handover.receive(group)
-        parts = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
-        group.reduce(parts, group.write(result), label="reduce")
-        meeting.end(group)
-    return draft.program()
+        signal.send(group)
+        signal.receive(group)
+        sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
+        group.reduce(sources, group.write(result), label="reduce")
+        barrier.end(group)
+    return builder.finished()
 
 
 def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank reads its chunk from all and adds each line up as soon as it has arrived."""
-    draft, ranks = Draft("reduce_scatter/get", options), options.num_ranks
+    builder, ranks = CollectiveBuilder("reduce_scatter/get", options), options.num_ranks
     lines = options.lines(ranks)
-    source, result = draft.data("input", ranks, lines), draft.data("output", 1, lines)
-    meeting = Meeting(draft, options.distances, usual="both")
-    for group in draft.workgroups(lines):
-        meeting.start(group)
-        parts = [group.read(source), *(group.read(source, d) for d in group.turned(options.distances))]
-        group.reduce(parts, group.write(result), label="reduce")
-        meeting.end(group)
-    return draft.program()
+    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    barrier = RankBarrier(builder, options.distances, usual="both")
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        sources = [group.read(source), *(group.read(source, d) for d in group.rotated(options.distances))]
+        group.reduce(sources, group.write(result), label="reduce")
+        barrier.end(group)
+    return builder.finished()

@@ -7,12 +7,9 @@ a dma from there, a release a dma of no bytes. Dmas to one peer arrive in order:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple
-
-import numpy as np
 
 from trine.errors import InputError
+from trine.gpu.builder import ALIGN_BYTES, Operand, Operation, ProgramBuilder, operations_of
 from trine.gpu.program import (
     BARRIER,
     COPY,
@@ -33,23 +30,6 @@ from trine.gpu.program import (
 Crosses = Callable[[int, int], bool]
 
 STAGING = "staging"
-_ALIGN_BYTES = 1 << 20
-
-
-class _Operand(NamedTuple):
-    role: int
-    rank: int
-    address: int
-    step: int
-    semaphore: int
-
-
-class _Operation(NamedTuple):
-    kind: int
-    amount: int
-    unroll: int
-    label: int
-    operands: tuple[_Operand, ...]
 
 
 def through_nics(program: GpuProgram, crosses: Crosses) -> GpuProgram:
@@ -60,25 +40,18 @@ def through_nics(program: GpuProgram, crosses: Crosses) -> GpuProgram:
     InputError: it reads from behind a NIC, has flags in lines that cross one, or releases more than 1 there.
     """
     rewriter = _Rewriter(program, crosses)
-    groups = [list(rewriter.workgroup(group)) for group in range(program.num_workgroups)]
-    operations = [operation for group in groups for operation in group]
-    operands = [operand for operation in operations for operand in operation.operands]
-    kinds = np.array([operation[:4] for operation in operations], np.int64).reshape(-1, 4).T
-    role, rank, address, step, semaphore = np.array(operands, np.int64).reshape(-1, len(_Operand._fields)).T
-    return replace(
-        program,
-        workgroup_ptr=_offsets([len(group) for group in groups]),
-        op_kind=kinds[0].astype(np.int8),
-        op_amount=kinds[1].copy(),
-        op_unroll=kinds[2].astype(np.int32),
-        op_label=kinds[3].astype(np.int32),
-        operand_ptr=_offsets([len(operation.operands) for operation in operations]),
-        operand_role=role.astype(np.int8),
-        operand_rank=rank.astype(np.int32),
-        operand_address=address.copy(),
-        operand_step=step.astype(np.int32),
-        operand_semaphore=semaphore.astype(np.int32),
-        buffers=rewriter.buffers(),
+    builder = ProgramBuilder.like(program)
+    names = program.kernel_names or ("",) * program.num_kernels
+    for kernel, rank in enumerate(program.kernel_rank.tolist()):
+        for group in range(*program.kernel_ptr[kernel : kernel + 2].tolist()):
+            for operation in rewriter.workgroup(rank, group):
+                builder.add(*operation)
+            builder.end_workgroup()
+        builder.end_kernel(rank, int(program.kernel_wavefronts[kernel]), names[kernel])
+    builder.buffers += rewriter.staging()
+    return builder.program(
+        semaphores=program.semaphores,
+        payload_bytes=program.payload_bytes,
         notes=(*program.notes, "copy engines move what crosses NICs"),
     )
 
@@ -89,20 +62,19 @@ class _Rewriter:
     def __init__(self, program: GpuProgram, crosses: Crosses) -> None:
         self._program, self._crosses = program, crosses
         last = max((buffer.base + buffer.size_bytes for buffer in program.buffers), default=0)
-        self._base = -(-(last + program.line_bytes) // _ALIGN_BYTES) * _ALIGN_BYTES
+        self._base = -(-(last + program.line_bytes) // ALIGN_BYTES) * ALIGN_BYTES
         self._staged = [0] * program.num_ranks
-        self._rank = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr)).tolist()
+        self._operations = operations_of(program)
 
-    def buffers(self) -> tuple[Buffer, ...]:
-        """Those of the program, and that of sums that are sent on."""
+    def staging(self) -> list[Buffer]:
+        """The buffer of sums that are sent on, if there are any."""
         most = max(self._staged)
-        own = (Buffer(name=STAGING, base=self._base, size_bytes=most),) if most else ()
-        return (*self._program.buffers, *own)
+        return [Buffer(name=STAGING, base=self._base, size_bytes=most)] if most else []
 
-    def workgroup(self, group: int) -> Iterator[_Operation]:
-        """Its operations."""
-        rank = self._rank[group]
-        operations = [self._operation(op) for op in range(*self._program.workgroup_ptr[group : group + 2].tolist())]
+    def workgroup(self, rank: int, group: int) -> Iterator[Operation]:
+        """The operations of a workgroup of ``rank``."""
+        first, end = self._program.workgroup_ptr[group : group + 2].tolist()
+        operations = self._operations[first:end]
         has_lines = False
         for place, operation in enumerate(operations):
             if operation.kind == WAITCNT and not has_lines and self._signals_by_nic(rank, operations[place + 1 :]):
@@ -111,30 +83,17 @@ class _Rewriter:
                 has_lines = made.kind in DATA_OPS or (has_lines and made.kind != WAITCNT)
                 yield made
 
-    def _operation(self, op: int) -> _Operation:
-        program = self._program
-        chosen = slice(*program.operand_ptr[op : op + 2].tolist())
-        columns = (
-            program.operand_role, program.operand_rank, program.operand_address, program.operand_step,
-            program.operand_semaphore,
-        )  # fmt: skip
-        operands = tuple(_Operand(*row) for row in zip(*(column[chosen].tolist() for column in columns), strict=True))
-        return _Operation(
-            int(program.op_kind[op]), int(program.op_amount[op]), int(program.op_unroll[op]),
-            int(program.op_label[op]), operands,
-        )  # fmt: skip
-
-    def _signals_by_nic(self, rank: int, following: Sequence[_Operation]) -> bool:
+    def _signals_by_nic(self, rank: int, following: Sequence[Operation]) -> bool:
         """Whether the next thing behind barriers is a release whose targets are all behind NICs."""
         after = next((operation for operation in following if operation.kind != BARRIER), None)
         if after is None or after.kind != RELEASE:
             return False
         return all(self._leaves(rank, operand) for operand in after.operands)
 
-    def _leaves(self, rank: int, operand: _Operand) -> bool:
+    def _leaves(self, rank: int, operand: Operand) -> bool:
         return operand.rank != rank and self._crosses(rank, operand.rank)
 
-    def _rewritten(self, rank: int, operation: _Operation) -> Iterator[_Operation]:
+    def _rewritten(self, rank: int, operation: Operation) -> Iterator[Operation]:
         reads = tuple(operand for operand in operation.operands if operand.role in (READ, READ_FLAGGED))
         writes = operation.operands[len(reads) :]
         away = tuple(operand for operand in writes if self._leaves(rank, operand))
@@ -152,8 +111,8 @@ class _Rewriter:
             yield from self._data(rank, operation, (reads, near, away))
 
     def _release(
-        self, operation: _Operation, near: tuple[_Operand, ...], away: tuple[_Operand, ...]
-    ) -> Iterator[_Operation]:
+        self, operation: Operation, near: tuple[Operand, ...], away: tuple[Operand, ...]
+    ) -> Iterator[Operation]:
         if operation.amount != 1:
             raise self._refused(f"releases {operation.amount} behind a NIC, where a dma adds 1")
         if near:
@@ -161,7 +120,7 @@ class _Rewriter:
         for target in away:
             yield operation._replace(kind=DMA, amount=0, operands=(target,))
 
-    def _data(self, rank: int, operation: _Operation, parts: tuple[tuple[_Operand, ...], ...]) -> Iterator[_Operation]:
+    def _data(self, rank: int, operation: Operation, parts: tuple[tuple[Operand, ...], ...]) -> Iterator[Operation]:
         """A copy from own memory is sent from there; any other, and sums, from where they are put first."""
         reads, near, away = parts
         if operation.kind == STORE:
@@ -179,13 +138,13 @@ class _Rewriter:
         for target in away:
             yield self._dma(operation, source, target)
 
-    def _staging(self, rank: int, lines: int) -> _Operand:
+    def _staging(self, rank: int, lines: int) -> Operand:
         line_bytes = self._program.line_bytes
         address = self._base + self._staged[rank]
         self._staged[rank] += lines * line_bytes
-        return _Operand(WRITE, rank, address, line_bytes, -1)
+        return Operand(WRITE, rank, address, line_bytes)
 
-    def _dma(self, operation: _Operation, source: _Operand, target: _Operand) -> _Operation:
+    def _dma(self, operation: Operation, source: Operand, target: Operand) -> Operation:
         line_bytes = self._program.line_bytes
         if source.step != line_bytes or target.step != line_bytes:
             raise self._refused("moves lines that do not lie behind each other")
@@ -194,7 +153,3 @@ class _Rewriter:
 
     def _refused(self, why: str) -> InputError:
         return InputError(f"GPU program {self._program.name!r} {why}")
-
-
-def _offsets(sizes: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.cumsum([0, *sizes], dtype=np.int64)

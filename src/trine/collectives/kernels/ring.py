@@ -1,92 +1,138 @@
-"""Rings that put: each rank writes to the next one only, what it has just been given or its sum with the own part.
+"""Rings. Each workgroup is a ring of its own, one slice of a chunk a step.
 
-Each workgroup is a ring of its own, one slice of a chunk a step. Scratch has a slot for each step, so that nobody waits
-for room.
+Rings that put: each rank writes to the next one only, what it has just been given or its sum with its own chunk.
+Scratch has a slot for each step, so that nobody waits for room. Rings that get: each rank reads from the previous one
+only, once that says that its chunk is there.
 """
 
 from __future__ import annotations
 
-from trine.collectives.kernels.draft import Draft, Operand, Region, Workgroup
-from trine.collectives.kernels.meet import Handover, Meeting
+from trine.collectives.kernels.builder import CollectiveBuilder, Region, Workgroup
 from trine.collectives.kernels.options import KernelOptions
+from trine.collectives.kernels.sync import RankBarrier, Signal
+from trine.gpu.builder import Operand
 from trine.gpu.program import GpuProgram
 
-NEXT = (1,)
+NEXT, PREVIOUS = (1,), (-1,)
 
 
 def all_gather(options: KernelOptions) -> GpuProgram:
     """Each rank writes its input into the output of the next; then what it has got, ranks - 2 times."""
-    draft, ranks = Draft("all_gather/ring", options), options.num_ranks
+    builder, ranks = CollectiveBuilder("all_gather/ring", options), options.num_ranks
     lines = options.lines(ranks)
-    source, result = draft.data("input", 1, lines), draft.data("output", ranks, lines)
-    gather = _Gather(draft, result, lines)
-    meeting = Meeting(draft, NEXT, usual="none")
-    for group in draft.workgroups(lines):
-        meeting.start(group)
+    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    gather = _Gather(builder, result, lines)
+    barrier = RankBarrier(builder, NEXT, usual="none")
+    for group in builder.workgroups(lines):
+        barrier.start(group)
         group.copy(group.read(source), gather.target(group, 0), label="put")
         group.copy(group.read(source), group.write(result), label="copy")
         gather.go_on(group)
-        meeting.end(group)
-    return draft.program()
+        barrier.end(group)
+    return builder.finished()
 
 
 def reduce_scatter(options: KernelOptions) -> GpuProgram:
     """The sum of chunk c begins at rank c + 1 and grows rank by rank until it comes to rank c."""
-    draft, ranks = Draft("reduce_scatter/ring", options), options.num_ranks
+    builder, ranks = CollectiveBuilder("reduce_scatter/ring", options), options.num_ranks
     lines = options.lines(ranks)
-    source, result = draft.data("input", ranks, lines), draft.data("output", 1, lines)
-    reduce = _Reduce(draft, source, lines)
-    meeting = Meeting(draft, NEXT, usual="none")
-    for group in draft.workgroups(lines):
-        meeting.start(group)
+    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    reduce = _Reduction(builder, source, lines)
+    barrier = RankBarrier(builder, NEXT, usual="none")
+    for group in builder.workgroups(lines):
+        barrier.start(group)
         reduce.run(group, group.write(result))
-        meeting.end(group)
-    return draft.program()
+        barrier.end(group)
+    return builder.finished()
 
 
 def all_reduce(options: KernelOptions) -> GpuProgram:
     """Reduce-scatter, whose last sums go into the own output and the next one's at once, then all-gather."""
-    draft, ranks = Draft("all_reduce/ring", options), options.num_ranks
+    builder, ranks = CollectiveBuilder("all_reduce/ring", options), options.num_ranks
     lines = options.lines(ranks)
-    source, result = draft.data("input", ranks, lines), draft.data("output", ranks, lines)
-    reduce, gather = _Reduce(draft, source, lines), _Gather(draft, result, lines)
-    meeting = Meeting(draft, NEXT, usual="none")
-    for group in draft.workgroups(lines):
-        meeting.start(group)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    reduce, gather = _Reduction(builder, source, lines), _Gather(builder, result, lines)
+    barrier = RankBarrier(builder, NEXT, usual="none")
+    for group in builder.workgroups(lines):
+        barrier.start(group)
         reduce.run(group, group.write(result), gather.target(group, 0))
         gather.go_on(group)
-        meeting.end(group)
-    return draft.program()
+        barrier.end(group)
+    return builder.finished()
 
 
-class _Reduce:
+def all_gather_get(options: KernelOptions) -> GpuProgram:
+    """Each rank reads the input of the previous, then what that has read, ranks - 2 times."""
+    builder, ranks = CollectiveBuilder("all_gather/ring-get", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        group.copy(group.read(source, -1), group.write(result, chunk=-1), label="get")
+        group.copy(group.read(source), group.write(result), label="copy")
+        _get_chunks(group, result, signal, first=1, steps=ranks - 1)
+        barrier.end(group)
+    return builder.finished()
+
+
+def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
+    """Each rank adds its own part to the sum that it reads from the previous; the sum of chunk c ends at rank c."""
+    builder, ranks = CollectiveBuilder("reduce_scatter/ring-get", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    sums = builder.scratch("scratch", max(1, ranks - 2), lines)
+    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        _get_sums(group, source, sums, result, signal, ranks - 1)
+        barrier.end(group)
+    return builder.finished()
+
+
+def all_reduce_get(options: KernelOptions) -> GpuProgram:
+    """Reduce-scatter, then all-gather."""
+    builder, ranks = CollectiveBuilder("all_reduce/ring-get", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    sums = builder.scratch("scratch", max(1, ranks - 2), lines)
+    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        _get_sums(group, source, sums, result, signal, ranks - 1)
+        _get_chunks(group, result, signal, first=0, steps=ranks - 1)
+        barrier.end(group)
+    return builder.finished()
+
+
+class _Reduction:
     """The steps of a reduce-scatter: in step s a rank sends its sum of chunk rank - 1 - s to slot s of the next."""
 
-    def __init__(self, draft: Draft, source: Region, lines: int) -> None:
-        self.steps = draft.options.num_ranks - 1
+    def __init__(self, builder: CollectiveBuilder, source: Region, lines: int) -> None:
+        self.steps = builder.options.num_ranks - 1
         self.source = source
-        self.slots = draft.slots("scratch", self.steps, lines)
-        self.handover = Handover(draft, NEXT)
+        self.slots = builder.slots("scratch", self.steps, lines)
+        self.signal = Signal(builder, NEXT)
 
     def run(self, group: Workgroup, *targets: Operand) -> None:
         """``targets``: where the sum of the own chunk goes."""
         group.copy(group.read(self.source, chunk=-1), group.write(self.slots, 1, 0), label="put")
         for step in range(1, self.steps + 1):
-            self.handover.send(group)
-            self.handover.receive(group)
-            parts = (group.read(self.source, chunk=-1 - step), group.read(self.slots, chunk=step - 1))
+            self.signal.send(group)
+            self.signal.receive(group)
+            sources = (group.read(self.source, chunk=-1 - step), group.read(self.slots, chunk=step - 1))
             last = step == self.steps
-            group.reduce(parts, *(targets if last else (group.write(self.slots, 1, step),)), label="reduce")
+            group.reduce(sources, *(targets if last else (group.write(self.slots, 1, step),)), label="reduce")
 
 
 class _Gather:
     """The steps of an all-gather: in step s a rank sends chunk rank - s to the next; the first is the caller's."""
 
-    def __init__(self, draft: Draft, result: Region, lines: int) -> None:
-        self.steps = draft.options.num_ranks - 1
+    def __init__(self, builder: CollectiveBuilder, result: Region, lines: int) -> None:
+        self.steps = builder.options.num_ranks - 1
         self.result = result
-        self.packets = draft.slots("packets", self.steps, lines) if draft.options.flagged else None
-        self.handover = Handover(draft, NEXT)
+        self.packets = builder.slots("packets", self.steps, lines) if builder.options.flagged else None
+        self.signal = Signal(builder, NEXT)
 
     def target(self, group: Workgroup, step: int) -> Operand:
         """Where the chunk of a step goes: into the next one's output, or its packets."""
@@ -98,11 +144,31 @@ class _Gather:
         """Pass on what came in the step before."""
         for step in range(1, self.steps + 1):
             last = step == self.steps
-            self.handover.send(group)
-            self.handover.receive(group, last=last)
+            self.signal.send(group)
+            self.signal.receive(group, last=last)
             further = () if last else (self.target(group, step),)
             if self.packets is not None:
                 came = group.read(self.packets, chunk=step - 1)
                 group.copy(came, group.write(self.result, chunk=-step), *further, label="unpack" if last else "pass on")
             elif further:
                 group.copy(group.read(self.result, chunk=-step), *further, label="pass on")
+
+
+def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, signal: Signal, steps: int) -> None:
+    """In step s a rank adds to the previous one's sum of chunk rank - 2 - s."""
+    for step in range(steps):
+        chunk = -2 - step
+        if step:
+            signal.send(group)
+            signal.receive(group)
+        before = group.read(sums, -1, step - 1) if step else group.read(source, -1, chunk)
+        target = group.write(result) if step == steps - 1 else group.write(sums, chunk=step)
+        group.reduce((group.read(source, chunk=chunk), before), target, label="reduce")
+
+
+def _get_chunks(group: Workgroup, result: Region, signal: Signal, first: int, steps: int) -> None:
+    """In step s a rank reads chunk rank - 1 - s from the previous."""
+    for step in range(first, steps):
+        signal.send(group)
+        signal.receive(group)
+        group.copy(group.read(result, -1, -1 - step), group.write(result, chunk=-1 - step), label="get")

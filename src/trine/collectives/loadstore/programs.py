@@ -96,7 +96,7 @@ class Programs:
 
     def _made(self, name: str, size_bytes: int) -> GpuProgram:
         if self.plan is not None:
-            from trine.collectives.kernels.lower import lower_plan
+            from trine.collectives.kernels.lower.plan import lower_plan
 
             wavefronts = self.options.wavefronts
             return lower_plan(self.plan, size_bytes, line_bytes=self.line_bytes, wavefronts=wavefronts)

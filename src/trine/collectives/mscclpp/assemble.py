@@ -16,8 +16,8 @@ from trine.collectives.mscclpp.plan import (
     Connection,
     KernelGpu,
     KernelOp,
+    KernelOperand,
     KernelPlan,
-    Operand,
     ThreadBlock,
 )
 from trine.errors import SpecError
@@ -122,7 +122,7 @@ def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], 
             raise SpecError(f"there is no thread block {block} on GPU {gpu.rank}", file=plan.file, field=where)
 
 
-def _check_operand(plan: KernelPlan, gpu: KernelGpu, operand: Operand, where: str) -> None:
+def _check_operand(plan: KernelPlan, gpu: KernelGpu, operand: KernelOperand, where: str) -> None:
     if operand.buffer == FIFO:
         return
     ranks = plan.groups[operand.group].ranks if operand.group is not None else (operand.rank,)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trine.collectives.mscclpp.assemble import walk
-from trine.collectives.mscclpp.plan import PIPELINE, SCRATCH, KernelOp, KernelPlan, Operand
+from trine.collectives.mscclpp.plan import PIPELINE, SCRATCH, KernelOp, KernelOperand, KernelPlan
 from trine.errors import InputError
 
 #: MSCCL++ gives plans that reuse resources a scratch buffer of this size, whatever the message (executor.cc, 1f5f065)
@@ -44,7 +44,7 @@ class Layout:
     def iterations(self, pipeline: KernelOp) -> int:
         return -(-pipeline.num_chunks * self.at(1) // self.unit(pipeline))
 
-    def span(self, op: KernelOp, operand: Operand, offset: int = 0, unit: int | None = None) -> tuple[int, int]:
+    def span(self, op: KernelOp, operand: KernelOperand, offset: int = 0, unit: int | None = None) -> tuple[int, int]:
         """Start and length of an operand in its buffer: the part of this thread block, this round of its pipeline."""
         start, size = self.at(operand.index), self.at(operand.index + operand.count) - self.at(operand.index)
         low = self._split(size, op.part, op.num_parts)

@@ -27,8 +27,8 @@ from trine.collectives.mscclpp.plan import (
     WAIT,
     KernelGpu,
     KernelOp,
+    KernelOperand,
     KernelPlan,
-    Operand,
 )
 from trine.errors import DeadlockError, InputError
 
@@ -244,7 +244,7 @@ class Machine:
                 return False
         return True
 
-    def _fifo(self, source: int, target: int, block: Block, operand: Operand) -> tuple[int, int, int]:
+    def _fifo(self, source: int, target: int, block: Block, operand: KernelOperand) -> tuple[int, int, int]:
         assert operand.connection is not None
         return source, target, block.gpu.connections[operand.connection].pair
 
@@ -292,7 +292,7 @@ class Machine:
         if op.flushes:
             self.watcher.flush(block, op.connections)
 
-    def cells(self, step: Step, operand: Operand) -> Cells:
+    def cells(self, step: Step, operand: KernelOperand) -> Cells:
         """The cells of an operand in this round, for each rank that owns them; none for a FIFO."""
         if operand.buffer == FIFO:
             return ()

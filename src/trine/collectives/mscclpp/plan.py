@@ -23,7 +23,7 @@ ACTIONS = (SYNC, BARRIER, SIGNAL, WAIT, FLUSH, ACQUIRE, RELEASE, PIPELINE, PAIRS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operand:
+class KernelOperand:
     """``count`` chunks from chunk ``index`` on, in one buffer of one rank.
 
     ``rank``: whose buffer it is; -1 where it is that of all members of multicast group ``group`` (a load adds up, a
@@ -59,8 +59,8 @@ class KernelOp:
 
     action: str
     name: str
-    sources: tuple[Operand, ...] = ()
-    targets: tuple[Operand, ...] = ()
+    sources: tuple[KernelOperand, ...] = ()
+    targets: tuple[KernelOperand, ...] = ()
     connections: tuple[int, ...] = ()
     relaxed: bool = False
     signals: bool = False

@@ -21,9 +21,9 @@ from trine.collectives.mscclpp.plan import (
     Connection,
     KernelGpu,
     KernelOp,
+    KernelOperand,
     KernelPlan,
     MulticastGroup,
-    Operand,
     ThreadBlock,
 )
 
@@ -270,7 +270,7 @@ class _Block:
             group = pick(items[0], channels, index, f"nvls channel on the {buffer}", "id")
             items[0].done()
             chunk = op.integer(f"{end}off", 0, MAX_CHUNKS)
-            operands.append(Operand(rank=-1, buffer=buffer, index=chunk, count=count, via=SWITCH, group=group))
+            operands.append(KernelOperand(rank=-1, buffer=buffer, index=chunk, count=count, via=SWITCH, group=group))
         sources, targets = (operands[0],), (operands[1],)
         return KernelOp(action=REDUCE, name="glres", sources=sources, targets=targets, reduce_op="sum")
 
@@ -296,8 +296,10 @@ class _Block:
             reduce_op="sum" if adds else None,
         )
 
-    def _operands(self, op: Fields, form: str, count: int, raw: bool) -> tuple[tuple[Operand, ...], tuple[int, ...]]:
-        result: list[Operand] = []
+    def _operands(
+        self, op: Fields, form: str, count: int, raw: bool
+    ) -> tuple[tuple[KernelOperand, ...], tuple[int, ...]]:
+        result: list[KernelOperand] = []
         connections: list[int] = []
         for letter in form:
             if letter in "iok":
@@ -310,11 +312,11 @@ class _Block:
                 result.append(self._local(op, letter, count))
         return tuple(result), tuple(connections)
 
-    def _remote(self, op: Fields, number: int, chunk: int, count: int, packet: bool) -> Operand:
+    def _remote(self, op: Fields, number: int, chunk: int, count: int, packet: bool) -> KernelOperand:
         connection = self.gpu.connections[number]
         assert connection.remote_buffer is not None
         self._scratch(op, connection.remote_buffer, packet)
-        return Operand(
+        return KernelOperand(
             rank=connection.peer,
             buffer=connection.remote_buffer,
             index=chunk,
@@ -324,7 +326,7 @@ class _Block:
             connection=number,
         )
 
-    def _locals(self, op: Fields, name: str, count: int, polls: bool, raw: bool) -> list[Operand]:
+    def _locals(self, op: Fields, name: str, count: int, polls: bool, raw: bool) -> list[KernelOperand]:
         result = []
         for item in op.mappings(name):
             buffer = BUFFER_LETTERS[item.text("buff", BUFFER_LETTERS)]
@@ -332,18 +334,22 @@ class _Block:
             index = item.integer("off", 0, MAX_CHUNKS)
             item.done()
             result.append(
-                Operand(rank=self.gpu.rank, buffer=buffer, index=index, count=count, packet=polls or raw, polls=polls)
+                KernelOperand(
+                    rank=self.gpu.rank, buffer=buffer, index=index, count=count, packet=polls or raw, polls=polls
+                )
             )
         return result
 
-    def _local(self, op: Fields, letter: str, count: int) -> Operand:
+    def _local(self, op: Fields, letter: str, count: int) -> KernelOperand:
         end = "src" if letter in "sP" else "dst"
         packet = letter in "Pq"
         self._own(op, end)
         buffer = BUFFER_LETTERS[op.text(f"{end}buff", BUFFER_LETTERS)]
         self._scratch(op, buffer, packet)
         index = op.integer(f"{end}off", 0, MAX_CHUNKS)
-        return Operand(rank=self.gpu.rank, buffer=buffer, index=index, count=count, packet=packet, polls=letter == "P")
+        return KernelOperand(
+            rank=self.gpu.rank, buffer=buffer, index=index, count=count, packet=packet, polls=letter == "P"
+        )
 
     def _own(self, op: Fields, end: str) -> None:
         if op.integer(end, 0, self.gpu.num_ranks - 1, self.gpu.rank) != self.gpu.rank:

@@ -23,9 +23,9 @@ from trine.collectives.mscclpp.plan import (
     Connection,
     KernelGpu,
     KernelOp,
+    KernelOperand,
     KernelPlan,
     MulticastGroup,
-    Operand,
     RemoteBuffer,
     ThreadBlock,
 )
@@ -351,7 +351,7 @@ class _Block:
         info.done()
         return part, size
 
-    def _operands(self, op: Fields, name: str, form: str, via: str | None) -> tuple[Operand, ...]:
+    def _operands(self, op: Fields, name: str, form: str, via: str | None) -> tuple[KernelOperand, ...]:
         items = op.mappings(name)
         fixed = form.replace("+", "")
         if len(items) < len(fixed) - (1 if form in ("lqk+", "lr+", "lk+") else 0) or (
@@ -361,7 +361,7 @@ class _Block:
         letters = fixed + fixed[-1] * (len(items) - len(fixed))
         return tuple(self._operand(item, letter, via) for item, letter in zip(items, letters, strict=False))
 
-    def _operand(self, item: Fields, letter: str, via: str | None) -> Operand:
+    def _operand(self, item: Fields, letter: str, via: str | None) -> KernelOperand:
         index, count = item.integer("index", 0, MAX_CHUNKS), item.integer("size", 1, MAX_CHUNKS)
         packet, polls = letter in "pqknw", letter == "p"
         if letter in "mn":
@@ -380,7 +380,7 @@ class _Block:
         if packet and buffer != "scratch":
             raise item.fail(f"packets lie in scratch, not in the {buffer}")
         item.done()
-        return Operand(
+        return KernelOperand(
             rank=rank, buffer=buffer, index=index, count=count, via=path, packet=packet, polls=polls, group=group
         )
 

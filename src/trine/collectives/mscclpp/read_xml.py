@@ -16,8 +16,8 @@ from trine.collectives.mscclpp.plan import (
     Connection,
     KernelGpu,
     KernelOp,
+    KernelOperand,
     KernelPlan,
-    Operand,
     ThreadBlock,
 )
 from trine.errors import SpecError, nearest
@@ -220,14 +220,14 @@ class _Reader:
             dependencies=() if depends_on < 0 else ((depends_on, at),),
         )
 
-    def _operand(self, step: _Element, letter: str, connection: int | None, end: str) -> Operand:
+    def _operand(self, step: _Element, letter: str, connection: int | None, end: str) -> KernelOperand:
         side = "src" if letter == "s" or (letter == "f" and end == "recv") else "dst"
         buffer = BUFFER_LETTERS[self.choice(step, f"{side}buf", tuple(BUFFER_LETTERS))]
         index, count = self.integer(step, f"{side}off", 0, MAX_CHUNKS), self.integer(step, "cnt", 1, MAX_CHUNKS)
         if letter != "f":
-            return Operand(rank=self.rank, buffer=buffer, index=index, count=count)
+            return KernelOperand(rank=self.rank, buffer=buffer, index=index, count=count)
         if connection is None:
             raise self.fail(step, "type", f"{step.attributes['type']!r} in a thread block without {end} peer")
         peer = next(peer for (peer, _), number in self.connections.items() if number == connection)
-        return Operand(rank=peer, buffer=FIFO, index=index, count=count, via=LOCAL, polls=end == "recv",
+        return KernelOperand(rank=peer, buffer=FIFO, index=index, count=count, via=LOCAL, polls=end == "recv",
                        connection=connection)  # fmt: skip

@@ -22,7 +22,7 @@ import numpy as np
 
 from trine.collectives.mscclpp.layout import Layout, message_layout, parts_grid, pipelines
 from trine.collectives.mscclpp.machine import Block, Machine, Move, Step
-from trine.collectives.mscclpp.plan import FIFO, MEMORY, PORT, SWITCH, KernelOp, KernelPlan, Operand
+from trine.collectives.mscclpp.plan import FIFO, MEMORY, PORT, SWITCH, KernelOp, KernelOperand, KernelPlan
 from trine.collectives.schedule import ExpandedSchedule
 from trine.graph.builder import csr
 
@@ -71,14 +71,14 @@ class Structure:
     """Everything about the transfers of a plan but their bytes."""
 
     plan: KernelPlan
-    sizes_of: tuple[tuple[Step, Operand | None, int], ...]
+    sizes_of: tuple[tuple[Step, KernelOperand | None, int], ...]
     schedule: ExpandedSchedule
 
     def sized(self, layout: Layout) -> ExpandedSchedule:
         sizes = np.array([self._bytes(layout, *entry) for entry in self.sizes_of], dtype=np.int64)
         return dataclasses.replace(self.schedule, size_bytes=sizes)
 
-    def _bytes(self, layout: Layout, step: Step, operand: Operand | None, piece: int) -> int:
+    def _bytes(self, layout: Layout, step: Step, operand: KernelOperand | None, piece: int) -> int:
         if operand is None or piece == EMPTY:
             return 0
         unit = layout.unit(step.pipeline) if step.pipeline else None
@@ -123,7 +123,7 @@ class Recorder:
         self.before: list[Ids] = []
         self.starter: list[int] = []
         self.entered: list[bool] = []
-        self.sizes_of: list[tuple[Step, Operand | None, int]] = []
+        self.sizes_of: list[tuple[Step, KernelOperand | None, int]] = []
         self.reduces: set[int] = set()
 
     def record(self) -> Structure:
@@ -172,7 +172,7 @@ class Recorder:
         step: Step,
         ends: tuple[int, int],
         before: Iterable[int],
-        operand: Operand | None,
+        operand: KernelOperand | None,
         piece: int,
     ) -> int:
         """Add one transfer from ends[0] to ends[1]; its starter must have entered, where nothing before shows it."""
@@ -198,7 +198,13 @@ class Recorder:
         return number
 
     def _stage(
-        self, block: Block, step: Step, ends: tuple[int, int], behind: Stage, operand: Operand, pieces: tuple[int, ...]
+        self,
+        block: Block,
+        step: Step,
+        ends: tuple[int, int],
+        behind: Stage,
+        operand: KernelOperand,
+        pieces: tuple[int, ...],
     ) -> Stage:
         """One hop of a fused operation, in pieces; LAST waits for all of the hop before, the others for its head."""
         stage = Stage()
@@ -318,7 +324,7 @@ class Recorder:
             result.all |= stage.all
         return result
 
-    def _load_reduce(self, block: Block, step: Step, operand: Operand, behind: Stage, fused: bool) -> Stage:
+    def _load_reduce(self, block: Block, step: Step, operand: KernelOperand, behind: Stage, fused: bool) -> Stage:
         """The switch asks all members, adds up what comes and passes the sum on."""
         rank, members, agent = block.gpu.rank, *self._group(operand)
         request = self._transfer(block, step, (rank, agent), behind.all, None, EMPTY)
@@ -332,7 +338,7 @@ class Recorder:
             gathered.all |= stage.all
         return self._stage(block, step, (agent, rank), gathered, operand, FOLLOW)
 
-    def _group(self, operand: Operand) -> tuple[tuple[int, ...], int]:
+    def _group(self, operand: KernelOperand) -> tuple[tuple[int, ...], int]:
         assert operand.group is not None
         ranks = self.plan.groups[operand.group].ranks
         return ranks, self.agents[ranks]
@@ -355,7 +361,7 @@ class Recorder:
                 sent |= moved
         return sent
 
-    def _multicast(self, block: Block, step: Step, operand: Operand, behind: Stage, fused: bool) -> set[int]:
+    def _multicast(self, block: Block, step: Step, operand: KernelOperand, behind: Stage, fused: bool) -> set[int]:
         rank, members, agent = block.gpu.rank, *self._group(operand)
         up = self._stage(block, step, (rank, agent), behind, operand, FOLLOW if fused else START)
         down: set[int] = set()
@@ -365,7 +371,7 @@ class Recorder:
         self.under_way[block.actor] |= down
         return down
 
-    def _send(self, block: Block, step: Step, operand: Operand, behind: Stage) -> int:
+    def _send(self, block: Block, step: Step, operand: KernelOperand, behind: Stage) -> int:
         """Sends of one connection go one after the other."""
         assert operand.connection is not None
         key = (block.gpu.rank, operand.connection)
@@ -374,7 +380,9 @@ class Recorder:
         self.last_of_fifo[key] = number = self._transfer(block, step, ends, before, operand, WHOLE)
         return number
 
-    def _through_port(self, block: Block, step: Step, operand: Operand, behind: Stage, connection: int) -> set[int]:
+    def _through_port(
+        self, block: Block, step: Step, operand: KernelOperand, behind: Stage, connection: int
+    ) -> set[int]:
         """A port works off its puts in order, without the thread block."""
         key = (block.gpu.rank, connection)
         before = behind.all | self.on_port.get(key, NONE)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trine.errors import InputError
+from trine.gpu.builder import Operations, ProgramBuilder
 from trine.gpu.model import GpuModel
 from trine.gpu.program import COMPUTE, READ, REDUCE, WRITE, GpuProgram
 from trine.units import PS_PER_S
@@ -225,7 +226,7 @@ def compute_program(work: _Work, shape: ComputeShape, line_bytes: int, max_turns
     first = np.linspace(0, work.lines, groups * turns + 1).astype(np.int64).reshape(-1)
     lines = np.diff(first)
     cycles = np.tile(np.diff(np.arange(turns + 1, dtype=np.int64) * per_wave // turns), groups)
-    kind = np.tile(np.array([REDUCE, COMPUTE], np.int8), groups * turns)
+    kind = np.tile(np.array([REDUCE, COMPUTE], np.int64), groups * turns)
     amount = np.stack((lines, cycles), axis=1).ravel()
     kept = amount > 0
     counts = kept.reshape(groups, -1).sum(axis=1)
@@ -233,27 +234,16 @@ def compute_program(work: _Work, shape: ComputeShape, line_bytes: int, max_turns
     reduces = kind == REDUCE
     begins = first[:-1][lines > 0]
     tensor = np.arange(_TENSORS, dtype=np.int64) * work.lines
-    num_operands = _TENSORS * len(begins)
-    n = len(kind)
-    return GpuProgram(
-        name="compute",
-        num_ranks=1,
-        kernel_rank=np.zeros(1, np.int32),
-        kernel_wavefronts=np.array([shape.wavefronts], np.int32),
-        kernel_ptr=np.array([0, groups], np.int64),
-        workgroup_ptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        op_kind=kind,
-        op_amount=amount,
-        op_unroll=np.zeros(n, np.int32),
-        op_label=np.where(reduces, 0, 1).astype(np.int32),
-        operand_ptr=np.concatenate(([0], np.cumsum(reduces * _TENSORS))).astype(np.int64),
-        operand_role=np.tile(np.array([READ, READ, WRITE], np.int8), len(begins)),
-        operand_rank=np.zeros(num_operands, np.int32),
-        operand_address=((begins[:, None] + tensor) * line_bytes).ravel(),
-        operand_step=np.full(num_operands, line_bytes, np.int32),
-        operand_semaphore=np.full(num_operands, -1, np.int32),
-        semaphores=np.zeros((1, 0), np.int32),
-        kernel_names=("compute",),
-        labels=("tensors", "arithmetic"),
-        line_bytes=line_bytes,
-    )
+    builder = ProgramBuilder("compute", 1, line_bytes=line_bytes)
+    labels = builder.label("tensors"), builder.label("arithmetic")
+    num_operands = reduces * np.int64(_TENSORS)
+    operands = {
+        "operand_role": np.tile(np.array([READ, READ, WRITE], np.int64), len(begins)),
+        "operand_address": ((begins[:, None] + tensor) * line_bytes).ravel(),
+        "operand_step": np.full(_TENSORS * len(begins), line_bytes, np.int64),
+        "operand_semaphore": np.full(_TENSORS * len(begins), -1, np.int64),
+    }
+    ops = {"op_kind": kind, "op_amount": amount, "op_label": np.where(reduces, *labels)}
+    builder.extend(Operations(ops, num_operands, operands), counts.tolist())
+    builder.end_kernel(0, shape.wavefronts, "compute")
+    return builder.program()

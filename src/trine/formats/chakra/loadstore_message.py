@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
-from trine.collectives.kernels.lower_writer import Place, Writer
+from trine.gpu.builder import Operand, ProgramBuilder
 from trine.gpu.program import ACQUIRE, BARRIER, COPY, DMA, READ, RELEASE, WAITCNT, WRITE, GpuProgram
 
 SENDER, RECEIVER = 0, 1
@@ -23,44 +19,40 @@ def message_program(
     through_nic: the copy engine moves the bytes, and its last packet signals; else each workgroup stores
     a part of the lines.
     """
-    writer = Writer(_NAME)
+    builder = ProgramBuilder(_NAME, 2, line_bytes=line_bytes)
     lines = -(-size_bytes // line_bytes)
     signal_address = lines * line_bytes  # the line behind the data
     groups = 1
     if through_nic:
-        _by_nic(writer, size_bytes, signal_address)
+        _by_nic(builder, size_bytes, signal_address)
     else:
         groups = max(1, min(workgroups, lines))
         for group in range(groups):
             first, last = lines * group // groups, lines * (group + 1) // groups
-            _by_stores(writer, first * line_bytes, last - first, line_bytes, signal_address)
-    writer.end_kernel(SENDER)
-    writer.add(ACQUIRE, groups, [Place(READ, RECEIVER, signal_address, semaphore=0)], _WAIT)
-    writer.end_workgroup()
-    writer.end_kernel(RECEIVER)
-    program = writer.program(
-        name=_NAME, initial=[[0], [0]], num_semaphores=1, buffers=(), wavefronts=1, line_bytes=line_bytes,
-        payload_bytes=0, notes=(),
-    )  # fmt: skip
-    waves = np.array([1 if through_nic else wavefronts, 1], np.int32)
-    return replace(program, kernel_wavefronts=waves, kernel_names=("send", "receive"))
+            _by_stores(builder, first * line_bytes, last - first, line_bytes, signal_address)
+    builder.end_kernel(SENDER, 1 if through_nic else wavefronts, "send")
+    operand = Operand(READ, RECEIVER, signal_address, semaphore=builder.semaphores(1))
+    builder.add(ACQUIRE, groups, [operand], _WAIT)
+    builder.end_workgroup()
+    builder.end_kernel(RECEIVER, 1, "receive")
+    return builder.program()
 
 
-def _by_nic(writer: Writer, size_bytes: int, signal_address: int) -> None:
+def _by_nic(builder: ProgramBuilder, size_bytes: int, signal_address: int) -> None:
     """One workgroup that hands all bytes to the copy engine; without any, its packet only signals."""
-    target = Place(WRITE, RECEIVER, 0 if size_bytes else signal_address, semaphore=0)
-    sources = [Place(READ, SENDER, 0)] if size_bytes else []
-    writer.add(DMA, size_bytes, [*sources, target], _PUT)
-    writer.add(WAITCNT, 0, (), _PUT)
-    writer.end_workgroup()
+    target = Operand(WRITE, RECEIVER, 0 if size_bytes else signal_address, semaphore=0)
+    sources = [Operand(READ, SENDER, 0)] if size_bytes else []
+    builder.add(DMA, size_bytes, [*sources, target], _PUT)
+    builder.add(WAITCNT, 0, (), _PUT)
+    builder.end_workgroup()
 
 
-def _by_stores(writer: Writer, address: int, lines: int, line_bytes: int, signal_address: int) -> None:
+def _by_stores(builder: ProgramBuilder, address: int, lines: int, line_bytes: int, signal_address: int) -> None:
     """One workgroup that stores its lines, and signals when they are there."""
     if lines:
-        ends = [Place(READ, SENDER, address, line_bytes), Place(WRITE, RECEIVER, address, line_bytes)]
-        writer.add(COPY, lines, ends, _PUT)
-        writer.add(WAITCNT, 0, (), _SIGNAL)
-        writer.add(BARRIER, 0, (), _SIGNAL)
-    writer.add(RELEASE, 1, [Place(WRITE, RECEIVER, signal_address, semaphore=0)], _SIGNAL)
-    writer.end_workgroup()
+        ends = [Operand(READ, SENDER, address, line_bytes), Operand(WRITE, RECEIVER, address, line_bytes)]
+        builder.add(COPY, lines, ends, _PUT)
+        builder.add(WAITCNT, 0, (), _SIGNAL)
+        builder.add(BARRIER, 0, (), _SIGNAL)
+    builder.add(RELEASE, 1, [Operand(WRITE, RECEIVER, signal_address, semaphore=0)], _SIGNAL)
+    builder.end_workgroup()

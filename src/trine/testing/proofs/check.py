@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from trine.collectives.kernels.check_cells import Index, make_cells
-from trine.collectives.kernels.check_goal import Goal, contents, describe, make_goal
-from trine.collectives.kernels.check_overlap import refuse_overlaps
-from trine.collectives.kernels.check_parts import decode
-from trine.collectives.kernels.check_run import Run
 from trine.errors import InputError, nearest
-from trine.gpu.program import GpuProgram
+from trine.gpu.builder import Operand
+from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram
+from trine.testing.proofs.actors import DecodedOp, decode
+from trine.testing.proofs.goal import ProofGoal, contents, describe, make_goal
+from trine.testing.proofs.memory import Index, make_cells
+from trine.testing.proofs.run import ProofRun
 
 OWN, ALL = "own", "all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class ProgramProof:
     """What has been proven, and what a caller should know.
 
     num_ops: operations run, each by each wavefront. num_cells: parts of memory that were followed. num_runs: orders.
@@ -46,8 +47,8 @@ def check_program(
     orders: int = 3,
     inputs: str = OWN,
     open_ends: bool = False,
-) -> Check:
-    """Run a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
+) -> ProgramProof:
+    """ProofRun a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
 
     Every read must be behind the write it needs, and every write behind what still needs the old contents, by what the
     semantics promise (docs/design/gpu-model.md) and not by luck: requests are over after ``waitcnt 0``, wavefront 0
@@ -77,15 +78,17 @@ def check_program(
     spans = [] if goal is None else sorted({*goal.sources, *goal.results})
     parts = [] if goal is None else [(goal.sources[0][0], goal.chunk_bytes)]
     cells, ops = make_cells(program, [*spans, *parts]), decode(program)
-    refuse_overlaps(program, ops)
+    _refuse_overlaps(program, ops)
     ends: dict[int, str] = {}
     late: dict[int, str] = {}
     for number in range(orders + 1):
-        run = Run(program, cells, ops, random.Random(f"{seed} {number}") if number else None, blank=goal is not None)
+        run = ProofRun(
+            program, cells, ops, random.Random(f"{seed} {number}") if number else None, blank=goal is not None
+        )
         _run(run, goal, inputs == ALL, seed, open_ends)
         for rank in range(program.num_ranks):
             _look_at_end(run, rank, ends, late)
-    return Check(
+    return ProgramProof(
         program=program.name,
         op=op,
         num_ranks=program.num_ranks,
@@ -97,7 +100,7 @@ def check_program(
     )
 
 
-def _run(run: Run, goal: Goal | None, ready: bool, seed: int, open_ends: bool) -> None:
+def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_ends: bool) -> None:
     """One run, from the inputs to the results."""
     if goal is None:
         run.run()
@@ -125,7 +128,7 @@ def _run(run: Run, goal: Goal | None, ready: bool, seed: int, open_ends: bool) -
             _check_end(run, rank, place)
 
 
-def _check_end(run: Run, rank: int, place: Index) -> None:
+def _check_end(run: ProofRun, rank: int, place: Index) -> None:
     """Nothing of a rank's result may come after its end."""
     memory, knows = run.memory, run.ends(rank)
     late = np.flatnonzero(memory.unknown(place, knows))
@@ -138,7 +141,7 @@ def _check_end(run: Run, rank: int, place: Index) -> None:
         )
 
 
-def _look_at_end(run: Run, rank: int, ends: dict[int, str], late: dict[int, str]) -> None:
+def _look_at_end(run: ProofRun, rank: int, ends: dict[int, str], late: dict[int, str]) -> None:
     """Note the first write into, and read of, a rank's memory that may come after its end."""
     memory, knows = run.memory, run.ends(rank)
     own = slice(rank * memory.cells.count, (rank + 1) * memory.cells.count)
@@ -152,3 +155,37 @@ def _look_at_end(run: Run, rank: int, ends: dict[int, str], late: dict[int, str]
     if len(late_reads) and rank not in late:
         actor = int(late_reads[0])
         late[rank] = f"rank {rank} can end before {run.words.actor(actor, int(reads[actor]))} has read its memory"
+
+
+def _refuse_overlaps(program: GpuProgram, ops: Sequence[DecodedOp]) -> None:
+    """Raise InputError where a line of an operation writes what another line of it, or another target, touches."""
+    for number, op in enumerate(ops):
+        if op.kind not in DATA_OPS and op.kind != DMA:
+            continue
+        for i, target in enumerate(op.writes):
+            for other in (*op.reads, *op.writes[:i]):
+                if target.rank == other.rank and _overlap(op, target, other):
+                    size = f"{op.amount} {'bytes' if op.kind == DMA else 'lines'}"
+                    raise InputError(
+                        f"{program.name}: operation {number} of the program ({OP_NAMES[op.kind]}) overlaps itself in "
+                        f"the memory of rank {target.rank}: {size} at addresses {other.address} and {target.address}"
+                    )
+
+
+def _overlap(op: DecodedOp, target: Operand, other: Operand) -> bool:
+    """Whether two operands share bytes; a line may be read and then written in its place."""
+    if op.kind != DMA and other.step == target.step != 0:
+        apart = (other.address - target.address) % abs(target.step)
+        if op.width <= apart <= abs(target.step) - op.width:  # columns of one matrix
+            return False
+    if other in op.reads and (other.address, other.step) == (target.address, target.step):
+        return False
+    (low, high), (start, end) = _range(op, target), _range(op, other)
+    return low < end and start < high
+
+
+def _range(op: DecodedOp, operand: Operand) -> tuple[int, int]:
+    if op.kind == DMA:
+        return operand.address, operand.address + op.amount
+    last = (op.amount - 1) * operand.step
+    return operand.address + min(0, last), operand.address + max(0, last) + op.width

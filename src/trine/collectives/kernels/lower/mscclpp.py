@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from trine.collectives.kernels.lower_emit import Emitter
-from trine.collectives.kernels.lower_memory import Addresses, Span, Step
-from trine.collectives.kernels.lower_order import Barriers, Dependencies, Signals, Take, Turn
-from trine.collectives.kernels.lower_packets import Packets
-from trine.collectives.kernels.lower_writer import Place
+from trine.collectives.kernels.lower.emit import Emitter
+from trine.collectives.kernels.lower.memory import Addresses, Span, Step
+from trine.collectives.kernels.lower.semaphores import Barriers, Dependencies, Packets, Signals, Take, Turn
 from trine.collectives.mscclpp.plan import (
     ACQUIRE,
     BARRIER,
@@ -21,9 +19,10 @@ from trine.collectives.mscclpp.plan import (
     SIGNAL,
     SYNC,
     WAIT,
-    Operand,
+    KernelOperand,
 )
 from trine.errors import InputError
+from trine.gpu.builder import Operand
 from trine.gpu.program import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
 
 
@@ -160,7 +159,7 @@ class BlockLowering:
         ]
         self.out.data(length // step_bytes, reads, writes)
 
-    def _length(self, step: Step, operands: list[Operand], spans: list[Span]) -> int:
+    def _length(self, step: Step, operands: list[KernelOperand], spans: list[Span]) -> int:
         lengths = {span.length for span in spans}
         if len(lengths) > 1:
             raise InputError(
@@ -170,15 +169,15 @@ class BlockLowering:
             )
         return lengths.pop()
 
-    def _place(self, role: int, operand: Operand, span: Span, step_bytes: int) -> Place:
+    def _place(self, role: int, operand: KernelOperand, span: Span, step_bytes: int) -> Operand:
         """``step_bytes`` of data a line; a packet takes a whole line for them."""
         if not operand.packet:
-            return Place(role, span.rank, span.address, step_bytes)
+            return Operand(role, span.rank, span.address, step_bytes)
         line = self.addresses.line_bytes
         semaphore = -1
         if role in (READ_FLAGGED, WRITE_FLAGGED):
             semaphore = self.wiring.first_flag + self.addresses.packet_line(span.address)
-        return Place(role, span.rank, span.address, line, semaphore)
+        return Operand(role, span.rank, span.address, line, semaphore)
 
     def _put_through_ports(self, turn: Turn, step: Step) -> None:
         """Packets that are polled are waited for; then the copy engine (or NIC) reads memory by itself."""
@@ -202,7 +201,7 @@ class BlockLowering:
         if op.flushes:
             self.out.flush()
 
-    def _put(self, turn: Turn, step: Step, source: Operand, number: int) -> None:
+    def _put(self, turn: Turn, step: Step, source: KernelOperand, number: int) -> None:
         target, wiring = step.op.targets[number], self.wiring
         given = list(wiring.packets.gives.get((turn, number), ()))
         if step.op.signals:
@@ -211,8 +210,8 @@ class BlockLowering:
         length = self._length(step, [source, target], [here, there])
         if length:
             size = length // self.addresses.payload * self.addresses.line_bytes if source.packet else length
-            write = Place(WRITE, there.rank, there.address, semaphore=given[0] if given else -1)
-            self.out.dma(size, Place(READ, here.rank, here.address), write)
+            write = Operand(WRITE, there.rank, there.address, semaphore=given[0] if given else -1)
+            self.out.dma(size, Operand(READ, here.rank, here.address), write)
             given = given[1:]
         for semaphore in given:
             self.out.dma_signal(target.rank, semaphore)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trine.collectives.kernels.check_cells import Cells, Race, buffer_of
-from trine.collectives.kernels.check_parts import Op, Wavefront, releases
 from trine.gpu.program import OP_NAMES, GpuProgram
+from trine.testing.proofs.actors import DecodedOp, ProofWavefront, releases
+from trine.testing.proofs.memory import Cells, Race, buffer_of
 
 
-class Words:
+class ProofWords:
     """Names for actors and places.
 
     actors: (rank, workgroup, wavefront, of) of wavefronts; ports: actor -> (rank, peer).
@@ -25,7 +25,7 @@ class Words:
     ) -> None:
         self.program, self.cells, self.actors, self.ports, self.first_entry = program, cells, actors, ports, first_entry
 
-    def at(self, wave: Wavefront) -> str:
+    def at(self, wave: ProofWavefront) -> str:
         """A wavefront where it is."""
         return self.actor(wave.actor, wave.epoch)
 
@@ -61,7 +61,7 @@ class Words:
         where = f"address {address}" if buffer is None else f"byte {address - buffer.base} of the {buffer.name}"
         return f"{where} of rank {rank}"
 
-    def race(self, wave: Wavefront, race: Race) -> str:
+    def race(self, wave: ProofWavefront, race: Race) -> str:
         place = self.place(race.cell)
         start = f"{self.program.name}: {self.at(wave)} {race.does} {place}"
         if race.actor < 0:
@@ -73,7 +73,9 @@ class Words:
         hint = " (waitcnt 0, and a barrier between wavefronts)" if own else ""
         return f"{start}, but nothing says that {self.actor(race.actor, race.epoch)} has {done} it{hint}"
 
-    def releaser(self, rank: int, number: int, ops: Sequence[Op], pending: Mapping[int, int] | None = None) -> str:
+    def releaser(
+        self, rank: int, number: int, ops: Sequence[DecodedOp], pending: Mapping[int, int] | None = None
+    ) -> str:
         """Who releases a semaphore: at all, or of what is to come (``pending``: workgroup -> its next operation)."""
         for actor, (_, workgroup, wavefront, _) in enumerate(self.actors):
             first, last = (int(i) for i in self.program.workgroup_ptr[workgroup : workgroup + 2])

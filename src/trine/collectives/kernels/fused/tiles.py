@@ -1,14 +1,19 @@
-"""Which tiles of its result a fused kernel has, which workgroup computes each, and who waits for whom."""
+"""Which tiles of its result a fused kernel has, which workgroup computes each, and who waits for whom.
+
+A block of lines in a matrix needs several operands: an operand has a first line, a step and an amount.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
-from trine.collectives.kernels.fused_options import EMBEDDING, GEMV, FusedOptions
+from trine.collectives.kernels.fused.options import EMBEDDING, GEMV, FusedOptions
 from trine.collectives.kernels.options import JOINT
 from trine.errors import InputError
 
@@ -17,7 +22,7 @@ MAX_OPERANDS, MAX_FLAGS = 1 << 23, 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
+class TileGrid:
     """The result of rank 0: ``chunks`` chunks of ``height`` x ``width`` lines, in tiles of at most ``tall`` x ``wide``.
 
     A GEMV's result is one line wide: each line holds many rows. chunk_tiles: tiles of a chunk. crews: groups of
@@ -69,7 +74,7 @@ class Grid:
         return (chunk - 1) % self.chunks * self.chunk_tiles + crew
 
 
-def make_grid(options: FusedOptions) -> Grid:
+def make_grid(options: FusedOptions) -> TileGrid:
     """The tiles of a kernel.
 
     Raises
@@ -91,7 +96,7 @@ def make_grid(options: FusedOptions) -> Grid:
             f"the tiles of each chunk go to 1 to {tiles} workgroups{total}, got {given}", field="workgroups"
         )
     workgroups = options.chunks * tiles if given is None else given
-    return Grid(
+    return TileGrid(
         chunks=options.chunks,
         height=height,
         width=width,
@@ -111,7 +116,7 @@ def too_large(options: FusedOptions) -> InputError:
     )
 
 
-def refuse_large(options: FusedOptions, grid: Grid) -> None:
+def refuse_large(options: FusedOptions, grid: TileGrid) -> None:
     """Raise InputError for a program that is sure to be too large, before any array of it is made."""
     ranks = 1 if options.only_rank is not None else options.num_ranks
     tiles = grid.chunks * grid.chunk_tiles
@@ -148,7 +153,7 @@ class Tiles:
         return Tiles(**{name: getattr(self, name)[chosen] for name in self.__slots__})
 
 
-def make_tiles(grid: Grid) -> Tiles:
+def make_tiles(grid: TileGrid) -> Tiles:
     """All tiles of rank 0. In a workgroup the tiles of other ranks' chunks come first, the own chunk last."""
     chunk, number = (a.ravel() for a in np.mgrid[0 : grid.chunks, 0 : grid.chunk_tiles].astype(np.int64))
     crew = number % grid.crews
@@ -166,3 +171,42 @@ def make_tiles(grid: Grid) -> Tiles:
         tall=np.minimum(grid.tall, grid.height - down),
         wide=np.minimum(grid.wide, grid.width - across),
     )
+
+
+class StripShape(NamedTuple):
+    """A block of ``tall`` x ``wide`` lines, of which those numbered ``chosen`` have this shape.
+
+    amount: lines of one strip of it; strips: how many there are; strips are columns (down) or rows of the block, or
+    all of it where its rows follow each other.
+    """
+
+    chosen: Int64
+    tall: int
+    wide: int
+    amount: int
+    strips: int
+    down: bool
+
+    def offsets(self, pitch_bytes: int, line_bytes: int) -> Int64:
+        """int64[strips]: where each strip of a block begins, in a matrix with rows ``pitch_bytes`` apart."""
+        return np.arange(self.strips, dtype=np.int64) * (line_bytes if self.down else pitch_bytes)
+
+    def step(self, pitch_bytes: int, line_bytes: int) -> int:
+        """From a line of a strip to the next."""
+        return pitch_bytes if self.down else line_bytes
+
+
+def strip_shapes(tall: Int64, wide: Int64, whole: int) -> Iterator[StripShape]:
+    """Blocks by shape; ``whole``: lines of a row of the matrix (0: rows never follow each other).
+
+    Strips are as long as they can be: an operation's wavefronts share its lines, and operands cost memory.
+    """
+    pairs, which = np.unique(np.stack([tall, wide]), axis=1, return_inverse=True)
+    for i, (rows, columns) in enumerate(pairs.T.tolist()):
+        chosen = np.flatnonzero(which.ravel() == i)
+        if columns == whole:
+            yield StripShape(chosen, rows, columns, rows * columns, 1, False)
+        elif rows >= columns:
+            yield StripShape(chosen, rows, columns, rows, columns, True)
+        else:
+            yield StripShape(chosen, rows, columns, columns, rows, False)

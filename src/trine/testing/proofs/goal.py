@@ -7,9 +7,9 @@ from itertools import combinations
 
 import numpy as np
 
-from trine.collectives.kernels.check_cells import NOTHING, Cells, Values
 from trine.errors import InputError, nearest
 from trine.gpu.program import Buffer, GpuProgram
+from trine.testing.proofs.memory import NOTHING, Cells, Values
 
 #: How many chunks input and output have, where a rank has one for each rank ("ranks") or one in all.
 _CHUNKS = {
@@ -25,7 +25,7 @@ _TAKEN_APART = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Goal:
+class ProofGoal:
     """chunk_bytes: of one chunk. sources, results: (address, bytes) of each rank's input and result."""
 
     op: str
@@ -50,7 +50,7 @@ class Goal:
         return total if self.op == "all_reduce" else total[own]
 
 
-def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> Goal:
+def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal:
     """Where the data of a collective is, by the program's buffers ``input`` and ``output`` (one alone: in place).
 
     Raises
@@ -77,7 +77,7 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> Goal:
                 field="buffers",
             )
         places = [((b.base, b.size_bytes),) * ranks for b in (source, result)]
-        goal = Goal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places[0], results=places[1])
+        goal = ProofGoal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places[0], results=places[1])
     if size_bytes is not None and goal.chunk_bytes * max(counts) < size_bytes:
         raise InputError(
             f"{program.name}: buffers of {goal.chunk_bytes * max(counts)} bytes are too small for {op} of "
@@ -87,7 +87,7 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> Goal:
     return goal
 
 
-def _in_place(op: str, ranks: int, buffer: Buffer, counts: list[int]) -> Goal:
+def _in_place(op: str, ranks: int, buffer: Buffer, counts: list[int]) -> ProofGoal:
     chunk = _chunk(buffer, max(counts))
 
     def places(count: int) -> tuple[tuple[int, int], ...]:
@@ -95,7 +95,7 @@ def _in_place(op: str, ranks: int, buffer: Buffer, counts: list[int]) -> Goal:
             return ((buffer.base, buffer.size_bytes),) * ranks
         return tuple((buffer.base + rank * chunk, chunk) for rank in range(ranks))
 
-    return Goal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places(counts[0]), results=places(counts[1]))
+    return ProofGoal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places(counts[0]), results=places(counts[1]))
 
 
 def _chunk(buffer: Buffer, count: int) -> int:
@@ -104,7 +104,7 @@ def _chunk(buffer: Buffer, count: int) -> int:
     return buffer.size_bytes // count
 
 
-def contents(goal: Goal, cells: Cells, seed: int) -> list[Values]:
+def contents(goal: ProofGoal, cells: Cells, seed: int) -> list[Values]:
     """A number for each cell of each rank's input."""
     random = np.random.default_rng(seed)
     count = goal.sources[0][1] // cells.size

@@ -1,4 +1,4 @@
-"""Memory of all ranks cut into cells: what is in each, who wrote it last, and who has read it since.
+"""CellMemory of all ranks cut into cells: what is in each, who wrote it last, and who has read it since.
 
 Order is followed with vector clocks, as data race detectors do (Flanagan and Freund, "FastTrack", PLDI 2009). An actor
 is a wavefront, the copy engine's queue from a rank to a peer, or a rank that enters with its input. Contents are
@@ -118,7 +118,7 @@ def buffer_of(program: GpuProgram, address: int) -> Buffer | None:
     return next((b for b in program.buffers if b.base <= address < b.base + b.size_bytes), None)
 
 
-class Memory:
+class CellMemory:
     """What is in the cells of all ranks.
 
     wrote_by, wrote_at: actor and epoch of the last write, -1 none; taken_by, taken_at: of who has then taken its flag,

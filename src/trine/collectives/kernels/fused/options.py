@@ -168,7 +168,8 @@ def fused_options(
     collective_workgroups: int | None = None,
     only_rank: int | None = None,
 ) -> FusedOptions:
-    """What is meant where something is left open; parameters as :func:`trine.collectives.kernels.fused.build_fused`.
+    """What is meant where something is left open; parameters as
+    :func:`trine.collectives.kernels.fused.build.build_fused`.
 
     Raises
     ------

@@ -18,8 +18,8 @@ from trine.collectives.mscclpp.plan import (
     SCRATCH,
     KernelGpu,
     KernelOp,
+    KernelOperand,
     KernelPlan,
-    Operand,
     ThreadBlock,
 )
 from trine.errors import InputError
@@ -101,7 +101,7 @@ def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: Layout, payload: int
                 yield Step(body, gpu, block, number, f"op {number}.{inner}", turn * unit, unit)
 
 
-def data_range(plan: KernelPlan, layout: Layout, step: Step, operand: Operand) -> tuple[str, int, int]:
+def data_range(plan: KernelPlan, layout: Layout, step: Step, operand: KernelOperand) -> tuple[str, int, int]:
     """Buffer, start and length of an operand, in bytes of data; packets lie in PACKETS."""
     start, length = layout.span(step.op, operand, step.offset, step.unit)
     if operand.packet:
@@ -168,7 +168,7 @@ class Addresses:
         window = self.layout.window
         return chunks * window if window is not None and window < self.layout.at(1) else self.layout.at(chunks)
 
-    def span(self, step: Step, operand: Operand) -> Span:
+    def span(self, step: Step, operand: KernelOperand) -> Span:
         """Where an operand lies."""
         buffer, start, length = data_range(self.plan, self.layout, step, operand)
         if operand.packet:

@@ -12,11 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trine.collectives.kernels.check_cells import NOTHING, Cells, Clock, Index, Memory, Race, Values, combine
-from trine.collectives.kernels.check_parts import Op, Operand, Semaphore, Token, Wavefront, ports_of, wavefronts_of
-from trine.collectives.kernels.check_stuck import deadlock
-from trine.collectives.kernels.check_words import Words
-from trine.errors import InputError
+from trine.errors import DeadlockError, InputError
+from trine.gpu.builder import Operand
 from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
@@ -30,16 +27,19 @@ from trine.gpu.program import (
     WRITE_FLAGGED,
     GpuProgram,
 )
+from trine.testing.proofs.actors import DecodedOp, ProofSemaphore, ProofWavefront, ReleaseToken, ports_of, wavefronts_of
+from trine.testing.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index, Race, Values, combine
+from trine.testing.proofs.words import ProofWords
 
 
-class Run:
+class ProofRun:
     """One run. ``order``: None: each wavefront goes as far as it gets, in turn; else at random.
 
     blank: reading what nobody has written is wrong.
     """
 
     def __init__(
-        self, program: GpuProgram, cells: Cells, ops: list[Op], order: random.Random | None, blank: bool
+        self, program: GpuProgram, cells: Cells, ops: list[DecodedOp], order: random.Random | None, blank: bool
     ) -> None:
         self.program, self.ops, self.order, self.blank = program, ops, order, blank
         self.lists = wavefronts_of(program)
@@ -47,23 +47,23 @@ class Run:
         self.ports = {pair: len(self.lists) + i for i, pair in enumerate(ports)}
         self.first_entry = len(self.lists) + len(ports)
         self.num_actors = self.first_entry + program.num_ranks
-        self.words = Words(program, cells, self.lists, {a: p for p, a in self.ports.items()}, self.first_entry)
-        self.memory = Memory(cells, program.num_ranks, self.num_actors, program.name)
+        self.words = ProofWords(program, cells, self.lists, {a: p for p, a in self.ports.items()}, self.first_entry)
+        self.memory = CellMemory(cells, program.num_ranks, self.num_actors, program.name)
         self.wavefronts = self._start()
-        self.groups: dict[int, list[Wavefront]] = defaultdict(list)
+        self.groups: dict[int, list[ProofWavefront]] = defaultdict(list)
         for wave in self.wavefronts:
             self.groups[wave.workgroup].append(wave)
         self.port_knows = {actor: np.zeros(self.num_actors, np.int32) for actor in self.ports.values()}
-        self.semaphores: dict[tuple[int, int], Semaphore] = {}
+        self.semaphores: dict[tuple[int, int], ProofSemaphore] = {}
         self.num_done = 0
 
-    def _start(self) -> list[Wavefront]:
+    def _start(self) -> list[ProofWavefront]:
         found = []
         for actor, (rank, workgroup, number, of) in enumerate(self.lists):
             begin, end = (int(i) for i in self.program.workgroup_ptr[workgroup : workgroup + 2])
             knows = np.zeros(self.num_actors, np.int32)
             knows[self.first_entry + rank] = 1
-            found.append(Wavefront(actor, rank, workgroup, number, of, range(begin, end), begin, knows))
+            found.append(ProofWavefront(actor, rank, workgroup, number, of, range(begin, end), begin, knows))
         return found
 
     def enter(self, rank: int, cells: Index, values: Values | np.uint64, to_all: bool) -> None:
@@ -77,7 +77,7 @@ class Run:
     # -- order ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run to the end.
+        """ProofRun to the end.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Run:
                 while limit and not wave.done and self._advance(wave):
                     moved, limit = True, limit - 1
             if not moved and not all(wave.done for wave in waiting):
-                raise deadlock(self, waiting)
+                raise self._deadlock(waiting)
             for wave in waiting:
                 if wave.done:
                     self._finish(wave)
@@ -109,8 +109,8 @@ class Run:
         own = [wave.knows for wave in self.wavefronts if wave.rank == rank]
         return np.max(np.stack(own), axis=0) if own else np.zeros(self.num_actors, np.int32)
 
-    def _advance(self, wave: Wavefront) -> bool:
-        """Run the next operation of a wavefront (of a flagged load: the next line), unless it must wait."""
+    def _advance(self, wave: ProofWavefront) -> bool:
+        """ProofRun the next operation of a wavefront (of a flagged load: the next line), unless it must wait."""
         op = self.ops[wave.next]
         if op.kind == BARRIER:
             return self._barrier(wave)
@@ -125,25 +125,25 @@ class Run:
                 return False
             if op.kind == RELEASE:
                 for target in op.writes:
-                    self.semaphore(target.rank, target.semaphore).release(Token(wave.knows.copy()), op.amount)
+                    self.semaphore(target.rank, target.semaphore).release(ReleaseToken(wave.knows.copy()), op.amount)
             if op.kind == DMA:
                 self._dma(wave, op)
         self._step(wave)
         return True
 
-    def _step(self, wave: Wavefront) -> None:
+    def _step(self, wave: ProofWavefront) -> None:
         wave.next += 1
         wave.line = 0
         self.num_done += 1
 
-    def _finish(self, wave: Wavefront) -> None:
+    def _finish(self, wave: ProofWavefront) -> None:
         """Everything that the wavefront has begun is over."""
         wave.knows[wave.actor] = wave.next - wave.ops.start
         for clock in wave.heard:
             np.maximum(wave.knows, clock, out=wave.knows)
         wave.heard.clear()
 
-    def _barrier(self, wave: Wavefront) -> bool:
+    def _barrier(self, wave: ProofWavefront) -> bool:
         wave.arrived = True
         group = self.groups[wave.workgroup]
         if not all(other.arrived for other in group):
@@ -155,14 +155,14 @@ class Run:
             self._step(other)
         return True
 
-    def semaphore(self, rank: int, number: int) -> Semaphore:
+    def semaphore(self, rank: int, number: int) -> ProofSemaphore:
         """A semaphore of a rank."""
         key = rank, number
         if key not in self.semaphores:
-            self.semaphores[key] = Semaphore(int(self.program.semaphores[key]))
+            self.semaphores[key] = ProofSemaphore(int(self.program.semaphores[key]))
         return self.semaphores[key]
 
-    def _acquire(self, wave: Wavefront, op: Op) -> bool:
+    def _acquire(self, wave: ProofWavefront, op: DecodedOp) -> bool:
         semaphore = self.semaphore(wave.rank, op.reads[0].semaphore)
         if wave.actor not in semaphore.queue:
             semaphore.queue.append(wave.actor)
@@ -176,7 +176,7 @@ class Run:
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def _flagged(self, wave: Wavefront, op: Op) -> bool:
+    def _flagged(self, wave: ProofWavefront, op: DecodedOp) -> bool:
         """The next lines of an operation that waits for flags: those that the same stores have brought."""
         first = line = wave.number + wave.line * wave.of
         if line >= op.amount:
@@ -198,7 +198,7 @@ class Run:
         wave.line += (line - first) // wave.of
         return True
 
-    def _flags_of(self, op: Op, line: int) -> list[Token] | None:
+    def _flags_of(self, op: DecodedOp, line: int) -> list[ReleaseToken] | None:
         """What the flags of a line bring, or None if one is not there yet."""
         found = []
         for operand in op.flagged_reads:
@@ -208,7 +208,9 @@ class Run:
             found.append(semaphore.first)
         return found
 
-    def _move(self, wave: Wavefront, op: Op, lines: Index, knows: Clock, tokens: Sequence[Token]) -> None:
+    def _move(
+        self, wave: ProofWavefront, op: DecodedOp, lines: Index, knows: Clock, tokens: Sequence[ReleaseToken]
+    ) -> None:
         """Lines of a data operation; ``tokens``: of the flags of its flagged reads."""
         if not len(lines):
             return
@@ -222,19 +224,19 @@ class Run:
                 self.memory.take(cells, wave.actor, wave.epoch)
         for operand in op.writes:
             if operand.role == WRITE_FLAGGED:
-                token = Token(knows.copy(), wave.actor, wave.epoch)
+                token = ReleaseToken(knows.copy(), wave.actor, wave.epoch)
                 for line in lines.tolist():
                     self.semaphore(operand.rank, operand.semaphore + line).release(token, 1)
 
     def _touch(
         self,
-        wave: Wavefront,
+        wave: ProofWavefront,
         reads: list[tuple[Index, Clock]],
         knows: Clock,
         writes: list[Index],
         actor: int,
         epoch: int,
-        op: Op,
+        op: DecodedOp,
     ) -> None:
         """Read cells, each with what is known where they are read, and write others; within a line reads come first."""
         memory = self.memory
@@ -250,7 +252,7 @@ class Run:
         for cells, _ in reads:
             memory.note_read(cells, actor, epoch)
 
-    def _values(self, wave: Wavefront, op: Op, parts: list[Values]) -> Values | np.uint64:
+    def _values(self, wave: ProofWavefront, op: DecodedOp, parts: list[Values]) -> Values | np.uint64:
         """What is written; reads without writes stay in registers, from which a store of as many lines takes them."""
         if op.kind == DMA:
             return parts[0] if parts else np.uint64(NOTHING)
@@ -272,7 +274,7 @@ class Run:
         first = self.memory.cells.at(operand.rank, operand.address)
         return first + lines[:, None] * (operand.step // size) + np.arange(width // size)
 
-    def _dma(self, wave: Wavefront, op: Op) -> None:
+    def _dma(self, wave: ProofWavefront, op: DecodedOp) -> None:
         """Bytes through the copy engine, which does one after the other to each peer."""
         target = op.writes[0]
         port = self.ports[wave.rank, target.rank]
@@ -286,7 +288,7 @@ class Run:
         wave.heard.append(clock)
         for operand in (*op.reads, target):
             if operand.semaphore >= 0:
-                self.semaphore(operand.rank, operand.semaphore).release(Token(clock), 1)
+                self.semaphore(operand.rank, operand.semaphore).release(ReleaseToken(clock), 1)
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -298,3 +300,28 @@ class Run:
                     f"{self.program.name}: semaphore {number} of rank {rank} ends with {semaphore.count}, not as it "
                     f"began, with {initial}: {self.words.releaser(rank, number, self.ops)}"
                 )
+
+    def _deadlock(self, waiting: list[ProofWavefront]) -> DeadlockError:
+        """The error that names wavefronts, those first that the others of their workgroup wait for."""
+        stuck = [wave for wave in waiting if not wave.done]
+        stuck.sort(key=lambda wave: (self.ops[wave.next].kind == BARRIER, wave.number, wave.actor))
+        shown = [self._waits_for(wave) for wave in stuck[:8]]
+        more = f"; and {len(stuck) - 8} more wavefronts" if len(stuck) > 8 else ""
+        return DeadlockError(f"{self.program.name}: wavefronts wait for ever: {'; '.join(shown)}{more}")
+
+    def _waits_for(self, wave: ProofWavefront) -> str:
+        op, place = self.ops[wave.next], self.words.at(wave)
+        if op.kind == BARRIER:
+            late = [other.number for other in self.groups[wave.workgroup] if not other.arrived]
+            return f"{place} waits for wavefronts {', '.join(str(n) for n in late)} of its workgroup"
+        if op.kind == ACQUIRE:
+            needs, semaphores = op.amount, [(wave.rank, op.reads[0].semaphore)]
+        else:
+            line = wave.number + wave.line * wave.of
+            needs, semaphores = 1, [(operand.rank, operand.semaphore + line) for operand in op.flagged_reads]
+        rank, number = next((key for key in semaphores if self.semaphore(*key).count < needs), semaphores[0])
+        pending = {w.workgroup: w.next for w in self.wavefronts if w.number == 0}
+        return (
+            f"{place} waits for semaphore {number} of rank {rank}, which has {self.semaphore(rank, number).count} of "
+            f"{needs}: {self.words.releaser(rank, number, self.ops, pending)}"
+        )

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trine.collectives.kernels.check_cells import Clock, Values, line_widths
 from trine.collectives.kernels.count import op_ranks
+from trine.gpu.builder import Operand, operations_of
 from trine.gpu.program import DMA, READ, READ_FLAGGED, WRITE, WRITE_FLAGGED, GpuProgram
+from trine.testing.proofs.memory import Clock, Values, line_widths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Token:
+class ReleaseToken:
     """What a release gives: the releaser's clock (None: it was there from the start); of a flagged line also its actor
     and epoch, else -1."""
 
@@ -31,20 +32,11 @@ class Token:
 
 
 #: units that a semaphore has from the start
-INITIAL = Token(None)
+INITIAL = ReleaseToken(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    role: int
-    rank: int
-    address: int
-    step: int
-    semaphore: int
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
+class DecodedOp:
     kind: int
     amount: int
     width: int
@@ -57,7 +49,7 @@ class Op:
 
 
 @dataclass(slots=True, eq=False)
-class Wavefront:
+class ProofWavefront:
     """One wavefront at work. heard: clocks that it knows once its requests are over; line: of a flagged load."""
 
     actor: int
@@ -83,27 +75,27 @@ class Wavefront:
         return self.next - self.ops.start + 1
 
 
-class Semaphore:
+class ProofSemaphore:
     """units: tokens and how many units of each, in order of release. queue: actors that wait, in order."""
 
     def __init__(self, initial: int) -> None:
-        self.units: deque[tuple[Token, int]] = deque()
+        self.units: deque[tuple[ReleaseToken, int]] = deque()
         self.count = 0
         self.queue: deque[int] = deque()
         if initial:
             self.release(INITIAL, initial)
 
     @property
-    def first(self) -> Token:
+    def first(self) -> ReleaseToken:
         return self.units[0][0]
 
-    def release(self, token: Token, amount: int) -> None:
+    def release(self, token: ReleaseToken, amount: int) -> None:
         self.units.append((token, amount))
         self.count += amount
 
-    def take(self, amount: int) -> list[Token]:
+    def take(self, amount: int) -> list[ReleaseToken]:
         """The tokens of so many units; there must be as many."""
-        tokens: list[Token] = []
+        tokens: list[ReleaseToken] = []
         self.count -= amount
         while amount:
             token, units = self.units.popleft()
@@ -134,28 +126,17 @@ def ports_of(program: GpuProgram) -> list[tuple[int, int]]:
     return list(found)
 
 
-def decode(program: GpuProgram) -> list[Op]:
+def decode(program: GpuProgram) -> list[DecodedOp]:
     """The operations as objects."""
-    widths = line_widths(program).tolist()
-    columns = (
-        program.operand_role,
-        program.operand_rank,
-        program.operand_address,
-        program.operand_step,
-        program.operand_semaphore,
-    )
-    operands = [Operand(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-    kinds, amounts, ptr = program.op_kind.tolist(), program.op_amount.tolist(), program.operand_ptr.tolist()
     ops = []
-    for i, (kind, amount) in enumerate(zip(kinds, amounts, strict=True)):
-        own = operands[ptr[i] : ptr[i + 1]]
-        reads = tuple(o for o in own if o.role in (READ, READ_FLAGGED))
-        writes = tuple(o for o in own if o.role in (WRITE, WRITE_FLAGGED))
-        ops.append(Op(kind, amount, widths[i], reads, writes))
+    for (kind, amount, operands, *_), width in zip(operations_of(program), line_widths(program).tolist(), strict=True):
+        reads = tuple(operand for operand in operands if operand.role in (READ, READ_FLAGGED))
+        writes = tuple(operand for operand in operands if operand.role in (WRITE, WRITE_FLAGGED))
+        ops.append(DecodedOp(kind, amount, width, reads, writes))
     return ops
 
 
-def releases(op: Op, rank: int, number: int) -> bool:
+def releases(op: DecodedOp, rank: int, number: int) -> bool:
     """Whether an operation releases a semaphore, or stores a line with that flag."""
     for operand in (*op.writes, *(op.reads if op.kind == DMA else ())):
         count = op.amount if operand.role == WRITE_FLAGGED else 1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from trine.collectives.kernels.lower_block import BlockLowering, Wiring
-from trine.collectives.kernels.lower_emit import Emitter
-from trine.collectives.kernels.lower_fifos import Cutting, Fifos
-from trine.collectives.kernels.lower_memory import (
+from trine.collectives.kernels.lower.emit import MAX_OPERATIONS, Emitter
+from trine.collectives.kernels.lower.memory import (
     Addresses,
     Step,
     block_steps,
@@ -13,20 +11,21 @@ from trine.collectives.kernels.lower_memory import (
     num_rounds,
     payload_of_line,
 )
-from trine.collectives.kernels.lower_order import Barriers, Dependencies, Semaphores, Signals
-from trine.collectives.kernels.lower_packets import Packets
-from trine.collectives.kernels.lower_steps import FifoWiring, StepDependencies, StepLowering
-from trine.collectives.kernels.lower_writer import MAX_OPERATIONS, MAX_SEMAPHORES, Writer
+from trine.collectives.kernels.lower.msccl import Cutting, Fifos, FifoWiring, StepDependencies, StepLowering
+from trine.collectives.kernels.lower.mscclpp import BlockLowering, Wiring
+from trine.collectives.kernels.lower.semaphores import Barriers, Dependencies, Packets, Semaphores, Signals
 from trine.collectives.mscclpp.assemble import walk
 from trine.collectives.mscclpp.layout import Layout, operations
-from trine.collectives.mscclpp.plan import PIPELINE, SWITCH, KernelPlan
+from trine.collectives.mscclpp.plan import PIPELINE, SWITCH, KernelGpu, KernelPlan
 from trine.errors import InputError
+from trine.gpu.builder import ProgramBuilder
 from trine.gpu.program import GpuProgram
 
 #: threads of a wavefront, as the plans' GPUs have them
 WARP_THREADS = 32
 #: of a workgroup, where the plan does not say how many threads a block has
 DEFAULT_WAVEFRONTS = 8
+MAX_SEMAPHORES = 2**26
 
 
 def lower_plan(
@@ -51,14 +50,14 @@ def lower_plan(
     layout = line_layout(plan, size_bytes, payload)
     if wavefronts is None:
         wavefronts = -(-plan.threads_per_block // WARP_THREADS) if plan.threads_per_block else DEFAULT_WAVEFRONTS
-    lowering = _Lowering(plan, layout, line_bytes, payload)
+    lowering = _Lowering(plan, layout, line_bytes, payload, wavefronts)
     if not any(gpu.blocks for gpu in plan.gpus):
         raise InputError("no GPU has a thread block", file=plan.file)
     if plan.format == "msccl":
         lowering.fifos()
     else:
         lowering.blocks()
-    return lowering.program(size_bytes, wavefronts)
+    return lowering.program(size_bytes)
 
 
 def padded_bytes(plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128) -> int:
@@ -89,9 +88,10 @@ def _refuse_multicast(plan: KernelPlan) -> None:
 class _Lowering:
     """Everything that is known of one program while it is made."""
 
-    def __init__(self, plan: KernelPlan, layout: Layout, line_bytes: int, payload: int) -> None:
+    def __init__(self, plan: KernelPlan, layout: Layout, line_bytes: int, payload: int, wavefronts: int) -> None:
         self.plan, self.layout, self.line_bytes, self.payload = plan, layout, line_bytes, payload
-        self.writer = Writer(plan.file)
+        self.wavefronts = wavefronts
+        self.builder = ProgramBuilder(plan.name, plan.num_ranks, line_bytes=line_bytes)
         self.semaphores = Semaphores(plan.num_ranks)
         self.notes = list(plan.notes)
         self.num_flags = 0
@@ -146,12 +146,12 @@ class _Lowering:
         number, early = 0, False
         for gpu in self.plan.gpus:
             for _ in gpu.blocks:
-                out = Emitter(self.writer, self.where, gpu.rank)
+                out = Emitter(self.builder, self.where, gpu.rank)
                 BlockLowering(wiring, out, number).run(steps[number])
-                self.writer.end_workgroup()
+                self.builder.end_workgroup()
                 early |= out.waits_early
                 number += 1
-            self.writer.end_kernel(gpu.rank)
+            self._end_kernel(gpu)
         if early:
             self.notes.append(
                 "thread blocks that wait for their loads and stores wait for their puts through ports too, before the "
@@ -198,13 +198,17 @@ class _Lowering:
         )
         for gpu in plan.gpus:
             for block in gpu.blocks:
-                StepLowering(wiring, Emitter(self.writer, self.where, gpu.rank), gpu, block).run()
-                self.writer.end_workgroup()
-            self.writer.end_kernel(gpu.rank)
+                StepLowering(wiring, Emitter(self.builder, self.where, gpu.rank), gpu, block).run()
+                self.builder.end_workgroup()
+            self._end_kernel(gpu)
+
+    def _end_kernel(self, gpu: KernelGpu) -> None:
+        if gpu.blocks:
+            self.builder.end_kernel(gpu.rank, self.wavefronts, self.plan.name)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def program(self, size_bytes: int, wavefronts: int) -> GpuProgram:
+    def program(self, size_bytes: int) -> GpuProgram:
         count = self.num_control + self.num_flags
         if count * self.plan.num_ranks > MAX_SEMAPHORES:
             raise InputError(
@@ -215,13 +219,8 @@ class _Lowering:
         padded = self.layout.at(self.plan.chunks_of_size)
         if padded != size_bytes:
             self.notes.append(f"chunks are rounded up to whole lines: {padded} bytes are moved as {size_bytes}")
-        return self.writer.program(
-            name=self.plan.name,
-            initial=self.semaphores.initial,
-            num_semaphores=count,
-            buffers=tuple(self.where.buffers),
-            wavefronts=wavefronts,
-            line_bytes=self.line_bytes,
-            payload_bytes=size_bytes,
-            notes=tuple(self.notes),
+        self.builder.num_semaphores = count
+        self.builder.buffers = self.where.buffers
+        return self.builder.program(
+            semaphores=self.semaphores.initial, payload_bytes=size_bytes, notes=tuple(self.notes)
         )

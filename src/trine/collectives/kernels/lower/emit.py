@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trine.collectives.kernels.lower_memory import Addresses
-from trine.collectives.kernels.lower_order import Take
-from trine.collectives.kernels.lower_writer import Place, Writer
+from trine.collectives.kernels.lower.memory import Addresses
+from trine.collectives.kernels.lower.semaphores import Take
+from trine.errors import InputError
+from trine.gpu.builder import Operand, ProgramBuilder
 from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
@@ -28,7 +29,10 @@ from trine.gpu.program import (
     RELEASE,
     WAITCNT,
     WRITE,
+    WRITE_FLAGGED,
 )
+
+MAX_OPERATIONS = 2_000_000
 
 #: rank, first byte, byte behind the last, whether it is written
 Access = tuple[int, int, int, bool]
@@ -37,8 +41,8 @@ Access = tuple[int, int, int, bool]
 class Emitter:
     """Writes the operations of one workgroup of ``rank``."""
 
-    def __init__(self, writer: Writer, addresses: Addresses, rank: int) -> None:
-        self.writer, self.addresses, self.rank = writer, addresses, rank
+    def __init__(self, builder: ProgramBuilder, addresses: Addresses, rank: int) -> None:
+        self.builder, self.addresses, self.rank = builder, addresses, rank
         self.label = ""
         self.waits_early = False
         self._pending: list[Access] = []
@@ -75,15 +79,17 @@ class Emitter:
     # -- control -------------------------------------------------------------------------------------------------
 
     def acquire(self, take: Take) -> None:
-        place = Place(READ, self.rank, self.addresses.semaphore(take.semaphore), semaphore=take.semaphore)
-        self._add(ACQUIRE, take.amount, [place])
+        operand = Operand(READ, self.rank, self.addresses.semaphore(take.semaphore), semaphore=take.semaphore)
+        self._add(ACQUIRE, take.amount, [operand])
         self._taken = True
 
     def release(self, targets: Iterable[tuple[int, int]]) -> None:
         """Give one to each of these (rank, semaphore)."""
-        places = [Place(WRITE, rank, self.addresses.semaphore(number), semaphore=number) for rank, number in targets]
-        if places:
-            self._add(RELEASE, 1, places)
+        operands = [
+            Operand(WRITE, rank, self.addresses.semaphore(number), semaphore=number) for rank, number in targets
+        ]
+        if operands:
+            self._add(RELEASE, 1, operands)
 
     def flush(self) -> None:
         """Wait for all that went to the copy engine."""
@@ -93,17 +99,17 @@ class Emitter:
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def data(self, lines: int, sources: Sequence[Place], targets: Sequence[Place]) -> None:
+    def data(self, lines: int, sources: Sequence[Operand], targets: Sequence[Operand]) -> None:
         """A copy, or a sum of several sources; a load where there are no targets."""
         self._before(lines, (*sources, *targets))
         sources = self._one_by_one(lines, sources)
         kind = REDUCE if len(sources) > 1 else COPY if targets else LOAD
         self._add(kind, lines, (*sources, *targets))
 
-    def _one_by_one(self, lines: int, sources: Sequence[Place]) -> Sequence[Place]:
+    def _one_by_one(self, lines: int, sources: Sequence[Operand]) -> Sequence[Operand]:
         """A lane waits for the packet of one source before it asks for the next's (MSCCL++, execution_kernel.hpp). The
         sum then reads once more what is in registers in truth, beside the last packet; returns what it reads."""
-        flagged = [number for number, place in enumerate(sources) if place.role == READ_FLAGGED]
+        flagged = [number for number, operand in enumerate(sources) if operand.role == READ_FLAGGED]
         seen = list(sources)
         for number in flagged[:-1]:
             self._add(LOAD, lines, [sources[number]])
@@ -111,7 +117,7 @@ class Emitter:
             seen[number] = sources[number]._replace(role=READ, semaphore=-1)
         return seen
 
-    def dma(self, size_bytes: int, source: Place, target: Place) -> None:
+    def dma(self, size_bytes: int, source: Operand, target: Operand) -> None:
         """Hand a transfer to the copy engine."""
         accesses = [(source.rank, source.address, source.address + size_bytes, False)]
         if self._conflict(accesses):
@@ -121,13 +127,13 @@ class Emitter:
 
     def dma_signal(self, rank: int, semaphore: int) -> None:
         """A semaphore behind all that the copy engine has for that rank."""
-        place = Place(WRITE, rank, self.addresses.semaphore(semaphore), semaphore=semaphore)
-        self._add(DMA, 0, [place])
+        operand = Operand(WRITE, rank, self.addresses.semaphore(semaphore), semaphore=semaphore)
+        self._add(DMA, 0, [operand])
         self._dmas += 1
 
-    def _before(self, lines: int, places: Iterable[Place]) -> None:
+    def _before(self, lines: int, operands: Iterable[Operand]) -> None:
         """Operations before this one may still be under way, where they do not touch the same bytes."""
-        accesses = [(p.rank, p.address, p.address + lines * p.step, not p.reads) for p in places]
+        accesses = [(p.rank, p.address, p.address + lines * p.step, p.role in (WRITE, WRITE_FLAGGED)) for p in operands]
         if self._conflict(accesses):
             self.settle()
         self.meet()
@@ -140,5 +146,12 @@ class Emitter:
             for other, start, end, wrote in self._pending
         )
 
-    def _add(self, kind: int, amount: int = 0, places: Iterable[Place] = ()) -> None:
-        self.writer.add(kind, amount, places, self.label)
+    def _add(self, kind: int, amount: int = 0, operands: Iterable[Operand] = ()) -> None:
+        """Raises InputError where the program has become too large."""
+        if self.builder.num_ops == MAX_OPERATIONS:
+            raise InputError(
+                f"this message needs more than {MAX_OPERATIONS} operations; give a smaller size, or use "
+                "--fidelity operator",
+                file=self.addresses.plan.file,
+            )
+        self.builder.add(kind, amount, operands, self.label)

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine.arrays import Int32
-from trine.collectives.kernels.fused_compute import compute, num_steps
-from trine.collectives.kernels.fused_exchange import exchange
-from trine.collectives.kernels.fused_join import behind, collective_kernel
-from trine.collectives.kernels.fused_options import FUSED, FusedOptions, fused_options
-from trine.collectives.kernels.fused_plan import Plan, Target
-from trine.collectives.kernels.fused_tiles import Grid, make_grid, make_tiles, refuse_large
-from trine.collectives.kernels.fused_writer import Writer
-from trine.gpu.program import GpuProgram
+from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.fused.compute import FusedBuilder, FusedPlan, TileTarget, compute, num_steps
+from trine.collectives.kernels.fused.exchange import exchange
+from trine.collectives.kernels.fused.options import FUSED, TWOSHOT, FusedOptions, fused_options
+from trine.collectives.kernels.fused.tiles import TileGrid, make_grid, make_tiles, refuse_large
+from trine.gpu.builder import ProgramBuilder
+from trine.gpu.join import Placed, join_programs
+from trine.gpu.program import ACQUIRE, RELEASE, GpuProgram
+from trine.gpu.rank_kernels import kernels_of_rank
 from trine.graph.taskgraph import TaskGraph
 
 
@@ -115,10 +116,12 @@ def build(options: FusedOptions) -> FusedProgram:
     """As :func:`build_fused`."""
     grid = make_grid(options)
     refuse_large(options, grid)
-    plan = Plan(options, grid, make_tiles(grid), Writer(options, grid.workgroups), num_steps(options))
+    name = options.name if options.fused else options.kind.compute
+    builder = FusedBuilder(name, options)
+    plan = FusedPlan(options, grid, make_tiles(grid), builder, num_steps(options))
     if options.fused:
         exchange(plan)
-        program = plan.writer.program(options.name)
+        program = plan.builder.finished(plan.grid.workgroups)
         after = np.full(program.num_kernels, -1, np.int32)
     else:
         program = _two_kernels(plan)
@@ -150,24 +153,85 @@ def cu_macs_per_cycle(flop_per_s: float, num_cus: int, cycle_ps: int) -> int:
     return max(1, round(flop_per_s / 2 / num_cus * cycle_ps / 1e12))
 
 
-def _two_kernels(plan: Plan) -> GpuProgram:
+def _two_kernels(plan: FusedPlan) -> GpuProgram:
     """The result into the own memory; then the collective of it."""
     options, grid = plan.options, plan.grid
     chunk_bytes = grid.chunk_lines * options.line_bytes
-    result = plan.writer.buffer("result", grid.chunks * chunk_bytes)
-    compute(plan, Target(result, 0, plan.tiles.chunk, plan.stride(chunk_bytes)))
-    first = plan.writer.program(options.kind.compute)
-    return behind(first, collective_kernel(options, grid), {"input": "result"}, f"{options.name} unfused")
+    result = plan.builder.buffer("result", grid.chunks * chunk_bytes)
+    compute(plan, TileTarget(result, 0, plan.tiles.chunk, plan.stride(chunk_bytes)))
+    return behind(
+        plan.builder.finished(plan.grid.workgroups),
+        collective_kernel(options, grid),
+        {"input": "result"},
+        f"{options.name} unfused",
+    )
 
 
-def _payload_bytes(options: FusedOptions, grid: Grid) -> int:
+def _payload_bytes(options: FusedOptions, grid: TileGrid) -> int:
     """What the collective moves as nccl-tests counts it: the result of a rank, in whole lines."""
     return grid.chunks * grid.chunk_lines * options.line_bytes
 
 
-def _note(options: FusedOptions, grid: Grid) -> str:
+def _note(options: FusedOptions, grid: TileGrid) -> str:
     tiles = grid.chunks * grid.chunk_tiles
     size = " x ".join(str(n) for n in options.tile)
     steps = {"oneshot": ", in one step", "twoshot": ", in two steps"}.get(options.algorithm, "")
     form = f"fused{steps}" if options.fused else f"a kernel that computes, then {options.kind.op}{steps}"
     return f"{form}; {tiles} tiles of {size}, {grid.workgroups} workgroups of {options.wavefronts} wavefronts"
+
+
+def collective_kernel(options: FusedOptions, grid: TileGrid) -> GpuProgram:
+    """The collective that the result goes through: it moves the same lines as the fused kernel does.
+
+    Its flags are in uncached memory, as those of the fused kernel.
+
+    Raises InputError as :func:`trine.collectives.kernels.build.build_kernel`.
+    """
+    algorithm = f"{options.algorithm or 'put'}{'-put' if options.algorithm == TWOSHOT else ''}"
+    program = build_kernel(
+        options.kind.op,
+        options.num_ranks,
+        grid.chunks * grid.chunk_lines * options.line_bytes,
+        algorithm=algorithm,
+        workgroups=options.collective_workgroups,
+        wavefronts=options.wavefronts,
+        waits=options.waits,
+        line_bytes=options.line_bytes,
+    )
+    program = _flags_uncached(program)
+    return program if options.only_rank is None else kernels_of_rank(program, options.only_rank)
+
+
+def _flags_uncached(program: GpuProgram) -> GpuProgram:
+    """With every buffer uncached that has semaphores which are released or acquired."""
+    is_flag = np.isin(program.op_kind, (ACQUIRE, RELEASE)).repeat(np.diff(program.operand_ptr))
+    # buffers come in the order of their bases
+    which = np.searchsorted([b.base for b in program.buffers], program.operand_address[is_flag], "right") - 1
+    has_flags = set(which.tolist())
+    return replace(program, buffers=tuple(replace(b, uncached=i in has_flags) for i, b in enumerate(program.buffers)))
+
+
+def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: str) -> GpuProgram:
+    """The kernels of ``first``, then those of ``second``, in one memory.
+
+    same: buffers of ``second`` that are buffers of ``first``, by name; its others come behind. Semaphores likewise.
+    """
+    shared = {buffer.name: buffer.base for buffer in first.buffers}
+    builder = ProgramBuilder.like(first)
+    moved = [
+        shared[same[buffer.name]] if buffer.name in same
+        else builder.buffer(buffer.name, buffer.size_bytes, uncached=buffer.uncached)
+        for buffer in second.buffers
+    ]  # fmt: skip
+    which = np.searchsorted([buffer.base for buffer in second.buffers], second.operand_address, "right") - 1
+    address = (
+        second.operand_address + np.array([to - b.base for to, b in zip(moved, second.buffers, strict=True)])[which]
+    )
+    ranks = tuple(range(first.num_ranks))
+    parts = [
+        Placed(program=first, ranks=ranks),
+        Placed(
+            program=replace(second, operand_address=address), ranks=ranks, semaphore_shift=first.semaphores.shape[1]
+        ),
+    ]
+    return replace(join_programs(parts, first.num_ranks, name), buffers=tuple(builder.buffers))

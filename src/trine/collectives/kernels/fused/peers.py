@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.collectives.kernels.count import op_ranks, operand_ops
-from trine.collectives.kernels.fused import FusedProgram
-from trine.collectives.kernels.fused_options import ALL_TO_ALL, TWOSHOT
-from trine.collectives.kernels.fused_tiles import MAX_OPERANDS
+from trine.collectives.kernels.fused.build import FusedProgram
+from trine.collectives.kernels.fused.options import ALL_TO_ALL, TWOSHOT
+from trine.collectives.kernels.fused.tiles import MAX_OPERANDS
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, DATA_OPS, RELEASE, WRITE, GpuProgram
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.collectives.kernels.fused_options import (
+from trine.collectives.kernels.fused.options import (
     ALL_REDUCE,
     ALL_TO_ALL,
     EMBEDDING,
@@ -13,7 +13,7 @@ from trine.collectives.kernels.fused_options import (
     TWOSHOT,
     FusedOptions,
 )
-from trine.collectives.kernels.fused_tiles import Grid, make_grid
+from trine.collectives.kernels.fused.tiles import TileGrid, make_grid
 from trine.collectives.kernels.options import JOINT
 
 
@@ -77,7 +77,7 @@ def waiting_wavefronts(options: FusedOptions) -> int:
     return make_grid(options).crews
 
 
-def _computed(options: FusedOptions, grid: Grid) -> dict[str, int]:
+def _computed(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
     """What computing reads."""
     tiles_down, compute = grid.chunks * grid.tiles_down, options.kind.compute
     if compute == EMBEDDING:
@@ -92,18 +92,18 @@ def _computed(options: FusedOptions, grid: Grid) -> dict[str, int]:
     return {"a": options.rows * a * grid.tiles_across, "b": options.inner * b * tiles_down}
 
 
-def _fused_reads(options: FusedOptions, grid: Grid) -> dict[str, int]:
+def _fused_reads(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
     return {} if options.kind.op == ALL_TO_ALL else {"partials": options.num_ranks * grid.chunk_lines}
 
 
-def _collective_reads(options: FusedOptions, grid: Grid) -> dict[str, int]:
+def _collective_reads(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
     """Each part that is sent is read for each peer, and the own one once."""
     sent = _sent(options, grid)
     scratch = {} if options.kind.op == ALL_TO_ALL else {"scratch": (options.num_ranks - 1) * grid.chunk_lines}
     return {"result": sent + grid.chunk_lines, **scratch}
 
 
-def _sent(options: FusedOptions, grid: Grid) -> int:
+def _sent(options: FusedOptions, grid: TileGrid) -> int:
     """Lines of partial results, or of results, to others: a chunk to each (with one chunk: all of it)."""
     assert options.kind.op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
     return (options.num_ranks - 1) * grid.chunk_lines

@@ -1,0 +1,178 @@
+"""Builds the GPU program of a collective in which all ranks do the same, relative to their own number.
+
+What rank 0 does is written operation by operation; all ranks follow from it at once, as arrays. Peers are distances
+(rank + d modulo ranks), semaphores and scratch slots are numbered by distance, and only places in the input and the
+output are by rank; so a program of any rank is that of rank 0, rotated, and the load-store level can fold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from trine.collectives.kernels.options import MAX_OPERANDS, KernelOptions
+from trine.errors import InputError
+from trine.gpu.builder import Operand, ProgramBuilder
+from trine.gpu.program import (
+    ACQUIRE,
+    BARRIER,
+    COPY,
+    DATA_OPS,
+    READ,
+    READ_FLAGGED,
+    REDUCE,
+    RELEASE,
+    WAITCNT,
+    WRITE,
+    WRITE_FLAGGED,
+    GpuProgram,
+)
+
+
+class Region(NamedTuple):
+    """Chunks of ``lines`` lines, ``step`` bytes apart, in one buffer of every rank.
+
+    by_rank: chunk c of a rank means the one of rank + c (inputs and outputs), else slot c. flags: semaphore of the
+    first line where lines are flagged, else -1.
+    """
+
+    base: int
+    lines: int
+    step: int
+    by_rank: bool
+    flags: int
+
+    def operand(self, roles: tuple[int, int], distance: int, chunk: int, line: int) -> Operand:
+        """From ``line`` of a chunk on; ``roles``: plain, flagged."""
+        stride = self.lines * self.step
+        if self.by_rank:
+            address = self.base + line * self.step
+            return Operand(roles[0], distance, address, self.step, chunk=chunk, stride=stride)
+        address = self.base + chunk * stride + line * self.step
+        if self.flags < 0:
+            return Operand(roles[0], distance, address, self.step)
+        return Operand(roles[1], distance, address, self.step, self.flags + chunk * self.lines + line)
+
+
+class CollectiveBuilder(ProgramBuilder):
+    """The program of rank 0 as it is written: first regions, then workgroups."""
+
+    def __init__(self, name: str, options: KernelOptions) -> None:
+        super().__init__(name, options.num_ranks, line_bytes=options.line_bytes)
+        self.options = options
+
+    def data(self, name: str, chunks: int, lines: int) -> Region:
+        """A buffer for payload: ``chunks`` chunks by rank, or one; ``name``: ``input`` or ``output``."""
+        step = self.options.step_bytes
+        return Region(self.buffer(name, chunks * lines * step), lines, step, by_rank=chunks > 1, flags=-1)
+
+    def slots(self, name: str, slots: int, lines: int) -> Region:
+        """A scratch buffer that peers write to, with flags if the protocol has them."""
+        region = self.scratch(name, slots, lines)
+        return region._replace(flags=self.semaphores(slots * lines)) if self.options.flagged else region
+
+    def scratch(self, name: str, slots: int, lines: int) -> Region:
+        """A scratch buffer without flags."""
+        base = self.buffer(name, slots * lines * self.line_bytes)
+        return Region(base, lines, self.line_bytes, by_rank=False, flags=-1)
+
+    def signals(self, per_workgroup: int) -> SignalTable:
+        """Semaphores of each workgroup."""
+        count = per_workgroup * self.options.workgroups
+        base = self.buffer(f"semaphores {self.num_semaphores}", count * self.line_bytes)
+        return SignalTable(self.semaphores(count), per_workgroup, base, self.line_bytes)
+
+    def workgroups(self, lines: int) -> Iterator[Workgroup]:
+        """The workgroups with their slices of a chunk of ``lines`` lines; those without lines get no operations.
+
+        Raises
+        ------
+        InputError: the program gets more than MAX_OPERANDS operands.
+        """
+        each, more = divmod(lines, self.options.workgroups)
+        first = 0
+        for number in range(self.options.workgroups):
+            count = each + (number < more)
+            if count:
+                yield Workgroup(self, number, first, count)
+            first += count
+            self.end_workgroup()
+
+    def end_workgroup(self) -> None:
+        """What has been added since the last one is one workgroup. Raises InputError for too large a program."""
+        super().end_workgroup()
+        if self.num_operands * self.num_ranks > MAX_OPERANDS:
+            raise InputError(
+                f"{self.name} on {self.num_ranks} ranks with {self.options.workgroups} workgroups has more "
+                f"than {MAX_OPERANDS} operands: take fewer workgroups"
+            )
+
+    def finished(self) -> GpuProgram:
+        """The program of all ranks."""
+        options = self.options
+        self.end_kernel(0, options.wavefronts, self.name)
+        return self.program(
+            ranks=range(self.num_ranks),
+            payload_bytes=options.size_bytes,
+            notes=(f"protocol {options.protocol}, {options.workgroups} workgroups of {options.wavefronts} wavefronts",),
+        )
+
+
+class SignalTable(NamedTuple):
+    """``per_workgroup`` semaphores of each workgroup, each on a line of its own."""
+
+    first: int
+    per_workgroup: int
+    base: int
+    line_bytes: int
+
+    def operand(self, role: int, distance: int, workgroup: int, which: int) -> Operand:
+        number = workgroup * self.per_workgroup + which
+        return Operand(role, distance, self.base + number * self.line_bytes, semaphore=self.first + number)
+
+
+class Workgroup:
+    """Operations of one workgroup on its slice of every chunk: ``lines`` lines from line ``first`` on."""
+
+    def __init__(self, builder: CollectiveBuilder, number: int, first: int, lines: int) -> None:
+        self.builder, self.number, self.first, self.lines = builder, number, first, lines
+
+    def add(self, kind: int, amount: int, operands: Iterable[Operand], label: str) -> None:
+        """One operation; data operations have as many requests in flight as the options say."""
+        unroll = self.builder.options.unroll if kind in DATA_OPS else 0
+        self.builder.add(kind, amount, operands, label, unroll)
+
+    def rotated(self, distances: Sequence[int]) -> list[int]:
+        """The same distances, each workgroup beginning with another, so that they do not all go to one peer at once."""
+        start = self.number % len(distances)
+        return [*distances[start:], *distances[:start]]
+
+    def read(self, region: Region, distance: int = 0, chunk: int = 0) -> Operand:
+        """The slice of a chunk in the memory of rank + distance, as a source."""
+        return region.operand((READ, READ_FLAGGED), distance, chunk, self.first)
+
+    def write(self, region: Region, distance: int = 0, chunk: int = 0) -> Operand:
+        """The slice of a chunk in the memory of rank + distance, as a target."""
+        return region.operand((WRITE, WRITE_FLAGGED), distance, chunk, self.first)
+
+    def copy(self, source: Operand, *targets: Operand, label: str) -> None:
+        self.add(COPY, self.lines, (source, *targets), label)
+
+    def reduce(self, sources: Iterable[Operand], *targets: Operand, label: str) -> None:
+        self.add(REDUCE, self.lines, (*sources, *targets), label)
+
+    def finish(self, label: str) -> None:
+        """Until what all wavefronts have read and written so far is done."""
+        self.add(WAITCNT, 0, (), label)
+        self.add(BARRIER, 0, (), label)
+
+    def signal(self, signals: SignalTable, peers: Iterable[tuple[int, int]], label: str) -> None:
+        """Release a semaphore at each (distance, which)."""
+        self.add(RELEASE, 1, [signals.operand(WRITE, d, self.number, which) for d, which in peers], label)
+
+    def wait(self, signals: SignalTable, which: int, amount: int, label: str) -> None:
+        """Acquire ``amount`` of a semaphore; the other wavefronts do not wait with wavefront 0."""
+        self.add(ACQUIRE, amount, (signals.operand(READ, 0, self.number, which),), label)
+
+    def barrier(self, label: str) -> None:
+        self.add(BARRIER, 0, (), label)

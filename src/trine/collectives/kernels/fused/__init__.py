@@ -1,0 +1,1 @@
+"""Kernels that compute and communicate at once: docs/background/fused-kernels.md."""

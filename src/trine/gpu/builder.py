@@ -1,0 +1,296 @@
+"""Builds GPU programs: operations one by one or many at once, of named ranks or of one rank that all others follow.
+
+The only place that lays out the columns of a :class:`GpuProgram`. Operands are absolute (``rank`` is a rank) or, in a
+program of ``ranks=``, relative to the rank that runs them (``rank`` is a distance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.arrays import Int32, Int64
+from trine.gpu.program import COLUMNS, KERNEL_COLUMNS, OP_COLUMNS, OPERAND_COLUMNS, POINTERS, Buffer, GpuProgram
+
+#: Buffers begin on multiples of this.
+ALIGN_BYTES = 1 << 20
+
+#: One number for all, or one for each.
+Column = Int64 | int
+
+
+class Operand(NamedTuple):
+    """One operand: memory of ``rank`` at ``address`` bytes; line i ``i * step`` bytes on; ``semaphore`` -1: none.
+
+    Relative: rank r means memory of rank (r + ``rank``) modulo ranks, at ``address`` + ((r + ``chunk``) modulo ranks) *
+    ``stride``. Absolute operands have no stride.
+    """
+
+    role: int
+    rank: int
+    address: int
+    step: int = 0
+    semaphore: int = -1
+    chunk: int = 0
+    stride: int = 0
+
+
+class Operation(NamedTuple):
+    """One operation with its operands, sources before targets: what :meth:`ProgramBuilder.add` takes."""
+
+    kind: int
+    amount: int
+    operands: tuple[Operand, ...]
+    label: str | None
+    unroll: int
+
+
+class OperandBlock(NamedTuple):
+    """Operands of n operations, one or more each, as in :class:`Operand`: columns are numbers, int64[n] or [n, m]."""
+
+    role: int
+    rank: Column
+    address: Column
+    step: Column = 0
+    semaphore: Column = -1
+    chunk: Column = 0
+    stride: Column = 0
+
+
+_FIELDS = tuple(f"operand_{field}" for field in Operand._fields)
+
+
+class Operations(NamedTuple):
+    """n operations with m operands in the order of the program.
+
+    ops: int64[n] by the names of OP_COLUMNS; those left out are 0. num_operands: int64[n]. operands: int64[m] by the
+    names of OPERAND_COLUMNS, and ``operand_chunk`` and ``operand_stride`` where they are relative.
+    """
+
+    ops: Mapping[str, Int64]
+    num_operands: Int64
+    operands: Mapping[str, Int64]
+
+
+class _Block(NamedTuple):
+    """n operations of one kind with m operands each, somewhere in their workgroups: operands int64[fields, n, m]."""
+
+    kind: int
+    label: int
+    workgroup: Int64
+    order: Int64
+    amount: Int64
+    operands: Int64
+
+
+class ProgramBuilder:
+    """A program as it is written: buffers and semaphores, then operations, workgroup by workgroup, kernel by kernel."""
+
+    def __init__(self, name: str, num_ranks: int, *, line_bytes: int = 128) -> None:
+        self.name, self.num_ranks, self.line_bytes = name, num_ranks, line_bytes
+        self.buffers: list[Buffer] = []
+        self.num_semaphores = 0
+        self.num_ops = self.num_operands = 0
+        self._labels: dict[str, int] = {}
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._operands: list[Operand] = []
+        self._written: list[Operations] = []
+        self._unsorted: list[_Block] = []
+        self._workgroup_ptr = [0]
+        self._kernels: list[tuple[int, int, str]] = []
+        self._kernel_ptr = [0]
+
+    def buffer(self, name: str, size_bytes: int, *, uncached: bool = False) -> int:
+        """A new buffer behind the last one; returns where it begins, bytes."""
+        last = self.buffers[-1] if self.buffers else None
+        base = 0 if last is None else -(-(last.base + last.size_bytes) // ALIGN_BYTES) * ALIGN_BYTES
+        self.buffers.append(Buffer(name=name, base=base, size_bytes=size_bytes, uncached=uncached))
+        return base
+
+    def semaphores(self, count: int) -> int:
+        """New semaphores on every rank; returns the number of the first."""
+        first = self.num_semaphores
+        self.num_semaphores += count
+        return first
+
+    @classmethod
+    def like(cls, program: GpuProgram) -> ProgramBuilder:
+        """With the name, ranks, lines, buffers, labels and semaphores of a program, but no kernels."""
+        builder = cls(program.name, program.num_ranks, line_bytes=program.line_bytes)
+        builder.buffers = list(program.buffers)
+        builder.num_semaphores = program.semaphores.shape[1]
+        builder._labels = {label: number for number, label in enumerate(program.labels)}
+        return builder
+
+    def label(self, text: str | None) -> int:
+        """The number of a label; -1 of none."""
+        return -1 if text is None else self._labels.setdefault(text, len(self._labels))
+
+    def add(
+        self, kind: int, amount: int, operands: Iterable[Operand], label: str | None = None, unroll: int = 0
+    ) -> None:
+        """One operation of the workgroup at work; sources come before targets."""
+        before = len(self._operands)
+        self._operands.extend(operands)
+        added = len(self._operands) - before
+        self._rows.append((kind, amount, unroll, self.label(label), added))
+        self.num_ops += 1
+        self.num_operands += added
+
+    def add_block(
+        self, kind: int, workgroup: Int64, order: Int64, amount: Column, operands: Sequence[OperandBlock], label: str
+    ) -> None:
+        """One operation at each (workgroup, order), both int64[n]; :meth:`end_workgroups` puts them in order."""
+        n = len(workgroup)
+        if n == 0:
+            return
+        widths = [max((np.shape(c)[1] for c in block if np.ndim(c) == 2), default=1) for block in operands]
+        self.reserve(n * sum(widths))
+        columns = np.empty((len(_FIELDS), n, sum(widths)), np.int64)
+        at = 0
+        for block, width in zip(operands, widths, strict=True):
+            for row, column in enumerate(block):
+                flat = isinstance(column, np.ndarray) and column.ndim == 1
+                columns[row, :, at : at + width] = column[:, None] if flat else column  # type: ignore[index]
+            at += width
+        amounts = np.broadcast_to(np.asarray(amount, np.int64), n)
+        self._unsorted.append(_Block(kind, self.label(label), workgroup, order, amounts, columns))
+        self.num_ops += n
+        self.num_operands += n * sum(widths)
+
+    def reserve(self, num_operands: int) -> None:
+        """Called before a block with so many operands is stored; builders with a limit raise InputError here."""
+
+    def extend(self, operations: Operations, sizes: Iterable[int]) -> None:
+        """Whole workgroups at once, with so many operations each."""
+        self._flush()
+        self._written.append(operations)
+        self.num_ops += len(operations.num_operands)
+        self.num_operands += int(operations.num_operands.sum())
+        for size in sizes:
+            self._workgroup_ptr.append(self._workgroup_ptr[-1] + size)
+
+    def end_workgroup(self) -> None:
+        """The operations since the last one are one workgroup."""
+        self._workgroup_ptr.append(self.num_ops)
+
+    def end_workgroups(self, count: int) -> None:
+        """The blocks that were added are ``count`` workgroups; of equal order the block that came first is first."""
+        blocks, self._unsorted = self._unsorted, []
+        counts = [len(block.workgroup) for block in blocks]
+        workgroup = np.concatenate([block.workgroup for block in blocks])
+        rows = np.lexsort((np.concatenate([block.order for block in blocks]), workgroup))
+        widths = np.repeat([block.operands.shape[2] for block in blocks], counts)
+        starts, lengths = (np.cumsum(widths) - widths)[rows], widths[rows]
+        place = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        operands = np.concatenate([block.operands.reshape(len(_FIELDS), -1) for block in blocks], axis=1)[:, place]
+        self._flush()
+        ops = {
+            "op_kind": np.repeat([block.kind for block in blocks], counts)[rows],
+            "op_amount": np.concatenate([block.amount for block in blocks])[rows],
+            "op_label": np.repeat([block.label for block in blocks], counts)[rows],
+        }
+        self._written.append(Operations(ops, lengths, dict(zip(_FIELDS, operands, strict=True))))
+        ends = np.searchsorted(workgroup[rows], np.arange(1, count + 1))
+        self._workgroup_ptr += (self._workgroup_ptr[-1] + ends).tolist()
+
+    def end_kernel(self, rank: int, wavefronts: int = 1, name: str = "") -> None:
+        """The workgroups since the last kernel are one of this rank."""
+        self._kernel_ptr.append(len(self._workgroup_ptr) - 1)
+        self._kernels.append((rank, wavefronts, name))
+
+    def program(
+        self,
+        *,
+        ranks: Sequence[int] | None = None,
+        semaphores: Sequence[Sequence[int]] | Int32 = (),
+        payload_bytes: int = 0,
+        notes: tuple[str, ...] = (),
+    ) -> GpuProgram:
+        """The whole program.
+
+        ranks: None: operands are absolute; else they are relative, and each of these ranks runs the kernels.
+        semaphores: of each rank, the initial values of its first ones, the others begin at 0.
+        """
+        self._flush()
+        columns = {
+            name: np.array([kernel[i] for kernel in self._kernels], dtype)
+            for i, (name, dtype) in enumerate(KERNEL_COLUMNS.items())
+        }
+        for name, dtype in OP_COLUMNS.items():
+            columns[name] = self._column([(len(w.num_operands), w.ops.get(name)) for w in self._written], dtype)
+        for name in _FIELDS:
+            parts = [(int(w.num_operands.sum()), w.operands.get(name)) for w in self._written]
+            columns[name] = self._column(parts, OPERAND_COLUMNS.get(name, np.int64))
+        pointers: list[Sequence[int] | Int64] = [self._kernel_ptr, self._workgroup_ptr, self._operand_ptr()]
+        names = tuple(name for *_, name in self._kernels)
+        if ranks is not None:
+            columns = self._rotated(columns, np.array(ranks, np.int64)[:, None])
+            pointers = [_repeated(pointer, len(ranks)) for pointer in pointers]
+            names *= len(ranks)
+        initial = np.zeros((self.num_ranks, self.num_semaphores), np.int32)
+        for rank, values in enumerate(semaphores):
+            initial[rank, : len(values)] = values
+        arrays: dict[str, Any] = {name: columns[name] for name in COLUMNS}
+        arrays |= {name: np.array(pointer, np.int64) for name, pointer in zip(POINTERS, pointers, strict=True)}
+        return GpuProgram(
+            name=self.name,
+            num_ranks=self.num_ranks,
+            **arrays,
+            semaphores=initial,
+            buffers=tuple(self.buffers),
+            kernel_names=names if any(names) else (),
+            labels=tuple(self._labels),
+            line_bytes=self.line_bytes,
+            payload_bytes=payload_bytes,
+            notes=notes,
+        )
+
+    def _flush(self) -> None:
+        """What was added one by one becomes columns."""
+        if not self._rows:
+            return
+        *ops, num_operands = np.array(self._rows, np.int64).T
+        operands = np.array(self._operands, np.int64).reshape(-1, len(_FIELDS)).T
+        self._written.append(
+            Operations(dict(zip(OP_COLUMNS, ops, strict=True)), num_operands, dict(zip(_FIELDS, operands, strict=True)))
+        )
+        self._rows, self._operands = [], []
+
+    def _column(self, parts: Sequence[tuple[int, Int64 | None]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """(length, values or None: all 0) of each part, behind each other."""
+        values = [np.zeros(length, dtype) if part is None else part.astype(dtype) for length, part in parts]
+        return np.concatenate([np.zeros(0, dtype), *values])
+
+    def _operand_ptr(self) -> Int64:
+        return np.concatenate([[0], *(written.num_operands for written in self._written)]).cumsum()
+
+    def _rotated(self, columns: Mapping[str, npt.NDArray[Any]], ranks: Int64) -> dict[str, npt.NDArray[Any]]:
+        """The columns of rank 0 -> of all ``ranks``, int64[n, 1]."""
+        rotated = {name: np.tile(column, len(ranks)) for name, column in columns.items()}
+        chunk = (columns["operand_chunk"] + ranks) % self.num_ranks
+        rotated["operand_address"] = (columns["operand_address"] + chunk * columns["operand_stride"]).ravel()
+        for name in ("kernel_rank", "operand_rank"):
+            rotated[name] = ((columns[name] + ranks) % self.num_ranks).astype(np.int32).ravel()
+        return rotated
+
+
+def _repeated(ptr: Sequence[int] | Int64, times: int) -> Int64:
+    """Pointers of one rank -> of ``times`` ranks that do the same."""
+    inner = np.asarray(ptr[:-1], np.int64) + np.arange(times, dtype=np.int64)[:, None] * int(ptr[-1])
+    return np.append(inner.ravel(), int(ptr[-1]) * times)
+
+
+def operations_of(program: GpuProgram) -> list[Operation]:
+    """The operations of a program, one by one."""
+    columns = [getattr(program, name).tolist() for name in OPERAND_COLUMNS]
+    operands = [Operand(*row) for row in zip(*columns, strict=True)]
+    labels, ptr = [*program.labels, None], program.operand_ptr.tolist()
+    ops = zip(*(getattr(program, name).tolist() for name in OP_COLUMNS), strict=True)
+    return [
+        Operation(kind, amount, tuple(operands[ptr[i] : ptr[i + 1]]), labels[label], unroll)
+        for i, (kind, amount, unroll, label) in enumerate(ops)
+    ]
