@@ -199,8 +199,15 @@ class ProgramBuilder:
 
     def end_kernel(self, rank: int, wavefronts: int = 1, name: str = "") -> None:
         """The workgroups since the last kernel are one of this rank."""
-        self._kernel_ptr.append(len(self._workgroup_ptr) - 1)
-        self._kernels.append((rank, wavefronts, name))
+        self.end_kernels((rank,), wavefronts, name)
+
+    def end_kernels(self, ranks: Sequence[int], wavefronts: int, name: str) -> None:
+        """The workgroups since the last kernel are one kernel of each of these ranks, with as many workgroups each."""
+        first = self._kernel_ptr[-1]
+        each = (len(self._workgroup_ptr) - 1 - first) // len(ranks)
+        for number, rank in enumerate(ranks, 1):
+            self._kernel_ptr.append(first + number * each)
+            self._kernels.append((rank, wavefronts, name))
 
     def program(
         self,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
-from trine.gpu.program import DATA_OPS, GpuProgram
+from trine.gpu.builder import Operations, ProgramBuilder
+from trine.gpu.program import DATA_OPS, OP_COLUMNS, OPERAND_COLUMNS, GpuProgram
 from trine.gpu.text.line import MAX_VALUE, SourceLine, Value, constant, work_out
 from trine.gpu.text.operations import OperandText, OperationText
 from trine.gpu.text.parse import KernelText, Loop, ProgramHeader, Statement, Workgroups
@@ -48,8 +48,8 @@ class _KernelColumns:
             to.setdefault(name, []).append(values.reshape(values.shape[0], -1))
 
 
-_OPS = {"kind": np.int8, "amount": np.int64, "unroll": np.int32, "label": np.int32, "count": np.int64, "line": np.int32}
-_OPERANDS = {"role": np.int8, "rank": np.int32, "address": np.int64, "step": np.int32, "semaphore": np.int32}
+#: What is kept of an operation beside its columns: how many operands it has, and its line.
+_COUNT, _LINE = "count", "line"
 
 
 class TextCompiler:
@@ -59,10 +59,11 @@ class TextCompiler:
         self._head = head
         self._names: dict[str, Value] = {buffer.name: buffer.base for buffer in head.buffers}
         self._names["ranks"] = head.num_ranks
-        self._labels: dict[str, int] = {}
-        self._total = _KernelColumns()
+        self._builder = ProgramBuilder(head.name, head.num_ranks, line_bytes=head.line_bytes)
+        self._builder.buffers += head.buffers
+        self._builder.semaphores(head.num_semaphores)
         self._num_ops = self._num_operands = self._num_workgroups = 0
-        self._kernels: list[tuple[int, int, int, str]] = []
+        self._op_lines: list[Int64] = []
         self.lines: list[SourceLine] = []
 
     def kernel(self, kernel: KernelText) -> None:
@@ -90,15 +91,17 @@ class TextCompiler:
         for block, count in zip(kernel.workgroups, counts, strict=True):
             self._workgroups(block, ranks, np.arange(done, done + count), sum(counts), columns)
             done += count
-        self._kernels += [(rank, wavefronts, sum(counts), kernel.name) for rank in ranks.tolist()]
         self._join(columns, len(ranks))
+        self._builder.end_kernels(ranks.tolist(), wavefronts, kernel.name)
 
     def _join(self, columns: _KernelColumns, num_ranks: int) -> None:
         """The kernel's columns behind those of the kernels before: rank after rank."""
-        for total, added in ((self._total.ops, columns.ops), (self._total.operands, columns.operands)):
-            for name, parts in added.items():
-                total.setdefault(name, []).append(np.concatenate(parts, axis=1).ravel())
-        self._total.sizes += columns.sizes * num_ranks
+        ops, operands = (
+            {name: np.concatenate(parts, axis=1).ravel() for name, parts in added.items()}
+            for added in (columns.ops, columns.operands)
+        )
+        self._op_lines.append(ops.pop(_LINE))
+        self._builder.extend(Operations(ops, ops.pop(_COUNT), operands), columns.sizes * num_ranks)
 
     def _workgroups(self, block: Workgroups, ranks: Int64, wg: Int64, total: int, columns: _KernelColumns) -> None:
         names = self._names | {"workgroups": total}
@@ -114,9 +117,9 @@ class TextCompiler:
         self._num_operands += shape[0] * shape[1] * int(counts.sum())
         if self._num_operands > MAX_OPERANDS:
             raise block.line.fail(f"the program has more than {MAX_OPERANDS} operands")
-        ops = {name: np.zeros((*shape, size), np.int64) for name in _OPS}
-        ops["count"][...] = counts
-        operands = {name: np.zeros((*shape, int(counts.sum())), np.int64) for name in _OPERANDS}
+        ops = {name: np.zeros((*shape, size), np.int64) for name in (*OP_COLUMNS, _COUNT, _LINE)}
+        ops[_COUNT][...] = counts
+        operands = {name: np.zeros((*shape, int(counts.sum())), np.int64) for name in OPERAND_COLUMNS}
         starts = np.cumsum(counts) - counts
         for each in placed:
             self._fill(each, names, ops, operands, starts)
@@ -165,19 +168,17 @@ class TextCompiler:
         known = names | placed.counters
         at = placed.at
         amount = self._amount(operation, known)
-        ops["kind"][:, :, at] = operation.kind
-        ops["amount"][:, :, at] = amount
+        ops["op_kind"][:, :, at] = operation.kind
+        ops["op_amount"][:, :, at] = amount
         if operation.unroll is not None:
             unroll = work_out(operation.unroll, known, line)
-            ops["unroll"][:, :, at] = _within(unroll, 1, MAX_INT32, "unroll", line)
-        ops["label"][:, :, at] = -1 if operation.label is None else self._labels.setdefault(
-            operation.label, len(self._labels)
-        )  # fmt: skip
-        ops["line"][:, :, at] = len(self.lines)
+            ops["op_unroll"][:, :, at] = _within(unroll, 1, MAX_INT32, "unroll", line)
+        ops["op_label"][:, :, at] = self._builder.label(operation.label)
+        ops[_LINE][:, :, at] = len(self.lines)
         self.lines.append(line)
         for number, operand in enumerate(operation.operands):
             for name, values in self._operand(operation, operand, known).items():
-                operands[name][:, :, starts[at] + number] = values
+                operands[f"operand_{name}"][:, :, starts[at] + number] = values
 
     def _amount(self, operation: OperationText, names: dict[str, Value]) -> Value:
         line = operation.line
@@ -215,38 +216,15 @@ class TextCompiler:
             return rank % self._head.num_ranks
         return _within(rank, 0, self._head.num_ranks - 1, "the rank", line)
 
-    def _column(self, name: str) -> npt.NDArray[Any]:
-        columns, dtypes = (self._total.ops, _OPS) if name in _OPS else (self._total.operands, _OPERANDS)
-        parts = columns.get(name, [])
-        return np.concatenate(parts).astype(dtypes[name]) if parts else np.zeros(0, dtypes[name])
-
     @property
-    def op_line(self) -> npt.NDArray[np.int32]:
-        """int32[operations]: index into ``lines``."""
-        return self._column("line")
+    def op_line(self) -> Int64:
+        """int64[operations]: index into ``lines``."""
+        return np.concatenate([np.zeros(0, np.int64), *self._op_lines])
 
     def program(self) -> GpuProgram:
         """All kernels that were added."""
-        head, kernels = self._head, self._kernels
-        names = tuple(name for *_, name in kernels)
-        return GpuProgram(
-            name=head.name,
-            num_ranks=head.num_ranks,
-            kernel_rank=np.array([rank for rank, *_ in kernels], np.int32),
-            kernel_wavefronts=np.array([wavefronts for _, wavefronts, *_ in kernels], np.int32),
-            kernel_ptr=_offsets([count for *_, count, _ in kernels]),
-            workgroup_ptr=_offsets(self._total.sizes),
-            operand_ptr=_offsets(self._column("count")),
-            semaphores=self._semaphores(),
-            buffers=head.buffers,
-            kernel_names=names if any(names) else (),
-            labels=tuple(self._labels),
-            line_bytes=head.line_bytes,
-            payload_bytes=head.payload_bytes,
-            notes=head.notes,
-            **{f"op_{name}": self._column(name) for name in ("kind", "amount", "unroll", "label")},
-            **{f"operand_{name}": self._column(name) for name in _OPERANDS},
-        )
+        head = self._head
+        return self._builder.program(semaphores=self._semaphores(), payload_bytes=head.payload_bytes, notes=head.notes)
 
     def _semaphores(self) -> npt.NDArray[np.int32]:
         head = self._head
@@ -254,10 +232,6 @@ class TextCompiler:
         for each in head.initially:
             values[each.ranks[0] : each.ranks[1] + 1, each.semaphores[0] : each.semaphores[1] + 1] = each.value
         return values
-
-
-def _offsets(sizes: Sequence[int] | Int64) -> Int64:
-    return np.concatenate(([0], np.cumsum(np.asarray(sizes, np.int64)))).astype(np.int64)
 
 
 def _within(value: Value, low: int, high: int, what: str, line: SourceLine) -> Value:
