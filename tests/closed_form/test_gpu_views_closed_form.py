@@ -14,8 +14,8 @@ from trine.gpu.presets import load_gpu_model
 from trine.gpu.reference import simulate
 from trine.gpu.run import kernel_tasks, run_gpus
 from trine.gpu.system import unfolded
-from trine.results.gpu_resources import port_busy
-from trine.results.gpu_result import GpuResult
+from trine.results.gpu.resources import port_busy
+from trine.results.gpu.result import GpuResult
 
 RANKS, LINES = 4, 12
 SIZE = RANKS * LINES * 128

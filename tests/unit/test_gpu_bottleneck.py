@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gpu_results import US, model, program, records, result
 
-from trine.results import gpu_bottleneck
+from trine.results.gpu import bottleneck
 
 
 def busy(name, times):
@@ -103,5 +103,5 @@ def test_wires_are_weighted_by_lines():
     own = plain.operand_rank.copy()
     own[0] = 0  # of the four copies one reads its own memory
     mixed = result(program=replace(plain, operand_rank=own))
-    assert gpu_bottleneck.load_wires_ps(result()) == 1 * US
-    assert gpu_bottleneck.load_wires_ps(mixed) == 0.75 * US
+    assert bottleneck.load_wires_ps(result()) == 1 * US
+    assert bottleneck.load_wires_ps(mixed) == 0.75 * US

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trine.errors import InputError
-from trine.results import gpu_metrics
-from trine.results.gpu_shown import peers
+from trine.results.gpu import run
+from trine.results.gpu.run import peers
 
 
 def test_time_and_bandwidths_are_those_of_nccl_tests():
@@ -90,8 +90,8 @@ def test_workgroups_beside_each_other_occupy_a_cu_once():
         "workgroup_end_ps": np.array([6 * US, 9 * US, 3 * US, 10 * US]),
     }
     found = result(records_changes=changes)
-    assert gpu_metrics.occupied(found)[:, [0, 1, 3]].tolist() == [[0, 0, 7 * US], [US, 4 * US, 0]]
-    assert gpu_metrics.workgroups_of_cus(found)[:, 3].tolist() == [2, 0]
+    assert run.occupied(found)[:, [0, 1, 3]].tolist() == [[0, 0, 7 * US], [US, 4 * US, 0]]
+    assert run.workgroups_of_cus(found)[:, 3].tolist() == [2, 0]
 
 
 def test_of_a_stopped_run_what_had_begun_ends_where_it_was_stopped():
@@ -132,28 +132,28 @@ def test_operations_by_kind_and_label():
 
 
 def test_room_is_the_limit_of_the_cu_or_that_of_its_wavefronts():
-    assert gpu_metrics.places(result()) == 8.0  # 2 wavefronts with 4 each
-    assert gpu_metrics.places(result(model(max_outstanding=6))) == 6.0
+    assert run.places(result()) == 8.0  # 2 wavefronts with 4 each
+    assert run.places(result(model(max_outstanding=6))) == 6.0
     unrolled = replace(program(), op_unroll=np.full(16, 16, np.int32))
-    assert gpu_metrics.places(result(program=unrolled)) == 32.0
+    assert run.places(result(program=unrolled)) == 32.0
 
 
 def test_wavefront_times():
-    assert gpu_metrics.state_times(result()) == {
+    assert run.state_times(result()) == {
         "compute": 4 * US, "issue": 4 * US, "memory": 40 * US, "semaphore": 12 * US, "barrier": 4 * US,
     }  # fmt: skip
 
 
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=6), st.sampled_from([1000, 10**6]))
 def test_shares_sum_exactly_and_are_rounded_by_less_than_one(times, whole):
-    parts = gpu_metrics.parts_of(times, whole)
+    parts = run.parts_of(times, whole)
     total = sum(times)
     assert sum(parts) == (whole if total else 0)
     assert all(abs(part * total - time * whole) < total for part, time in zip(parts, times, strict=True) if total)
 
 
 def test_percentages_sum_to_100():
-    assert gpu_metrics.percentages([1, 1, 1]) == ["33.4 %", "33.3 %", "33.3 %"]
+    assert run.percentages([1, 1, 1]) == ["33.4 %", "33.3 %", "33.3 %"]
 
 
 def test_devices_may_be_in_any_order():

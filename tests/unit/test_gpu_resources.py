@@ -12,8 +12,9 @@ from trine.gpu.fabric import Fabric
 from trine.gpu.layout import CHANNEL, PORT, router_of
 from trine.gpu.model import CROSSBAR, Noc, Ports
 from trine.gpu.program import DMA
-from trine.results import gpu_plot, gpu_resources
-from trine.results.gpu_resources import Traffic
+from trine.results.gpu import plot
+from trine.results.gpu import resources
+from trine.results.gpu.resources import Traffic
 
 
 def test_kinds_in_the_order_of_a_request():
@@ -37,8 +38,8 @@ def test_links_and_their_lanes():
 
 def test_traffic_on_links_out_of_gpus_and_through_cus():
     found = result()
-    assert gpu_resources.fabric_traffic(found) == Traffic(64, 24, 64 * 144, 24 * 16)
-    assert gpu_resources.noc_traffic(found) == Traffic(32, 16, 32 * 144, 16 * 16)
+    assert resources.fabric_traffic(found) == Traffic(64, 24, 64 * 144, 24 * 16)
+    assert resources.noc_traffic(found) == Traffic(32, 16, 32 * 144, 16 * 16)
 
 
 def test_bytes_of_packets_follow_from_busy_times():
@@ -63,7 +64,7 @@ def test_lanes_are_those_of_the_fabric(ports, machine):
     for a, b in ((0, 1), (1, 0)):
         for way in fabric.paths(a, b):
             links = np.array([hop.link for hop in way.hops])
-            assert gpu_resources.lanes_of_links(found, links).tolist() == [hop.num_lanes for hop in way.hops]
+            assert resources.lanes_of_links(found, links).tolist() == [hop.num_lanes for hop in way.hops]
 
 
 @pytest.mark.parametrize("ports", [1, 4, 7])
@@ -85,7 +86,7 @@ def test_each_lane_is_at_the_port_that_the_fabric_says(ports):
         for column, port in ((2 * source, way.port_out), (2 * (1 - source) + 1, way.port_in)):
             wanted[column][port] = max(wanted[column][port] or 0.0, number / 100)
     for gpu_number in range(2):
-        out, into = zip(*gpu_resources.port_busy(found, gpu_number), strict=True)
+        out, into = zip(*resources.port_busy(found, gpu_number), strict=True)
         assert list(out) == pytest.approx(wanted[2 * gpu_number])
         assert list(into) == pytest.approx(wanted[2 * gpu_number + 1])
 
@@ -112,17 +113,17 @@ def test_ports_of_every_rank_of_a_full_mesh_are_dealt_out_as_the_fabric_deals_th
             for at, port, side in ((source, way.port_out, 0), (target, way.port_in, 1)):
                 if at == rank:
                     wanted[port][side] = max(wanted[port][side] or 0.0, number / len(ways))
-        assert gpu_resources.port_busy(found, rank) == [tuple(port) for port in wanted]
+        assert resources.port_busy(found, rank) == [tuple(port) for port in wanted]
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(1, 1), (1, 4), (3, 1), (2, 3), (4, 8)])
 def test_channels_and_ports_are_drawn_where_the_layout_has_them(rows, cols):
     noc = Noc(kind="mesh", bytes_per_s=1, hop_ps=1, rows=rows, cols=cols)
     gpu = model(noc=noc)
-    for kind, places in ((CHANNEL, gpu_plot.channel_routers(gpu)), (PORT, gpu_plot.port_routers(gpu))):
+    for kind, places in ((CHANNEL, plot.channel_routers(gpu)), (PORT, plot.port_routers(gpu))):
         assert [places[i % len(places)] for i in range(20)] == [router_of(gpu, kind, i) for i in range(20)]
 
 
 def test_a_crossbar_has_no_edges():
-    assert gpu_resources.exists(result(model(CROSSBAR))).all()
-    assert (~gpu_resources.exists(result())).sum() == 24 - 14
+    assert resources.exists(result(model(CROSSBAR))).all()
+    assert (~resources.exists(result())).sum() == 24 - 14

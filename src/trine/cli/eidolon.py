@@ -99,7 +99,7 @@ def _report(result: EidolonResult, json: Text, perfetto: Text, plot: Text) -> No
             say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev")
     if plot is not None:
         with writes():
-            result.plot(plot)
+            result.plot(path=plot)
             say(f"drawn in {plot}")
     end(result.finished)
 
@@ -171,7 +171,7 @@ def sweep(
             found.to_csv(csv)
     if plot is not None and found.finished:
         with writes():
-            found.plot(plot)
+            found.plot(path=plot)
             say(f"drawn in {plot}")
     if journal is not None:
         _end_journal(journal, found.finished)

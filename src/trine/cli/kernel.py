@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
     from trine.gpu.program import GpuProgram
     from trine.gpu.run import GpuRun
-    from trine.results.gpu_result import GpuResult
+    from trine.results.gpu.result import GpuResult
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -228,7 +228,7 @@ def _simulated(
     **how: Any,
 ) -> GpuResult:  # fmt: skip
     from trine.gpu.run import run_gpus
-    from trine.results.gpu_result import GpuResult
+    from trine.results.gpu.result import GpuResult
 
     began = time.perf_counter()
     with ProgressLine("requests") as progress:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.collectives.loadstore import FidelityAnswer, LoadStoreAnswer, LoadStoreOptions
     from trine.collectives.options import CollectiveOptions
-    from trine.results.gpu_result import GpuResult
+    from trine.results.gpu.result import GpuResult
 
 PANEL = "Load by load, store by store (--fidelity loadstore)"
 LEVELS = ("operator", "loadstore")
@@ -70,7 +70,7 @@ def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -
             say(f"timeline of workgroups written to {perfetto}: open it at https://ui.perfetto.dev")
     if plot_noc is not None:
         with writes():
-            result.plot_noc(plot_noc)
+            result.plot("noc", path=plot_noc)
             say(f"drawn in {plot_noc}")
 
 

@@ -65,11 +65,11 @@ def _check(name: str, target: str) -> None:
 
 
 def _check_drawing(name: str, target: str) -> None:
-    from trine.results.picture import check_ending, pyplot
+    from trine.results.picture import check_ending, matplotlib
 
     if name in PICTURES:
         check_ending(target)
-    pyplot()
+    matplotlib()
 
 
 def _try_file(path: Path) -> None:

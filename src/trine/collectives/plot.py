@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trine.errors import InputError
-from trine.results.picture import COLOURS, check_ending, log_scale, pyplot, save
+from trine.results.picture import COLOURS, check_ending, log_scale, save, subplots
 
 if TYPE_CHECKING:
     from trine.collectives.ask import CollectiveAnswer
@@ -40,8 +40,7 @@ def plot_collective(answer: CollectiveAnswer, path: str) -> None:
     """
     check_plot(path, [row.size_bytes for row in answer.rows])
     rows = [row for row in answer.rows if row.size_bytes > 0]
-    plt = pyplot()
-    figure, (times, rates) = plt.subplots(1, 2, figsize=(11, 4.4), constrained_layout=True)
+    figure, (times, rates) = subplots(1, 2, figsize=(11, 4.4))
     sizes = [row.size_bytes for row in rows]
     if any(row.low_ps < row.high_ps for row in rows):
         times.fill_between(
@@ -66,4 +65,4 @@ def plot_collective(answer: CollectiveAnswer, path: str) -> None:
     log_scale(times)
     times.legend(frameon=False, fontsize=8)
     figure.suptitle(f"{answer.op} of {len(answer.group)} ranks, {answer.cluster.name}", fontsize=11)
-    save(figure, plt, path)
+    save(figure, path)

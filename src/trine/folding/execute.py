@@ -29,7 +29,7 @@ from trine.parallel.instantiate import instantiate
 from trine.parallel.stragglers import Stragglers
 from trine.results import Result
 from trine.results.records import Ends
-from trine.results.scope import FoldStage, Scope
+from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
 
 FOLDING = ("on", "off", "verify")

@@ -31,7 +31,7 @@ MOST_TASKS_AROUND = 1_000_000
 class Observation:
     """Tasks of observed ranks, numbered by row, and what happened to them.
 
-    ends, reasons: as in :class:`trine.results.scope.Part`; None where all ranks are shown, or the graph shows it.
+    ends, reasons: as in :class:`trine.results.run.Part`; None where all ranks are shown, or the graph shows it.
     """
 
     graph: TaskGraph

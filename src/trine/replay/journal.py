@@ -15,7 +15,7 @@ from trine.errors import InputError, SpecError
 from trine.replay.options import EidolonOptions, time_ps
 from trine.replay.origin import origin_of
 from trine.replay.workload import Workload
-from trine.results.document import Row
+from trine.results.report import Row
 
 #: What decides runs besides the input: a run of other sources is made again.
 _SOURCES = ("replay", "gpu", "engine", "graph", "units.py", "collectives/kernels", "cluster")

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from trine.errors import InputError
-from trine.results.picture import COLOURS, check_ending, pyplot, save
-from trine.units import format_time
+from trine.arrays import Int64
+from trine.results.picture import COLOURS, matplotlib, subplots
+from trine.results.report import Row
 
-if TYPE_CHECKING:
-    from trine.replay.result import EidolonResult
-    from trine.replay.sweep import Sweep
+Spans = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _STYLES = {"spin": "o-", "mwait": "s--", "sleep": "^:"}
 _COLUMNS = 5  # of the legend
 _PANELS = (("flag_reads", "flag reads"), ("non_flag_reads", "non-flag reads"), ("wall_s", "wall time of trine, s"))
 
 
-def plot_waiting(result: EidolonResult, path: str | Path) -> None:
-    """Draw waiting wavefronts, and writes that have landed, against time."""
-    check_ending(path)
-    plt = pyplot()
-    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    spans = result.acquires_ps[result.acquires_ps[:, 0] >= 0]
-    ends = np.where(spans[:, 1] < 0, result.inside.time_ps, spans[:, 1])
-    _steps(axes, spans[:, 0], ends, result.inside.time_ps)
+def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) -> Any:
+    """Draw waiting wavefronts, and writes that have landed, against time; return the figure.
+
+    acquires_ps: int64[wavefronts, 2], when each began to wait and ended; -1: never. landed_ps: of writes, int64[writes].
+    """
+    figure, axes = subplots(figsize=(7, 3.5))
+    spans = acquires_ps[acquires_ps[:, 0] >= 0]
+    ends = np.where(spans[:, 1] < 0, now_ps, spans[:, 1])
+    _steps(axes, spans[:, 0], ends, now_ps)
     axes.set_xlabel("time, us")
     axes.set_ylabel("wavefronts that wait", color=COLOURS[0])
     _counts_from_0(axes)
     other = axes.twinx()
-    landed = np.sort(result.incoming.time_ps) / 1e6
+    landed = np.sort(landed_ps) / 1e6
     other.step(np.append(0, landed), np.arange(len(landed) + 1), where="post", color=COLOURS[3], lw=1)
     other.set_ylabel("writes of peers that have landed", color=COLOURS[3])
     _counts_from_0(other)
-    title = f"{result.work.program.name}, {result.inside.replayed}, {result.work.way}"
-    axes.set_title(f"{title}: {format_time(result.end_ps)}, {result.flag_reads:,} flag reads", fontsize=9)
-    save(figure, plt, path)
+    axes.set_title(title, fontsize=9)
+    return figure
 
 
 def _counts_from_0(axes: Any) -> None:
@@ -55,17 +53,14 @@ def _steps(axes: Any, starts: Any, ends: Any, now_ps: int) -> None:
     axes.step(at[order] / 1e6, np.cumsum(change[order]), where="post", color=COLOURS[0], lw=1)
 
 
-def plot_sweep(sweep: Sweep, path: str | Path) -> None:
-    """Draw flag reads, non-flag reads and the time of the simulation against what varies most."""
-    check_ending(path)
-    if len(sweep.rows) < 2:
-        raise InputError("one run is no curve: give several values", file=path)
-    plt = pyplot()
-    axis, label, scale = sweep.axis
-    curves = sweep.curves(axis)
+def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: float) -> Any:
+    """Draw flag reads, non-flag reads and the time of the simulation against what varies most; return the figure.
+
+    curves: rows by name, in the order of ``axis``, a key of rows whose values times ``scale`` are called ``label``.
+    """
     below = -(-len(curves) // _COLUMNS) if len(curves) > 1 else 0
-    figure, panels = plt.subplots(1, len(_PANELS), figsize=(11, 3.4 + 0.17 * below), layout="constrained")
-    colours = _colours(list(curves), plt)
+    figure, panels = subplots(1, len(_PANELS), figsize=(11, 3.4 + 0.17 * below))
+    colours = _colours(list(curves))
     for (key, title), axes in zip(_PANELS, panels, strict=True):
         for name, rows in curves.items():
             x = [float(row[axis]) * scale for row in rows]  # type: ignore[arg-type]
@@ -78,15 +73,15 @@ def plot_sweep(sweep: Sweep, path: str | Path) -> None:
     if below:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=_COLUMNS, fontsize=7, frameon=False)
-    save(figure, plt, path)
+    return figure
 
 
-def _colours(names: list[str], plt: Any) -> dict[str, Any]:
+def _colours(names: list[str]) -> dict[str, Any]:
     """One for each workload, whichever way it waits: that is the style; one way to wait each where nothing else is."""
     workloads = list(dict.fromkeys(name.rpartition(", ")[0] for name in names))
     if len(workloads) == 1:
         return dict(zip(names, COLOURS, strict=False))
-    many = plt.get_cmap("viridis")
+    many = matplotlib().colormaps["viridis"]
     shown = COLOURS if len(workloads) <= len(COLOURS) else [many(i / len(workloads)) for i in range(len(workloads))]
     found = dict(zip(workloads, shown, strict=False))
     return {name: found[name.rpartition(", ")[0]] for name in names}

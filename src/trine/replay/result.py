@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
-from trine.evidence import Evidence
+from trine._version import __version__
+from trine.evidence import EVIDENCE, Evidence
 from trine.gpu.derived import flag_read_ps
 from trine.gpu.outside import IDEAL
 from trine.gpu.program import ACQUIRE
 from trine.gpu.records import SEMAPHORE
 from trine.gpu.run import GpuRun
-from trine.replay import views
 from trine.replay.incoming import Incoming
-from trine.replay.options import EidolonOptions
+from trine.replay.options import WAIT, EidolonOptions
+from trine.replay.plot import draw_waiting
 from trine.replay.workload import Workload
-from trine.results.gpu_result import GpuResult
-from trine.units import PS_PER_S
+from trine.results.gpu import document as gpu_document
+from trine.results.gpu.result import GpuResult
+from trine.results.gpu.run import percentages, state_times
+from trine.results.report import Report, Row, Table, Timeline, evidence_rows, seconds
+from trine.results.text import wrapped
+from trine.units import PS_PER_S, format_time
 
 _PEERS = "what peers do beside writing, and that they would wait for the target"
+_LABEL = 26
 _IDEAL = "links and ports on the way of the peers' writes, which begin at the target's memory (--fabric modelled)"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EidolonResult:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class EidolonResult(Report):
     """What a replay gave. inside: the one GPU, as the load-store level shows it. end_ps: when its last kernel ended.
 
     wall_s: of all, engine_s: of it the simulation; with the beginning that it shares with other runs, if it does.
     """
+
+    SCHEMA: ClassVar[str] = "eidolon"
 
     options: EidolonOptions
     work: Workload
@@ -171,29 +180,211 @@ class EidolonResult:
 
     # Views
 
+    @property
+    def headline(self) -> str:
+        """Program, time and reads."""
+        return (
+            f"{self.work.program.name}: {format_time(self.end_ps)}, {self.flag_reads:,} flag reads, "
+            f"{self.inside.replayed}" + ("" if self.finished else ", stopped")
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.warnings, *(f"not modelled: {words}" for words in self.not_modelled))
+
     def summary(self) -> str:
         """The result as text of 100 columns."""
-        return views.summary(self)
+        return _summary(self)
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> Row:
         """The result as plain data (docs/reference/eidolon-json.md)."""
-        return views.document(self)
+        return _document(self)
 
-    def to_json(self, path: str | Path) -> None:
-        """Write :meth:`document`."""
-        from trine.spec import write_json
+    def tables(self) -> dict[str, Table]:
+        """Those of the one GPU that was simulated."""
+        return self.inside.tables()
 
-        write_json(path, self.document())
+    def timeline(self) -> Timeline | None:
+        """What workgroups of the target do."""
+        return self.inside.timeline()
 
-    def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
-        """Write a timeline of the target for https://ui.perfetto.dev; return what was left out of it, in words."""
-        return self.inside.to_perfetto(path)
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """``waiting``: wavefronts that wait, and writes that land, over time; ``noc``: how busy the target's NoC is."""
+        return {"waiting": self._draw_waiting, **self.inside.pictures()}
 
-    def plot(self, path: str | Path) -> None:
-        """Draw how many wavefronts wait, and when writes land (PNG, SVG or PDF).
+    def _draw_waiting(self) -> Any:
+        title = f"{self.work.program.name}, {self.inside.replayed}, {self.work.way}"
+        title = f"{title}: {format_time(self.end_ps)}, {self.flag_reads:,} flag reads"
+        return draw_waiting(title, self.acquires_ps, self.incoming.time_ps, self.inside.time_ps)
 
-        Raises InputError for another ending, MissingExtraError without matplotlib.
-        """
-        from trine.replay.plot import plot_waiting
 
-        plot_waiting(self, path)
+def _summary(result: EidolonResult) -> str:
+    """Text of 100 columns."""
+    blocks = (_head(result), _reads(result), _waits(result), _inside(result), _known(result))
+    return "\n".join(line.rstrip() for block in blocks for line in block)
+
+
+def _head(result: EidolonResult) -> list[str]:
+    work = result.work
+    lines = [
+        f"{work.program.name}: rank {work.target} of {work.model.name}, {result.inside.replayed}",
+        *(f"  {note}" for note in work.program.notes),
+    ]
+    if not result.finished:
+        lines.append("PARTIAL: the run was stopped; what follows is about what had happened until then")
+    return [*lines, _row("time", format_time(result.end_ps))]
+
+
+def _reads(result: EidolonResult) -> list[str]:
+    expected = result.work.non_flag_reads
+    as_flow = "" if expected is None else f"lines; the data flow asks for {expected:,}"
+    late = f" ({result.writes_late:,} more came later)" if result.writes_late else ""
+    return [
+        _row("flag reads", f"{result.flag_reads:,}"),
+        _row("non-flag reads", f"{result.non_flag_reads:,}", as_flow),
+        _row("writes delivered", f"{result.writes_delivered:,}", f"{result.incoming.num_flags:,} of flags{late}"),
+    ]
+
+
+def _waits(result: EidolonResult) -> list[str]:
+    if result.wait_ps is None:
+        return [_row("waiting", "none", "no wavefront acquires")]
+    gpu, waits = result.inside.gpus[0], result.waits_from_ps
+    since = "" if waits is None else f"; the last begins at {format_time(waits)}"
+    lines = [
+        _row("waiting wavefronts", f"{result.waiting_wavefronts:,}", f"{_way_words(result)}{since}"),
+        _row("wait of each", format_time(result.wait_ps), f"mean; {format_time(result.wait_total_ps)} of all"),
+    ]
+    asleep = " and none sleeps" if result.work.model.monitor is not None else ""
+    interval, rate = result.polling_interval_ps, result.spin_reads_per_s
+    if interval is not None and rate is not None:
+        lines.append(
+            _row(
+                "polling interval",
+                format_time(interval),
+                f"uncontended; {rate / 1e6:.4g} flag reads a us while all wait{asleep}",
+            )
+        )
+    if result.work.model.monitor is not None:
+        full = f"{gpu.monitor_full:,} acquires found the monitor full"
+        lines.append(_row("wake-ups", f"{gpu.wakeups:,}", f"{gpu.spurious_wakeups:,} found too little; {full}"))
+    return lines
+
+
+def _way_words(result: EidolonResult) -> str:
+    """How wavefronts wait, with its numbers."""
+    model = result.work.model
+    if model.monitor is not None:
+        room = f"room for {model.monitor.capacity:,}"
+        return f"mwait, {room}, wake-up {format_time(model.monitor.wakeup_ps)}"
+    if model.poll_ps is None:
+        return "the memory answers"
+    return f"{result.work.way}, pause {format_time(model.poll_ps)}"
+
+
+def _inside(result: EidolonResult) -> list[str]:
+    times = state_times(result.inside)
+    shares = zip(times, percentages(list(times.values())), strict=True)
+    return [
+        _row("wavefronts", ", ".join(f"{name} {share}" for name, share in shares)),
+        *wrapped("bottleneck", result.inside.bottleneck.sentence),
+    ]
+
+
+def _known(result: EidolonResult) -> list[str]:
+    own, *others = result.evidence
+    kinds = [item.kind for item in others]
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds)
+    events = result.inside.records.num_events
+    rate = f"{events / result.engine_s / 1e6:.2g} M a s" if result.engine_s else ""
+    wall = format_time(result.wall_s * 1e12)
+    return [
+        *wrapped("evidence", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {counts}"),
+        *wrapped("not modelled", "; ".join(result.not_modelled)),
+        *(line for words in result.warnings for line in wrapped("warning", words)),
+        f"simulated 1 of {result.work.peers + 1:,} GPUs, {events:,} events in {wall} ({rate}) by trine {__version__}",
+    ]
+
+
+def _document(result: EidolonResult) -> Row:
+    """Plain data; times in seconds, reads and writes as counts."""
+    return {
+        "kernel": result.work.program.name,
+        "finished": result.finished,
+        "time_s": seconds(result.end_ps),
+        "flag_reads": result.flag_reads,
+        "non_flag_reads": result.non_flag_reads,
+        "non_flag_reads_expected": result.work.non_flag_reads,
+        "writes_delivered": result.writes_delivered,
+        "writes_late": result.writes_late,
+        "wait_s": None if result.wait_ps is None else seconds(result.wait_ps),
+        "wait_total_s": seconds(result.wait_total_ps),
+        "waiting_wavefronts": result.waiting_wavefronts,
+        "waits_from_s": None if result.waits_from_ps is None else seconds(result.waits_from_ps),
+        **_counts(result),
+        "polling_interval_s": None if result.polling_interval_ps is None else seconds(result.polling_interval_ps),
+        "spin_reads_per_s": result.spin_reads_per_s,
+        "options": _options(result),
+        "gpu_model": result.work.model.name,
+        "cluster": result.work.cluster.name,
+        "inside": _inside_rows(result),
+        "evidence": evidence_rows(result.evidence),
+        "not_modelled": list(result.not_modelled),
+        "warnings": list(result.warnings),
+        "simulator": _simulator(result),
+    }
+
+
+def _counts(result: EidolonResult) -> Row:
+    gpu = result.inside.gpus[0]
+    return {name: getattr(gpu, name) for name in ("wakeups", "spurious_wakeups", "monitor_full")}
+
+
+def _options(result: EidolonResult) -> Row:
+    """What was asked for, with what was left open filled in."""
+    options, work, model = result.options, result.work, result.work.model
+    built = None if work.built is None else work.built.options
+    sizes = {} if built is None else {name: getattr(built, name) for name in ("rows", "cols", "inner", "dtype_bytes")}
+    drawn = options.source in ("wakeup", "distribution")
+    monitor = model.monitor
+    return {
+        "peers": work.peers,
+        "target": work.target,
+        "fused": options.fused if built is not None else None,
+        **sizes,
+        "writes_from": options.source,
+        "writes_from_words": result.incoming.origin,
+        "wakeup_s": seconds(options.delay.first_ps) if options.source == "wakeup" else None,
+        "wakeup_from": (options.wakeup_from or WAIT) if drawn else None,
+        "fabric": result.incoming.fabric,
+        "sync": work.way,
+        "poll_s": None if model.poll_ps is None else seconds(model.poll_ps),
+        "monitor": None if monitor is None else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)},
+        "writes_begin_at_memory": result.incoming.fabric == IDEAL,
+    }
+
+
+def _inside_rows(result: EidolonResult) -> Row:
+    inside = result.inside
+    return {
+        "gpu": gpu_document.gpu_row(inside, inside.gpus[0]),
+        "bottleneck": asdict(inside.bottleneck),
+        "resource_kinds": gpu_document.kind_rows(inside),
+        "links": gpu_document.link_rows(inside),
+    }
+
+
+def _simulator(result: EidolonResult) -> Row:
+    records = result.inside.records
+    return {
+        "name": "trine",
+        "version": __version__,
+        "engine": records.engine,
+        "wall_s": result.wall_s,
+        "events": records.num_events,
+        "events_per_s": records.num_events / result.engine_s if result.engine_s else None,
+    }
+
+
+def _row(label: str, value: str, words: str = "") -> str:
+    return f"{label:{_LABEL}}{value:>14}  {words}" if len(value) <= 14 else f"{label:{_LABEL}}{value}  {words}"

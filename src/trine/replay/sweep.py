@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trine._version import __version__
 from trine.errors import InputError
 from trine.gpu.run import announce_compiling
-from trine.outputs import open_output, write_csv
 from trine.replay.fits import Fit
 from trine.replay.journal import Journal, check_journal
 from trine.replay.options import EidolonOptions, time_ps
+from trine.replay.plot import draw_grid
 from trine.replay.sweep_runs import OnRun, Runs
-from trine.results.document import Row
+from trine.results.report import Report, Row, Table
 from trine.units import PS_PER_S, format_time
 
 MAX_RUNS = 10_000
@@ -73,12 +72,14 @@ class Grid:
             yield replace(options, **idle)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Sweep:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Sweep(Report):
     """rows: one a run (docs/reference/eidolon-json.md). varied: options with several values.
 
     fits: where wake-up times vary, one for each workload that spins. finished: False: stopped.
     """
+
+    SCHEMA: ClassVar[str] = "eidolon-sweep"
 
     rows: tuple[Row, ...]
     varied: tuple[str, ...]
@@ -109,10 +110,29 @@ class Sweep:
             lines.append(f"{len(self.rows):,} runs in {format_time(self.wall_s * PS_PER_S)}")
         return "\n".join(lines)
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write one line a run. Raises InputError where the file cannot be written."""
-        with open_output(path) as file:
-            write_csv(file, self.rows[0], (row.values() for row in self.rows))
+    @property
+    def headline(self) -> str:
+        """How many runs, and what varies."""
+        varied = f" over {', '.join(self.varied)}" if self.varied else ""
+        return f"{len(self.rows):,} replays{varied}" + ("" if self.finished else ", stopped")
+
+    def summary(self) -> str:
+        """The table, with how long trine took."""
+        return self.text()
+
+    def tables(self) -> dict[str, Table]:
+        """One row a run."""
+        return {"runs": list(self.rows)}
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """``curves``: reads and the time of the simulation against what varies most."""
+        return {"curves": self._draw}
+
+    def _draw(self) -> Any:
+        if len(self.rows) < 2:
+            raise InputError("one run is no curve: give several values")
+        axis, label, scale = self.axis
+        return draw_grid(self.curves(axis), axis, label, scale)
 
     def document(self) -> Row:
         """Plain data (docs/reference/eidolon-json.md)."""
@@ -122,12 +142,6 @@ class Sweep:
             "fits": [one._asdict() for one in self.fits],
             "simulator": {"name": "trine", "version": __version__, "wall_s": self.wall_s},
         }
-
-    def plot(self, path: str | Path) -> None:
-        """Draw it (PNG, SVG or PDF). Raises InputError, MissingExtraError without matplotlib."""
-        from trine.replay.plot import plot_sweep
-
-        plot_sweep(self, path)
 
 
 def sweep(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trine.evidence import Evidence
-from trine.results.result import Result, Simulator
+from trine.results.result import Result
+from trine.results.run import Simulator
 
 if TYPE_CHECKING:
     from trine.results.plot import plot_breakdown, plot_timeline

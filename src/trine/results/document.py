@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trine.results.metrics import Share
+from trine.results.report import Row, Table, evidence_rows, seconds
+from trine.results.run import TaskRun
 from trine.results.waits import RANK_REASONS
-from trine.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from trine.results.result import Result
-
-Row = dict[str, object]
 
 
-def to_json(result: Result, path: str | Path | None = None) -> Row:
-    """Return the result as plain data, and write it to ``path`` if given."""
-    content = document(result)
-    if path is not None:
-        from trine.spec import write_json
-
-        write_json(path, content)
-    return content
-
-
-def document(result: Result) -> Row:
+def document(result: TaskRun) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
     return {
         "step_time_s": result.step_time_s,
@@ -38,7 +22,7 @@ def document(result: Result) -> Row:
         "slowest_rank": result.slowest_rank,
         "memory_peak_bytes": result.memory_peak_bytes,
         "collectives": collective_rows(result),
-        "evidence": [{k: v for k, v in asdict(item).items() if v not in ("", None)} for item in result.evidence],
+        "evidence": evidence_rows(result.evidence),
         "warnings": list(result.warnings),
         "not_modelled": list(result.not_modelled),
         "simulator": {
@@ -61,12 +45,23 @@ def document(result: Result) -> Row:
     }
 
 
-def seconds(ps: int) -> float:
-    """Return picoseconds as the nearest float of seconds, which prints as the exact decimal up to 15 digits."""
-    return ps / PS_PER_S
+def tables(result: TaskRun) -> dict[str, Table]:
+    """Return the small tables by name, and the records of all tasks; categories of memory become columns."""
+    found: dict[str, Table] = {
+        "ranks": rank_rows(result),
+        "layers": share_rows("layer", result.layers),
+        "operators": share_rows("operator", result.operators),
+        "phases": share_rows("phase", result.phases),
+        "stages": share_rows("stage", result.stages),
+        "collectives": collective_rows(result),
+        "links": link_rows(result),
+        "memory": [_with_categories(row) for row in memory_rows(result)],
+        "records": result.record_table,
+    }
+    return {name: table for name, table in found.items() if table}
 
 
-def rank_rows(result: Result) -> list[Row]:
+def rank_rows(result: TaskRun) -> list[Row]:
     """Return one row a rank: how it spent the step, and what it waited for."""
     times = result.rank_times
     parts = ("compute", "communication", "exposed", "bubble", "idle", "input_copy", "offload")
@@ -88,7 +83,7 @@ def rank_rows(result: Result) -> list[Row]:
     ]
 
 
-def folding_row(result: Result) -> Row | None:
+def folding_row(result: TaskRun) -> Row | None:
     """Return how ranks were folded; None where each was simulated by itself without a try."""
     scope = result.scope
     if scope is None:
@@ -112,7 +107,7 @@ def folding_row(result: Result) -> Row | None:
     }
 
 
-def _class_row(result: Result, rank: int) -> Row:
+def _class_row(result: TaskRun, rank: int) -> Row:
     """Return which class a rank is in, and how many ranks are in it."""
     scope = result.scope
     return {} if scope is None else {"class": scope.class_of(rank), "ranks_alike": scope.class_size(rank)}
@@ -126,7 +121,7 @@ def share_rows(what: str, shares: tuple[Share, ...]) -> list[Row]:
     ]
 
 
-def collective_rows(result: Result) -> list[Row]:
+def collective_rows(result: TaskRun) -> list[Row]:
     """Return one row a (kind, payload, group size)."""
     return [
         {
@@ -143,7 +138,7 @@ def collective_rows(result: Result) -> list[Row]:
     ]
 
 
-def link_rows(result: Result) -> list[Row]:
+def link_rows(result: TaskRun) -> list[Row]:
     """Return one row a link, in the order of the cluster's links."""
     return [
         {
@@ -158,7 +153,7 @@ def link_rows(result: Result) -> list[Row]:
     ]
 
 
-def memory_rows(result: Result) -> list[Row]:
+def memory_rows(result: TaskRun) -> list[Row]:
     """Return one row a rank: its peak, when, of what, and whether that fits."""
     capacities = result.memory_capacity_bytes or (0,) * len(result.memory_peaks)
     return [
@@ -174,7 +169,7 @@ def memory_rows(result: Result) -> list[Row]:
     ]
 
 
-def energy_row(result: Result) -> Row | None:
+def energy_row(result: TaskRun) -> Row | None:
     """Return energy and power of the step; None where the power of a GPU is not known."""
     found = result.energy
     if found is None:
@@ -190,6 +185,14 @@ def energy_row(result: Result) -> Row | None:
         "evidence": found.evidence,
         "detail": found.detail,
     }
+
+
+def _with_categories(row: Row) -> Row:
+    """Return a row of memory with one column a category in the place of the nested ones."""
+    found: Row = {}
+    for key, value in row.items():
+        found |= {f"{name}_bytes": size for name, size in value.items()} if isinstance(value, dict) else {key: value}
+    return found
 
 
 def _key(name: str) -> str:

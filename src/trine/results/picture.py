@@ -1,4 +1,4 @@
-"""What all pictures share (extra ``plot``): matplotlib without a display, endings, colours, and how they are saved."""
+"""What all pictures share (extra ``plot``): figures without a display or global state, endings, colours, saving."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999")
 
 
-def pyplot() -> Any:
-    """Return matplotlib.pyplot without a display. Raises MissingExtraError where it is not installed."""
+def matplotlib() -> Any:
+    """Return the package with the modules that pictures use. Raises MissingExtraError where it is not installed."""
     try:
         import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot as plt
+        from matplotlib import cm, colors, figure, patches, ticker  # noqa: F401
     except ImportError:
         raise MissingExtraError("drawing", "plot", "matplotlib") from None
-    return plt
+    return mpl
+
+
+def subplots(
+    rows: int = 1, cols: int = 1, *, figsize: tuple[float, float], layout: str = "constrained", **how: Any
+) -> tuple[Any, Any]:
+    """Return a figure and its axes, as ``pyplot.subplots`` does; pyplot itself, and its backend, stay untouched."""
+    figure = matplotlib().figure.Figure(figsize=figsize, layout=layout)
+    return figure, figure.subplots(rows, cols, **how)
 
 
 def check_ending(path: str | Path) -> None:
@@ -33,8 +39,7 @@ def check_ending(path: str | Path) -> None:
 
 def log_scale(axes: Any) -> None:
     """A logarithmic vertical axis whose ticks are numbers, also within one decade; call it when all has been drawn."""
-    from matplotlib import ticker
-
+    ticker = matplotlib().ticker
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5) if high < 1e5 * low else (1,)))
@@ -42,12 +47,9 @@ def log_scale(axes: Any) -> None:
     axes.yaxis.set_minor_formatter("")
 
 
-def save(figure: Any, plt: Any, path: str | Path) -> None:
+def save(figure: Any, path: str | Path) -> None:
     """Write the picture without the date, so that the same result gives the same bytes.
 
     Raises InputError where the file cannot be written.
     """
-    try:
-        save_figure(figure, path, dpi=150)
-    finally:
-        plt.close(figure)
+    save_figure(figure, path, dpi=150)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,9 @@ from trine.results.activity import (
     transfer_activity,
 )
 from trine.results.intervals import Intervals, merge
-from trine.results.picture import pyplot, save
+from trine.results.picture import matplotlib, save, subplots
+from trine.results.run import TaskRun
 from trine.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from trine.results.result import Result
 
 #: Colours that stay apart for colour-blind readers and in grey (Okabe and Ito, 2008).
 _COLOURS = {
@@ -45,14 +43,23 @@ _SCALES = ((PS_PER_S, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"), (1, "p
 _MAX_RANKS = 16
 
 
-def plot_timeline(result: Result, path: str | Path, *, ranks: Sequence[int] | None = None) -> None:
-    """Draw what ranks do over the step, and write it to ``path`` (PNG, SVG or PDF by its ending).
+def plot_timeline(result: TaskRun, path: str | Path, *, ranks: Sequence[int] | None = None) -> None:
+    """Write :func:`timeline` to ``path`` (PNG, SVG or PDF by its ending)."""
+    save(timeline(result, ranks=ranks), path)
+
+
+def plot_breakdown(results: Sequence[TaskRun], labels: Sequence[str], path: str | Path) -> None:
+    """Write :func:`breakdown` to ``path`` (PNG, SVG or PDF by its ending)."""
+    save(breakdown(results, labels), path)
+
+
+def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
+    """Draw what ranks do over the step; return the figure.
 
     One row a rank and stream, coloured by phase, and one row a rank for its transfers. ``ranks`` chooses and orders the
     ranks; without it the first 16. Raises InputError for a rank that does not exist, MissingExtraError without
     matplotlib.
     """
-    plt = pyplot()
     names = result.graph.rank_names
     chosen = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)
     for rank in chosen:
@@ -60,7 +67,7 @@ def plot_timeline(result: Result, path: str | Path, *, ranks: Sequence[int] | No
             raise InputError(f"there is no rank {rank}, ranks are 0 to {len(names) - 1}", field="ranks")
     rows = [row for rank in chosen for row in _rows(result, rank)]
     scale, unit = _scale(result.step_time_ps)
-    figure, axes = plt.subplots(figsize=(10, 1.3 + 0.3 * len(rows)), layout="constrained")
+    figure, axes = subplots(figsize=(10, 1.3 + 0.3 * len(rows)))
     for height, (_, spans) in enumerate(rows):
         for colour, span in spans.items():
             bars = [
@@ -73,22 +80,21 @@ def plot_timeline(result: Result, path: str | Path, *, ranks: Sequence[int] | No
     axes.set_xlim(0, max(result.step_time_ps / scale, 1e-9))
     axes.set_xlabel(f"time in the step ({unit})")
     used = dict.fromkeys(colour for _, spans in rows for colour in spans)
-    _legend(figure, plt, [colour for colour in _COLOURS if colour in used])
+    _legend(figure, [colour for colour in _COLOURS if colour in used])
     _tidy(axes, "x")
-    save(figure, plt, path)
+    return figure
 
 
-def plot_breakdown(results: Sequence[Result], labels: Sequence[str], path: str | Path) -> None:
-    """Draw stacked bars of how the slowest rank of each result spends its step, and write them to ``path``.
+def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
+    """Draw stacked bars of how the slowest rank of each result spends its step; return the figure.
 
     Raises InputError unless there is one label a result and at least one, MissingExtraError without matplotlib.
     """
     if not results or len(results) != len(labels):
         raise InputError(f"needs one label a result, got {len(results)} results and {len(labels)} labels")
-    plt = pyplot()
     scale, unit = _scale(max(result.step_time_ps for result in results))
     parts = {"compute": "compute", "exposed communication": "exposed", "pipeline bubble": "bubble", "idle": "idle"}
-    figure, axes = plt.subplots(figsize=(max(4.5, 1.4 + 0.95 * len(results)), 4), layout="constrained")
+    figure, axes = subplots(figsize=(max(4.5, 1.4 + 0.95 * len(results)), 4))
     below = np.zeros(len(results))
     used = []
     for name, part in parts.items():
@@ -102,12 +108,12 @@ def plot_breakdown(results: Sequence[Result], labels: Sequence[str], path: str |
     axes.set_xticks(range(len(results)), labels)
     axes.set_ylabel(f"step time ({unit})")
     axes.margins(y=0.12)
-    _legend(figure, plt, used)
+    _legend(figure, used)
     _tidy(axes, "y")
-    save(figure, plt, path)
+    return figure
 
 
-def _rows(result: Result, rank: int) -> list[tuple[str, dict[str, Intervals]]]:
+def _rows(result: TaskRun, rank: int) -> list[tuple[str, dict[str, Intervals]]]:
     """Return the rows of a rank: a name, and what to draw by colour. Rows without anything are left out."""
     graph, window = result.graph, result.window
     name = graph.rank_names[rank]
@@ -136,8 +142,8 @@ def _scale(ps: int) -> tuple[int, str]:
     return next((scale for scale in _SCALES if ps >= scale[0]), _SCALES[-1])
 
 
-def _legend(figure: Any, plt: Any, names: Sequence[str]) -> None:
-    handles = [plt.Rectangle((0, 0), 1, 1, color=_COLOURS[name]) for name in names]
+def _legend(figure: Any, names: Sequence[str]) -> None:
+    handles = [matplotlib().patches.Rectangle((0, 0), 1, 1, color=_COLOURS[name]) for name in names]
     columns = max(2, int(figure.get_figwidth() / 2))
     figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,13 +13,12 @@ from trine.errors import InputError
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import TRANSFER, Labels, TaskGraph
 from trine.results.records import Ends
-from trine.results.scope import Part
+from trine.results.run import Part, TaskRun
 
-if TYPE_CHECKING:
-    from trine.results.result import Result
+R = TypeVar("R", bound=TaskRun)
 
 
-def only_ranks(result: Result, ranks: Sequence[int]) -> Result:
+def only_ranks(result: R, ranks: Sequence[int]) -> R:
     """The part of ``result`` that happened on ``ranks``.
 
     A transfer between a rank that is shown and one that is not belongs to the one that is shown. Raises InputError for
@@ -51,7 +50,7 @@ def only_ranks(result: Result, ranks: Sequence[int]) -> Result:
     )
 
 
-def _rows(result: Result, ranks: Sequence[int]) -> list[int]:
+def _rows(result: TaskRun, ranks: Sequence[int]) -> list[int]:
     row_of = {rank: row for row, rank in enumerate(result.shown_ranks)}
     for rank in ranks:
         if rank not in row_of:
@@ -59,7 +58,7 @@ def _rows(result: Result, ranks: Sequence[int]) -> list[int]:
     return [row_of[rank] for rank in ranks]
 
 
-def _ends(result: Result, kept: Int64) -> Ends:
+def _ends(result: TaskRun, kept: Int64) -> Ends:
     if result.part is not None:
         rank, peer, is_copy = result.part.ends
         return Ends(rank=rank[kept], peer=peer[kept], is_copy=is_copy[kept])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from trine.results.lines import behaviour, wrapped
 from trine.results.metrics import Share
+from trine.results.run import TaskRun
+from trine.results.text import behaviour, wrapped
+from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
 from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
-
-if TYPE_CHECKING:
-    from trine.results.result import Result
-    from trine.results.traffic import LinkUse
 
 _NAME = 44
 #: Tiers of links that are shown, the hottest first.
@@ -22,7 +19,7 @@ _HIDDEN_FACTS = (
 )  # fmt: skip
 
 
-def summary(result: Result) -> str:
+def summary(result: TaskRun) -> str:
     """Return a text of at most about 45 lines of 100 columns."""
     blocks = (
         _head(result),
@@ -38,7 +35,7 @@ def summary(result: Result) -> str:
     return "\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
 
 
-def _head(result: Result) -> list[str]:
+def _head(result: TaskRun) -> list[str]:
     shown = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
     plain = {key: value for key, value in shown.items() if isinstance(value, str | int | float) and value != ""}
     facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in plain.items())
@@ -50,7 +47,7 @@ def _head(result: Result) -> list[str]:
     return [*lines, *wrapped("plan", facts)]
 
 
-def _times(result: Result) -> list[str]:
+def _times(result: TaskRun) -> list[str]:
     """Return how the slowest rank spends the step, longest first, and what it waited for."""
     times, rank, step = result.rank_times, result.slowest_row, result.step_time_ps
     parts = [
@@ -75,7 +72,7 @@ def _times(result: Result) -> list[str]:
     ]
 
 
-def _place(result: Result) -> str:
+def _place(result: TaskRun) -> str:
     """Return whether the slowest of the ranks that are shown is the slowest of all."""
     own = result.records.end_ps[result.graph.rank == result.slowest_row]
     early = result.end_time_ps - int(own.max(initial=0))
@@ -100,7 +97,7 @@ def _top_shares(what: str, shares: Sequence[Share], step_ps: int, shown: int) ->
     return [f"top {what}{_of(len(ranked), shown)}", *_table(rows)] if ranked else []
 
 
-def _collectives(result: Result) -> list[str]:
+def _collectives(result: TaskRun) -> list[str]:
     uses = result.collectives
     rows = [
         (
@@ -114,7 +111,7 @@ def _collectives(result: Result) -> list[str]:
     return [f"collectives of a rank{_of(len(uses), 4)}", *_table(rows)] if uses else []
 
 
-def _links(result: Result) -> list[str]:
+def _links(result: TaskRun) -> list[str]:
     """Return the hottest link of each tier, and how many links of the tier carry something."""
     used = sorted((use for use in result.links if use.size_bytes), key=lambda use: (-use.utilisation, use.link))
     tiers: dict[str, list[LinkUse]] = {}
@@ -139,7 +136,7 @@ def _tier(uses: Sequence[LinkUse]) -> str:
     return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}" if uses[0].tier else ""
 
 
-def _memory(result: Result) -> list[str]:
+def _memory(result: TaskRun) -> list[str]:
     if not result.memory_peaks:
         return []
     rank = max(range(len(result.memory_peaks)), key=lambda r: (result.memory_peaks[r].total_bytes, -r))
@@ -153,7 +150,7 @@ def _memory(result: Result) -> list[str]:
     return [head, *wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
 
 
-def _energy(result: Result) -> list[str]:
+def _energy(result: TaskRun) -> list[str]:
     found = result.energy
     if found is None:
         return []
@@ -163,7 +160,7 @@ def _energy(result: Result) -> list[str]:
     ]
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: TaskRun) -> list[str]:
     lines = []
     for item in result.evidence:
         share = "" if item.share is None else f" ({100 * item.share:.1f} % of the time)"
@@ -182,7 +179,7 @@ def _notes(result: Result) -> list[str]:
     ]
 
 
-def _folding(result: Result) -> list[str]:
+def _folding(result: TaskRun) -> list[str]:
     """Return in how many classes the ranks were, and why."""
     scope = result.scope
     if scope is None or scope.num_ranks == 1:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from trine.network.models import Network
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result, Simulator
-    from trine.results.scope import Scope
+    from trine.results.run import Scope
 
 
 def simulate(
@@ -239,7 +239,7 @@ class _Answer:
 
     def _result(self, seen: Observation, ranks: Sequence[int], scope: Scope | None) -> Result:
         from trine.results import Result
-        from trine.results.scope import Part
+        from trine.results.run import Part
 
         places, machine = self.setup.places[list(ranks)], self.setup.machine
         capacity = self.setup.memory_bytes(places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trine.collectives.plot import size_axis
 from trine.collectives.sizes import format_size
 from trine.errors import InputError
-from trine.results.picture import log_scale, pyplot, save
+from trine.results.picture import log_scale, save, subplots
 from trine.studies.check import FAST, INSIDE, SLOW, Check
 from trine.studies.check_text import summary
 
@@ -22,8 +22,7 @@ def plot_check(check: Check, path: str) -> None:
     """
     if len(check.rows) < 2:
         raise InputError("a picture needs at least two sizes", field="plot")
-    plt = pyplot()
-    figure, (times, rates) = plt.subplots(1, 2, figsize=(11, 4.6), constrained_layout=True)
+    figure, (times, rates) = subplots(1, 2, figsize=(11, 4.6))
     sizes = [row.size_bytes for row in check.rows]
     predicted = [row.predicted for row in check.rows]
     moved = [p.sent_bytes * p.bus_factor * 1e3 for p in predicted]  # over picoseconds: GB/s
@@ -57,4 +56,4 @@ def plot_check(check: Check, path: str) -> None:
     times.legend(frameon=False, fontsize=8)
     state = "healthy" if check.healthy else f"suspicious from {format_size(check.suspicious_from or 0)}"
     figure.suptitle(f"{summary(check)}: {state}", fontsize=10)
-    save(figure, plt, path)
+    save(figure, path)

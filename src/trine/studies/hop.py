@@ -150,12 +150,13 @@ class HopResult:
 
     def to_perfetto(self, path: str | Path) -> None:
         """Write a timeline that opens in https://ui.perfetto.dev, compressed if the path ends in ``.gz``."""
-        from trine.results import perfetto, waits
+        from trine.results import timeline, waits
+        from trine.results.packets import write_packets
         from trine.results.records import record_table
 
         graph, records = self.run.tasks.graph, self.run.records
         reasons = waits.wait_reasons(graph, records, waits.releasers(graph, records))
-        perfetto.write(graph, record_table(graph, records, reasons), None, Path(path))
+        write_packets(timeline.packets(graph, record_table(graph, records, reasons), None), Path(path))
 
 
 _PROTOCOL = ("iterations", "backup", "staleness", "max_gap", "max_skip", "skip_behind", "order", "drop_late")

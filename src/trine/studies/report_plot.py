@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.collectives.plot import size_axis
-from trine.results.picture import pyplot, save
+from trine.results.picture import save, subplots
 from trine.studies.measured import COUNTED, Series
 from trine.studies.validate import MIB, Compared, Validation
 
@@ -21,8 +21,7 @@ CURVES = (
 
 def plot_errors(validation: Validation, path: Path) -> None:
     """Predicted / measured time over the size, one dot a point; held-out machines and what does not count apart."""
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(10, 4.6), constrained_layout=True)
+    figure, axis = subplots(figsize=(10, 4.6))
     kinds = (
         ("not counted", "#BBBBBB", [x for x in validation.compared if x.point.quality not in COUNTED]),
         ("one node", "#0072B2", [x for x in validation.counted if x.series.num_nodes <= 1]),
@@ -42,22 +41,21 @@ def plot_errors(validation: Validation, path: Path) -> None:
     axis.set_ylabel("predicted / measured time")
     axis.set_title("Green: the targets for the median error (25 % below 1 MiB, 12 % from there)", fontsize=10)
     axis.legend(frameon=False, fontsize=9)
-    save(figure, plt, path)
+    save(figure, path)
 
 
 def plot_curves(validation: Validation, path: Path) -> None:
     """Bus bandwidth over the size of some series: measured dots, predicted line and band."""
-    plt = pyplot()
     found = [pair for name in CURVES if (pair := series_named(validation, *name)) is not None]
-    figure, axes = plt.subplots(-(-max(1, len(found)) // 3), 3, figsize=(11, 3.1 * -(-max(1, len(found)) // 3)),
-                                constrained_layout=True, squeeze=False)  # fmt: skip
+    figure, axes = subplots(-(-max(1, len(found)) // 3), 3, figsize=(11, 3.1 * -(-max(1, len(found)) // 3)),
+                             squeeze=False)  # fmt: skip
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
     for axis, (series, points) in zip(axes.flat, found, strict=False):
         _curve(axis, points)
         axis.set_title(series.name, fontsize=9)
     axes.flat[0].legend(frameon=False, fontsize=8)
-    save(figure, plt, path)
+    save(figure, path)
 
 
 def _curve(axis: Any, points: list[Compared]) -> None:

@@ -12,7 +12,7 @@ from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreR
 from trine.collectives.sizes import check_sizes
 from trine.gpu.model import GpuModel
 from trine.graph.taskgraph import Progress
-from trine.results.gpu_result import GpuResult
+from trine.results.gpu.result import GpuResult
 
 #: Bytes of a row times GPUs simulated up to which it is run again to see whether an option matters: about 0.1 s.
 CHEAP_BYTES = 1 << 20

@@ -17,8 +17,8 @@ from trine.gpu.model import GpuModel
 from trine.gpu.program import GpuProgram
 from trine.gpu.run import GpuRun, run_gpus
 from trine.graph.taskgraph import Progress
-from trine.results.gpu_bottleneck import Bottleneck
-from trine.results.gpu_result import GpuResult
+from trine.results.gpu.bottleneck import Bottleneck
+from trine.results.gpu.result import GpuResult
 
 #: Without a band: nobody has compared programs of this level with enough machines to know one.
 EVIDENCE = "modelled"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from trine.results.wire import integer, message, text, varint
+from trine.results.packets import integer, message, text, varint
 
 _NODE_ID, _NODE_NAME, _NODE_TYPE, _DATA_DEPS, _DURATION, _INPUTS, _NODE_ATTRIBUTE = 1, 2, 3, 5, 7, 8, 10
 _VERSION, _FILE_ATTRIBUTE = 1, 2

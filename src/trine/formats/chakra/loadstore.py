@@ -25,7 +25,7 @@ from trine.gpu.run import GpuRun, run_gpus
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.program import Collective, Compute
 from trine.results import Simulator
-from trine.results.gpu_result import GpuResult
+from trine.results.gpu.result import GpuResult
 from trine.units import format_time
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +11,15 @@ import numpy as np
 from trine.arrays import Int64
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.results import Result
+from trine.results.report import Row, Timeline
 from trine.results.traffic import LinkUse
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from trine.results.gpu_result import GpuResult
+    from trine.results.gpu.result import GpuResult
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LoadStoreResult(Result):
     """What a run gave. Tasks of communication kernels are transfers of their rank, from the launch to the kernel's end.
 
@@ -49,19 +49,14 @@ class LoadStoreResult(Result):
         """Return a text for people: the job, then the inside of its GPUs."""
         return f"{super().summary()}\n\ninside the GPUs\n{self.gpu.summary()}"
 
-    def to_json(self, path: str | Path | None = None) -> dict[str, object]:
+    def document(self) -> Row:
         """Return the result as plain data (docs/reference/result-json.md), with that of the GPUs as ``gpus``."""
-        content = super().to_json() | {"gpus": self.gpu.document()}
-        if path is not None:
-            from trine.spec import write_json
+        return super().document() | {"gpus": self.gpu.document()}
 
-            write_json(path, content)
-        return content
-
-    def to_perfetto(self, path: str | Path) -> None:
-        """Write the timeline of tasks; ``.gpu.to_perfetto`` writes that of workgroups."""
+    def timeline(self) -> Timeline:
+        """Return the tasks; ``.gpu.timeline`` is that of workgroups."""
         shown = self if self.part is not None else replace(self, graph=self.drawn)
-        super(LoadStoreResult, shown).to_perfetto(path)
+        return super(LoadStoreResult, shown).timeline()
 
 
 def _busy(size_bytes: int, bytes_per_s: int, time_ps: int) -> float:

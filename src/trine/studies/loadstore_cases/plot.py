@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.collectives.sizes import format_size
-from trine.results.picture import COLOURS, check_ending, log_scale, pyplot, save
+from trine.results.picture import COLOURS, check_ending, log_scale, save, subplots
 from trine.studies.loadstore_cases.case import CaseStudy, Panel
 
 
@@ -18,12 +18,11 @@ def draw(study: CaseStudy, path: Path) -> None:
     InputError: another ending than .png, .svg or .pdf, or a file that cannot be written. MissingExtraError.
     """
     check_ending(path)
-    plt = pyplot()
     count = len(study.panels)
-    figure, axes = plt.subplots(1, count, figsize=(6.0 * count, 4.0), layout="constrained", squeeze=False)
+    figure, axes = subplots(1, count, figsize=(6.0 * count, 4.0), squeeze=False)
     for axis, panel in zip(axes.flat, study.panels, strict=True):
         _panel(axis, panel)
-    save(figure, plt, path)
+    save(figure, path)
 
 
 def _panel(axis: Any, panel: Panel) -> None:

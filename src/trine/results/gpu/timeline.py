@@ -3,23 +3,21 @@
 One track a simulated GPU, below it one a place for a workgroup on a CU (``cu3``; a second workgroup at the same time is
 on ``cu3 place 2``). A workgroup is a slice; the operations that it goes through are slices inside. Wavefronts of one
 workgroup may be at several operations at once: those that overlap lie on further tracks below. Times are rounded down
-to the nanosecond, as in :mod:`trine.results.perfetto`; ``duration_ps`` is exact.
+to the nanosecond, as in :mod:`trine.results.timeline`; ``duration_ps`` is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from trine.arrays import Int64
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, COMPUTE, COPY, DMA, LOAD, OP_NAMES, REDUCE, RELEASE, STORE
-from trine.results.gpu_metrics import ends
-from trine.results.gpu_shown import peers
-from trine.results.track_event import (
+from trine.results.gpu.run import KernelRun, ends, peers
+from trine.results.packets import (
     ANNOTATION,
     BEGIN,
     END,
@@ -33,15 +31,13 @@ from trine.results.track_event import (
     TYPE,
     UINT,
     descriptor,
+    integer,
     interned,
     lanes,
+    message,
     packet,
-    write_packets,
 )
-from trine.results.wire import integer, message
-
-if TYPE_CHECKING:
-    from trine.results.gpu_result import GpuResult
+from trine.results.report import Timeline
 
 #: Slices of one timeline: beyond a few hundred thousand Perfetto becomes slow, and files large.
 MAX_SLICES = 200_000
@@ -75,19 +71,13 @@ class _Rows(NamedTuple):
     has_ops: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
-def write(result: GpuResult, path: Path) -> tuple[str, ...]:
-    """Write the timeline to ``path``, compressed if it ends in ``.gz``; return what was left out, in words.
-
-    Raises
-    ------
-    InputError: more than MAX_SLICES workgroups.
-    """
+def timeline(result: KernelRun) -> Timeline:
+    """Return the packets, and what was left out. Raises InputError for more than MAX_SLICES workgroups."""
     rows, notes = _rows(result)
-    write_packets(_packets(result, rows, notes), path)
-    return notes
+    return Timeline(_packets(result, rows, notes), notes)
 
 
-def _rows(result: GpuResult) -> tuple[_Rows, tuple[str, ...]]:
+def _rows(result: KernelRun) -> tuple[_Rows, tuple[str, ...]]:
     records, shown = result.records, result.shown
     began = np.flatnonzero(records.workgroup_start_ps >= 0)
     if len(began) > MAX_SLICES:
@@ -108,7 +98,7 @@ def _rows(result: GpuResult) -> tuple[_Rows, tuple[str, ...]]:
     return _Rows(_places(result, began, end), records.workgroup_start_ps, end, fits), tuple(notes)
 
 
-def _places(result: GpuResult, began: Int64, end: Int64) -> dict[tuple[int, int, int], list[int]]:
+def _places(result: KernelRun, began: Int64, end: Int64) -> dict[tuple[int, int, int], list[int]]:
     """Return the workgroups of each track, in order of start: (gpu, cu, place) -> rows."""
     start, cu = result.records.workgroup_start_ps, result.records.workgroup_cu
     gpu = result.shown.workgroup_gpu
@@ -121,7 +111,7 @@ def _places(result: GpuResult, began: Int64, end: Int64) -> dict[tuple[int, int,
     return found
 
 
-def _packets(result: GpuResult, rows: _Rows, notes: tuple[str, ...]) -> Iterator[bytes]:
+def _packets(result: KernelRun, rows: _Rows, notes: tuple[str, ...]) -> Iterator[bytes]:
     """Yield the trace packet by packet."""
     program, shown = result.program, result.shown
     operations = _Operations(result)
@@ -155,7 +145,7 @@ def _packets(result: GpuResult, rows: _Rows, notes: tuple[str, ...]) -> Iterator
 class _Operations:
     """The operations of workgroups as slices."""
 
-    def __init__(self, result: GpuResult) -> None:
+    def __init__(self, result: KernelRun) -> None:
         self._result, self._labels = result, len(result.program.labels) + 1
         self.num_names = len(OP_NAMES) * self._labels
         self._first = np.searchsorted(result.shown.op_row, np.arange(len(result.shown.workgroup) + 1))
@@ -199,7 +189,7 @@ class _Operations:
             yield lane, _Slice(name, begin, finish, arguments)
 
 
-def _kernel_name(result: GpuResult, kernel: int) -> str:
+def _kernel_name(result: KernelRun, kernel: int) -> str:
     names = result.program.kernel_names
     return names[kernel] if kernel < len(names) and names[kernel] else f"kernel {kernel}"
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trine.arrays import Float64
 from trine.gpu.model import MESH, GpuModel
-from trine.results.gpu_resources import port_busy
-from trine.results.picture import check_ending, pyplot, save
+from trine.results.gpu.resources import KernelUse, port_busy
+from trine.results.picture import matplotlib, subplots
 from trine.units import format_time
-
-if TYPE_CHECKING:
-    from trine.results.gpu_result import GpuResult
-
 
 #: Light to dark, apart for colour-blind readers and in grey.
 _COLOURS = "magma_r"
@@ -27,39 +22,35 @@ _BAR_COLOUR = "#0072B2"  # Okabe and Ito, 2008
 
 
 class _Paint(NamedTuple):
-    """What colours utilisations: axes, matplotlib's pyplot, and the map from utilisation to colour."""
+    """What colours utilisations: axes, matplotlib, and the map from utilisation to colour."""
 
     axes: Any
-    plt: Any
+    mpl: Any
     scale: Any
 
     def box(self, x: float, y: float, width: float, height: float, value: float | None) -> None:
         """Draw a rectangle about (x, y), grey where nothing is known."""
         colour = _UNKNOWN if value is None else self.scale.to_rgba(value)
         corner = (x - width / 2, y - height / 2)
-        self.axes.add_patch(self.plt.Rectangle(corner, width, height, facecolor=colour, edgecolor="#444444", lw=0.5))
+        self.axes.add_patch(
+            self.mpl.patches.Rectangle(corner, width, height, facecolor=colour, edgecolor="#444444", lw=0.5)
+        )
 
 
-def plot_noc(result: GpuResult, path: str | Path, *, rank: int | None = None) -> None:
-    """Draw how busy the NoC, the memory channels and the ports of a rank's GPU are, and write it to ``path``.
+def noc(result: KernelUse, *, rank: int | None = None) -> Any:
+    """Draw how busy the NoC, the memory channels and the ports of a rank's GPU are; return the figure.
 
-    rank: None is the first that was simulated.
-
-    Raises
-    ------
-    InputError: no such rank or a replayed one, or a file that is not PNG, SVG or PDF. MissingExtraError: no matplotlib.
+    rank: None is the first that was simulated. Raises InputError for no such rank or a replayed one.
     """
     gpu = 0 if rank is None else result.gpu_of(rank)
-    check_ending(path)
-    plt = pyplot()
     busy = result.records.resource_busy_ps[gpu] / max(1, result.time_ps)
     draw = _mesh if result.model.noc.kind == MESH else _crossbar
-    figure = draw(result, gpu, busy, plt)
+    figure = draw(result, gpu, busy)
     figure.suptitle(_title(result, gpu), fontsize=10)
-    save(figure, plt, path)
+    return figure
 
 
-def _title(result: GpuResult, gpu: int) -> str:
+def _title(result: KernelUse, gpu: int) -> str:
     use = result.gpus[gpu]
     alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
     alike += f" ({result.replayed})" if result.replayed else ""
@@ -71,14 +62,14 @@ def _title(result: GpuResult, gpu: int) -> str:
 # Mesh
 
 
-def _mesh(result: GpuResult, gpu: int, busy: Float64, plt: Any) -> Any:
-    noc = result.model.noc
-    figure, axes = plt.subplots(figsize=(3.6 + noc.cols, 2.2 + noc.rows), layout="constrained")
+def _mesh(result: KernelUse, gpu: int, busy: Float64) -> Any:
+    noc, mpl = result.model.noc, matplotlib()
+    figure, axes = subplots(figsize=(3.6 + noc.cols, 2.2 + noc.rows))
     ports = port_busy(result, gpu)
     most = max(float(busy.max(initial=0.0)), *(value for port in ports for value in port if value is not None), 0.0)
     top = min(1.0, max(0.1, np.ceil(most * 10) / 10))
-    scale = plt.cm.ScalarMappable(plt.Normalize(0, top), plt.get_cmap(_COLOURS))
-    paint = _Paint(axes, plt, scale)
+    scale = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, top), mpl.colormaps[_COLOURS])
+    paint = _Paint(axes, mpl, scale)
     _routers(paint, result.model)
     _draw_links(paint, result, busy)
     _draw_cus(paint, result, busy)
@@ -103,10 +94,12 @@ def _routers(paint: _Paint, model: GpuModel) -> None:
     for router in range(model.noc.rows * model.noc.cols):
         x, y = _at(model, router)
         corner = (x - _HALF, y - _HALF)
-        paint.axes.add_patch(paint.plt.Rectangle(corner, 2 * _HALF, 2 * _HALF, facecolor="white", edgecolor="#777777"))
+        paint.axes.add_patch(
+            paint.mpl.patches.Rectangle(corner, 2 * _HALF, 2 * _HALF, facecolor="white", edgecolor="#777777")
+        )
 
 
-def _draw_links(paint: _Paint, result: GpuResult, busy: Float64) -> None:
+def _draw_links(paint: _Paint, result: KernelUse, busy: Float64) -> None:
     """Draw each link as an arrow; the two of a pair side by side, each to the right of the way it goes."""
     names = result.records.resources
     for number, (source, target) in enumerate(zip(names.source, names.target, strict=True)):
@@ -130,7 +123,7 @@ def _draw_links(paint: _Paint, result: GpuResult, busy: Float64) -> None:
         )
 
 
-def _draw_cus(paint: _Paint, result: GpuResult, busy: Float64) -> None:
+def _draw_cus(paint: _Paint, result: KernelUse, busy: Float64) -> None:
     """Draw the CUs of each router as small squares in it, coloured by the busier of their two links."""
     model = result.model
     found = _numbered(result, "cu", busy)
@@ -145,7 +138,7 @@ def _draw_cus(paint: _Paint, result: GpuResult, busy: Float64) -> None:
         paint.box(x + (column - middle) * step, y - (row - middle) * step, 0.8 * step, 0.8 * step, value)
 
 
-def _draw_channels(paint: _Paint, result: GpuResult, busy: Float64) -> None:
+def _draw_channels(paint: _Paint, result: KernelUse, busy: Float64) -> None:
     """Draw memory channels over the top row and under the bottom row, slices of the L2 between them and the router."""
     model = result.model
     kinds = np.array(result.records.resources.kinds)
@@ -175,7 +168,7 @@ def _draw_ports(paint: _Paint, model: GpuModel, ports: list[tuple[float | None, 
             paint.box(x + (-distance if left else distance), y, 0.2, height * 0.85, value)
 
 
-def _key(axes: Any, result: GpuResult) -> None:
+def _key(axes: Any, result: KernelUse) -> None:
     model = result.model
     above = "L2 slices, then memory channels" if model.l2 is not None else "memory channels"
     beside = "I/O ports (inner: in, outer: out; grey: no traffic)"
@@ -198,12 +191,10 @@ def port_routers(model: GpuModel) -> list[int]:
 # Crossbar
 
 
-def _crossbar(result: GpuResult, gpu: int, busy: Float64, plt: Any) -> Any:
+def _crossbar(result: KernelUse, gpu: int, busy: Float64) -> Any:
     panels = list(_panels(result, gpu, busy))
     rows = -(-len(panels) // 2)
-    figure, grid = plt.subplots(
-        rows, 2, figsize=(10, 0.5 + 1.5 * rows), sharey=True, layout="constrained", squeeze=False
-    )
+    figure, grid = subplots(rows, 2, figsize=(10, 0.5 + 1.5 * rows), sharey=True, squeeze=False)
     for axes, (name, values) in zip(grid.flat, panels, strict=False):
         axes.bar(np.arange(len(values)), 100 * values, width=1.0 if len(values) > 60 else 0.8, color=_BAR_COLOUR)
         axes.set_xlim(-0.6, len(values) - 0.4)
@@ -219,7 +210,7 @@ def _crossbar(result: GpuResult, gpu: int, busy: Float64, plt: Any) -> Any:
     return figure
 
 
-def _panels(result: GpuResult, gpu: int, busy: Float64) -> Iterator[tuple[str, Float64]]:
+def _panels(result: KernelUse, gpu: int, busy: Float64) -> Iterator[tuple[str, Float64]]:
     """Yield what to draw bars of: links of the crossbar by what they lead from or to, memory, L2, lanes of ports."""
     for kind, words in (("cu", "CUs"), ("channel", "memory channels"), ("port", "I/O ports")):
         found = _numbered(result, kind, busy)
@@ -234,7 +225,7 @@ def _panels(result: GpuResult, gpu: int, busy: Float64) -> Iterator[tuple[str, F
         yield "L2 slices", busy[kinds == "l2"]
 
 
-def _numbered(result: GpuResult, kind: str, busy: Float64) -> dict[str, Float64]:
+def _numbered(result: KernelUse, kind: str, busy: Float64) -> dict[str, Float64]:
     """Return how busy the links of CUs, channels or ports into the NoC and out of it are, by their number."""
     count = {
         "cu": result.model.num_cus,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +14,9 @@ from trine.arrays import Int32, Int64
 from trine.gpu.distances import distance, rank_grid
 from trine.gpu.model import MESH
 from trine.gpu.program import DMA
+from trine.results.gpu.run import KernelRun
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from trine.results.gpu_result import GpuResult
 
 _SCALE_UP = "scale-up"
 #: Kinds of resources in the order in which a request meets them, and what people call them.
@@ -51,7 +50,7 @@ class KindUse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LinkUse:
+class LaneUse:
     """How busy one link of the cluster is. busy_ps: summed over its lanes; ``used`` of ``lanes`` served anything.
 
     from_gpu: whether it leads out of one of the ranks' GPUs. data_bytes, control_bytes: with headers.
@@ -84,12 +83,26 @@ class Traffic(NamedTuple):
     control_bytes: int
 
 
-def used_lanes(result: GpuResult) -> Int64:
+class KernelUse(KernelRun):
+    """What ran inside GPUs, and how busy the resources were."""
+
+    @cached_property
+    def kinds(self) -> tuple[KindUse, ...]:
+        """How busy resources are, by what they are."""
+        return kind_uses(self)
+
+    @cached_property
+    def links(self) -> tuple[LaneUse, ...]:
+        """How busy the links of the cluster are that were used."""
+        return link_uses(self)
+
+
+def used_lanes(result: KernelUse) -> Int64:
     """Return the rows of the lanes that a message crossed; records have others too."""
     return np.flatnonzero(result.records.lane_data + result.records.lane_control)
 
 
-def exists(result: GpuResult) -> npt.NDArray[np.bool_]:
+def exists(result: KernelUse) -> npt.NDArray[np.bool_]:
     """Return which resources there are: of a mesh the links over its edge have a name only."""
     resources = result.records.resources
     is_noc = np.array([kind == "noc" for kind in resources.kinds])
@@ -97,13 +110,13 @@ def exists(result: GpuResult) -> npt.NDArray[np.bool_]:
     return ~edge
 
 
-def kind_uses(result: GpuResult) -> tuple[KindUse, ...]:
+def kind_uses(result: KernelUse) -> tuple[KindUse, ...]:
     """Return how busy each kind of resource is, in the order of KIND_NAMES, without kinds that there are none of."""
     order = list(KIND_NAMES)
     return tuple(sorted((*_inside(result), *_lanes(result)), key=lambda use: order.index(use.kind)))
 
 
-def _inside(result: GpuResult) -> Iterator[KindUse]:
+def _inside(result: KernelUse) -> Iterator[KindUse]:
     records, there = result.records, exists(result)
     kinds = np.array(result.records.resources.kinds)
     for kind in KIND_NAMES:
@@ -126,7 +139,7 @@ def _inside(result: GpuResult) -> Iterator[KindUse]:
         )
 
 
-def _lanes(result: GpuResult) -> Iterator[KindUse]:
+def _lanes(result: KernelUse) -> Iterator[KindUse]:
     records = result.records
     used = used_lanes(result)
     if not len(used):
@@ -145,7 +158,7 @@ def _lanes(result: GpuResult) -> Iterator[KindUse]:
     )
 
 
-def lane_name(result: GpuResult, lane: int) -> str:
+def lane_name(result: KernelUse, lane: int) -> str:
     """Return the name of a lane: that of its link, and which of its lanes it is where it has several."""
     link = int(result.records.lane_link[lane])
     count = lanes_of_links(result, np.array([link], np.int64))[0]
@@ -153,7 +166,7 @@ def lane_name(result: GpuResult, lane: int) -> str:
     return f"{name} lane {int(result.records.lane_number[lane])}" if count > 1 else name
 
 
-def scale_up_out(result: GpuResult) -> dict[int, list[int]]:
+def scale_up_out(result: KernelUse) -> dict[int, list[int]]:
     """Return the scale-up links out of the device of each rank, in order: device -> links."""
     cluster = result.cluster
     sources = cluster.link_table.source
@@ -164,7 +177,7 @@ def scale_up_out(result: GpuResult) -> dict[int, list[int]]:
     return found
 
 
-def lanes_of_links(result: GpuResult, links: Int64) -> Int64:
+def lanes_of_links(result: KernelUse, links: Int64) -> Int64:
     """Return into how many lanes each link is cut (docs/design/gpu-model.md, *Ports and lanes*): int64[links].
 
     A link out of a GPU by the GPU's ports and links; one further on as the first links of the routes over it.
@@ -182,7 +195,7 @@ def lanes_of_links(result: GpuResult, links: Int64) -> Int64:
     return np.array(counts, np.int64)
 
 
-def link_uses(result: GpuResult) -> tuple[LinkUse, ...]:
+def link_uses(result: KernelUse) -> tuple[LaneUse, ...]:
     """Return the links that were used, in the cluster's order; of a folded run one of each that are alike."""
     records, cluster = result.records, result.cluster
     chosen = used_lanes(result)
@@ -202,7 +215,7 @@ def link_uses(result: GpuResult) -> tuple[LinkUse, ...]:
         bytes_per_s = cluster.seen_by_messages(number)[0]
         traffic = _bytes(result, int(data[i]), int(control[i]), int(busy[i]), bytes_per_s // int(lanes[i]))
         uses.append(
-            LinkUse(
+            LaneUse(
                 link=number,
                 name=link.name,
                 bytes_per_s=bytes_per_s,
@@ -217,7 +230,7 @@ def link_uses(result: GpuResult) -> tuple[LinkUse, ...]:
     return tuple(uses)
 
 
-def _bytes(result: GpuResult, data: int, control: int, busy_ps: int, bytes_per_s: int) -> Traffic:
+def _bytes(result: KernelUse, data: int, control: int, busy_ps: int, bytes_per_s: int) -> Traffic:
     """Return the bytes of messages; packets differ in size, so that of those the busy time says how many bytes."""
     model = result.model
     control_bytes = control * model.header_bytes
@@ -226,13 +239,13 @@ def _bytes(result: GpuResult, data: int, control: int, busy_ps: int, bytes_per_s
     return Traffic(data, control, data * (model.header_bytes + model.line_bytes), control_bytes)
 
 
-def fabric_traffic(result: GpuResult) -> Traffic:
+def fabric_traffic(result: KernelUse) -> Traffic:
     """Return what the simulated GPUs put on links: messages on links out of GPUs, at each GPU that they leave."""
     out = [link for link in result.links if link.from_gpu]
     return Traffic(*(sum(getattr(link, name) for link in out) for name in Traffic._fields))
 
 
-def noc_traffic(result: GpuResult) -> Traffic:
+def noc_traffic(result: KernelUse) -> Traffic:
     """Return what CUs of the simulated GPUs put into the NoC and take out of it."""
     use = next(kind for kind in result.kinds if kind.kind == "cu")
     model = result.model
@@ -241,7 +254,7 @@ def noc_traffic(result: GpuResult) -> Traffic:
     )
 
 
-def port_busy(result: GpuResult, gpu: int) -> list[tuple[float | None, float | None]]:
+def port_busy(result: KernelUse, gpu: int) -> list[tuple[float | None, float | None]]:
     """Return how busy the lanes at each I/O port of a simulated GPU are, out and in; None: nothing crossed it.
 
     Of several lanes at one port the busiest. Of a folded run one link stands for all that are alike, whichever of the
@@ -258,7 +271,7 @@ def port_busy(result: GpuResult, gpu: int) -> list[tuple[float | None, float | N
     return list(zip(*sides, strict=True))
 
 
-def _from_near_to_far(result: GpuResult, rank: int, own: Int32, other: Int32) -> list[int]:
+def _from_near_to_far(result: KernelUse, rank: int, own: Int32, other: Int32) -> list[int]:
     """Return a GPU's scale-up links in the order in which its ports are dealt out to them.
 
     own, other: the devices at their ends. Order: docs/design/gpu-model.md, *Ports and lanes*.
@@ -274,7 +287,7 @@ def _from_near_to_far(result: GpuResult, rank: int, own: Int32, other: Int32) ->
     return sorted((link for link in links if cluster.links[link].link_class == _SCALE_UP), key=away)
 
 
-def _note_lanes(result: GpuResult, links: list[int], busy: list[float | None]) -> None:
+def _note_lanes(result: KernelUse, links: list[int], busy: list[float | None]) -> None:
     """Note how busy the lanes of a GPU's links are at their ports; ``busy`` is modified in place."""
     records, time, used = result.records, max(1, result.time_ps), used_lanes(result)
     chosen = [place for place, link in enumerate(links) if link in records.lane_link[used]]

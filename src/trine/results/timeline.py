@@ -10,7 +10,6 @@ among a slice's arguments is exact. The same run gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +17,7 @@ import numpy as np
 from trine.arrays import Int64
 from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.results.memory import MemoryTimeline
-from trine.results.records import RecordTable
-from trine.results.track_event import (
+from trine.results.packets import (
     ANNOTATION,
     BEGIN,
     COUNT,
@@ -29,8 +27,10 @@ from trine.results.track_event import (
     FLOW,
     FLOW_END,
     KEY_IID,
+    LENGTH,
     NAME_IID,
     PACKET,
+    PADDED,
     PS_PER_NS,
     STAMP,
     STRING_IID,
@@ -42,13 +42,19 @@ from trine.results.track_event import (
     UINT,
     UNIT,
     UNIT_BYTES,
+    VARINT,
     descriptor,
+    fixed64,
+    integer,
     interned,
     lanes,
+    message,
     packet,
-    write_packets,
+    padded,
+    split,
+    varint,
 )
-from trine.results.wire import LENGTH, PADDED, VARINT, fixed64, integer, message, padded, split, varint
+from trine.results.records import RecordTable
 
 _ROOT = 1
 _TEXT_ARGUMENTS = ("layer", "phase", "wait_reason")
@@ -65,11 +71,6 @@ class _Track(NamedTuple):
     order: int
     tasks: Int64
     flow: int
-
-
-def write(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None, path: Path) -> None:
-    """Write the timeline of a run to ``path``, compressed if it ends in ``.gz``."""
-    write_packets(packets(graph, table, memory), path)
 
 
 def packets(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None) -> Iterator[bytes]:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trine._version import __version__
 from trine.gpu.records import STATE_NAMES
-from trine.results import gpu_metrics, gpu_resources
-from trine.results.document import Row, seconds
-
-if TYPE_CHECKING:
-    from trine.results.gpu_metrics import GpuUse
-    from trine.results.gpu_resources import Traffic
-    from trine.results.gpu_result import GpuResult
+from trine.results.gpu import resources, run
+from trine.results.gpu.bottleneck import Bottleneck
+from trine.results.gpu.resources import KernelUse, Traffic
+from trine.results.gpu.run import GpuUse
+from trine.results.report import Row, Table, evidence_rows, seconds
 
 #: Kinds and labels of operations that are listed; those that take most time come first.
 MAX_OPERATIONS = 200
 
 
-def document(result: GpuResult) -> Row:
+def document(result: KernelUse, bottleneck: Bottleneck) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
     start_ps, end_ps = result.window_ps
     return {
@@ -37,11 +34,11 @@ def document(result: GpuResult) -> Row:
         "ranks_replayed": result.num_replayed,
         "gpu_model": result.model.name,
         "cluster": result.cluster.name,
-        "bottleneck": asdict(result.bottleneck),
-        "wavefronts": state_row(list(gpu_metrics.state_times(result).values())),
+        "bottleneck": asdict(bottleneck),
+        "wavefronts": state_row(list(run.state_times(result).values())),
         "traffic": {
-            "fabric": _traffic_row(gpu_resources.fabric_traffic(result)),
-            "noc": _traffic_row(gpu_resources.noc_traffic(result)),
+            "fabric": _traffic_row(resources.fabric_traffic(result)),
+            "noc": _traffic_row(resources.noc_traffic(result)),
         },
         "gpus": [gpu_row(result, gpu) for gpu in result.gpus],
         "cus": cu_rows(result),
@@ -52,7 +49,7 @@ def document(result: GpuResult) -> Row:
         "operations": operation_rows(result),
         "operations_left_out": max(0, len(result.operations) - MAX_OPERATIONS),
         "folding": folding_row(result),
-        "evidence": [{key: value for key, value in asdict(item).items() if value} for item in result.evidence],
+        "evidence": evidence_rows(result.evidence),
         "not_modelled": list(result.not_modelled),
         "notes": [*result.program.notes, *result.notes],
         "simulator": {
@@ -65,16 +62,28 @@ def document(result: GpuResult) -> Row:
     }
 
 
+def tables(result: KernelUse) -> dict[str, Table]:
+    """Return the tables by name, those of GPUs first."""
+    return {
+        "gpus": [gpu_row(result, gpu) for gpu in result.gpus],
+        "cus": cu_rows(result),
+        "resource_kinds": kind_rows(result),
+        "links": link_rows(result),
+        "lanes": lane_rows(result),
+        "operations": operation_rows(result),
+    }
+
+
 def state_row(times_ps: list[int]) -> Row:
     """Return wavefront time by what wavefronts do; the shares sum to a million, unless no wavefront ran."""
-    shares = gpu_metrics.parts_of(times_ps)
+    shares = run.parts_of(times_ps)
     return {
         name: {"time_s": seconds(time), "share_ppm": share}
         for name, time, share in zip(STATE_NAMES, times_ps, shares, strict=True)
     }
 
 
-def gpu_row(result: GpuResult, gpu: GpuUse) -> Row:
+def gpu_row(result: KernelUse, gpu: GpuUse) -> Row:
     """Return what one simulated GPU did."""
     latency = gpu.mean_load_latency_ps
     return {
@@ -105,9 +114,9 @@ def gpu_row(result: GpuResult, gpu: GpuUse) -> Row:
     }
 
 
-def cu_rows(result: GpuResult) -> list[Row]:
+def cu_rows(result: KernelUse) -> list[Row]:
     """Return one row a CU that had a workgroup."""
-    occupied, workgroups = gpu_metrics.occupied(result), gpu_metrics.workgroups_of_cus(result)
+    occupied, workgroups = run.occupied(result), run.workgroups_of_cus(result)
     records, time = result.records, result.time_ps
     return [
         {
@@ -124,7 +133,7 @@ def cu_rows(result: GpuResult) -> list[Row]:
     ]
 
 
-def kind_rows(result: GpuResult) -> list[Row]:
+def kind_rows(result: KernelUse) -> list[Row]:
     """Return one row a kind of resource."""
     time = result.time_ps
     return [
@@ -143,9 +152,9 @@ def kind_rows(result: GpuResult) -> list[Row]:
     ]
 
 
-def resource_columns(result: GpuResult) -> Row:
+def resource_columns(result: KernelUse) -> Row:
     """Return the resources of a GPU, and for each simulated GPU a number a resource."""
-    records, there = result.records, gpu_resources.exists(result)
+    records, there = result.records, resources.exists(result)
     chosen = np.flatnonzero(there)
     time = max(1, result.time_ps)
     names, kinds = records.resources.names, records.resources.kinds
@@ -165,7 +174,7 @@ def resource_columns(result: GpuResult) -> Row:
     }
 
 
-def link_rows(result: GpuResult) -> list[Row]:
+def link_rows(result: KernelUse) -> list[Row]:
     """Return one row a link that was used."""
     time = result.time_ps
     return [
@@ -185,11 +194,11 @@ def link_rows(result: GpuResult) -> list[Row]:
     ]
 
 
-def lane_rows(result: GpuResult) -> list[Row]:
+def lane_rows(result: KernelUse) -> list[Row]:
     """Return one row a lane that was used."""
     records, time = result.records, result.time_ps
     names = {use.link: use.name for use in result.links}
-    used = gpu_resources.used_lanes(result)
+    used = resources.used_lanes(result)
     columns = (records.lane_link, records.lane_number, records.lane_busy_ps, records.lane_data, records.lane_control)
     return [
         {
@@ -204,7 +213,7 @@ def lane_rows(result: GpuResult) -> list[Row]:
     ]
 
 
-def operation_rows(result: GpuResult) -> list[Row]:
+def operation_rows(result: KernelUse) -> list[Row]:
     """Return one row a kind and label of operations, at most MAX_OPERATIONS."""
     return [
         {
@@ -220,7 +229,7 @@ def operation_rows(result: GpuResult) -> list[Row]:
     ]
 
 
-def folding_row(result: GpuResult) -> Row | None:
+def folding_row(result: KernelUse) -> Row | None:
     """Return how ranks were folded; None where that was not asked for."""
     fold = result.fold
     if fold is None:

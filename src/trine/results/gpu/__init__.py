@@ -1,0 +1,1 @@
+"""What happened inside GPUs: the answer of the load-store level."""

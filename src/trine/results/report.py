@@ -1,0 +1,187 @@
+"""What every answer of trine has, and the forms that follow from it, written once for all of them.
+
+An answer is a :class:`Report`: a headline, tables, notes, evidence, pictures and a timeline. JSON with its envelope,
+CSV, Parquet, pandas, Perfetto, pictures and what a notebook shows are made from these here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from trine import html
+from trine._version import __version__
+from trine.errors import InputError, nearest, one_line
+from trine.evidence import Evidence
+from trine.results import frames, picture
+from trine.results.packets import write_packets
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    import pandas
+
+Row = frames.Row
+Table = frames.Table
+
+#: Keys that every JSON answer has beside its own (docs/reference/json.md).
+ENVELOPE = ("schema", "version", "command")
+#: The most columns that the ``repr`` of an answer has.
+MAX_REPR = 199
+
+
+class Timeline(NamedTuple):
+    """A Perfetto trace: its packets in order, and what was left out of it, in words."""
+
+    packets: Iterator[bytes]
+    notes: tuple[str, ...] = ()
+
+
+class Report(ABC):
+    """An answer. A subclass says what it is; the methods that write files and pictures are the same for all."""
+
+    #: The name of the answer's form in JSON, ``trine/<SCHEMA>/<number>``.
+    SCHEMA: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """The answer in one line."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """Return the answer as text for people, of about 100 columns."""
+
+    @abstractmethod
+    def document(self) -> Row:
+        """Return the answer's own keys as plain data."""
+
+    def tables(self) -> dict[str, Table]:
+        """Return the answer's tables by name, the main one first; the values of a row are plain."""
+        return {}
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What the numbers rest on."""
+        return ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings, assumptions and what is left out, in sentences."""
+        return ()
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what can be drawn: name -> function that returns a figure. The first is the usual one."""
+        return {}
+
+    def timeline(self) -> Timeline | None:
+        """Return the answer as a Perfetto trace; None where it has none."""
+        return None
+
+    # Forms
+
+    def to_json(self, path: str | Path | None = None) -> Row:
+        """Return the answer as plain data in its envelope, and write it to ``path`` if given."""
+        content = envelope(self.document(), self.SCHEMA, None)
+        if path is not None:
+            from trine.spec import write_json
+
+            write_json(path, content)
+        return content
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the main table to a file that ends in ``.csv``, or all tables into a folder, which is made if need be.
+
+        Raises InputError where the answer has no table or a file cannot be written.
+        """
+        frames.to_csv(self._tables(), path)
+
+    def to_parquet(self, directory: str | Path) -> None:
+        """Write all tables as Parquet files into a folder; raises MissingExtraError without pyarrow."""
+        frames.to_parquet(self._tables(), directory)
+
+    def to_frame(self, table: str | None = None) -> pandas.DataFrame:
+        """Return a table, by default the main one, as a pandas data frame.
+
+        Raises InputError for a table that the answer does not have, MissingExtraError without pandas.
+        """
+        found = self._tables()
+        return frames.to_frame(found[_chosen("table", table, found, self)])
+
+    def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
+        """Write a timeline for https://ui.perfetto.dev, compressed if ``path`` ends in ``.gz``.
+
+        Return what was left out of it, in words. Raises InputError where the answer has no timeline.
+        """
+        found = self.timeline()
+        if found is None:
+            raise InputError(f"{type(self).__name__} has no timeline", file=path)
+        write_packets(found.packets, Path(path))
+        return found.notes
+
+    def plot(self, what: str | None = None, *, path: str | Path | None = None, **options: Any) -> Any:
+        """Draw the answer, and write the picture to ``path`` (PNG, SVG or PDF) if given; return matplotlib's figure.
+
+        what: one of :meth:`pictures`, by default the first. options: of that picture.
+
+        Raises
+        ------
+        InputError: no such picture or another ending. MissingExtraError: no matplotlib.
+        """
+        if path is not None:
+            picture.check_ending(path)
+        picture.matplotlib()
+        found = self.pictures()
+        figure = found[_chosen("what", what, found, self)](**options)
+        if path is not None:
+            picture.save(figure, path)
+        return figure
+
+    def __repr__(self) -> str:
+        return one_line(f"<{type(self).__name__}: {self.headline}>", MAX_REPR)
+
+    def _repr_html_(self) -> str:
+        name, main = next(((name, rows) for name, rows in self.tables().items() if rows), ("", []))
+        known = (f"{item.what}: {item.kind}{f' ({item.detail})' if item.detail else ''}" for item in self.evidence)
+        return html.page(
+            self.headline,
+            html.table(name, [frames.flat(row) for row in main] if isinstance(main, list) else []),
+            html.folded("evidence", known),
+            html.folded("notes", self.notes),
+        )
+
+    def _tables(self) -> dict[str, Table]:
+        found = {name: rows for name, rows in self.tables().items() if rows}
+        if not found:
+            raise InputError(f"{type(self).__name__} has no table")
+        return found
+
+
+def envelope(document: Mapping[str, object], schema: str, command: str | None) -> Row:
+    """Return the answer's keys beside those of ENVELOPE.
+
+    schema: the name of the form. command: the command that was asked (``cluster show``), None for a call from Python.
+    """
+    return {"schema": f"trine/{schema}/1", "version": __version__, "command": command, **document}
+
+
+def seconds(ps: int) -> float:
+    """Return picoseconds as the nearest float of seconds, which prints as the exact decimal up to 15 digits."""
+    return ps / PS_PER_S
+
+
+def evidence_rows(evidence: tuple[Evidence, ...]) -> list[Row]:
+    """Return one row a statement, without what is not known."""
+    return [{key: value for key, value in asdict(item).items() if value not in ("", None)} for item in evidence]
+
+
+def _chosen(field: str, name: str | None, known: Mapping[str, object], report: Report) -> str:
+    if not known:
+        raise InputError(f"{type(report).__name__} has none", field=field)
+    if name is None:
+        return next(iter(known))
+    if name not in known:
+        raise InputError(f"{type(report).__name__} has no {name!r:.80}{nearest(name, known)}", field=field)
+    return name

@@ -1,0 +1,334 @@
+"""What ran: the graph with its records, which ranks they stand for, and every metric that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.arrays import Int64
+from trine.errors import InputError
+from trine.evidence import Evidence
+from trine.graph.memory import MemoryEvents
+from trine.graph.taskgraph import Records, TaskGraph
+from trine.results import activity, metrics, traffic, waits
+from trine.results import energy as energy_use
+from trine.results import memory as memory_use
+from trine.results.records import Ends, RecordTable, record_table
+from trine.units import PS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class FoldStage:
+    """A stage of a folded run: when it began (ps), its classes of ranks and links, the tasks simulated, events,
+    and the ranks that had something left to do.
+    """
+
+    begins_ps: int
+    num_classes: int
+    num_link_classes: int
+    num_tasks: int
+    num_events: int
+    num_ranks: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Part:
+    """Some ranks of a job. ranks: of each row of the graph; num_ranks: of the job.
+
+    ends: between whom the tasks were, ranks that are not shown too. step_ends_ps: int64[steps], when each step ended on
+    all ranks of the job. reasons: int8[tasks], what each task waited for, where the graph does not show it.
+    """
+
+    ranks: tuple[int, ...]
+    num_ranks: int
+    ends: Ends
+    step_ends_ps: Int64
+    reasons: npt.NDArray[np.int8] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Scope:
+    """What stands behind the rows of a result that was folded.
+
+    ranks: the rank of each row of the graph. num_ranks: of the job. stages: of the run. notes: why there are so many
+    classes. links, totals: bytes on all links and numbers of collectives in the whole system; None where the graph
+    shows all of it. link_bytes: int64[links of the cluster], in the last step.
+    observe: a result that shows the given ranks. class_of: the class of a rank in the last stage;
+    class_size: how many ranks are in it. program_of: the program of a rank, and how many ranks run it. spread: a
+    few ranks that together are like all, and how many each stands for.
+    step_ends_ps: int64[steps], when each step ended on all ranks.
+    """
+
+    ranks: tuple[int, ...]
+    num_ranks: int
+    stages: tuple[FoldStage, ...]
+    notes: tuple[str, ...]
+    links: tuple[traffic.LinkUse, ...] | None
+    totals: Mapping[tuple[str, int, int], int] | None
+    link_bytes: Int64
+    observe: Callable[[Sequence[int]], TaskRun]
+    class_of: Callable[[int], int]
+    class_size: Callable[[int], int]
+    program_of: Callable[[int], tuple[int, int]]
+    spread: Callable[[], Mapping[int, float]]
+    step_ends_ps: Int64
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether the result has a row for every rank."""
+        return len(self.ranks) == self.num_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """What ran: trine's version, the wall time of the simulation, events of the engine, ranks that were simulated."""
+
+    version: str
+    wall_s: float
+    events: int
+    ranks_simulated: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TaskRun:
+    """What ran, and everything that follows from it. Times describe its last step: with more than one step, the steady state.
+
+    plan: facts about workload, layout and cluster, in the order in which people should read them.
+    memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known. power_w: the same of the
+    highest power of each, in watts.
+    not_modelled: sentences about what the run leaves out.
+    scope: what the rows of the graph stand for where the run was folded; None: each rank was simulated by itself.
+    part: which ranks the graph shows; None: all. link_tiers: which links of the graph do the same; None: not known.
+    """
+
+    graph: TaskGraph
+    records: Records
+    memory: MemoryEvents | None
+    plan: Mapping[str, object]
+    simulator: Simulator
+    evidence: tuple[Evidence, ...] = ()
+    warnings: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
+    memory_capacity_bytes: tuple[int, ...] = field(default=())
+    scope: Scope | None = None
+    power_w: tuple[int, ...] = field(default=())
+    part: Part | None = None
+    link_tiers: traffic.LinkTiers | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory_capacity_bytes", "power_w"):
+            wanted, got = len(self.graph.rank_names), len(getattr(self, name))
+            if got not in (0, wanted):
+                raise InputError(f"needs one entry a rank: {wanted}, got {got}", field=name)
+
+    # Ranks
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the job, of which the graph may show some only."""
+        return len(self.graph.rank_names) if self.part is None else self.part.num_ranks
+
+    @property
+    def shown_ranks(self) -> tuple[int, ...]:
+        """The rank of each row of the graph and of :attr:`rank_times`."""
+        return tuple(range(len(self.graph.rank_names))) if self.part is None else self.part.ranks
+
+    # Steps
+
+    @cached_property
+    def step_ends_ps(self) -> Int64:
+        """When each step ended: int64[steps]."""
+        if self.part is not None:
+            return self.part.step_ends_ps
+        return activity.step_ends(self.graph, self.records)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.step_ends_ps)
+
+    @property
+    def window(self) -> activity.Window:
+        """The last step, from the end of the one before."""
+        return activity.last_step(self.step_ends_ps)
+
+    @property
+    def step_time_ps(self) -> int:
+        """Time of the last step; with more than one step, that of the steady state."""
+        return self.window.end_ps - self.window.start_ps
+
+    @property
+    def end_time_ps(self) -> int:
+        """When the whole run ended."""
+        return self.window.end_ps
+
+    # Times
+
+    @cached_property
+    def released_by(self) -> Int64:
+        """The predecessor that released each task, or -1: int64[tasks]."""
+        return waits.releasers(self.graph, self.records)
+
+    @cached_property
+    def wait_reasons(self) -> npt.NDArray[np.int8]:
+        """What each task waited for, as an index into :data:`trine.results.waits.REASONS`: int8[tasks]."""
+        if self.part is not None and self.part.reasons is not None:
+            return self.part.reasons
+        return waits.wait_reasons(self.graph, self.records, self.released_by)
+
+    @cached_property
+    def rank_times(self) -> metrics.RankTimes:
+        """How each rank spent the step."""
+        return metrics.rank_times(self.graph, self.records, self.window, self.wait_reasons)
+
+    @cached_property
+    def slowest_row(self) -> int:
+        """The row of the rank whose last task ends last; of several the first."""
+        return metrics.slowest_rank(self.graph, self.records)
+
+    @property
+    def slowest_rank(self) -> int:
+        """The rank whose last task ends last; of several the lowest."""
+        return self.shown_ranks[self.slowest_row]
+
+    @cached_property
+    def critical_path(self) -> list[int]:
+        """The tasks that led to the end of the run, last first."""
+        return waits.critical_path(self.graph, self.records, self.released_by)
+
+    @cached_property
+    def critical_path_times(self) -> dict[str, int]:
+        """How the step's time splits over the critical path, ps."""
+        return waits.path_times(self.graph, self.records, self.critical_path, self.window)
+
+    @property
+    def step_time_s(self) -> float:
+        return self.step_time_ps / PS_PER_S
+
+    @property
+    def compute_s(self) -> float:
+        """Compute time of the slowest rank."""
+        return float(self.rank_times.compute[self.slowest_row] / PS_PER_S)
+
+    @property
+    def communication_s(self) -> float:
+        """Communication time of the slowest rank, whether it computes meanwhile or not."""
+        return float(self.rank_times.communication[self.slowest_row] / PS_PER_S)
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Time in which the slowest rank communicates and computes nothing."""
+        return float(self.rank_times.exposed[self.slowest_row] / PS_PER_S)
+
+    @property
+    def bubble_s(self) -> float:
+        """Idle time of the slowest rank that the pipeline schedule causes."""
+        return float(self.rank_times.bubble[self.slowest_row] / PS_PER_S)
+
+    @property
+    def idle_s(self) -> float:
+        """Other idle time of the slowest rank."""
+        return float(self.rank_times.idle[self.slowest_row] / PS_PER_S)
+
+    # Shares of the step
+
+    @cached_property
+    def layers(self) -> tuple[metrics.Share, ...]:
+        """Time by layer."""
+        return self._shares(self.graph.labels.layer, self.graph.layer_names)
+
+    @cached_property
+    def operators(self) -> tuple[metrics.Share, ...]:
+        """Time by operator name."""
+        return self._shares(self.graph.labels.operator, self.graph.operator_names)
+
+    @cached_property
+    def phases(self) -> tuple[metrics.Share, ...]:
+        """Time by phase: forward, backward, optimizer, input copy, recompute (forward operators run again)."""
+        return self._shares(self.graph.labels.phase, activity.PHASE_NAMES)
+
+    @cached_property
+    def stages(self) -> tuple[metrics.Share, ...]:
+        """Time by pipeline stage."""
+        stage = self.graph.labels.stage
+        return self._shares(stage, tuple(str(number) for number in range(int(stage.max(initial=-1)) + 1)))
+
+    def _shares(self, label: npt.NDArray[np.integer], names: tuple[str, ...]) -> tuple[metrics.Share, ...]:
+        return metrics.shares(self.graph, self.records, activity.in_step(self.graph, self.window), label, names)
+
+    # Network and memory
+
+    @cached_property
+    def collectives(self) -> tuple[traffic.CollectiveUse, ...]:
+        """The collectives of the step, those that take most time first."""
+        totals: traffic.Totals | None = None if self.part is None else {}
+        if self.scope is not None:
+            totals = self.scope.totals
+        return traffic.collective_uses(self.graph, self.records, self.window, totals)
+
+    @cached_property
+    def links(self) -> tuple[traffic.LinkUse, ...]:
+        """Bytes and utilisation of each link in the step; where ranks are folded, one row for all that carry alike."""
+        if self.scope is not None and self.scope.links is not None:
+            return self.scope.links
+        tasks = activity.in_step(self.graph, self.window)
+        return traffic.link_uses(self.graph, tasks, self.step_time_ps, self.link_tiers)
+
+    @cached_property
+    def memory_timeline(self) -> memory_use.MemoryTimeline | None:
+        """Memory of each rank over time; None where the run has no memory events."""
+        return None if self.memory is None else memory_use.memory_timeline(self.memory, self.records)
+
+    @cached_property
+    def memory_peaks(self) -> tuple[memory_use.MemoryPeak, ...]:
+        """The peak of each rank over the whole run; empty where the run has no memory events."""
+        timeline = self.memory_timeline
+        return () if timeline is None else tuple(memory_use.memory_peak(timeline, r) for r in range(timeline.num_ranks))
+
+    @property
+    def memory_peak_bytes(self) -> int | None:
+        """The largest peak over the ranks; None where the run has no memory events."""
+        return max((peak.total_bytes for peak in self.memory_peaks), default=None)
+
+    def memory_verdict(self, rank: int) -> str:
+        """Say whether the peak of row ``rank`` fits its device: "fits", "does not fit" or "capacity unknown"."""
+        capacity = self.memory_capacity_bytes[rank] if self.memory_capacity_bytes else 0
+        if not capacity:
+            return "capacity unknown"
+        return "fits" if self.memory_peaks[rank].total_bytes <= capacity else "does not fit"
+
+    @cached_property
+    def energy(self) -> energy_use.Energy | None:
+        """Energy and power of all GPUs in the step, an assumption; None where the power of a GPU is not known.
+
+        Of a folded result each row counts for the ranks of its class. Where not all classes have rows, some ranks that
+        are spread over all stand for the others.
+        """
+        if not self.power_w or not all(self.power_w):
+            return None
+        seen, weight, counted = self, self._ranks_alike(), self.num_ranks
+        if weight.sum() != self.num_ranks:
+            if self.scope is None:  # some ranks of a run that was not folded: nothing is known of the others
+                return None
+            spread = self.scope.spread()
+            seen, weight, counted = self.scope.observe(list(spread)), np.array(list(spread.values())), len(spread)
+        return energy_use.energy(seen.rank_times, seen.power_w, weight, counted, self.num_ranks)
+
+    def _ranks_alike(self) -> npt.NDArray[np.float64]:
+        """How many ranks do exactly what each row does: float64[rows]. Of rows of one class the first has its ranks."""
+        scope, ranks = self.scope, self.shown_ranks
+        if scope is None or scope.shows_all:
+            return np.ones(len(ranks))
+        _, first = np.unique([scope.class_of(rank) for rank in ranks], return_index=True)
+        alike = np.zeros(len(ranks))
+        alike[first] = [scope.class_size(ranks[row]) for row in first.tolist()]
+        return alike
+
+    @cached_property
+    def record_table(self) -> RecordTable:
+        """One row a task: what it was, when it was ready, started and ended, and what it waited for."""
+        ends = None if self.part is None else self.part.ends
+        return record_table(self.graph, self.records, self.wait_reasons, ends)
