@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from envelope import opened
 from typer.testing import CliRunner
 
 from trine.cli.main import app
@@ -30,7 +31,7 @@ def run(*args: str) -> tuple[int, str, str]:
 def answer(*args: str) -> dict[str, object]:
     code, out, err = run(*args, "--json", "-")
     assert code == 0, err
-    data = json.loads(out)
+    data = opened(out, "collective", "collective")
     assert isinstance(data, dict)
     return data
 
@@ -114,7 +115,7 @@ def test_the_json_alone_is_on_stdout_and_files_hold_it_too(tmp_path: Path) -> No
     code, out, _ = run(*command, "--json", str(tmp_path / "a.json"))
     assert code == 0
     assert "# broadcast of 8" in out
-    assert json.loads((tmp_path / "a.json").read_text()) == answer(*command)
+    assert opened((tmp_path / "a.json").read_text(), "collective", "collective") == answer(*command)
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from envelope import opened
 from typer.testing import CliRunner
 
 import trine
@@ -30,7 +31,7 @@ def invoke(*arguments: object):
 def answer(*arguments: object):
     done = invoke("collective", *arguments, "--json", "-")
     assert done.exit_code == 0, done.output
-    return json.loads(done.stdout), done.stderr
+    return opened(done.stdout, "collective", "collective"), done.stderr
 
 
 def test_one_size_is_shown_in_full_and_several_as_a_table() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from envelope import opened
 from typer.testing import CliRunner
 
 from trine.cli.main import app
@@ -28,7 +27,7 @@ def test_a_study_as_text_json_and_picture(tmp_path):
     done = run("clos", "--json", str(tmp_path / "clos.json"), "--plot", str(picture))
     assert done.exit_code == 0, done.output
     assert "agrees in direction  paper: completion us" in done.stdout  # the paper states no rate of a link
-    answer = json.loads((tmp_path / "clos.json").read_text())
+    answer = opened((tmp_path / "clos.json").read_text(), "study", "study")
     assert set(answer) == {"study", "title", "settings", "rows", "findings", "agrees", "verdict"}
     assert answer["rows"][0]["completion us"] == 165.98
     assert (answer["agrees"], answer["verdict"]) == (False, "differs")  # the slowest flow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from eidolon_cases import TURN
+from envelope import opened
 from typer.testing import CliRunner
 
 from trine.cli.main import app
@@ -26,7 +27,7 @@ def call(*words, code=0):
 
 
 def answer(*words):
-    return json.loads(call("run", *words, "--json", "-").stdout)
+    return opened(call("run", *words, "--json", "-").stdout, "eidolon run", "eidolon")
 
 
 def test_run_has_the_keys_that_are_asked_for_and_all_are_documented():
@@ -48,7 +49,7 @@ def test_a_sweep_writes_its_files(tmp_path):
         "--csv", files["csv"], "--plot", files["png"],
     )  # fmt: skip
     assert "reads less from a wake-up time of" in done.stdout
-    found = json.loads(files["json"].read_text())
+    found = opened(files["json"].read_text(), "eidolon sweep", "eidolon-sweep")
     assert len(found["runs"]) == 2 * 3 * 2
     assert len(found["fits"]) == 2
     assert files["csv"].read_text().count("\n") == 13

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from envelope import opened
 from gpu_results import SLICES, model, replayed, result
 
 from trine.gpu.model import CROSSBAR, Monitor
@@ -16,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "loadstore-json.md"
 def test_document_is_json_and_every_key_is_documented(tmp_path):
     found = result(fold=SimpleNamespace(classes=2, group_size=1, why_unfolded="gpu0 is slower"))
     found.to_json(tmp_path / "out.json")
-    content = json.loads((tmp_path / "out.json").read_text())
+    content = opened((tmp_path / "out.json").read_text(), None, "loadstore")
     assert content == json.loads(json.dumps(found.document()))
     words = set(re.findall(r"`([a-z0-9_]+)`", PAGE.read_text()))
     assert keys(content) - words == set()

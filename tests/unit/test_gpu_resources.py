@@ -12,8 +12,7 @@ from trine.gpu.fabric import Fabric
 from trine.gpu.layout import CHANNEL, PORT, router_of
 from trine.gpu.model import CROSSBAR, Noc, Ports
 from trine.gpu.program import DMA
-from trine.results.gpu import plot
-from trine.results.gpu import resources
+from trine.results.gpu import plot, resources
 from trine.results.gpu.resources import Traffic
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 
 from trine.errors import InputError
-from trine.replay import plot as eidolon_plot
 from trine.replay.sweep import Sweep
-from trine.results.picture import check_ending, log_scale, pyplot, save
+from trine.results.picture import check_ending, log_scale, save, subplots
 
 pytest.importorskip("matplotlib")
 
@@ -26,12 +27,10 @@ def labels(axes) -> list[str]:
     [((3.3, 8.1), ["5"]), ((0.04, 3), ["0.05", "0.1", "0.2", "0.5", "1", "2"]), ((1, 1e7), ["1", "100", "10000"])],
 )
 def test_logarithmic_axes_have_numbers_also_within_a_decade(values, expected):
-    plt = pyplot()
-    figure, axes = plt.subplots()
+    _, axes = subplots(figsize=(6, 4))
     axes.plot([1, 2], values)
     log_scale(axes)
     assert set(expected) <= set(labels(axes))
-    plt.close(figure)
 
 
 def row(rows: int, peers: int, sync: str, wakeup_s: float) -> dict[str, object]:
@@ -39,18 +38,15 @@ def row(rows: int, peers: int, sync: str, wakeup_s: float) -> dict[str, object]:
     return {"rows": rows, "cols": 64, "peers": peers, "sync": sync, "wakeup_s": wakeup_s, **counts}
 
 
-def drawn(monkeypatch, rows, peers, sync):
+def drawn(rows, peers, sync):
     """The figure of a sweep."""
-    kept = []
-    monkeypatch.setattr(eidolon_plot, "save", lambda figure, plt, path: kept.append(figure))
     found = tuple(row(*values, 1e-6 * t) for values in itertools.product(rows, peers, sync) for t in (1, 2))
     varied = ("wakeup", "rows", "peers", "sync")
-    eidolon_plot.plot_sweep(Sweep(rows=found, varied=varied, fits=(), wall_s=1.0), "sweep.png")
-    return kept[0]
+    return Sweep(rows=found, varied=varied, fits=(), wall_s=1.0).plot()
 
 
-def test_many_curves_are_told_apart_and_named_beside_the_panels(monkeypatch):
-    figure = drawn(monkeypatch, (1024, 2048, 4096), (3, 15, 31), ("spin", "mwait"))
+def test_many_curves_are_told_apart_and_named_beside_the_panels():
+    figure = drawn((1024, 2048, 4096), (3, 15, 31), ("spin", "mwait"))
     first = figure.axes[0]
     assert [axes.get_legend() for axes in figure.axes] == [None] * 3
     (legend,) = figure.legends
@@ -60,23 +56,25 @@ def test_many_curves_are_told_apart_and_named_beside_the_panels(monkeypatch):
     assert len({colour for colour, _ in looks}) == 9, "a workload has one colour, whichever way it waits"
     figure.canvas.draw()
     assert legend.get_window_extent().y1 <= first.get_window_extent().y0
-    pyplot().close(figure)
 
 
-def test_ways_to_wait_have_colours_where_nothing_else_varies(monkeypatch):
-    figure = drawn(monkeypatch, (1024,), (3,), ("spin", "mwait", "sleep"))
+def test_ways_to_wait_have_colours_where_nothing_else_varies():
+    figure = drawn((1024,), (3,), ("spin", "mwait", "sleep"))
     assert len({line.get_color() for line in figure.axes[0].get_lines()}) == 3
-    pyplot().close(figure)
-    alone = drawn(monkeypatch, (1024,), (3,), ("spin",))
+    alone = drawn((1024,), (3,), ("spin",))
     assert not alone.legends
-    pyplot().close(alone)
 
 
 def test_files_that_are_no_pictures_or_cannot_be_written(tmp_path):
     with pytest.raises(InputError, match=r"a\.txt: a picture is a file of"):
         check_ending("a.txt")
     check_ending("a.PNG")
-    plt = pyplot()
+    figure, _ = subplots(figsize=(6, 4))
     with pytest.raises(InputError, match="cannot write: No such file or directory"):
-        save(plt.figure(), plt, tmp_path / "none" / "a.png")
-    assert not plt.get_fignums()
+        save(figure, tmp_path / "none" / "a.png")
+
+
+def test_drawing_leaves_the_backend_and_the_figures_of_pyplot_alone():
+    code = "import matplotlib, sys\nfrom trine.results.picture import subplots\nsubplots(figsize=(6, 4))\n"
+    done = subprocess.run([sys.executable, "-c", f"{code}assert 'matplotlib.pyplot' not in sys.modules"], check=False)
+    assert done.returncode == 0

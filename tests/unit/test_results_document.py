@@ -1,10 +1,12 @@
 import json
 
 import pytest
+from envelope import opened
 from results_graphs import full_result, overlap, result
 
 from trine.errors import InputError
 from trine.results import Evidence
+from trine.results.report import ENVELOPE
 
 STABLE_KEYS = {
     "step_time_s", "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s", "slowest_rank",
@@ -16,7 +18,8 @@ STABLE_KEYS = {
 def test_json_has_the_stable_keys_and_the_values_of_the_slowest_rank(tmp_path):
     path = tmp_path / "result.json"
     content = full_result().to_json(path)
-    assert set(content) == STABLE_KEYS
+    assert set(opened(path.read_text(), None, "result")) == STABLE_KEYS
+    assert set(content) == {*STABLE_KEYS, *ENVELOPE}
     assert json.loads(path.read_text()) == content
     assert (content["step_time_s"], content["compute_s"], content["idle_s"]) == (1e-10, 7e-11, 1e-11)
     assert content["simulator"] == {

@@ -28,7 +28,7 @@ def calibrate(
         with writes():
             calibration.save(output)
             say(f"fits written to {output}: use them with trine train --calibration {output}")
-    write_json(calibration.report.to_json(), json)
+    write_json(calibration.report.to_json(), json, "calibrate")
 
 
 def register(app: typer.Typer) -> None:

@@ -134,7 +134,7 @@ def run(
         return
     result = _run_operator(trace, machine, network, collective_costs, warnings)
     show(result.summary(), json)
-    write_json(result.to_json(), json)
+    write_json(result, json, "chakra run")
     write_files(result, perfetto, parquet, timeline)
 
 
@@ -166,7 +166,7 @@ def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> No
 
     answer = description(read_chakra(prefix, comm_groups=comm_groups))
     show(description_text(answer), json)
-    write_json(answer, json)
+    write_json(answer, json, "chakra inspect")
 
 
 class ChakraExport:

@@ -141,5 +141,5 @@ def _refuse_what_cannot_matter(trace: ChakraTrace, options: ChakraInside) -> Non
 def report_loadstore(result: LoadStoreResult, options: ChakraInside, json: str | None) -> None:
     """Print the answer, and write what is about the inside of GPUs."""
     show(result.summary(), json)
-    write_json(result.to_json(), json)
+    write_json(result, json, "chakra run")
     draw_inside(result.gpu, options.inside_perfetto, options.plot_noc)

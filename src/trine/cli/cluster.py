@@ -54,7 +54,7 @@ def list_clusters(json: Annotated[Text, typer.Option(help="Write JSON; - for std
         )  # fmt: skip
         what = machine.notes.split(": ", 1)[-1].split(". ")[0]
         show(f"{name:18} {len(machine.gpus):3} GPUs  {fabric or '-':22} {_short(what, 90)}", json)
-    write_json({"clusters": rows}, json)
+    write_json({"clusters": rows}, json, "cluster list")
 
 
 @app.command("links")
@@ -81,7 +81,7 @@ def list_links(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout
         }
         for kind in load_links().values()
     ]  # fmt: skip
-    write_json({"links": rows}, json)
+    write_json({"links": rows}, json, "cluster links")
 
 
 @app.command("topologies")
@@ -92,7 +92,7 @@ def list_topologies(json: Annotated[Text, typer.Option(help="Write JSON; - for s
 
     for text in known_topologies():
         show(text, json)
-    write_json({"topologies": list(known_topologies())}, json)
+    write_json({"topologies": list(known_topologies())}, json, "cluster topologies")
 
 
 @app.command("show")
@@ -134,7 +134,7 @@ def show_cluster(
     for what, source in machine.sources.items():
         show(f"source of {what}: {source}", json)
     if json is not None:
-        write_json(_document(machine), json)
+        write_json(_document(machine), json, "cluster show")
     if yaml is not None:
         with writes():
             _write(machine, yaml)

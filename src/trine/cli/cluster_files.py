@@ -77,7 +77,7 @@ def import_cluster(
             write_text(yaml, cluster.to_yaml())
             show(f"written to {yaml}", json)
     words = {"sources": dict(cluster.sources), "notes": cluster.notes}
-    write_json({"name": cluster.name, "devices": dict(kinds), "links": rows, **words}, json)
+    write_json({"name": cluster.name, "devices": dict(kinds), "links": rows, **words}, json, "cluster import")
 
 
 @reports_errors

@@ -157,7 +157,7 @@ def collective(
         say(f"note: {warning}")
     if explain:
         show(answer.explain(), json)
-    write_json(answer.to_json(), json)
+    write_json(answer.to_json(), json, "collective")
     if plot is not None:
         with writes():
             answer.plot(plot)

@@ -91,7 +91,7 @@ def run(
 
 def _report(result: EidolonResult, json: Text, perfetto: Text, plot: Text) -> None:
     show(result.summary(), json)
-    write_json(result.document(), json)
+    write_json(result, json, "eidolon run")
     if perfetto is not None:
         with writes():
             for note in result.to_perfetto(perfetto):
@@ -165,7 +165,7 @@ def sweep(
     if flag_spacing is not None:
         say(f"note: --flag-spacing {flag_spacing}: flags are not cached, so that it only decides which memory channels "
             "serve them; trine eidolon run says how far it moves one run")  # fmt: skip
-    write_json(found.document(), json)
+    write_json(found, json, "eidolon sweep")
     if csv is not None and found.rows:
         with writes():
             found.to_csv(csv)

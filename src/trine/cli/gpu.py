@@ -37,7 +37,7 @@ def list_models(json: Annotated[Text, typer.Option(help="Write JSON; - for stdou
         rows.append(
             {"name": name, "cus": model.num_cus, "noc": model.noc.kind, "evidence": counts, "notes": model.notes}
         )
-    write_json({"gpu_models": rows}, json)
+    write_json({"gpu_models": rows}, json, "gpu list")
 
 
 @app.command("show")
@@ -63,7 +63,7 @@ def show_model(
     if model.notes:
         show(f"notes: {model.notes}", json)
     if json is not None:
-        write_json(_document(model), json)
+        write_json(_document(model), json, "gpu show")
     if yaml is not None:
         with writes():
             _write(model, yaml)

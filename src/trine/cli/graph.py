@@ -40,7 +40,7 @@ def run(
     show(f"{tasks.num_tasks} tasks end after {format_time(end)} ({end} ps)", json)
     if last >= 0:
         show(f"last to end: {tasks.task_names[last]}", json)
-    write_json(graph_answer(tasks, records), json)
+    write_json(graph_answer(tasks, records), json, "run")
     if json is None:
         say("every task's start and end: --json FILE, or --json - for stdout")
 

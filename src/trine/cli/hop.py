@@ -119,7 +119,7 @@ def hop(
     if repeat is not None:
         runs = ensemble(lambda each: run(protocol, each).end_ps, repeat, seed or 0)
         show(runs.summary(), json)
-        write_json(runs.to_json(), json)
+        write_json(runs.to_json(), json, "hop", "ensemble")
         end(runs.finished)
         return
     result = run(protocol, seed or 0)
@@ -130,7 +130,7 @@ def hop(
         speedup = against.end_ps / result.end_ps
         show(f"{speedup:.3f} times as fast as standard decentralised training", json)
         answer = {**answer, "standard": against.to_json(), "speedup": speedup}
-    write_json(answer, json)
+    write_json(answer, json, "hop")
     if perfetto is not None:
         with writes():
             result.to_perfetto(perfetto)

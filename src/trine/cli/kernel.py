@@ -140,7 +140,7 @@ def show_program(
     program = source.program(gpus, 128 if line is None else parse_bytes(line, "--line"))
     counts = count_program(program)
     show(summary_text(counts) if summary or json is not None else format_program(program).rstrip("\n"), json)
-    write_json(counts, json)
+    write_json(counts, json, "kernel show")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,5 +247,5 @@ def _report(result: GpuResult, json: Text, perfetto: Text, plot: Text) -> None:
     from trine.cli.loadstore import draw_inside
 
     show(result.summary(), json)
-    write_json(result.document(), json)
+    write_json(result, json, "kernel run")
     draw_inside(result, perfetto, plot)

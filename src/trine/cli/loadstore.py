@@ -198,7 +198,7 @@ def _report(
     from trine.collectives.loadstore import LoadStoreAnswer
 
     show(answer.text() if isinstance(answer, LoadStoreAnswer) else answer.table(), json)
-    write_json(answer.to_json(), json)
+    write_json(answer.to_json(), json, "collective")
     if not isinstance(answer, LoadStoreAnswer):
         return
     draw_inside(answer.result, given.perfetto, given.plot_noc)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import typer
 
@@ -15,6 +15,9 @@ from trine.cli.streams import want_stdout
 from trine.cli.usage import check_given
 from trine.cli.writable import check_outputs
 from trine.errors import InputError, TrineError, one_line
+
+if TYPE_CHECKING:
+    from trine.results.report import Report
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -116,15 +119,24 @@ def end(finished: bool) -> None:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def write_json(answer: object, target: str | None) -> None:
-    """Write ``answer`` to a file, as :func:`writes`, or to stdout for ``-``."""
+def write_json(answer: Report | Mapping[str, object], target: str | None, command: str, schema: str = "") -> None:
+    """Write an answer in its envelope to a file, as :func:`writes`, or to stdout for ``-``.
+
+    command: what was asked, such as ``cluster show``. schema: the name of the answer's form, where it is not a Report;
+    "": ``cluster-show``.
+    """
     if target is None:
         return
+    from trine.results.report import Report, envelope
+
+    content = answer.document() if isinstance(answer, Report) else answer
+    form = answer.SCHEMA if isinstance(answer, Report) else schema or command.replace(" ", "-")
+    whole = envelope(content, form, command)
     if target == "-":
         want_stdout()
-        print(json.dumps(answer, indent=2, allow_nan=False), flush=True)
+        print(json.dumps(whole, indent=2, allow_nan=False), flush=True)
         return
     from trine.spec import write_json as write
 
     with writes():
-        write(target, answer)
+        write(target, whole)

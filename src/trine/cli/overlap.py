@@ -36,7 +36,7 @@ class OverlapAnswer:
         """The result's summary, below the range."""
         return result.summary() if self.found is None else f"{self.found.summary()}\n{result.summary()}"
 
-    def to_json(self, result: Result) -> dict[str, object]:
-        """The result's JSON, with the range."""
-        content = result.to_json()
+    def document(self, result: Result) -> dict[str, object]:
+        """The result's keys, with the range."""
+        content = result.document()
         return content if self.found is None else {**content, "overlap": self.found.to_json()}

@@ -148,7 +148,7 @@ class RankAnswer:
         text = self._overlap.summary(result)
         return text if self._ensemble is None else f"{self._ensemble.summary()}\n{text}"
 
-    def to_json(self, result: Result) -> dict[str, object]:
-        """The result's JSON, with the ensemble."""
-        content = self._overlap.to_json(result)
+    def document(self, result: Result) -> dict[str, object]:
+        """The result's keys, with the ensemble."""
+        content = self._overlap.document(result)
         return content if self._ensemble is None else {**content, "ensemble": self._ensemble.to_json()}

@@ -28,7 +28,7 @@ def study(
     with ProgressLine() as progress:
         found = run_case(name, on_run=progress.told)
     show(found.text(), json)
-    write_json(found.to_json(), json)
+    write_json(found.to_json(), json, "study")
     if plot is not None:
         with writes():
             found.plot(plot)

@@ -37,7 +37,7 @@ def inspect(
         for difference in differences:
             show(f"  {difference_text(difference)}", json)
         answer["differences"] = [asdict(difference) for difference in differences]
-    write_json(answer, json)
+    write_json(answer, json, "trace inspect")
 
 
 @app.command()
@@ -55,7 +55,11 @@ def convert(
     workload = load(path)
     save(workload, output)
     show(f"{len(workload.operators)} operators and {len(workload.tensors)} tensors written to {output}", json)
-    write_json({"target": output, "operators": len(workload.operators), "tensors": len(workload.tensors)}, json)
+    write_json(
+        {"target": output, "operators": len(workload.operators), "tensors": len(workload.tensors)},
+        json,
+        "trace convert",
+    )
 
 
 @app.command()
@@ -84,7 +88,7 @@ def capture(
     description = describe(load(folder))
     say(f"trace written to {folder}")
     show(description_text(description), json)
-    write_json(asdict(description), json)
+    write_json(asdict(description), json, "trace capture")
 
 
 @app.command()
@@ -97,7 +101,7 @@ def models(json: Json = None) -> None:
 
     rows = [summary(load_model(name)) for name in known_models()]
     show(models_text(rows), json)
-    write_json({"models": rows}, json)
+    write_json({"models": rows}, json, "trace models")
 
 
 @app.command()
@@ -136,7 +140,7 @@ def synthesize(
     say(f"trace written to {output}")
     description = describe(workload)
     show(description_text(description), json)
-    write_json(asdict(description), json)
+    write_json(asdict(description), json, "trace synthesize")
 
 
 def _shares(texts: list[str]) -> dict[str, float]:

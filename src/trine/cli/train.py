@@ -261,7 +261,7 @@ def train(
             warnings=tuple(warnings),
         )
     show(answer.summary(result), json)
-    write_json(answer.to_json(result), json)
+    write_json(answer.document(result), json, "train", result.SCHEMA)
     write_files(result, perfetto, parquet, timeline)
     exported.report()
     end(answer.finished)
@@ -278,10 +278,8 @@ def write_files(result: Result, perfetto: str | None, parquet: str | None, timel
             result.to_parquet(parquet)
             say(f"records written to {parquet}")
     if timeline is not None:
-        from trine.results import plot_timeline
-
         with writes():
-            plot_timeline(result, timeline)
+            result.plot("timeline", path=timeline)
             say(f"timeline drawn in {timeline}")
 
 

@@ -41,7 +41,7 @@ def collectives(
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)
     show(summary_text(found, None if every else SHOWN, without, doubt), json)
-    write_json(report_json(found, without, doubt), json)
+    write_json(report_json(found, without, doubt), json, "validate collectives")
     if plot is not None:
         with writes():
             from trine.studies.report_plot import plot_errors
@@ -71,7 +71,7 @@ def loadstore(
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
     compared, finished = until_stopped(map(compare_point, points))
     show(table(compared), json)
-    write_json({**as_json(compared), "finished": finished}, json)
+    write_json({**as_json(compared), "finished": finished}, json, "validate loadstore")
     end(finished)
 
 

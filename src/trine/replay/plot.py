@@ -21,7 +21,7 @@ _PANELS = (("flag_reads", "flag reads"), ("non_flag_reads", "non-flag reads"), (
 def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) -> Any:
     """Draw waiting wavefronts, and writes that have landed, against time; return the figure.
 
-    acquires_ps: int64[wavefronts, 2], when each began to wait and ended; -1: never. landed_ps: of writes, int64[writes].
+    acquires_ps: int64[wavefronts, 2], when each began to wait and ended; -1: never. landed_ps: int64[writes].
     """
     figure, axes = subplots(figsize=(7, 3.5))
     spans = acquires_ps[acquires_ps[:, 0] >= 0]

@@ -18,6 +18,7 @@ def matplotlib() -> Any:
     try:
         import matplotlib as mpl
         from matplotlib import cm, colors, figure, patches, ticker  # noqa: F401
+        from matplotlib.backends import backend_agg  # noqa: F401
     except ImportError:
         raise MissingExtraError("drawing", "plot", "matplotlib") from None
     return mpl
@@ -28,6 +29,7 @@ def subplots(
 ) -> tuple[Any, Any]:
     """Return a figure and its axes, as ``pyplot.subplots`` does; pyplot itself, and its backend, stay untouched."""
     figure = matplotlib().figure.Figure(figsize=figsize, layout=layout)
+    matplotlib().backends.backend_agg.FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, cols, **how)
 
 

@@ -95,7 +95,7 @@ class Simulator:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TaskRun:
-    """What ran, and everything that follows from it. Times describe its last step: with more than one step, the steady state.
+    """What ran, and all that follows from it. Times describe its last step: with several steps, the steady state.
 
     plan: facts about workload, layout and cluster, in the order in which people should read them.
     memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known. power_w: the same of the
