@@ -128,8 +128,8 @@ AREAS = {
     ),
     "metrics": Area(
         ("results/metrics.py", "results/waits.py", "results/activity.py", "results/intervals.py", "results/traffic.py",
-         "results/energy.py", "results/scope.py", "results/restrict.py", "results/gpu_metrics.py",
-         "results/gpu_bottleneck.py", "results/gpu_resources.py"),
+         "results/energy.py", "results/run.py", "results/restrict.py", "results/gpu/run.py",
+         "results/gpu/bottleneck.py", "results/gpu/resources.py"),
         ("oracle/test_lookups.py", "closed_form/test_metrics*", "property/test_metrics*", "unit/test_metrics*",
          "unit/test_results*",
          "unit/test_energy.py", "unit/test_gpu_metrics.py", "unit/test_gpu_bottleneck.py",
