@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trine.engine.models import FairSharing, drain_ps
 from trine.errors import PlanError
-from trine.network.models import FairSharing, drain_ps
 from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop_tasks import HopNetwork, HopWork
 

@@ -71,6 +71,13 @@ def inlined(function: F) -> F:
     return numba.njit(forceinline=True, **options)(function)  # type: ignore[no-any-return]
 
 
+def is_uncompiled() -> bool:
+    """Whether kernels run as plain Python: NUMBA_DISABLE_JIT."""
+    import numba
+
+    return bool(numba.config.DISABLE_JIT)
+
+
 def is_cold(function: Callable[..., Any]) -> bool:
     """Whether the next call of the kernel ``function`` has to compile it first."""
     if not hasattr(function, "py_func"):  # NUMBA_DISABLE_JIT

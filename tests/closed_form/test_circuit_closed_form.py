@@ -11,9 +11,9 @@ import trine
 from trine.cluster import Circuits, Cluster, Device
 from trine.collectives import make_schedule
 from trine.collectives.run import run_schedule
+from trine.engine.circuit_model import CircuitSwitching
 from trine.engine.run import run
 from trine.graph.builder import TaskGraphBuilder
-from trine.network.circuit import CircuitSwitching
 from trine.units import transfer_ps
 
 MS, US = 10**9, 10**6

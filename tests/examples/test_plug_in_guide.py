@@ -12,7 +12,7 @@ import pytest
 from trine import testing
 from trine.collectives.registry import ALGORITHMS
 from trine.compute.models import COMPUTE_MODELS
-from trine.network.models import NETWORK_MODELS
+from trine.engine.models import NETWORK_MODELS
 from trine.parallel.schedules import SCHEDULES
 from trine.workload import READERS
 

@@ -66,16 +66,6 @@ AREAS = {
         ),
         compiled=False,
     ),
-    "network": Area(
-        ("network/*.py",),
-        (
-            "closed_form/test_engine*", "closed_form/test_pressure*", "closed_form/test_circuit*",
-            "closed_form/test_fifo*", "unit/test_engine*", "unit/test_circuit*", "unit/test_fifo*",
-            "unit/test_network*", "oracle/test_engine*", "oracle/test_circuit*", "oracle/test_fifo*",
-            "property/test_engine*", "property/test_circuit*", "property/test_fifo*",
-        ),
-        compiled=False,
-    ),
     "folding": Area(
         ("folding/[!_]*.py",),
         (

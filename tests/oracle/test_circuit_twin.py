@@ -7,11 +7,11 @@ from hypothesis import given, settings
 
 from trine.cluster import Circuits
 from trine.engine import compiled
+from trine.engine._limits import MAX_PS
+from trine.engine.circuit_model import CircuitSwitching
 from trine.engine.run import run
 from trine.errors import SimulationError
 from trine.graph.builder import TaskGraphBuilder
-from trine.network._limits import MAX_PS
-from trine.network.circuit import CircuitSwitching
 
 
 def assert_same(graph, numbers):

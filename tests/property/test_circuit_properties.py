@@ -7,10 +7,10 @@ from circuit_cases import circuit_graphs, circuits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trine.engine.circuit_model import CircuitSwitching
 from trine.engine.reference import Reference
 from trine.engine.run import run
 from trine.graph.builder import TaskGraphBuilder
-from trine.network.circuit import CircuitSwitching
 from trine.testing.circuits import require_lawful_circuits
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.engine.bounds import link_bytes, uncontended
+from trine.engine.models import EqualSplit, FairSharing
 from trine.engine.run import run
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
-from trine.network.models import EqualSplit, FairSharing
 
 NETWORKS = ("fair", "equal")
 seeds = st.integers(0, 2**32)

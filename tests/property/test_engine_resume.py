@@ -9,8 +9,7 @@ from engine_lifts import random_lift, without_ended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.engine import advance, carry_over, compiled_snapshot, run
-from trine.engine import compiled as compiled_engine
+from trine.engine import advance, carry_over, compiled, run
 from trine.graph.taskgraph import Snapshot
 
 INSTANTS = ("ready_ps", "start_ps", "end_ps")
@@ -76,10 +75,9 @@ def test_in_plain_python_too(seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_small_arrays_that_grow(seed, monkeypatch):
-    for module in (compiled_engine, compiled_snapshot):
-        monkeypatch.setattr(module, "FIRST_SLOTS", 1)
-        monkeypatch.setattr(module, "FIRST_HEAP", 2)
-    monkeypatch.setattr(compiled_engine, "BUDGET", 1)
+    monkeypatch.setattr(compiled, "FIRST_SLOTS", 1)
+    monkeypatch.setattr(compiled, "FIRST_HEAP", 2)
+    monkeypatch.setattr(compiled, "BUDGET", 1)
     rng = np.random.default_rng(seed)
     graph = pressed(random_graph(rng, 300, 8, window=50), rng)
     snapshot, num_stops = in_pieces(graph, rng, network="fair")

@@ -10,12 +10,8 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import Circuits, Cluster, Device, load_cluster
-from trine.engine.reference import Reference
-from trine.engine.run import run
-from trine.errors import InputError, SimulationError, SpecError
-from trine.graph.builder import TaskGraphBuilder
-from trine.network.circuit import CircuitModel, CircuitSwitching, IdleCircuit, network_on, usual_network
-from trine.network.models import (
+from trine.engine.circuit_model import CircuitModel, CircuitSwitching, IdleCircuit, network_on, usual_network
+from trine.engine.models import (
     BUILT_IN,
     EqualSplit,
     FairSharing,
@@ -24,6 +20,10 @@ from trine.network.models import (
     network_model,
     why_unfolded,
 )
+from trine.engine.reference import Reference
+from trine.engine.run import run
+from trine.errors import InputError, SimulationError, SpecError
+from trine.graph.builder import TaskGraphBuilder
 from trine.testing import check_network_model
 
 MS = 10**9

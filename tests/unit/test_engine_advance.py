@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from trine.engine import advance, carry_over, run
+from trine.engine.models import FairSharing
 from trine.errors import DeadlockError, InputError
 from trine.graph.builder import TaskGraphBuilder
-from trine.network.models import FairSharing
 
 ENGINES = ("compiled", "reference")
 both = pytest.mark.parametrize("engine", ENGINES)

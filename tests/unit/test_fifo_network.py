@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import trine
+from trine.engine._limits import MAX_PS
+from trine.engine.models import FairSharing, QueueModel, StoreAndForward, network_model
 from trine.engine.run import run
 from trine.errors import InputError, SimulationError
 from trine.graph.builder import TaskGraphBuilder
-from trine.network._limits import MAX_PS
-from trine.network.models import FairSharing, QueueModel, StoreAndForward, network_model
 from trine.testing import check_network_model
 
 both_engines = pytest.mark.parametrize("engine", ["compiled", "reference"])

@@ -2,9 +2,9 @@
 
 import pytest
 
+from trine.engine._limits import MAX_PS, MAX_WHOLE
+from trine.engine.models import BUILT_IN, EqualSplit, FairSharing, network_model
 from trine.errors import InputError
-from trine.network._limits import MAX_PS, MAX_WHOLE
-from trine.network.models import BUILT_IN, EqualSplit, FairSharing, network_model
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_names():
 
 
 def test_every_built_in_model_is_compiled_too():
-    from trine.network._dispatch import CODES
+    from trine.engine._state import MODELS
 
-    assert sorted(CODES) == sorted(BUILT_IN)
+    assert sorted(MODELS) == sorted(BUILT_IN)
 
 
 def test_limits_keep_the_exact_division_within_int64():

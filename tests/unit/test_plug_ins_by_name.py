@@ -10,14 +10,14 @@ import pytest
 from trine.compute import make_compute
 from trine.compute.models import COMPUTE_MODELS
 from trine.engine import run
+from trine.engine.models import NETWORK_MODELS, EqualSplit, FairSharing, network_model
 from trine.errors import InputError
 from trine.graph.builder import TaskGraphBuilder
-from trine.network.models import NETWORK_MODELS, EqualSplit, FairSharing, network_model
 from trine.workload import load
 
 PACKAGE = """
 from trine.compute.models import Recorded
-from trine.network.models import FairSharing
+from trine.engine.models import FairSharing
 
 
 class Half(FairSharing):
@@ -42,10 +42,10 @@ anew = outside:recorded_anew
 PROGRAM = """
 import trine
 from trine.compute import make_compute
-from trine.network.models import NETWORK_MODELS, network_model
+from trine.engine.models import NETWORK_MODELS, network_model
 
 assert NETWORK_MODELS.names() == ("fair", "equal", "fifo", "circuit", "half")
-assert type(network_model("fair")).__module__ == "trine.network.models"
+assert type(network_model("fair")).__module__ == "trine.engine.models"
 builder = trine.TaskGraphBuilder([10**9], [0])
 builder.transfer(0, 1, [0], 10**9)
 records = trine.run(builder.build(), network="half", engine="reference")

@@ -15,8 +15,8 @@ from trine.collectives import make_schedule
 from trine.collectives.registry import ALGORITHMS
 from trine.compute import Duration, make_compute
 from trine.compute.models import COMPUTE_MODELS
+from trine.engine.models import NETWORK_MODELS, EqualSplit, FairSharing
 from trine.errors import InputError, PlanError, TraceError
-from trine.network.models import NETWORK_MODELS, EqualSplit, FairSharing
 from trine.parallel.schedules import BACKWARD_PASS as B
 from trine.parallel.schedules import FORWARD_PASS as F
 from trine.parallel.schedules import INPUT_PASS, SCHEDULES, WEIGHT_PASS, Pass, PipelineSchedule

@@ -141,8 +141,8 @@ def run(
 def _run_operator(
     trace: ChakraTrace, machine: Cluster, network: Text, collective_costs: Text, warnings: list[str]
 ) -> Result:
+    from trine.engine.models import is_compiled
     from trine.formats.chakra import simulate_chakra
-    from trine.network.models import is_compiled
 
     with ProgressLine() as progress:
         return simulate_chakra(

@@ -75,7 +75,7 @@ def hop(
     perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
 ) -> None:
     """Simulate decentralised training of WORKLOAD with Hop: who waits for whom, and what late neighbours cost."""
-    from trine.network.models import is_compiled
+    from trine.engine.models import is_compiled
     from trine.parallel.hop import HopProtocol
     from trine.studies.ensemble import ensemble
     from trine.studies.hop import hop as simulate_hop

@@ -197,7 +197,7 @@ def train(
     from trine.cli.overlap import OverlapAnswer
     from trine.cli.ranks import RankAnswer, RankOptions
     from trine.compute import Calibration
-    from trine.network.models import is_compiled
+    from trine.engine.models import is_compiled
     from trine.units import parse_time
 
     ranged = OverlapAnswer(overlap)

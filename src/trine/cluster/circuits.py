@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trine.errors import SpecError
 from trine.units import format_bandwidth, format_bytes, format_time
 
-#: Largest numbers that the engines compute with exactly; see ``network/_limits.py``.
+#: Largest numbers that the engines compute with exactly; see ``engine/_limits.py``.
 MAX_PS = 9_223_371 * 10**12
 MAX_BYTES_PER_S = 10**18
 MAX_PORTS = 1 << 16

@@ -18,8 +18,8 @@ from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
 from trine.collectives.sizes import check_sizes, format_size
 from trine.collectives.stepwise import Stepwise, is_bare
+from trine.engine.circuit_model import usual_network
 from trine.errors import InputError
-from trine.network.circuit import usual_network
 
 if TYPE_CHECKING:
     from trine.collectives.schedules.direct import Matrix

@@ -15,12 +15,12 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.expand import expand
 from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.engine.bounds import link_bytes
+from trine.engine.circuit_model import network_on
+from trine.engine.models import Network
 from trine.engine.run import run
 from trine.errors import InputError
 from trine.graph.builder import csr, no_labels
 from trine.graph.taskgraph import JOIN, TRANSFER, Progress, Records, TaskGraph
-from trine.network.circuit import network_on
-from trine.network.models import Network
 from trine.units import transfer_ps
 
 #: (source device, target device) -> ps that pass before a message from one to the other enters its first link

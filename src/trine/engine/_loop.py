@@ -4,66 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, kernel
-from trine.arrays import Int64
-from trine.engine._heap import pop, push
-from trine.engine._pace import begin_paced, ends_now, press, repace
-from trine.engine._serve import serve
-from trine.engine._share import share
+from trine._jit import Int, inlined, kernel
+from trine._records import Record, Records
+from trine.engine._circuits import circuit_event, settle
+from trine.engine._flows import begin_flow, end_flow, share
+from trine.engine._heap import ANY_ORDER, pop, push
+from trine.engine._limits import MAX_PS
+from trine.engine._queues import serve
+from trine.engine._slowdown import apply_slowdown, begin_rate_limited, ends_now, update_speeds
 from trine.engine._state import (
-    AMOUNT,
     COMPUTE,
-    END_PS,
     FINISHED,
+    FIRST_QUEUE,
     FLOWS_FULL,
-    HALVES,
     HEAP_FULL,
     HELD,
     HELD_BACK,
-    HOP,
     JOIN,
-    KIND,
-    LATE_TASK,
-    NEXT_IN_STREAM,
-    NOW,
-    NUM_CHANGED,
-    NUM_DIRTY,
-    NUM_DONE,
-    NUM_FLOWS,
-    NUM_FREE,
-    NUM_HELD,
-    NUM_QUEUED,
-    NUM_READY,
+    NONE,
     OVERFLOW,
     PAUSED,
-    READY_PS,
-    ROUTE,
-    START_PS,
-    STREAM,
-    SWEEP,
     TOO_FAST,
-    WORDS,
-    Routes,
-    Streams,
-    Tasks,
+    CircuitTables,
+    NetworkTables,
+    TaskTables,
 )
-from trine.engine._switch import circuit_event, settle
-from trine.engine._tasks import open_gate, release
-from trine.network._circuit_state import HAS_CHANGED, NONE, Circuits
-from trine.network._dispatch import FIRST_QUEUE
-from trine.network._flows import add_flow, remove_flow
-from trine.network._limits import MAX_PS
-from trine.network._state import (
-    FIELDS,
-    FLOW_END_PS,
-    FLOW_TASK,
-    QUEUED_PS,
-    RATE,
-    REMAINING,
-    SINCE_PS,
-    Flows,
-    Links,
-)
+from trine.engine._tasks import release, stream_ready
 
 U = np.uint64
 
@@ -71,198 +37,152 @@ U = np.uint64
 @kernel
 def advance(
     model: Int,
-    tasks: Tasks,
-    streams: Streams,
-    routes: Routes,
-    links: Links,
-    flows: Flows,
-    circuits: Circuits | None,
-    heap: Int64,
-    scalars: Int64,
+    work: TaskTables,
+    network: NetworkTables,
+    circuits: CircuitTables | None,
+    heap: Records,
+    clock: Record,
     budget: Int,
 ) -> Int:
     """Run until nothing can happen, ``budget`` tasks have ended, held tasks have become ready, or an array is full;
     returns why.
 
-    All state is in the arguments, so that the shell may grow ``flows`` and ``heap`` and call again. A heap entry is
+    All state is in the arguments, so that the shell may grow ``network`` and ``heap`` and call again. A heap entry is
     (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the end of a flow, which is
-    valid if it is still the foreseen one. In a network with queues (``model`` from FIRST_QUEUE on) num_dirty counts the
-    messages in tasks.arrived. ``circuits`` is None in a network without: then the kernel is compiled without them.
-    One turn of the loop looks at one task: one that has become ready, or one whose event is due; then, with neither
-    left at this instant, at the streams that have changed, at the network; then time goes on.
+    valid if it is still the predicted one. ``circuits`` is None in a network without: then the kernel is compiled
+    without them. One turn of the loop looks at one task: one that has become ready, or one whose event is due; then,
+    with neither left at this instant, at the streams that have changed, at the network; then time goes on.
     """
-    slows = len(streams.pressure_ppm) > 0
-    now = scalars[NOW]
-    size = scalars[NUM_QUEUED]
-    num_ready = scalars[NUM_READY]
-    num_done = scalars[NUM_DONE]
-    num_flows = scalars[NUM_FLOWS]
-    num_free = scalars[NUM_FREE]
-    num_dirty = scalars[NUM_DIRTY]
-    num_changed = scalars[NUM_CHANGED]
-    num_held = scalars[NUM_HELD]
-    sweep = scalars[SWEEP]
-    room = np.int64(len(heap) // 2)
-    limit = num_done + budget
-    status = FINISHED
+    has_slowdowns = len(work.slowdown_ppm) > 0
+    has_queues = model >= FIRST_QUEUE
+    room = np.int64(len(heap))
+    limit = clock.num_done + budget
+    clock.late_task = -1
     while True:
-        if num_free == 0:
-            status = FLOWS_FULL
-            break
-        if size == room:
-            status = HEAP_FULL
-            break
-        finished = np.int64(-1)
-        entering = np.int64(-1)
-        delayed = np.int64(-1)
+        if clock.num_free == 0:
+            return FLOWS_FULL
+        if clock.num_queued == room:
+            return HEAP_FULL
+        finished = np.int64(-1)  # a task that ends in this turn
+        entering = np.int64(-1)  # a transfer whose latency is over
+        delayed = np.int64(-1)  # a task whose event comes in delay_ps
         delay_ps = np.int64(0)
-        if num_ready > 0:
-            num_ready -= 1
-            task = np.int64(tasks.ready[U(num_ready)])
-            tasks.word[U(WORDS * task + READY_PS)] = now
-            kind = tasks.half[U(HALVES * task + KIND)]
-            if kind == COMPUTE:
-                if open_gate(tasks, task):
-                    tasks.word[U(WORDS * task + START_PS)] = now
-                    delayed = task
-                    delay_ps = tasks.word[U(WORDS * task + AMOUNT)]
-            elif kind == HELD:
-                num_held += 1
+        if clock.num_ready > 0:
+            clock.num_ready -= 1
+            number = np.int64(work.ready[U(clock.num_ready)])
+            task = work.tasks[U(number)]
+            task.ready_ps = clock.now
+            if task.kind == COMPUTE:
+                if stream_ready(work, number):
+                    task.start_ps = clock.now
+                    delayed = number
+                    delay_ps = task.amount
+            elif task.kind == HELD:
+                clock.num_held += 1
             else:
-                tasks.word[U(WORDS * task + START_PS)] = now
-                if kind == JOIN:
-                    finished = task
+                task.start_ps = clock.now
+                if task.kind == JOIN:
+                    finished = number
                 else:
-                    delayed = task
-                    route = np.int64(tasks.half[U(HALVES * task + ROUTE)])
-                    delay_ps = routes.latency_ps[U(route)]
-                    is_message = tasks.word[U(WORDS * task + AMOUNT)] > 0
-                    if model >= FIRST_QUEUE and is_message and routes.ptr[U(route)] < routes.ptr[U(route + 1)]:
-                        delay_ps = routes.entry_ps[U(route)]
+                    delayed = number
+                    route = network.routes[U(task.route)]
+                    delay_ps = route.latency_ps
+                    if has_queues and task.amount > 0 and route.first < route.last:
+                        delay_ps = route.software_latency_ps
                         if delay_ps == 0:
                             delayed = np.int64(-1)
-                            entering = task
-        elif size > 0 and heap[U(0)] == now:
-            task = heap[U(1)]
-            size = pop(heap, size)
-            if task < 0:
-                slot = -1 - task
-                if flows.whole[U(FIELDS * slot + FLOW_END_PS)] == now:
-                    finished = flows.whole[U(FIELDS * slot + FLOW_TASK)]
-                    num_dirty = remove_flow(links, flows, num_dirty, slot)
-                    flows.free[U(num_free)] = slot
-                    num_free += 1
-            elif tasks.half[U(HALVES * task + KIND)] == COMPUTE:
-                if not slows or ends_now(tasks, streams, task, now):
-                    finished = task
+                            entering = number
+        elif clock.num_queued > 0 and heap[U(0)].time_ps == clock.now:
+            number = heap[U(0)].payload
+            pop(heap, clock, ANY_ORDER)
+            if number < 0:
+                flow = network.flows[U(-1 - number)]
+                if flow.end_ps == clock.now:
+                    finished = flow.task
+                    end_flow(network, clock, -1 - number)
+            elif work.tasks[U(number)].kind == COMPUTE:
+                if not has_slowdowns or ends_now(work, clock, number):
+                    finished = number
             else:
-                entering = task
-        elif num_changed > 0:
-            if size + num_changed > room:
-                status = HEAP_FULL
-                break
-            size, late, fast = repace(streams, heap, size, num_changed, now)
-            num_changed = np.int64(0)
-            if late >= 0:
-                scalars[LATE_TASK] = late
-                status = OVERFLOW
-                break
-            if fast >= 0 and num_held == 0:
-                scalars[LATE_TASK] = fast
-                status = TOO_FAST
-                break
-        elif num_held > 0:
-            status = HELD_BACK
-            break
-        elif num_dirty > 0:
-            if size + max(len(flows.free) - num_free, num_dirty) > room:
-                status = HEAP_FULL
-                break
-            if model >= FIRST_QUEUE:
-                num_flows += num_dirty
-                size, late = serve(tasks, routes, links, heap, size, num_dirty, now)
-            else:
-                sweep += 1
-                size, late = share(model, links, flows, heap, size, num_dirty, sweep, now)
-            num_dirty = np.int64(0)
-            if late >= 0:
-                scalars[LATE_TASK] = late
-                status = OVERFLOW
-                break
-        elif circuits is not None and circuits.number[U(HAS_CHANGED)] != 0:
-            if size + 3 * len(circuits.free) > room:
-                status = HEAP_FULL
-                break
-            size, late = settle(circuits, tasks, routes, heap, size, now)
-            if late >= 0:
-                scalars[LATE_TASK] = late
-                status = OVERFLOW
-                break
-        elif size == 0:
-            break
-        elif num_done >= limit:
-            status = PAUSED
-            break
+                entering = number
+        elif clock.num_changed > 0:
+            if clock.num_queued + clock.num_changed > room:
+                return HEAP_FULL
+            update_speeds(work, heap, clock)
+            if clock.late_task >= 0:
+                return OVERFLOW
+            if clock.fast_stream >= 0 and clock.num_held == 0:
+                return TOO_FAST
+        elif clock.num_held > 0:
+            return HELD_BACK
+        elif clock.num_arrived > 0:
+            if clock.num_queued + clock.num_arrived > room:
+                return HEAP_FULL
+            serve(work, network, heap, clock)
+            if clock.late_task >= 0:
+                return OVERFLOW
+        elif clock.num_dirty > 0:
+            if clock.num_queued + max(len(network.free_slots) - clock.num_free, clock.num_dirty) > room:
+                return HEAP_FULL
+            share(model, network, heap, clock)
+            if clock.late_task >= 0:
+                return OVERFLOW
+        elif circuits is not None and circuits.switch[U(0)].has_changed != 0:
+            if clock.num_queued + 3 * len(circuits.free_circuits) > room:
+                return HEAP_FULL
+            settle(circuits, work, network, heap, clock)
+            if clock.late_task >= 0:
+                return OVERFLOW
+        elif clock.num_queued == 0:
+            return FINISHED
+        elif clock.num_done >= limit:
+            return PAUSED
         else:
-            now = heap[U(0)]
+            clock.now = heap[U(0)].time_ps
         if entering >= 0:
-            route = np.int64(tasks.half[U(HALVES * entering + ROUTE)])
-            first = routes.ptr[U(route)]
-            last = routes.ptr[U(route + 1)]
-            size_bytes = tasks.word[U(WORDS * entering + AMOUNT)]
-            if circuits is not None and circuits.step[U(entering)] != NONE:
-                delay_ps = circuit_event(circuits, tasks, entering, now)
+            task = work.tasks[U(entering)]
+            route = network.routes[U(task.route)]
+            if circuits is not None and circuits.tasks[U(entering)].step != NONE:
+                delay_ps = circuit_event(circuits, work, clock, entering)
                 if delay_ps == 0:
                     finished = entering
                 elif delay_ps > 0:
                     delayed = entering
-            elif size_bytes == 0 or first == last:
+            elif task.amount == 0 or route.first == route.last:
                 finished = entering
-            elif model >= FIRST_QUEUE:
-                if first + tasks.half[U(HALVES * entering + HOP)] > last:
+            elif has_queues:
+                if route.first + task.hop > route.last:
                     finished = entering
                 else:
-                    tasks.arrived[U(num_dirty)] = entering
-                    num_dirty += 1
+                    work.arrived[U(clock.num_arrived)] = entering
+                    clock.num_arrived += 1
             else:
-                num_flows += 1
-                num_free -= 1
-                slot = np.int64(flows.free[U(num_free)])
-                flows.real[U(FIELDS * slot + REMAINING)] = np.float64(size_bytes)
-                flows.real[U(FIELDS * slot + RATE)] = 0.0
-                flows.whole[U(FIELDS * slot + SINCE_PS)] = now
-                flows.whole[U(FIELDS * slot + QUEUED_PS)] = -1
-                flows.whole[U(FIELDS * slot + FLOW_TASK)] = entering
-                num_dirty = add_flow(links, flows, num_dirty, slot, routes.links, routes.counts, first, last)
+                begin_flow(network, clock, entering, task.amount, np.int64(task.route))
         if finished >= 0:
-            tasks.word[U(WORDS * finished + END_PS)] = now
-            num_done += 1
-            if slows:
-                num_changed = press(streams, num_changed, finished)
-            num_ready = release(tasks, finished, num_ready)
-            following = np.int64(tasks.half[U(HALVES * finished + NEXT_IN_STREAM)])
-            if following >= 0 and open_gate(tasks, following):
-                tasks.word[U(WORDS * following + START_PS)] = now
+            task = work.tasks[U(finished)]
+            task.end_ps = clock.now
+            clock.num_done += 1
+            if has_slowdowns:
+                apply_slowdown(work, clock, finished)
+            release(work, clock, finished)
+            following = np.int64(task.next_in_stream)
+            if following >= 0 and stream_ready(work, following):
+                work.tasks[U(following)].start_ps = clock.now
                 delayed = following
-                delay_ps = tasks.word[U(WORDS * following + AMOUNT)]
-        if delayed >= 0:
-            if delay_ps > MAX_PS - now:
-                scalars[LATE_TASK] = delayed
-                status = OVERFLOW
-                break
-            is_paced = slows and delay_ps > 0 and tasks.half[U(HALVES * delayed + KIND)] == COMPUTE
-            if is_paced and tasks.half[U(HALVES * delayed + STREAM)] >= 0:
-                num_changed = begin_paced(tasks, streams, num_changed, delayed, now)
-            else:
-                size = push(heap, size, now + delay_ps, delayed)
-    scalars[NOW] = now
-    scalars[NUM_QUEUED] = size
-    scalars[NUM_READY] = num_ready
-    scalars[NUM_DONE] = num_done
-    scalars[NUM_FLOWS] = num_flows
-    scalars[NUM_FREE] = num_free
-    scalars[NUM_DIRTY] = num_dirty
-    scalars[NUM_CHANGED] = num_changed
-    scalars[NUM_HELD] = num_held
-    scalars[SWEEP] = sweep
-    return status
+                delay_ps = work.tasks[U(following)].amount
+        if delayed >= 0 and not _delay(work, heap, clock, delayed, delay_ps, has_slowdowns):
+            return OVERFLOW
+
+
+@inlined
+def _delay(work: TaskTables, heap: Records, clock: Record, number: Int, delay_ps: Int, has_slowdowns: bool) -> bool:
+    """The next event of a task comes in ``delay_ps``; returns whether that is not too late."""
+    if delay_ps > MAX_PS - clock.now:
+        clock.late_task = number
+        return False
+    task = work.tasks[U(number)]
+    if has_slowdowns and delay_ps > 0 and task.kind == COMPUTE and task.stream >= 0:
+        begin_rate_limited(work, clock, number)
+    else:
+        push(heap, clock, clock.now + delay_ps, number, ANY_ORDER)
+    return True

@@ -1,84 +1,323 @@
-"""State of the event loop as arrays, and the numbers that the loop and its shell exchange."""
+"""State of the event loop: records of tasks, streams, routes, links and flows, and the clock of a run."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from trine.arrays import Int8, Int32, Int64
+import numpy as np
+
+from trine._records import Records, new_records, record_dtype
+from trine.arrays import Bool, Int32, Int64
 
 #: Why the loop came back: nothing more can happen; the budget of tasks is spent; an array is full; time is over; a held
-#: task has become ready; a stream (LATE_TASK) has been given back more speed than it had lost.
+#: task has become ready; a stream has been given back more speed than it had lost.
 FINISHED, PAUSED, FLOWS_FULL, HEAP_FULL, OVERFLOW, HELD_BACK, TOO_FAST = 0, 1, 2, 3, 4, 5, 6
-
-#: Scalars that survive from one call of the loop to the next: ``scalars[NOW]``, ...
-NOW, NUM_QUEUED, NUM_READY, NUM_DONE, NUM_FLOWS, NUM_FREE, NUM_DIRTY, SWEEP, LATE_TASK = range(9)
-NUM_CHANGED, NUM_HELD = 9, 10
-NUM_SCALARS = 11
 
 #: Kinds of tasks; a task of the last one does not begin when it becomes ready, and the loop comes back.
 COMPUTE, TRANSFER, JOIN, HELD = 0, 1, 2, 3
 
-#: A task is one record of 64 bytes: WORDS int64 words, or twice as many int32 halves.
-WORDS, HALVES = 8, 16
-#: ``word[WORDS * task + field]``: duration in ps or size in bytes; three instants in ps, -1 before they have happened;
-#: where its successors begin in successor_idx.
-AMOUNT, READY_PS, START_PS, END_PS, FIRST_SUCCESSOR = 0, 1, 2, 3, 4
-#: ``half[HALVES * task + field]``: predecessors that must still end; of a compute task 1 for being ready + 1 for the
-#: task before it in its stream; kind; of a transfer its route; of a compute task the next one in its stream, or -1.
-#: Of a transfer that goes from link to link, HOP is 1 + the number of links that it has entered. Of a compute task,
-#: STREAM is its stream, or -1.
-WAITS, GATES, KIND, ROUTE, NEXT_IN_STREAM, NUM_SUCCESSORS = 10, 11, 12, 13, 14, 15
-HOP = GATES
-STREAM = ROUTE
+#: Built-in network models. Those from FIRST_QUEUE on carry whole messages from link to link, the others give rates to
+#: flows. A new one is a branch in ``_flows.py`` or ``_queues.py``.
+FAIR, EQUAL, CIRCUIT, FIFO = 0, 1, 2, 3
+MODELS = {"fair": FAIR, "equal": EQUAL, "circuit": CIRCUIT, "fifo": FIFO}
+FIRST_QUEUE = FIFO
 
-#: A stream that pressure may slow down is one record of int64, ``pace[PACE * stream + field]``. Millionths of full
-#: speed that are taken from it; its speed since PACED_SINCE_PS; attoseconds that were left then, at full speed, of the
-#: task that runs; the foreseen end of that task; the task, or -1; whether the stream is in ``changed``.
-PACE = 8
-TAKEN, SPEED, LEFT_AS, PACED_SINCE_PS, DUE_PS, RUNNING, IS_CHANGED = 0, 1, 2, 3, 4, 5, 6
+#: All that an event needs to know of a task is in one cache line and on one page: 1.7 times as fast as one array a
+#: field, at 3.5 million tasks.
+TASK = record_dtype(
+    64,
+    ("amount", "i8"),  # duration in ps of a compute task, size in bytes of a transfer
+    ("ready_ps", "i8"),  # instants; -1 before they have happened
+    ("start_ps", "i8"),
+    ("end_ps", "i8"),
+    ("first_successor", "i8"),  # where its successors begin in ``successors``
+    ("num_awaited", "i4"),  # predecessors that must still end; below 0: of a join that does not need them any more
+    ("gates", "i4"),  # of a compute task: 1 for being ready + 1 for the task before it in its stream
+    ("hop", "i4", "gates"),  # of a transfer that goes from link to link: 1 + the links that it has entered
+    ("kind", "i4"),  # COMPUTE, TRANSFER, JOIN or HELD
+    ("route", "i4"),  # of a transfer
+    ("stream", "i4", "route"),  # of a compute task; -1: none
+    ("next_in_stream", "i4"),  # of a compute task; -1: none
+    ("num_successors", "i4"),
+)
+
+STREAM = record_dtype(
+    64,
+    ("taken_ppm", "i8"),  # millionths of full speed that are taken from it
+    ("speed_ppm", "i8"),  # its speed since ``since_ps``
+    ("since_ps", "i8"),
+    ("left_as", "i8"),  # attoseconds at full speed that were left of its task at ``since_ps``
+    ("due_ps", "i8"),  # the predicted end of its task
+    ("running", "i8"),  # the task that runs; -1: none
+    ("is_changed", "i8"),  # whether it is in ``changed_streams``
+)
+
+ROUTE = record_dtype(
+    32,
+    ("first", "i8"),  # its links are route_links[first:last]
+    ("last", "i8"),
+    ("latency_ps", "i8"),
+    ("software_latency_ps", "i8"),  # what of the latency passes before the first link
+)
+
+LINK = record_dtype(
+    64,
+    ("bytes_per_s", "f8"),
+    ("num_crossings", "i8"),  # flows that cross it, each as often as it counts
+    ("sweep", "i8"),  # the last sweep over a component that has visited it
+    ("num_unfrozen", "i8"),  # while rates are found: crossings whose rate is not known yet
+    ("num_new", "i8"),  # crossings frozen at this level; of queues: messages that have come at this instant
+    ("used", "f8"),  # bytes/s of the frozen crossings
+    ("free_ps", "i8", "used"),  # of queues: when it has carried all messages that it has taken
+    ("share", "f8"),  # bytes/s for each crossing that is not frozen
+    ("latency_ps", "i8", "share"),  # of queues
+    ("first_edge", "i4"),  # the list of the edges that cross it; -1: none
+    ("is_dirty", "i4"),  # whether it is in ``dirty_links``
+)
+
+#: A flow has a slot while it is in flight.
+FLOW = record_dtype(
+    64,
+    ("remaining", "f8"),  # bytes left at ``since_ps``
+    ("rate", "f8"),  # bytes/s since then
+    ("new_rate", "f8"),  # bytes/s from now on; -1 while it is not known
+    ("since_ps", "i8"),
+    ("end_ps", "i8"),  # the predicted end; -1 in a free slot
+    ("queued_ps", "i8"),  # the end that was last put on the heap
+    ("sweep", "i8"),  # the last sweep over a component that has visited it
+    ("task", "i8"),
+)
+
+#: One crossing of a link by a flow. Those of slot s are edges[s * max_hops:], num_edges[s] of them.
+EDGE = record_dtype(
+    16,
+    ("next", "i4"),  # of the edges that cross its link; -1: none
+    ("previous", "i4"),
+    ("slot", "i4"),
+    ("link", "i4"),
+)
+
+#: An entry of a heap of events.
+ENTRY = record_dtype(16, ("time_ps", "i8"), ("payload", "i8"))
+
+#: Where a run is; survives from one call of the loop to the next.
+CLOCK = record_dtype(
+    128,
+    ("now", "i8"),  # ps
+    ("num_queued", "i8"),  # entries of the heap
+    ("num_ready", "i8"),  # tasks in ``ready``
+    ("num_done", "i8"),  # tasks that have ended
+    ("num_flows", "i8"),  # flows that have begun; of queues: links that messages have crossed
+    ("num_free", "i8"),  # slots in ``free_slots``
+    ("num_dirty", "i8"),  # links in ``dirty_links``
+    ("num_arrived", "i8"),  # of queues: messages in ``arrived``
+    ("num_changed", "i8"),  # streams in ``changed_streams``
+    ("num_held", "i8"),  # held tasks that have become ready
+    ("sweep", "i8"),  # the last sweep over components
+    ("late_task", "i8"),  # a task that would end after MAX_PS; -1: none
+    ("fast_stream", "i8"),  # a stream that is faster than at full speed; -1: none
+)
 
 
-#: kind, stream, duration_ps, size_bytes, route and need of a TaskGraph.
-Columns: TypeAlias = tuple[Int8, Int32, Int64, Int64, Int32, Int32]
+#: What a transfer over a circuit is at: it needs no circuit; what its next event ends (the latency of its route, the
+#: set-up that it asked for, sending, the travel of its last byte); that it waits: for a circuit (LISTED too: and is
+#: being asked again), in line; in line after it has set the circuit up itself.
+NONE, LATENCY, SETUP, SENDING, UNDERWAY, ASKING, LISTED, IN_LINE, SETTER = range(9)
+
+CIRCUIT_TASK = record_dtype(
+    64,
+    ("sender", "i4"),  # ranks
+    ("receiver", "i4"),
+    ("step", "i4"),  # NONE, ...
+    ("line", "i4"),  # 2 * circuit + direction
+    ("next_in_line", "i4"),  # -1: none
+    ("next_for_room", "i4"),
+    ("order", "i4"),  # its position in ``asked``
+    ("next_asking", "2i4"),  # in the lists at the sender and at the receiver: 2 * task + end, -1: none
+    ("previous_asking", "2i4"),
+)
+
+CIRCUIT_RANK = record_dtype(
+    64,
+    ("reserved_bytes", "i8"),  # of the receive buffer
+    ("num_circuits", "i4"),
+    ("num_busy", "i4"),  # circuits that transfers use
+    ("first_asking", "i4"),  # who waits for a circuit: 2 * task + end, -1: nobody
+    ("last_asking", "i4"),
+    ("first_for_room", "i4"),  # who waits for its buffer: task, -1: nobody
+    ("last_for_room", "i4"),
+    ("is_changed", "i4"),  # whether it is in ``changed_ranks``
+    ("has_room", "i4"),  # whether it is in ``ranks_with_room``
+)
+
+CIRCUIT_JOINT = record_dtype(
+    64,
+    ("ends", "2i8"),  # ranks, the lower one first
+    ("num_users", "i8"),  # transfers
+    ("is_up", "i8"),
+    ("idle_since_ps", "i8"),
+    ("last_task", "i8"),  # the last one before it became idle
+)
+
+#: The transfers in one direction of a circuit: 2 * circuit from the lower end, 2 * circuit + 1 from the upper.
+CIRCUIT_LINE = record_dtype(
+    16,
+    ("first", "i4"),  # transfers; -1: none
+    ("last", "i4"),
+    ("is_busy", "i4"),  # whether the first sends or waits for room
+    ("is_open", "i4"),  # whether it is in ``open_lines``
+)
+
+SWITCH = record_dtype(
+    128,
+    ("setup_ps", "i8"),  # what circuits are
+    ("bytes_per_s", "i8"),
+    ("latency_ps", "i8"),
+    ("buffer_bytes", "i8"),  # 0: there is always room
+    ("ports", "i8"),  # circuits that a rank can hold
+    ("num_arrived", "i8"),  # filled parts of the lists of CircuitTables
+    ("num_changed", "i8"),
+    ("num_open", "i8"),
+    ("num_with_room", "i8"),
+    ("num_free", "i8"),
+    ("num_asked", "i8"),
+    ("has_changed", "i8"),  # whether something has happened at this instant
+)
 
 
-class Tasks(NamedTuple):
-    """One record a task, modified in place.
+class TaskTables(NamedTuple):
+    """Tasks and streams, modified in place but for ``successors`` and the two columns of slowdowns.
 
-    word, half: int64 and int32 views of the same memory. All that an event needs to know of a task is in one cache
-    line and on one page (1.7 times as fast as one array a field, at 3.5 million tasks). successor_idx: int32, read
-    only. ready: int32, stack of tasks that have become ready. arrived: int32, the first NUM_DIRTY have come to their
-    next link at this instant; as long as there are transfers, empty where the network has no queues.
+    ready: stack of tasks that have become ready. arrived: messages that have come to their next link at this instant;
+    empty where the network has no queues. slowdown_ppm, slowdown_stream: of each task, what its end takes from which
+    stream, as in the TaskGraph; with ``streams`` and ``changed_streams`` empty where nothing slows streams down.
     """
 
-    word: Int64
-    half: Int32
-    successor_idx: Int32
+    tasks: Records
+    successors: Int32
     ready: Int32
     arrived: Int32
+    streams: Records
+    slowdown_ppm: Int32
+    slowdown_stream: Int32
+    changed_streams: Int32
 
 
-class Streams(NamedTuple):
-    """What slows compute tasks down; all empty where nothing does.
+class NetworkTables(NamedTuple):
+    """Routes (read only), links, and flows in flight.
 
-    pressure_ppm, pressure_stream: int32[tasks] as in TaskGraph, read only. pace: int64[streams * PACE], modified in
-    place. changed: int32[streams], the first NUM_CHANGED have changed at this instant.
+    route_counts: parallel to route_links, how often the flows of the route cross each, and edge_counts: parallel to
+    edges; both empty where all cross once. free_slots: stack. dirty_links: their flows have changed at this instant.
+    found_links, found_flows: the component whose rates are being found. frozen_links: of it, at the present level.
     """
 
-    pressure_ppm: Int32
-    pressure_stream: Int32
-    pace: Int64
-    changed: Int32
+    max_hops: int
+    routes: Records
+    route_links: Int32
+    route_counts: Int32
+    links: Records
+    flows: Records
+    num_edges: Int32
+    edges: Records
+    edge_counts: Int32
+    free_slots: Int32
+    dirty_links: Int32
+    found_links: Int32
+    found_flows: Int32
+    frozen_links: Int32
 
 
-class Routes(NamedTuple):
-    """Links of route r: links[ptr[r]:ptr[r+1]], its latency, and what of it passes before the first link. Read only.
+class CircuitTables(NamedTuple):
+    """All circuits of a run, modified in place.
 
-    counts: parallel to links, how often the flows of the route cross each; empty where all do once.
+    switch: one record. ports: int32[ranks * ports], the circuits of each rank. free_circuits: stack. asked: tasks in
+    the order in which they asked for a circuit. Lists of an instant: arrived, those that ask; changed_ranks, at which a
+    circuit has become idle; open_lines, that may send; ranks_with_room, to which something may be sent; found, heads:
+    scratch.
     """
 
-    ptr: Int64
-    links: Int32
-    counts: Int32
-    latency_ps: Int64
-    entry_ps: Int64
+    switch: Records
+    tasks: Records
+    ranks: Records
+    joints: Records
+    lines: Records
+    ports: Int32
+    free_circuits: Int32
+    asked: Int32
+    arrived: Int32
+    changed_ranks: Int32
+    open_lines: Int32
+    ranks_with_room: Int32
+    found: Int32
+    heads: Int32
+
+
+def new_links(bytes_per_s: Int64, latency_ps: Int64 | None) -> Records:
+    """Links without flows or messages; ``latency_ps``: where messages go from link to link."""
+    links = new_records(len(bytes_per_s), LINK)
+    links["bytes_per_s"] = bytes_per_s
+    links["first_edge"] = -1
+    if latency_ps is not None:
+        links["latency_ps"] = latency_ps
+    return links
+
+
+def with_slots(network: NetworkTables, slots: int) -> NetworkTables:
+    """The network with ``slots`` slots, all free and in ``free_slots``, without flows."""
+    flows = new_records(slots, FLOW)
+    flows["end_ps"] = -1
+    return network._replace(
+        flows=flows,
+        num_edges=np.zeros(slots, np.int32),
+        edges=new_records(slots * network.max_hops, EDGE),
+        edge_counts=np.zeros(slots * network.max_hops if len(network.route_counts) else 0, np.int32),
+        free_slots=np.arange(slots, dtype=np.int32),
+        found_flows=np.zeros(slots, np.int32),
+    )
+
+
+def with_more_slots(network: NetworkTables, slots: int) -> NetworkTables:
+    """The network, none of whose slots is free, with ``slots`` slots; the new ones lie first in ``free_slots``."""
+    grown = with_slots(network, slots)
+    before = len(network.flows)
+    for new, old in (
+        (grown.flows, network.flows),
+        (grown.num_edges, network.num_edges),
+        (grown.edges, network.edges),
+        (grown.edge_counts, network.edge_counts),
+    ):
+        new[: len(old)] = old
+    grown.free_slots[: slots - before] = np.arange(before, slots, dtype=np.int32)
+    return grown
+
+
+def new_circuits(switch: Records, sender: Int32, receiver: Int32, needs_circuit: Bool, num_ranks: int) -> CircuitTables:
+    """No circuit yet; ``switch``: one record that says what circuits are; needs_circuit: bool[tasks]."""
+    num_transfers = int(needs_circuit.sum())
+    ports = min(int(switch["ports"][0]), max(num_ranks - 1, 1))  # a rank has at most one circuit with each other
+    num_circuits = num_ranks * ports // 2
+    switch["ports"], switch["num_free"] = ports, num_circuits
+    tasks = new_records(len(sender), CIRCUIT_TASK)
+    tasks["sender"], tasks["receiver"] = sender, receiver
+    tasks["step"] = np.where(needs_circuit, LATENCY, NONE)
+    ranks = new_records(num_ranks, CIRCUIT_RANK)
+    for field in ("first_asking", "last_asking", "first_for_room", "last_for_room"):
+        ranks[field] = -1
+    lines = new_records(2 * num_circuits, CIRCUIT_LINE)
+    lines["first"] = lines["last"] = -1
+    return CircuitTables(
+        switch=switch,
+        tasks=tasks,
+        ranks=ranks,
+        joints=new_records(num_circuits, CIRCUIT_JOINT),
+        lines=lines,
+        ports=np.zeros(num_ranks * ports, np.int32),
+        free_circuits=np.arange(num_circuits, dtype=np.int32)[::-1].copy(),
+        asked=np.zeros(num_transfers, np.int32),
+        arrived=np.zeros(num_transfers, np.int32),
+        changed_ranks=np.zeros(num_ranks, np.int32),
+        open_lines=np.zeros(2 * num_circuits, np.int32),
+        ranks_with_room=np.zeros(num_ranks, np.int32),
+        found=np.zeros(num_transfers, np.int32),
+        heads=np.zeros(2 * num_circuits, np.int32),
+    )

@@ -1,4 +1,4 @@
-"""Circuits in plain Python: the readable definition, and the oracle of network/_circuit.py.
+"""Circuits in plain Python: the readable definition, and the oracle of _circuits.py.
 
 A transfer between two ranks whose route has no links goes over a circuit between them. The rules are in words in
 docs/background/photonic.md; here is what happens when.
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.engine.circuit_model import CircuitModel, IdleCircuit
 from trine.engine.describe import describe_task
+from trine.engine.models import drain_ps
 from trine.errors import InputError, SimulationError
 from trine.graph.taskgraph import TRANSFER, TaskGraph
-from trine.network.circuit import CircuitModel, IdleCircuit
-from trine.network.models import drain_ps
 
 NEVER = IdleCircuit(-1, -1)
 #: What a transfer does until its next event.

@@ -1,4 +1,4 @@
-"""Shell of the compiled loop: makes its state, grows it, reports progress, raises.
+"""Shell of the compiled loop: makes its state, grows it, reports progress, raises, stops it and starts it again.
 
 Importing this module imports numba.
 """
@@ -15,53 +15,45 @@ import numpy as np
 import numpy.typing as npt
 
 from trine._jit import is_cold
-from trine.arrays import Bool, Int64
+from trine._records import Record, Records, for_kernel, new_records, one_for_kernel
+from trine.arrays import Bool, Int32, Int64
+from trine.engine._flows import restore_flows
+from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
 from trine.engine._loop import advance
-from trine.engine._prepare import prepare
-from trine.engine._resume import gather
 from trine.engine._state import (
-    AMOUNT,
+    CLOCK,
     COMPUTE,
-    DUE_PS,
+    ENTRY,
     FINISHED,
+    FIRST_QUEUE,
     FLOWS_FULL,
-    HALVES,
     HEAP_FULL,
     HELD,
     HELD_BACK,
-    KIND,
-    LATE_TASK,
-    NOW,
-    NUM_CHANGED,
-    NUM_DIRTY,
-    NUM_DONE,
-    NUM_FLOWS,
-    NUM_FREE,
-    NUM_QUEUED,
-    NUM_READY,
-    NUM_SCALARS,
+    MODELS,
     OVERFLOW,
-    PACE,
-    RUNNING,
-    SPEED,
+    ROUTE,
     STREAM,
+    SWITCH,
+    TASK,
     TOO_FAST,
-    WORDS,
-    Routes,
-    Streams,
-    Tasks,
+    CircuitTables,
+    NetworkTables,
+    TaskTables,
+    new_circuits,
+    new_links,
+    with_more_slots,
+    with_slots,
 )
+from trine.engine._tasks import gather, prepare, restore_tasks
+from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import on_circuit, ranks_of
 from trine.engine.describe import describe_task, faster_than_full
-from trine.engine.latency import entry_ps
-from trine.errors import SimulationError
-from trine.graph.taskgraph import TRANSFER, Progress, Records, TaskGraph
-from trine.network._circuit_state import Circuits, new_circuits
-from trine.network._dispatch import CODES, FIRST_QUEUE
-from trine.network._limits import FULL_PPM, MAX_PS
-from trine.network._state import FIELDS, FLOW_END_PS, Flows, Links, grown_flows, new_flows, new_links, num_slots
-from trine.network.circuit import CircuitModel
-from trine.network.models import Network
+from trine.engine.models import Network
+from trine.engine.validate import software_latency_ps
+from trine.errors import InputError, SimulationError
+from trine.graph.taskgraph import TRANSFER, Progress, Snapshot, TaskGraph
+from trine.graph.taskgraph import Records as TaskRecords
 
 #: Tasks that end between two looks at the clock and at Ctrl-C: some 20 ms.
 BUDGET = 1 << 16
@@ -72,21 +64,25 @@ FIRST_HEAP = 4096
 
 @dataclass(slots=True)
 class State:
-    """All that the loop works on. ``flows`` and ``heap`` are replaced by larger ones when they are full."""
+    """All that the loop works on; ``network`` and ``heap`` are replaced by larger ones when they are full.
 
-    code: int
-    tasks: Tasks
-    streams: Streams
-    routes: Routes
-    links: Links
-    flows: Flows
-    circuits: Circuits | None
-    heap: Int64
-    scalars: Int64
+    clocks: one record.
+    """
+
+    model: int
+    work: TaskTables
+    network: NetworkTables
+    circuits: CircuitTables | None
+    heap: Records
+    clocks: Records
+
+    @property
+    def clock(self) -> Record:
+        return self.clocks.view(np.recarray)[0]
 
     @property
     def num_events(self) -> int:
-        return int(self.scalars[NUM_DONE] + self.scalars[NUM_FLOWS])
+        return int(self.clock.num_done + self.clock.num_flows)
 
 
 def simulate(
@@ -94,14 +90,14 @@ def simulate(
     model: Network,
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
-) -> Records:
+) -> TaskRecords:
     """Run a validated ``graph``; -1 in the records of tasks that never ran. Raises SimulationError past 106 days."""
     if on_compile is not None and (is_cold(advance) or is_cold(prepare)):
         on_compile()
     state = new_state(graph, model)
     drive(state, graph, progress)
     ready_ps, start_ps, end_ps = instants(state)
-    return Records(
+    return TaskRecords(
         ready_ps=ready_ps,
         start_ps=start_ps,
         end_ps=end_ps,
@@ -111,128 +107,98 @@ def simulate(
     )
 
 
-def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> State:
-    """The state at 0, before anything has happened; the tasks of ``hold``, bool[tasks], do not begin."""
-    code = CODES[model.name]
-    num_transfers = int((graph.kind == TRANSFER).sum())
-    tasks, num_ready = new_tasks(graph, num_transfers if code >= FIRST_QUEUE else 0)
-    if hold is not None:
-        tasks.half[KIND::HALVES][hold] = HELD
-    counts = np.zeros(0, np.int32) if graph.route_counts is None else graph.route_counts
-    routes = Routes(
-        ptr=plain(graph.route_ptr, np.int64),
-        links=plain(graph.route_links, np.int32),
-        counts=plain(counts, np.int32),
-        latency_ps=plain(graph.route_latency_ps, np.int64),
-        entry_ps=plain(entry_ps(graph), np.int64),
-    )
-    latency_ps = np.zeros(0, np.int64) if graph.link_latency_ps is None else graph.link_latency_ps
-    hops = int(np.diff(graph.route_ptr).max(initial=1))
-    flows = new_flows(min(num_transfers + 1, FIRST_SLOTS), hops, counted=len(counts) > 0)
-    scalars = np.zeros(NUM_SCALARS, np.int64)
-    scalars[NUM_READY] = num_ready
-    scalars[NUM_FREE] = num_slots(flows)
-    circuits = _circuits(graph, model)
-    first_heap = FIRST_HEAP if circuits is None else max(FIRST_HEAP, 6 * len(circuits.free) + 1)
-    return State(
-        code=code,
-        tasks=tasks,
-        streams=_new_streams(graph),
-        routes=routes,
-        links=new_links(graph.link_bytes_per_s, plain(latency_ps, np.int64)),
-        flows=flows,
-        circuits=circuits,
-        heap=np.zeros(2 * first_heap, np.int64),
-        scalars=scalars,
-    )
+def proceed(
+    graph: TaskGraph,
+    model: Network,
+    hold: Bool | None,
+    resume: Snapshot | None,
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Snapshot:
+    """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` have become ready, or nothing can happen."""
+    if on_compile is not None and (is_cold(advance) or is_cold(restore_tasks)):
+        on_compile()
+    if hold is not None and resume is not None:
+        hold = hold & (resume.start_ps < 0)
+    state = new_state(graph, model, hold)
+    late_start = np.zeros(0, np.int64)
+    if resume is not None:
+        late_start = np.flatnonzero((resume.ready_ps >= 0) & (resume.start_ps < 0))
+        _restore(state, graph, resume)
+    drive(state, graph, progress)
+    snapshot = _snapshot(state)
+    if resume is not None:  # one that was held began later than it became ready
+        snapshot.ready_ps[late_start] = resume.ready_ps[late_start]
+    return snapshot
 
 
 def drive(state: State, graph: TaskGraph, progress: Progress | None) -> None:
     """Let everything happen that can happen, or until a held task becomes ready."""
-    scalars = state.scalars
+    clock = state.clock
     reported = monotonic()
     status = -1
     while status not in (FINISHED, HELD_BACK):
-        status = int(
-            advance(
-                state.code,
-                state.tasks,
-                state.streams,
-                state.routes,
-                state.links,
-                state.flows,
-                state.circuits,
-                state.heap,
-                scalars,
-                BUDGET,
-            )
-        )
+        circuits = None if state.circuits is None else for_kernel(state.circuits)
+        bundles = for_kernel(state.work), for_kernel(state.network), circuits
+        status = int(advance(state.model, *bundles, *_events(state), BUDGET))
         if status == FLOWS_FULL:
-            state.flows = _more_flows(state.flows, scalars)
+            _grow_flows(state)
         elif status == HEAP_FULL:
-            state.heap = _more_heap(state)
+            _grow_heap(state)
         elif status == OVERFLOW:
-            task = describe_task(graph, int(scalars[LATE_TASK]))
+            task = describe_task(graph, int(clock.late_task))
             raise SimulationError(f"simulated time passes {MAX_PS // 10**12} s at {task}")
         elif status == TOO_FAST:
-            raise faster_than_full(graph, int(scalars[LATE_TASK]), int(scalars[NOW]))
+            raise faster_than_full(graph, int(clock.fast_stream), int(clock.now))
         if progress is not None and monotonic() - reported > PROGRESS_S:
-            progress(int(scalars[NUM_DONE]), graph.num_tasks, int(scalars[NOW]))
+            progress(int(clock.num_done), graph.num_tasks, int(clock.now))
             reported = monotonic()
 
 
-def instants(state: State) -> tuple[Int64, Int64, Int64]:
-    """When each task became ready, started and ended, int64[tasks]; what else ``state`` knows of the tasks is gone.
+def _events(state: State) -> tuple[Records, Record]:
+    return one_for_kernel(state.heap), one_for_kernel(state.clocks)[0]
 
-    Their records make room for the answer, which else would be the peak of the memory of a large run.
-    """
-    word = state.tasks.word
-    num_tasks = len(word) // WORDS
-    gather(word, num_tasks)
-    raw = word.base
-    assert raw is not None
-    first = (word.ctypes.data - raw.ctypes.data) // 8
+
+# How a run begins
+
+
+def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> State:
+    """The state at 0, before anything has happened; the tasks of ``hold``, bool[tasks], do not begin."""
+    code = MODELS[model.name]
+    num_transfers = int((graph.kind == TRANSFER).sum())
+    work, num_ready = new_work(graph, num_transfers if code >= FIRST_QUEUE else 0)
+    if hold is not None:
+        work.tasks["kind"][hold] = HELD
+    network = with_slots(_new_network(graph), min(num_transfers + 1, FIRST_SLOTS))
+    clocks = new_records(1, CLOCK)
+    clocks["num_ready"] = num_ready
+    clocks["num_free"] = len(network.flows)
+    circuits = _new_circuits(graph, model)
+    first_heap = FIRST_HEAP if circuits is None else max(FIRST_HEAP, 6 * len(circuits.free_circuits) + 1)
+    return State(
+        model=code,
+        work=_with_streams(work, graph),
+        network=network,
+        circuits=circuits,
+        heap=new_records(first_heap, ENTRY),
+        clocks=clocks,
+    )
+
+
+def new_work(graph: TaskGraph, num_arrivals: int) -> tuple[TaskTables, int]:
+    """All tasks, with room for ``num_arrivals`` messages at one instant, and no streams; and how many are ready."""
+    raw = np.empty((graph.num_tasks + 1) * TASK.itemsize, np.uint8)
+    first = -raw.ctypes.data % TASK.itemsize  # a record is one cache line
     nothing = np.zeros(0, np.int32)
-    state.tasks = Tasks(word=np.zeros(0, np.int64), half=nothing, successor_idx=nothing, ready=nothing, arrived=nothing)
-    del word
-    with suppress(ValueError):  # somebody else looks at it: a debugger, say
-        raw.resize(first + 3 * num_tasks)
-    moved = raw[first : first + 3 * num_tasks]
-    return moved[0::3].copy(), moved[1::3].copy(), moved[2::3].copy()
-
-
-def live_entries(state: State) -> tuple[Int64, Int64]:
-    """Times and payloads of the entries of the heap that still hold."""
-    times, payloads = state.heap.reshape(-1, 2)[: state.scalars[NUM_QUEUED]].T
-    valid = payloads >= 0
-    valid[~valid] = state.flows.whole[FIELDS * (-1 - payloads[~valid]) + FLOW_END_PS] == times[~valid]
-    if len(state.streams.pressure_ppm):
-        tasks = np.where(payloads >= 0, payloads, 0)
-        stream = state.tasks.half[HALVES * tasks + STREAM].astype(np.int64)
-        is_paced = (payloads >= 0) & (state.tasks.half[HALVES * tasks + KIND] == COMPUTE) & (stream >= 0)
-        is_paced &= state.tasks.word[WORDS * tasks + AMOUNT] > 0
-        base = PACE * np.where(is_paced, stream, 0)
-        pace = state.streams.pace
-        valid &= ~is_paced | ((pace[base + RUNNING] == tasks) & (pace[base + DUE_PS] == times))
-    return times[valid], payloads[valid]
-
-
-def plain(array: npt.NDArray[np.integer], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """``array`` as the kernels were compiled for; another dtype, order or read-only flag would compile them anew."""
-    return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
-
-
-def new_tasks(graph: TaskGraph, num_arrivals: int) -> tuple[Tasks, int]:
-    """The records of all tasks, with room for ``num_arrivals`` messages at one instant; and how many are ready."""
-    raw = np.empty((graph.num_tasks + 1) * WORDS, np.int64)
-    first = -(raw.ctypes.data // 8) % WORDS  # a record is one cache line
-    word = raw[first : first + graph.num_tasks * WORDS]
-    tasks = Tasks(
-        word=word,
-        half=word.view(np.int32),
-        successor_idx=np.empty(len(graph.predecessor_idx), np.int32),
+    work = TaskTables(
+        tasks=raw[first : first + graph.num_tasks * TASK.itemsize].view(TASK),
+        successors=np.empty(len(graph.predecessor_idx), np.int32),
         ready=np.empty(graph.num_tasks, np.int32),
         arrived=np.empty(num_arrivals, np.int32),
+        streams=new_records(0, STREAM),
+        slowdown_ppm=nothing,
+        slowdown_stream=nothing,
+        changed_streams=nothing,
     )
     columns = (
         plain(graph.kind, np.int8),
@@ -243,59 +209,233 @@ def new_tasks(graph: TaskGraph, num_arrivals: int) -> tuple[Tasks, int]:
         plain(graph.need, np.int32),
     )
     predecessors = plain(graph.predecessor_ptr, np.int64), plain(graph.predecessor_idx, np.int32)
-    return tasks, int(prepare(columns, *predecessors, np.full(len(graph.stream_names), -1, np.int32), tasks))
+    last_in_stream = np.full(len(graph.stream_names), -1, np.int32)
+    return work, int(prepare(columns, *predecessors, last_in_stream, for_kernel(work)))
 
 
-def _circuits(graph: TaskGraph, model: Network) -> Circuits | None:
-    """No circuit yet; None where the network has none."""
-    if not isinstance(model, CircuitModel):
-        return None
-    given = model.circuits
-    number = [given.setup_ps, given.bytes_per_s, given.latency_ps, given.buffer_bytes or 0, given.ports]
-    ends = plain(graph.rank, np.int32), plain(graph.peer, np.int32)
-    return new_circuits(np.array(number, np.int64), *ends, on_circuit(graph), ranks_of(graph))
+def plain(array: npt.NDArray[np.integer], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """``array`` as the kernels were compiled for; another dtype, order or read-only flag would compile them anew."""
+    return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 
 
-def _new_streams(graph: TaskGraph) -> Streams:
-    """All streams idle and at full speed; nothing where nothing slows them down."""
+def _with_streams(work: TaskTables, graph: TaskGraph) -> TaskTables:
+    """All streams idle and at full speed; without any where nothing slows them down."""
     if graph.pressure_ppm is None or graph.pressure_stream is None:
-        return Streams(*(np.zeros(0, np.int32),) * 2, pace=np.zeros(0, np.int64), changed=np.zeros(0, np.int32))
-    num_streams = len(graph.stream_names)
-    pace = np.zeros(num_streams * PACE, np.int64)
-    pace[SPEED::PACE] = FULL_PPM
-    pace[RUNNING::PACE] = -1
-    return Streams(
-        pressure_ppm=plain(graph.pressure_ppm, np.int32),
-        pressure_stream=plain(graph.pressure_stream, np.int32),
-        pace=pace,
-        changed=np.zeros(num_streams, np.int32),
+        return work
+    streams = new_records(len(graph.stream_names), STREAM)
+    streams["speed_ppm"] = FULL_PPM
+    streams["running"] = -1
+    return work._replace(
+        streams=streams,
+        slowdown_ppm=plain(graph.pressure_ppm, np.int32),
+        slowdown_stream=plain(graph.pressure_stream, np.int32),
+        changed_streams=np.zeros(len(streams), np.int32),
     )
 
 
-def _more_flows(flows: Flows, scalars: Int64) -> Flows:
-    before = num_slots(flows)
-    if 2 * before * flows.hops >= 2**31:
-        raise SimulationError(f"{before} transfers are in flight at a time, on routes of up to {flows.hops} links")
-    scalars[NUM_FREE] = before
-    return grown_flows(flows, 2 * before)
+def _new_network(graph: TaskGraph) -> NetworkTables:
+    """Routes and links, without slots for flows."""
+    routes = new_records(len(graph.route_latency_ps), ROUTE)
+    routes["first"], routes["last"] = graph.route_ptr[:-1], graph.route_ptr[1:]
+    routes["latency_ps"] = graph.route_latency_ps
+    routes["software_latency_ps"] = software_latency_ps(graph)
+    counts = np.zeros(0, np.int32) if graph.route_counts is None else graph.route_counts
+    links = new_links(graph.link_bytes_per_s, graph.link_latency_ps)
+    nothing = np.zeros(0, np.int32)
+    return NetworkTables(
+        max_hops=int(np.diff(graph.route_ptr).max(initial=1)),
+        routes=routes,
+        route_links=plain(graph.route_links, np.int32),
+        route_counts=plain(counts, np.int32),
+        links=links,
+        flows=nothing,
+        num_edges=nothing,
+        edges=nothing,
+        edge_counts=nothing,
+        free_slots=nothing,
+        found_flows=nothing,
+        dirty_links=np.zeros(len(links), np.int32),
+        found_links=np.zeros(len(links), np.int32),
+        frozen_links=np.zeros(len(links), np.int32),
+    )
 
 
-def _more_heap(state: State) -> Int64:
-    """Drop entries that are no longer valid, and leave room for as many again and an end of each flow or message.
+def _new_circuits(graph: TaskGraph, model: Network) -> CircuitTables | None:
+    """No circuit yet; None where the network has none."""
+    if not isinstance(model, CircuitModel):
+        return None
+    given, switch = model.circuits, new_records(1, SWITCH)
+    for field in ("setup_ps", "bytes_per_s", "latency_ps", "ports"):
+        switch[field] = getattr(given, field)
+    switch["buffer_bytes"] = given.buffer_bytes or 0
+    ends = plain(graph.rank, np.int32), plain(graph.peer, np.int32)
+    return new_circuits(switch, *ends, on_circuit(graph), ranks_of(graph))
 
-    A sorted array is a heap.
+
+# How it grows
+
+
+def _grow_flows(state: State) -> None:
+    before = len(state.network.flows)
+    _check_slots(state.network, before, 2 * before)
+    state.clock.num_free = before
+    state.network = with_more_slots(state.network, 2 * before)
+
+
+def _check_slots(network: NetworkTables, num_flows: int, slots: int) -> None:
+    if slots * network.max_hops >= 2**31:
+        raise SimulationError(
+            f"{num_flows} transfers are in flight at a time, on routes of up to {network.max_hops} links"
+        )
+
+
+def _grow_heap(state: State) -> None:
+    """Drop entries that are no longer valid, and leave room for as many again and an end of each flow or message."""
+    clock = state.clock
+    entries = live_entries(state)
+    coming = max(len(state.network.flows), int(clock.num_dirty), int(clock.num_arrived), int(clock.num_changed))
+    _set_heap(state, entries, max(len(state.heap), 2 * (len(entries) + coming)))
+
+
+def _set_heap(state: State, entries: Records, room: int) -> None:
+    """Entries in order are a heap."""
+    state.heap = new_records(room, ENTRY)
+    state.heap[: len(entries)] = entries[np.argsort(entries["time_ps"], kind="stable")]
+    state.clock.num_queued = len(entries)
+
+
+def live_entries(state: State) -> Records:
+    """The entries of the heap that still hold."""
+    entries = state.heap[: state.clock.num_queued]
+    payload = entries["payload"]
+    valid = payload >= 0
+    valid[~valid] = state.network.flows["end_ps"][-1 - payload[~valid]] == entries["time_ps"][~valid]
+    if len(state.work.streams):
+        number = np.where(payload >= 0, payload, 0)
+        tasks = state.work.tasks[number]
+        is_paced = (payload >= 0) & (tasks["kind"] == COMPUTE) & (tasks["stream"] >= 0) & (tasks["amount"] > 0)
+        streams = state.work.streams[np.where(is_paced, tasks["stream"], 0)]
+        valid &= ~is_paced | ((streams["running"] == number) & (streams["due_ps"] == entries["time_ps"]))
+    return entries[valid]
+
+
+# How it stops and goes on
+
+
+def instants(state: State) -> tuple[Int64, Int64, Int64]:
+    """When each task became ready, started and ended, int64[tasks]; what else ``state`` knows of the tasks is gone.
+
+    Their records make room for the answer, which else would be the peak of the memory of a large run.
     """
-    scalars = state.scalars
-    times, payloads = live_entries(state)
-    order = np.argsort(times, kind="stable")
-    coming = max(num_slots(state.flows), int(scalars[NUM_DIRTY]), int(scalars[NUM_CHANGED]))
-    room = max(len(state.heap) // 2, 2 * (len(order) + coming))
-    scalars[NUM_QUEUED] = len(order)
-    return sorted_heap(times[order], payloads[order], room)
+    tasks = state.work.tasks
+    num_words = 3 * len(tasks)
+    gather(one_for_kernel(tasks), tasks.view(np.int64))
+    raw = tasks.base
+    first = tasks.ctypes.data - raw.ctypes.data
+    state.work = state.work._replace(tasks=new_records(0, TASK))
+    del tasks
+    with suppress(ValueError):  # somebody else looks at it: a debugger, say
+        raw.resize(first + 8 * num_words)
+    moved = raw[first : first + 8 * num_words].view(np.int64)
+    return moved[0::3].copy(), moved[1::3].copy(), moved[2::3].copy()
 
 
-def sorted_heap(times_ps: Int64, payloads: Int64, room: int) -> Int64:
-    heap = np.zeros(2 * room, np.int64)
-    heap[0 : 2 * len(times_ps) : 2] = times_ps
-    heap[1 : 2 * len(times_ps) : 2] = payloads
-    return heap
+def _restore(state: State, graph: TaskGraph, resume: Snapshot) -> None:
+    clock = state.clock
+    columns = (plain(column, np.int64) for column in (resume.ready_ps, resume.start_ps, resume.end_ps))
+    num_ready, wrong = restore_tasks(for_kernel(state.work), *columns)
+    if wrong >= 0:
+        raise InputError(f"{describe_task(graph, int(wrong))} has not become ready, though nothing is left to wait for")
+    clock.now = resume.now_ps
+    clock.num_ready = num_ready
+    clock.num_done = int((resume.end_ps >= 0).sum())
+    clock.num_flows = resume.num_events - clock.num_done
+    is_flow = resume.since_ps >= 0
+    _restore_flows(state, resume, is_flow)
+    is_due = ~is_flow
+    if resume.speed_ppm is not None and resume.stream_left_as is not None:
+        is_paced = is_due & (graph.kind[resume.active] == COMPUTE) & (graph.stream[resume.active] >= 0)
+        _restore_streams(state, graph, resume, resume.active[is_paced])
+        is_due &= ~is_paced
+    entries = np.zeros(int(is_due.sum()), ENTRY)
+    entries["time_ps"], entries["payload"] = resume.due_ps[is_due], resume.active[is_due]
+    _set_heap(state, entries, max(FIRST_HEAP, 2 * len(entries)))
+
+
+def _restore_flows(state: State, resume: Snapshot, is_flow: Bool) -> None:
+    """The flows of ``resume`` are in the first slots and on their links, and as many slots are free."""
+    count = int(is_flow.sum())
+    slots = max(FIRST_SLOTS, 2 * count)
+    _check_slots(state.network, count, slots)
+    network = with_slots(state.network, slots)
+    flows = network.flows[:count]
+    flows["remaining"] = resume.remaining_bytes[is_flow]
+    flows["rate"] = resume.bytes_per_s[is_flow]
+    flows["since_ps"] = resume.since_ps[is_flow]
+    flows["end_ps"] = resume.flow_end_ps[is_flow]
+    flows["queued_ps"] = -1
+    flows["task"] = resume.active[is_flow]
+    network.free_slots[: slots - count] = np.arange(count, slots, dtype=np.int32)
+    state.network = network
+    state.clock.num_free = slots - count
+    restore_flows(for_kernel(state.work), for_kernel(network), _events(state)[1], count)
+
+
+def _restore_streams(state: State, graph: TaskGraph, resume: Snapshot, running: Int32) -> None:
+    """Speeds of all streams, and the tasks that run on them, whose ends are to be predicted anew."""
+    assert resume.speed_ppm is not None
+    assert resume.stream_left_as is not None
+    streams = state.work.streams
+    streams["taken_ppm"] = FULL_PPM - resume.speed_ppm
+    streams["speed_ppm"] = np.maximum(resume.speed_ppm, LEAST_PPM)
+    streams["left_as"] = resume.stream_left_as
+    streams["since_ps"] = resume.now_ps
+    streams["is_changed"] = 1
+    streams["running"][graph.stream[running]] = running
+    state.work.changed_streams[:] = np.arange(len(streams), dtype=np.int32)
+    state.clock.num_changed = len(streams)
+
+
+def _snapshot(state: State) -> Snapshot:
+    now_ps = int(state.clock.now)
+    entries = live_entries(state)
+    entries = entries[entries["payload"] >= 0]
+    in_use = np.ones(len(state.network.flows), np.bool_)
+    in_use[state.network.free_slots[: state.clock.num_free]] = False
+    flows = state.network.flows[in_use]
+    speed_ppm, stream_left_as = _stream_state(state, now_ps)
+    ready_ps, start_ps, end_ps = instants(state)
+    active = np.flatnonzero((start_ps >= 0) & (end_ps < 0)).astype(np.int32)
+    due_ps, since_ps, flow_end_ps = (np.full(len(active), -1, np.int64) for _ in range(3))
+    remaining_bytes, bytes_per_s = np.zeros(len(active)), np.zeros(len(active))
+    due_ps[np.searchsorted(active, entries["payload"])] = entries["time_ps"]
+    at = np.searchsorted(active, flows["task"])
+    since_ps[at] = flows["since_ps"]
+    flow_end_ps[at] = flows["end_ps"]
+    remaining_bytes[at] = flows["remaining"]
+    bytes_per_s[at] = flows["rate"]
+    return Snapshot(
+        now_ps=now_ps,
+        ready_ps=ready_ps,
+        start_ps=start_ps,
+        end_ps=end_ps,
+        active=active,
+        due_ps=due_ps,
+        since_ps=since_ps,
+        remaining_bytes=remaining_bytes,
+        bytes_per_s=bytes_per_s,
+        flow_end_ps=flow_end_ps,
+        is_finished=not (end_ps < 0).any(),
+        num_events=state.num_events,
+        speed_ppm=speed_ppm,
+        stream_left_as=stream_left_as,
+    )
+
+
+def _stream_state(state: State, now_ps: int) -> tuple[Int64 | None, Int64 | None]:
+    """Speed of each stream before it is kept from falling too low, and what is left of what runs on it."""
+    streams = state.work.streams
+    if not len(streams):
+        return None, None
+    left_as = streams["left_as"] - (now_ps - streams["since_ps"]) * streams["speed_ppm"]
+    return FULL_PPM - streams["taken_ppm"], np.where(streams["running"] >= 0, left_as, -1)

@@ -1,9 +1,14 @@
-"""Names of tasks for messages."""
+"""Tasks in messages: what they are called, and why nothing can happen any more."""
 
 from __future__ import annotations
 
-from trine.errors import SimulationError
+import numpy as np
+
+from trine.arrays import Int64
+from trine.errors import DeadlockError, SimulationError
 from trine.graph.taskgraph import COMPUTE, KIND_NAMES, TRANSFER, TaskGraph
+
+SHOWN = 12
 
 
 def describe_task(graph: TaskGraph, task: int) -> str:
@@ -46,3 +51,55 @@ def faster_than_full(graph: TaskGraph, stream: int, now_ps: int) -> SimulationEr
 def rank_name(graph: TaskGraph, rank: int) -> str:
     """The name of a rank, or ``rank 3`` where it has none."""
     return graph.rank_names[rank] if 0 <= rank < len(graph.rank_names) else f"rank {rank}"
+
+
+def deadlock(graph: TaskGraph, end_ps: Int64, ready_ps: Int64) -> DeadlockError:
+    """Explain a run that stopped before its end; ``end_ps`` and ``ready_ps`` are -1 where nothing has happened.
+
+    An unfinished task waits for an unfinished predecessor or for the task before it in its stream, so that following
+    these from any unfinished task must come back to one already seen: that cycle is named.
+    """
+    unfinished = np.flatnonzero(end_ps < 0)
+    before = _before_in_stream(graph)
+    path: list[int] = []
+    reasons: list[str] = []
+    seen: dict[int, int] = {}
+    task = int(unfinished[0])
+    while task not in seen:
+        seen[task] = len(path)
+        path.append(task)
+        task, reason = _blocker(graph, task, end_ps, ready_ps, before)
+        if task < 0:
+            return DeadlockError(f"{len(unfinished)} tasks never ran; {describe_task(graph, path[-1])} {reason}")
+        reasons.append(reason)
+    cycle = range(seen[task], len(path))
+    lines = [f"{describe_task(graph, path[i])} {reasons[i]}" for i in cycle[:SHOWN]]
+    if len(cycle) > SHOWN:
+        lines.append(f"... ({len(cycle) - SHOWN} more tasks) ...")
+    lines.append(f"{describe_task(graph, task)}, which closes the cycle")
+    shown = "\n  ".join(lines)
+    return DeadlockError(f"{len(unfinished)} of {graph.num_tasks} tasks wait for each other for ever:\n  {shown}")
+
+
+def _blocker(graph: TaskGraph, task: int, end_ps: Int64, ready_ps: Int64, before: Int64) -> tuple[int, str]:
+    """The unfinished task that ``task`` waits for, and in which way it waits; -1 if there is none."""
+    if ready_ps[task] < 0:
+        predecessors = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
+        waiting = predecessors[end_ps[predecessors] < 0]
+        if len(waiting):
+            need = int(graph.need[task])
+            some = "" if need == len(predecessors) else f" ({need} of {len(predecessors)} needed)"
+            return int(waiting[0]), f"waits for its predecessor{some}:"
+    elif before[task] >= 0 and end_ps[before[task]] < 0:
+        return int(before[task]), "is ready but waits for the task before it in its stream:"
+    return -1, "was given no rate by the network"
+
+
+def _before_in_stream(graph: TaskGraph) -> Int64:
+    """The previous compute task of the same stream, or -1: int64[tasks]."""
+    before = np.full(graph.num_tasks, -1, np.int64)
+    queued = np.flatnonzero((graph.kind == COMPUTE) & (graph.stream >= 0))
+    order = queued[np.argsort(graph.stream[queued], kind="stable")]
+    same = graph.stream[order[1:]] == graph.stream[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    return before

@@ -10,18 +10,21 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from time import monotonic
 
 import numpy as np
 
+from trine.arrays import Bool, Int64
+from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
+from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import CircuitState
-from trine.engine.latency import entry_ps
-from trine.engine.paced import PacedStreams
-from trine.errors import SimulationError
-from trine.graph.taskgraph import COMPUTE, JOIN, Records, TaskGraph
-from trine.network._limits import MAX_PS
-from trine.network.circuit import CircuitModel
-from trine.network.models import Network, NetworkModel, QueueModel, WeightedModel, drain_ps
+from trine.engine.describe import describe_task
+from trine.engine.models import Network, NetworkModel, QueueModel, WeightedModel, drain_ps
+from trine.engine.slowdown import RateLimitedStreams, RunningTask
+from trine.engine.validate import software_latency_ps
+from trine.errors import InputError, SimulationError
+from trine.graph.taskgraph import COMPUTE, JOIN, Records, Snapshot, TaskGraph
 from trine.units import PS_PER_S
 
 PROGRESS_S = 0.25
@@ -84,9 +87,9 @@ class Reference:
         self.flows_changed = False
         self.held: set[int] = set()
         self.is_held_back = False
-        self.paces: PacedStreams | None = None
+        self.slowdowns: RateLimitedStreams | None = None
         if graph.pressure_ppm is not None and graph.pressure_stream is not None:
-            self.paces = PacedStreams(graph, graph.pressure_ppm, graph.pressure_stream)
+            self.slowdowns = RateLimitedStreams(graph, graph.pressure_ppm, graph.pressure_stream)
         self.queues = _Queues(graph, model) if isinstance(model, QueueModel) else None
         self.circuits: CircuitState | None = None
         if isinstance(model, CircuitModel):
@@ -101,8 +104,8 @@ class Reference:
             if self.events and self.events[0][0] == self.now:  # priority 1: everything else of this instant
                 self._event(*heapq.heappop(self.events))
                 continue
-            if self.paces is not None and self.paces.changed:
-                self._repace(self.paces)
+            if self.slowdowns is not None and self.slowdowns.changed:
+                self._update_speeds(self.slowdowns)
             if self.is_held_back:
                 return
             if self.flows_changed:  # priority 2: the network, once an instant
@@ -146,20 +149,20 @@ class Reference:
             route = self.graph.route[task]
             delay_ps = int(self.graph.route_latency_ps[route])
             if self.queues is not None and self.graph.size_bytes[task] > 0 and self.routes[route]:
-                delay_ps = self.queues.entry_ps[route]
+                delay_ps = self.queues.software_latency_ps[route]
             if self.circuits is not None and self.circuits.is_circuit[task]:
                 self.circuits.ready(task)
             self._at(delay_ps, task)
 
     def _compute(self, task: int) -> None:
         self.start_ps[task] = self.now
-        if self.paces is None or not self.paces.begin(task, self.now):
+        if self.slowdowns is None or not self.slowdowns.begin(task, self.now):
             self._at(int(self.graph.duration_ps[task]), task)
 
     def _event(self, time_ps: int, task: int) -> None:
         flow = self.flows.get(task)
         if self.kind[task] == COMPUTE:
-            if self.paces is None or self.paces.ends(task, self.now):
+            if self.slowdowns is None or self.slowdowns.ends(task, self.now):
                 self._end(task)
         elif flow is not None:
             if flow.end_ps == time_ps:  # else its rate has changed since
@@ -194,8 +197,8 @@ class Reference:
         self.end_ps[task] = self.now
         self.num_events += 1
         self.num_done += 1
-        if self.paces is not None:
-            self.paces.press(task)
+        if self.slowdowns is not None:
+            self.slowdowns.apply_slowdown(task)
         for after in self.successors[task]:
             self.waits[after] -= 1
             if self.waits[after] == 0:  # below 0: a join that did not need this one any more
@@ -206,13 +209,13 @@ class Reference:
             if self.ready_ps[following] >= 0 and following not in self.held:
                 self._compute(following)
 
-    def _repace(self, paces: PacedStreams) -> None:
-        """Foresee anew the ends of the compute tasks whose stream has changed its speed."""
-        for task, due_ps in paces.foresee(self.now, is_over=not self.is_held_back):
+    def _update_speeds(self, slowdowns: RateLimitedStreams) -> None:
+        """Predict anew the ends of the compute tasks whose stream has changed its speed."""
+        for task, due_ps in slowdowns.predict_completion(self.now, is_over=not self.is_held_back):
             self._at(due_ps - self.now, task)
 
     def _share(self) -> None:
-        """Ask the model for the rates, and foresee the end of each flow whose rate has changed."""
+        """Ask the model for the rates, and predict the end of each flow whose rate has changed."""
         self.flows_changed = False
         flows = [self.flows[task] for task in sorted(self.flows)]
         assert isinstance(self.model, NetworkModel)
@@ -236,7 +239,7 @@ class Reference:
         """Let the links take the messages that have come to them at this instant."""
         for task, begin_ps, arrival_ps in queues.serve(self.now, self.routes, self.capacity):
             if queues.hop[task] == 0:
-                self.start_ps[task] = begin_ps - queues.entry_ps[self.graph.route[task]]
+                self.start_ps[task] = begin_ps - queues.software_latency_ps[self.graph.route[task]]
             queues.hop[task] += 1
             self.num_events += 1
             self._at(arrival_ps - self.now, task)
@@ -261,7 +264,7 @@ class _Queues:
         self.graph = graph
         self.model = model
         self.latency_ps = graph.link_latency_ps.tolist()
-        self.entry_ps = entry_ps(graph).tolist()
+        self.software_latency_ps = software_latency_ps(graph).tolist()
         self.free_ps = [0] * len(self.latency_ps)
         self.hop = [0] * graph.num_tasks
         self.arrived: list[int] = []
@@ -311,3 +314,120 @@ def _stream_order(graph: TaskGraph) -> tuple[list[int], list[bool]]:
                 is_first[task] = False
             last[stream] = task
     return following, is_first
+
+
+# How a run stops and goes on
+
+
+def proceed(
+    graph: TaskGraph,
+    model: Network,
+    hold: Bool | None,
+    resume: Snapshot | None,
+    progress: Callable[[int, int, int], None] | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Snapshot:
+    """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` have become ready, or nothing can happen."""
+    run = Reference(graph, model)
+    if hold is not None:
+        run.held = set(np.flatnonzero(hold).tolist())
+    if resume is not None:
+        _restore(run, resume)
+    run.run(progress)
+    return _snapshot(run)
+
+
+def _restore(run: Reference, resume: Snapshot) -> None:
+    run.now = resume.now_ps
+    run.num_events = resume.num_events
+    run.num_done = int((resume.end_ps >= 0).sum())
+    run.ready_ps, run.start_ps, run.end_ps = (
+        column.tolist() for column in (resume.ready_ps, resume.start_ps, resume.end_ps)
+    )
+    for task in np.flatnonzero(resume.end_ps >= 0).tolist():
+        for after in run.successors[task]:
+            run.waits[after] -= 1
+        if run.next_in_stream[task] >= 0:
+            run.is_first[run.next_in_stream[task]] = True
+    run.ready = []
+    for task in range(run.graph.num_tasks):
+        if run.ready_ps[task] >= 0:
+            run.waits[task] = 0
+            if run.start_ps[task] < 0 and task not in run.held:
+                run.ready.append(task)
+        elif run.waits[task] <= 0:
+            raise InputError(
+                f"{describe_task(run.graph, task)} has not become ready, though nothing is left to wait for"
+            )
+    for place, task in enumerate(resume.active.tolist()):
+        _restore_active(run, resume, place, task)
+    heapq.heapify(run.events)
+    run.flows_changed = bool(run.flows)
+    if run.slowdowns is not None and resume.speed_ppm is not None:
+        run.slowdowns.nominal_ppm = resume.speed_ppm.tolist()
+        run.slowdowns.speed_ppm = [max(LEAST_PPM, ppm) for ppm in run.slowdowns.nominal_ppm]
+        run.slowdowns.changed = set(range(len(run.slowdowns.nominal_ppm)))
+
+
+def _restore_active(run: Reference, resume: Snapshot, place: int, task: int) -> None:
+    """One task that runs, is in its latency, or in flight."""
+    graph = run.graph
+    stream = int(graph.stream[task])
+    if resume.since_ps[place] >= 0:
+        route = graph.route[task]
+        flow = Flow(task, run.routes[route], run.counts[route], float(resume.remaining_bytes[place]))
+        flow.rate, flow.since_ps = float(resume.bytes_per_s[place]), int(resume.since_ps[place])
+        flow.end_ps = int(resume.flow_end_ps[place])
+        run.flows[task] = flow
+        if flow.end_ps >= 0:
+            run.events.append((flow.end_ps, task))
+    elif run.slowdowns is not None and graph.kind[task] == COMPUTE and stream >= 0:
+        assert resume.stream_left_as is not None
+        run.slowdowns.running[stream] = RunningTask(
+            task, Fraction(int(resume.stream_left_as[stream]), FULL_PPM), run.now
+        )
+    else:
+        run.events.append((int(resume.due_ps[place]), task))
+
+
+def _snapshot(run: Reference) -> Snapshot:
+    ready_ps, start_ps, end_ps = (np.array(c, np.int64) for c in (run.ready_ps, run.start_ps, run.end_ps))
+    active = np.flatnonzero((start_ps >= 0) & (end_ps < 0))
+    flows = [run.flows.get(task) for task in active.tolist()]
+    speed_ppm, stream_left_as = _stream_state(run)
+    return Snapshot(
+        now_ps=run.now,
+        ready_ps=ready_ps,
+        start_ps=start_ps,
+        end_ps=end_ps,
+        active=active.astype(np.int32),
+        due_ps=np.array([_due_ps(run, task) for task in active.tolist()], np.int64),
+        since_ps=np.array([-1 if flow is None else flow.since_ps for flow in flows], np.int64),
+        remaining_bytes=np.array([0.0 if flow is None else flow.remaining for flow in flows]),
+        bytes_per_s=np.array([0.0 if flow is None else flow.rate for flow in flows]),
+        flow_end_ps=np.array([-1 if flow is None else flow.end_ps for flow in flows], np.int64),
+        is_finished=not (end_ps < 0).any(),
+        num_events=run.num_events,
+        speed_ppm=speed_ppm,
+        stream_left_as=stream_left_as,
+    )
+
+
+def _due_ps(run: Reference, task: int) -> int:
+    if task in run.flows:
+        return -1
+    work = None if run.slowdowns is None else run.slowdowns.running.get(int(run.graph.stream[task]))
+    if work is not None and work.task == task:
+        return work.due_ps
+    return next(time_ps for time_ps, other in run.events if other == task)
+
+
+def _stream_state(run: Reference) -> tuple[Int64 | None, Int64 | None]:
+    slowdowns = run.slowdowns
+    if slowdowns is None:
+        return None, None
+    left_as = np.full(len(slowdowns.nominal_ppm), -1, np.int64)
+    for stream, work in slowdowns.running.items():
+        left_ps = work.left_ps - Fraction((run.now - work.since_ps) * slowdowns.speed_ppm[stream], FULL_PPM)
+        left_as[stream] = int(left_ps * FULL_PPM)
+    return np.array(slowdowns.nominal_ppm, np.int64), left_as

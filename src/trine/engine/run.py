@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trine._jit import without_collector
+from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import check_circuits
-from trine.engine.deadlock import deadlock
+from trine.engine.describe import deadlock
+from trine.engine.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
 from trine.engine.snapshots import validate_snapshot
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.graph.taskgraph import Progress, Records, Snapshot, TaskGraph
-from trine.network.circuit import CircuitModel
-from trine.network.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
 
 ENGINES = ("compiled", "reference")
 
@@ -33,7 +33,7 @@ def run(
 
     Parameters
     ----------
-    network: ``fair``, ``equal``, ``fifo``, ``circuit`` (:class:`trine.network.circuit.CircuitSwitching` gives it other
+    network: ``fair``, ``equal``, ``fifo``, ``circuit`` (CircuitSwitching of circuit_model.py gives it other
         numbers), the name of a plug-in's model, or a NetworkModel, QueueModel or CircuitModel of your own; these are
         plain Python and need ``engine="reference"``.
     engine: ``compiled``, or ``reference``, its plain-Python twin; both give the same picoseconds.
@@ -93,12 +93,12 @@ def advance(
     if resume is not None:
         validate_snapshot(graph, resume)
     if engine == "reference":
-        from trine.engine.reference_snapshot import proceed
+        from trine.engine.reference import proceed
 
         snapshot = proceed(graph, model, hold, resume, progress, on_compile)
     else:
         with without_collector():
-            from trine.engine.compiled_snapshot import proceed
+            from trine.engine.compiled import proceed
 
             snapshot = proceed(graph, model, hold, resume, progress, on_compile)
     if not snapshot.is_finished and not _waits(snapshot, hold):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool
+from trine.arrays import Bool, Int64
+from trine.engine._limits import FULL_PPM, MAX_BYTES_PER_S, MAX_PACED_PS, MAX_PS, MAX_WHOLE
 from trine.engine.describe import describe_task
-from trine.engine.latency import entry_ps
 from trine.errors import InputError
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
-from trine.network._limits import FULL_PPM, MAX_BYTES_PER_S, MAX_PACED_PS, MAX_PS, MAX_WHOLE
 
 
 def validate(graph: TaskGraph) -> None:
@@ -22,6 +21,18 @@ def validate(graph: TaskGraph) -> None:
     _check_tasks(graph)
     _check_counts(graph)
     _check_pressure(graph)
+
+
+def software_latency_ps(graph: TaskGraph) -> Int64:
+    """What a message waits before it enters the first link of its route: int64[routes], ps.
+
+    The latency of the route less that of its links: software. All of it where the links' latencies are not known.
+    """
+    if graph.link_latency_ps is None:
+        return graph.route_latency_ps
+    along = np.concatenate(([0], np.cumsum(graph.link_latency_ps[graph.route_links])))
+    software_ps: Int64 = graph.route_latency_ps - (along[graph.route_ptr[1:]] - along[graph.route_ptr[:-1]])
+    return software_ps
 
 
 def _check_lengths(graph: TaskGraph) -> None:
@@ -63,9 +74,9 @@ def _check_latencies(graph: TaskGraph) -> None:
     if len(latency_ps) and not 0 <= latency_ps.min() <= latency_ps.max() <= MAX_PS:
         link = int(((latency_ps < 0) | (latency_ps > MAX_PS)).argmax())
         raise InputError(f"link {link} has a latency of {latency_ps[link]} ps", field="link_latency_ps")
-    entry = entry_ps(graph)
-    if len(entry) and entry.min() < 0:
-        message = f"route {entry.argmin()} has {-entry.min()} ps less latency than its links"
+    software_ps = software_latency_ps(graph)
+    if len(software_ps) and software_ps.min() < 0:
+        message = f"route {software_ps.argmin()} has {-software_ps.min()} ps less latency than its links"
         raise InputError(message, field="route_latency_ps")
 
 

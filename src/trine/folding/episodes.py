@@ -15,6 +15,7 @@ import numpy as np
 
 from trine.arrays import Bool, Int32, Int64
 from trine.engine import advance, run
+from trine.engine.models import Network, QueueModel, network_model
 from trine.errors import PlanError
 from trine.folding._refine import join_components
 from trine.folding.partition import Partition, Sight, among, identity, refine
@@ -25,7 +26,6 @@ from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
 from trine.graph.taskgraph import TRANSFER, Progress, Records, Snapshot
-from trine.network.models import Network, QueueModel, network_model
 from trine.units import format_time
 
 #: Axes along which nothing is exchanged yet.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.engine import run
+from trine.engine.models import Network, QueueModel, network_model, why_unfolded
 from trine.errors import InputError, nearest
 from trine.folding.episodes import FoldedRun, Folder
 from trine.folding.hungry import hungry_ranks
@@ -24,7 +25,6 @@ from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.program import Job
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.network.models import Network, QueueModel, network_model, why_unfolded
 from trine.parallel.instantiate import instantiate
 from trine.parallel.stragglers import Stragglers
 from trine.results import Result

@@ -10,7 +10,8 @@ import numpy as np
 
 from trine._jit import Int, inlined, kernel
 from trine.arrays import Int64
-from trine.engine._state import Tasks
+from trine.engine._limits import MAX_PS
+from trine.engine._state import TaskTables
 from trine.gpu._acts import give_request, go_later, wake_group
 from trine.gpu._after import settle
 from trine.gpu._flows import deliver, flow_event, inject
@@ -90,15 +91,14 @@ from trine.gpu._state import (
     Wheel,
 )
 from trine.gpu._wheel import FROM_HEAP, next_event, schedule, take_far
-from trine.network._limits import MAX_PS
 
 U = np.uint64
 
 
 @kernel
 def advance(
-    tasks: Tasks, c: Code, w: Ways, o: Outside, e: Entities, wheel: Wheel, m: Machine, seen: Seen, n: Int64, k: Int64,
-    budget: Int,
+    work: TaskTables, c: Code, w: Ways, o: Outside, e: Entities, wheel: Wheel, m: Machine, seen: Seen, n: Int64,
+    k: Int64, budget: Int,
 ) -> Int:  # fmt: skip
     """Run until nothing can happen, ``budget`` events have, an array is full or it is time to stop; returns why.
 
@@ -133,11 +133,11 @@ def advance(
             elif n[DELIVER] >= 0:
                 deliver(e, c, w, m, n, k)
             elif n[BEGIN] >= 0:
-                if begin(tasks, e, c, w, wheel, n, k):
+                if begin(work, e, c, w, wheel, n, k):
                     status = np.int64(OVERFLOW)
                     break
             elif n[NUM_READY] > 0:
-                begin_ready(tasks, n)
+                begin_ready(work, n)
             elif n[KICK_GPU] >= 0:
                 kick_gpu(e, m, n, k)
             else:
@@ -206,7 +206,7 @@ def advance(
         if follows:
             settle(e, m, n, k)
             if n[ENDED] >= 0:
-                end_task(tasks, n)
+                end_task(work, n)
         scheduled = n[SCHEDULED]
         if n[ONWARD] >= 0:
             scheduled = n[ONWARD]

@@ -6,12 +6,11 @@ import numpy as np
 
 from trine._jit import Int, inlined
 from trine.arrays import Int64
-from trine.engine._state import AMOUNT as TASK_AMOUNT
+from trine.engine._limits import MAX_PS
 from trine.engine._state import COMPUTE as COMPUTE_TASK
-from trine.engine._state import END_PS, HALVES, NEXT_IN_STREAM, READY_PS, START_PS, WORDS, Tasks
 from trine.engine._state import JOIN as JOIN_TASK
-from trine.engine._state import KIND as TASK_KIND
-from trine.engine._tasks import open_gate, release
+from trine.engine._state import TaskTables
+from trine.engine._tasks import stream_ready
 from trine.gpu._acts import take_request, wake_group
 from trine.gpu._flows import make_transfer
 from trine.gpu._later import push
@@ -58,29 +57,28 @@ from trine.gpu._state import (
     Wheel,
 )
 from trine.gpu._wheel import give_event
-from trine.network._limits import MAX_PS
 
 U = np.uint64
 
 
 @inlined
-def begin_ready(tasks: Tasks, n: Int64) -> None:
+def begin_ready(work: TaskTables, n: Int64) -> None:
     """A task that has become ready begins, or waits for its stream."""
     n[NUM_READY] -= 1
-    task = np.int64(tasks.ready[U(n[NUM_READY])])
-    tasks.word[U(WORDS * task + READY_PS)] = n[NOW]
-    if tasks.half[U(HALVES * task + TASK_KIND)] != COMPUTE_TASK or open_gate(tasks, task):
+    task = np.int64(work.ready[U(n[NUM_READY])])
+    work.tasks[U(task)].ready_ps = n[NOW]
+    if work.tasks[U(task)].kind != COMPUTE_TASK or stream_ready(work, task):
         n[BEGIN] = task
 
 
 @inlined
-def begin(tasks: Tasks, e: Entities, c: Code, w: Ways, wheel: Wheel, n: Int64, k: Int64) -> bool:
+def begin(work: TaskTables, e: Entities, c: Code, w: Ways, wheel: Wheel, n: Int64, k: Int64) -> bool:
     """A task begins; returns whether it would last until after MAX_PS."""
     task, now = n[BEGIN], n[NOW]
     n[BEGIN] = -1
-    kind = tasks.half[U(HALVES * task + TASK_KIND)]
-    amount = tasks.word[U(WORDS * task + TASK_AMOUNT)]
-    tasks.word[U(WORDS * task + START_PS)] = now
+    kind = work.tasks[U(task)].kind
+    amount = work.tasks[U(task)].amount
+    work.tasks[U(task)].start_ps = now
     if kind == JOIN_TASK:
         n[ENDED] = task
     elif kind == COMPUTE_TASK:
@@ -115,15 +113,21 @@ def far_event(c: Code, m: Machine, n: Int64, first_far: Int, payload: Int) -> No
 
 
 @inlined
-def end_task(tasks: Tasks, n: Int64) -> None:
+def end_task(work: TaskTables, n: Int64) -> None:
     """A task has ended: others may become ready."""
     task = n[ENDED]
     n[ENDED] = -1
-    tasks.word[U(WORDS * task + END_PS)] = n[NOW]
+    work.tasks[U(task)].end_ps = n[NOW]
     n[NUM_DONE] += 1
-    n[NUM_READY] = release(tasks, task, n[NUM_READY])
-    following = np.int64(tasks.half[U(HALVES * task + NEXT_IN_STREAM)])
-    if following >= 0 and open_gate(tasks, following):
+    first = work.tasks[U(task)].first_successor
+    for entry in range(first, first + work.tasks[U(task)].num_successors):
+        successor = np.int64(work.successors[U(entry)])
+        work.tasks[U(successor)].num_awaited -= 1
+        if work.tasks[U(successor)].num_awaited == 0:  # below 0: a join that did not need this one any more
+            work.ready[U(n[NUM_READY])] = successor
+            n[NUM_READY] += 1
+    following = np.int64(work.tasks[U(task)].next_in_stream)
+    if following >= 0 and stream_ready(work, following):
         n[BEGIN] = following
 
 

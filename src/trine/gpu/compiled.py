@@ -9,8 +9,9 @@ import numpy as np
 
 import trine.gpu._state as S
 from trine._jit import is_cold
+from trine._records import for_kernel
 from trine.arrays import Int64
-from trine.engine._state import END_PS, READY_PS, START_PS, WORDS
+from trine.engine._limits import MAX_PS
 from trine.errors import InputError, SimulationError
 from trine.gpu._acts import finish_states
 from trine.gpu._loop import advance
@@ -22,7 +23,6 @@ from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.gpu.way_table import lane_columns
 from trine.graph.taskgraph import Progress, Records
-from trine.network._limits import MAX_PS
 
 #: Events between two looks at the clock and at Ctrl-C: some 50 ms.
 BUDGET = 1 << 20
@@ -103,8 +103,8 @@ def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
     while True:
         status = int(
             advance(
-                state.tasks, state.code, state.ways, state.outside, state.entities, state.wheel, state.machine,
-                state.seen, scalars, state.numbers, BUDGET,
+                for_kernel(state.work), state.code, state.ways, state.outside, state.entities, state.wheel,
+                state.machine, state.seen, scalars, state.numbers, BUDGET,
             )
         )  # fmt: skip
         if status in (S.FINISHED, S.STUCK):
@@ -136,14 +136,13 @@ def _deadlock(state: State, system: GpuSystem) -> SimulationError:
 
 
 def _outcome(state: State, system: GpuSystem, finished: bool) -> GpuOutcome:
-    word, scalars = state.tasks.word, state.scalars
-    num_tasks = system.graph.num_tasks
+    tasks, scalars = state.work.tasks, state.scalars
     if not finished:
         finish_states(state.code, state.machine, state.seen, scalars)
     records = Records(
-        ready_ps=word[READY_PS : num_tasks * WORDS : WORDS].copy(),
-        start_ps=word[START_PS : num_tasks * WORDS : WORDS].copy(),
-        end_ps=word[END_PS : num_tasks * WORDS : WORDS].copy(),
+        ready_ps=tasks["ready_ps"].copy(),
+        start_ps=tasks["start_ps"].copy(),
+        end_ps=tasks["end_ps"].copy(),
         num_events=int(scalars[S.NUM_EVENTS]),
         engine="compiled",
         network="loadstore",

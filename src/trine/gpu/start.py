@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 import trine.gpu._state as S
 from trine.arrays import Int32, Int64
-from trine.engine._state import Tasks
-from trine.engine.compiled import new_tasks
+from trine.engine._limits import MAX_PS
+from trine.engine._state import TaskTables
+from trine.engine.compiled import new_work
 from trine.errors import SimulationError
 from trine.gpu._state import Code, Entities, Machine, Outside, Seen, Ways, Wheel
 from trine.gpu.outside_table import make_outside
@@ -20,7 +21,6 @@ from trine.gpu.records import STATE_NAMES
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import make_code, make_numbers, service_columns
 from trine.gpu.way_table import Lanes, WayTable, make_ways
-from trine.network._limits import MAX_PS
 
 FIRST_REQUESTS = 1 << 14
 #: Scalars that say what has something to do.
@@ -30,14 +30,14 @@ NONE_YET = [
 ]  # fmt: skip
 MAX_REQUESTS = 1 << 27
 Number = TypeVar("Number", bound=np.generic)
-Parts = TypeVar("Parts", Tasks, Entities, Wheel, Machine, Seen)
+Parts = TypeVar("Parts", TaskTables, Entities, Wheel, Machine, Seen)
 
 
 @dataclass(slots=True)
 class State:
     """All that the loop works on; ``entities``, ``wheel`` and ``machine`` are replaced by larger ones when full."""
 
-    tasks: Tasks
+    work: TaskTables
     code: Code
     ways: Ways
     outside: Outside
@@ -56,7 +56,7 @@ def new_state(system: GpuSystem) -> State:
     code = make_code(system, pair)
     numbers = make_numbers(system)
     outside = make_outside(system, table, numbers, code.flag_line)
-    tasks, num_ready = new_tasks(system.graph, 0)
+    work, num_ready = new_work(system.graph, 0)
     first = int(numbers[S.N_FIRST_REQUEST])
     scalars = np.zeros(S.NUM_SCALARS, np.int64)
     scalars[NONE_YET] = -1
@@ -82,7 +82,7 @@ def new_state(system: GpuSystem) -> State:
     )
     program = system.program
     return State(
-        tasks=tasks,
+        work=work,
         code=code,
         ways=ways,
         outside=outside,
@@ -123,7 +123,7 @@ def goes_on(state: State, system: GpuSystem) -> State:
     scalars = state.scalars.copy()
     scalars[S.STOP_PS] = MAX_PS
     copy = State(
-        tasks=_own(state.tasks),
+        work=_own(state.work),
         code=state.code,
         ways=state.ways,
         outside=make_outside(system, state.table, state.numbers, state.code.flag_line),

@@ -104,8 +104,6 @@ def _without_room(state: State, system: GpuSystem) -> list[str]:
 
 def _has_started(state: State, system: GpuSystem) -> np.ndarray:
     """bool[kernels]: whether the task that carries it has."""
-    from trine.engine._state import START_PS, WORDS
-
     task = state.code.kernel_task
-    started = state.tasks.word[START_PS : system.graph.num_tasks * WORDS : WORDS] >= 0
+    started = state.work.tasks["start_ps"] >= 0
     return np.where(task >= 0, started[task], False)

@@ -65,9 +65,9 @@ def make_code(system: GpuSystem, pair: Int32) -> Code:
 
 def _entry_ps(system: GpuSystem) -> Int64:
     """What passes of each route's latency before its first link; all of it where it has none."""
-    from trine.engine.latency import entry_ps
+    from trine.engine.validate import software_latency_ps
 
-    return _plain(entry_ps(system.graph), np.int64)
+    return _plain(software_latency_ps(system.graph), np.int64)
 
 
 def _plain(array: np.ndarray, dtype: type) -> np.ndarray:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
 from trine.graph.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_OPTIMIZER, PHASE_RECOMPUTE, Label
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
-from trine.network._limits import MAX_PS
 from trine.parallel.chunks import Chunk, operators_by_chunk
 from trine.parallel.expert_load import expert_load
 from trine.parallel.extension import BOTH, INPUT_PART

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from trine.cluster import Cluster
+from trine.engine.models import Network
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.network.models import Network
 from trine.units import PS_PER_S, parse_bytes, parse_time
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -34,10 +34,10 @@ def run_graph(
 
     Raises
     ------
-    InputError: as :func:`load_graph`, :func:`trine.engine.run` and :func:`trine.network.circuit.network_on`.
+    InputError: as :func:`load_graph`, :func:`trine.engine.run` and :func:`trine.engine.circuit_model.network_on`.
     """
     from trine.engine import run
-    from trine.network.circuit import network_on
+    from trine.engine.circuit_model import network_on
 
     chosen = network_on(cluster, network)
     graph = load_graph(path, cluster, circuits=cluster.circuits is not None)

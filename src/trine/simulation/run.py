@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration
+    from trine.engine.models import Network
     from trine.evidence import Evidence
     from trine.folding.execute import JobRun
     from trine.folding.observe import Observation
     from trine.graph.program import Job
     from trine.graph.taskgraph import Progress
-    from trine.network.models import Network
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result, Simulator
     from trine.results.run import Scope
@@ -117,8 +117,8 @@ def simulate(
     ------
     InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
     """
+    from trine.engine.circuit_model import network_on
     from trine.folding.execute import JobRunner
-    from trine.network.circuit import network_on
     from trine.parallel.build import build_job
     from trine.parallel.contention import under_pressure
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster import Cluster, load_cluster
+from trine.engine.circuit_model import network_on
 from trine.errors import InputError, PlanError
 from trine.graph.workload import Workload
-from trine.network.circuit import network_on
 from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop_choices import HopRun, run_hop
 from trine.parallel.hop_numbers import HopNumbers
@@ -28,8 +28,8 @@ from trine.simulation.setup import load_workload
 from trine.units import PS_PER_S, format_bytes, format_time
 
 if TYPE_CHECKING:
+    from trine.engine.models import Network
     from trine.evidence import Evidence
-    from trine.network.models import Network
 from trine.results import Result
 
 NOT_MODELLED = (

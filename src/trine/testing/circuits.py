@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from trine.engine.circuit_model import CircuitModel, IdleCircuit
 from trine.engine.circuits import Change, on_circuit
+from trine.engine.models import drain_ps
 from trine.engine.reference import Reference
 from trine.errors import TrineError
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.network.circuit import CircuitModel, IdleCircuit
-from trine.network.models import drain_ps
 from trine.testing.require import require
 
 #: Ranks more than ports, so that circuits must go; no more ranks than this are tried.

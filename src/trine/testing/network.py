@@ -10,12 +10,12 @@ from numbers import Real
 
 import numpy as np
 
+from trine.engine.circuit_model import CircuitModel
+from trine.engine.models import Network, NetworkModel, WeightedModel, network_model, why_unfolded
 from trine.engine.reference import Reference
 from trine.errors import InputError, TrineError
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
-from trine.network.circuit import CircuitModel
-from trine.network.models import Network, NetworkModel, WeightedModel, network_model, why_unfolded
 from trine.testing.circuits import check_circuit_run
 from trine.testing.queues import check_queue_run
 from trine.testing.require import require

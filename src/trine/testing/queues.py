@@ -9,10 +9,10 @@ from numbers import Integral
 
 import numpy as np
 
+from trine.engine.models import QueueModel, drain_ps
 from trine.engine.reference import Reference
 from trine.errors import TrineError
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
-from trine.network.models import QueueModel, drain_ps
 from trine.testing.require import require
 
 #: (sizes in bytes, bytes/s of the link) of each question that a run asks the model

@@ -21,8 +21,8 @@ from trine.simulation import costs_on, placement_of
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+    from trine.engine.models import Network
     from trine.graph.taskgraph import Progress, TaskGraph
-    from trine.network.models import Network
 
 NOT_MODELLED = (
     "memory that the job needs: traces say nothing of it",
@@ -57,7 +57,7 @@ def simulate_chakra(
     DeadlockError: nodes that wait for each other.
     """
     from trine.engine import run
-    from trine.network.circuit import network_on
+    from trine.engine.circuit_model import network_on
 
     began = time.perf_counter()
     if isinstance(cluster, str | os.PathLike):

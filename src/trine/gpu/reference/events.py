@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trine.engine._limits import MAX_PS
 from trine.errors import SimulationError
-from trine.network._limits import MAX_PS
 from trine.units import PS_PER_S
 
 #: What comes first at one instant; the first number of every key. TABLE: what comes from replayed peers.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from trine.engine.latency import entry_ps
+from trine.engine.validate import software_latency_ps
 from trine.gpu.reference.events import PACKETS, Action, Key, ServerVisit
 from trine.gpu.reference.requests import Interconnect, PathStop
 from trine.units import transfer_ps
@@ -198,7 +198,7 @@ class GraphTransfers:
     def __init__(self, sender: PacketSender) -> None:
         self.sender, self.interconnect, self.agenda = sender, sender.interconnect, sender.agenda
         self.graph = sender.interconnect.system.graph
-        self.entry_ps = entry_ps(self.graph).tolist()
+        self.software_latency_ps = software_latency_ps(self.graph).tolist()
 
     def begin(self, task: int, ended: Action) -> None:
         graph, route = self.graph, int(self.graph.route[task])
@@ -208,7 +208,7 @@ class GraphTransfers:
             return
         sizes = self.sender.sizes(int(graph.size_bytes[task]))
         stream = PacketStream(paths=[stops], sizes=sizes, key=partial(self._key, task), target=-1, all_arrived=ended)
-        self.sender.send(stream, self.agenda.now + self.entry_ps[route])
+        self.sender.send(stream, self.agenda.now + self.software_latency_ps[route])
 
     def _key(self, task: int, home: int, packet: int) -> Key:
         return (PACKETS, 0, task, packet)

@@ -1,6 +1,6 @@
-"""Streams that pressure slows down, in plain Python: the readable definition, and the oracle of ``_pace.py``.
+"""Streams that pressure slows down, in plain Python: the readable definition, and the oracle of ``_slowdown.py``.
 
-A task does work at the speed of its stream, which is what pressure leaves of full speed, at least a hundredth. The
+A task does running at the speed of its stream, which is what pressure leaves of full speed, at least a hundredth. The
 changes of one instant count together. Work is an exact fraction of a picosecond.
 """
 
@@ -11,13 +11,13 @@ from fractions import Fraction
 from math import ceil
 
 from trine.arrays import Int32
+from trine.engine._limits import FULL_PPM, LEAST_PPM
 from trine.engine.describe import faster_than_full
 from trine.graph.taskgraph import TaskGraph
-from trine.network._limits import FULL_PPM, LEAST_PPM
 
 
 @dataclass(slots=True)
-class Work:
+class RunningTask:
     """What a task had left to do at ``since_ps``, in ps at full speed, and when it will have done it (-1: unknown)."""
 
     task: int
@@ -26,23 +26,23 @@ class Work:
     due_ps: int = -1
 
 
-class PacedStreams:
+class RateLimitedStreams:
     """All streams of a run. A task without duration, or on no stream, has nothing to do with them."""
 
-    def __init__(self, graph: TaskGraph, pressure_ppm: Int32, pressure_stream: Int32) -> None:
+    def __init__(self, graph: TaskGraph, slowdown_ppm: Int32, slowdown_stream: Int32) -> None:
         self.graph = graph
-        self.pressure_ppm = pressure_ppm.tolist()
-        self.pressure_stream = pressure_stream.tolist()
+        self.slowdown_ppm = slowdown_ppm.tolist()
+        self.slowdown_stream = slowdown_stream.tolist()
         self.nominal_ppm = [FULL_PPM] * len(graph.stream_names)
         self.speed_ppm = [FULL_PPM] * len(graph.stream_names)
-        self.work: dict[int, Work] = {}
+        self.running: dict[int, RunningTask] = {}
         self.changed: set[int] = set()
 
-    def press(self, finished: int) -> None:
+    def apply_slowdown(self, finished: int) -> None:
         """A task has ended: its stream loses or gets back speed."""
-        stream = self.pressure_stream[finished]
+        stream = self.slowdown_stream[finished]
         if stream >= 0:
-            self.nominal_ppm[stream] -= self.pressure_ppm[finished]
+            self.nominal_ppm[stream] -= self.slowdown_ppm[finished]
             self.changed.add(stream)
 
     def begin(self, task: int, now: int) -> bool:
@@ -50,7 +50,7 @@ class PacedStreams:
         stream, duration_ps = int(self.graph.stream[task]), int(self.graph.duration_ps[task])
         if stream < 0 or duration_ps == 0:
             return False
-        self.work[stream] = Work(task, Fraction(duration_ps), now)
+        self.running[stream] = RunningTask(task, Fraction(duration_ps), now)
         self.changed.add(stream)
         return True
 
@@ -59,13 +59,13 @@ class PacedStreams:
         stream = int(self.graph.stream[task])
         if stream < 0 or not self.graph.duration_ps[task]:
             return True
-        work = self.work.get(stream)
-        if work is None or (work.task, work.due_ps) != (task, now):
+        running = self.running.get(stream)
+        if running is None or (running.task, running.due_ps) != (task, now):
             return False
-        del self.work[stream]
+        del self.running[stream]
         return True
 
-    def foresee(self, now: int, *, is_over: bool) -> list[tuple[int, int]]:
+    def predict_completion(self, now: int, *, is_over: bool) -> list[tuple[int, int]]:
         """Take over the changes of an instant; returns the tasks that will end at another time, and when.
 
         ``is_over``: no more changes come at this instant, so that no stream may be faster than at full speed.
@@ -74,15 +74,15 @@ class PacedStreams:
         for stream in sorted(self.changed):
             if is_over and self.nominal_ppm[stream] > FULL_PPM:
                 raise faster_than_full(self.graph, stream, now)
-            work = self.work.get(stream)
-            if work is not None:
-                work.left_ps -= Fraction((now - work.since_ps) * self.speed_ppm[stream], FULL_PPM)
-                work.since_ps = now
+            running = self.running.get(stream)
+            if running is not None:
+                running.left_ps -= Fraction((now - running.since_ps) * self.speed_ppm[stream], FULL_PPM)
+                running.since_ps = now
             self.speed_ppm[stream] = max(LEAST_PPM, self.nominal_ppm[stream])
-            if work is not None:
-                due_ps = now + ceil(work.left_ps * FULL_PPM / self.speed_ppm[stream])
-                if due_ps != work.due_ps:
-                    work.due_ps = due_ps
-                    moved.append((work.task, due_ps))
+            if running is not None:
+                due_ps = now + ceil(running.left_ps * FULL_PPM / self.speed_ppm[stream])
+                if due_ps != running.due_ps:
+                    running.due_ps = due_ps
+                    moved.append((running.task, due_ps))
         self.changed.clear()
         return moved

@@ -2,7 +2,7 @@
 
 There are two kinds. A NetworkModel gives rates to the flows in flight, which cross all links of their route at once. A
 QueueModel carries whole messages from link to link, one after the other. The compiled forms of the built-in models are
-``_fair.py``, ``_equal.py`` and ``_fifo.py``; they give bit-identical times.
+``_flows.py`` and ``_queues.py``; they give bit-identical times.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from trine.engine._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.errors import InputError, nearest
-from trine.network._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.plugins import Registry
 from trine.units import PS_PER_S
 
@@ -155,12 +155,12 @@ class StoreAndForward:
         return ends
 
 
-#: The models that have a compiled form too, see ``_dispatch.py``.
+#: The models that have a compiled form too, see ``_flows.py`` and ``_queues.py``.
 BUILT_IN = {
-    "fair": "trine.network.models:FairSharing",
-    "equal": "trine.network.models:EqualSplit",
-    "fifo": "trine.network.models:StoreAndForward",
-    CIRCUIT: "trine.network.circuit:CircuitSwitching",
+    "fair": "trine.engine.models:FairSharing",
+    "equal": "trine.engine.models:EqualSplit",
+    "fifo": "trine.engine.models:StoreAndForward",
+    CIRCUIT: "trine.engine.circuit_model:CircuitSwitching",
 }
 
 #: Another package adds a model as an entry point: a class, or a function without arguments that makes one.

@@ -2,7 +2,7 @@
 
 The rules are those of Passage, a photonic interposer, as TrioSim models it (ISCA'25, section 7.1), made exact in
 docs/background/photonic.md. Here is what the rules are about and which idle circuit goes; engine/circuits.py is the
-readable definition of the rest, _circuit.py its compiled form.
+readable definition of the rest, _circuits.py its compiled form.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
+from trine.engine.models import CIRCUIT, FairSharing, Network
 from trine.errors import InputError, SpecError
-from trine.network.models import CIRCUIT, FairSharing, Network
 
 #: The case study of TrioSim (ISCA'25, section 7.1): 20 ms, 8 links, "484 GB/s across 8 links" read as the sum.
 PASSAGE = Circuits(setup_ps=20 * 10**9, ports=8, bytes_per_s=60_500_000_000, latency_ps=0)
@@ -37,7 +37,7 @@ class CircuitModel(Protocol):
     ``victim`` is asked when a rank needs a port and all of its own hold circuits: ``idle`` are those of them that no
     transfer uses, at least one, in no particular order of peers but in ascending order of the tuples. Returns the
     position of the one that is torn down. The result must depend on the argument only. ``rates`` is that of
-    :class:`trine.network.models.NetworkModel`, for transfers over links: host copies, and ranks that links do join.
+    :class:`trine.engine.models.NetworkModel`, for transfers over links: host copies, and ranks that links do join.
     """
 
     name: str

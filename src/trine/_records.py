@@ -1,0 +1,78 @@
+"""Arrays of records: how their dtypes are written down, and how kernels get them."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trine._jit import is_uncompiled
+
+#: An array of records, or one record, as kernels see it: ``tasks[U(task)].ready_ps``. mypy does not know their fields.
+Records: TypeAlias = Any
+Record: TypeAlias = Any
+
+Bundle = TypeVar("Bundle", bound=NamedTuple)
+
+_CTYPES = {"i1": ctypes.c_int8, "i4": ctypes.c_int32, "i8": ctypes.c_int64, "f8": ctypes.c_double}
+
+
+def record_dtype(size_bytes: int, *fields: tuple[str, str] | tuple[str, str, str]) -> np.dtype[np.void]:
+    """A record of ``size_bytes``: fields one after the other, (name, type), each aligned to its own size.
+
+    (name, type, other) is a union: the field lies where the field ``other`` lies.
+    """
+    offsets: dict[str, int] = {}
+    end = 0
+    for name, kind, *other in fields:
+        dtype = np.dtype(kind)
+        if other:
+            offsets[name] = offsets[other[0]]
+        else:
+            offsets[name] = -(-end // dtype.base.alignment) * dtype.base.alignment
+            end = offsets[name] + dtype.itemsize
+    formats = [field[1] for field in fields]
+    return np.dtype(
+        {"names": list(offsets), "formats": formats, "offsets": [*offsets.values()], "itemsize": size_bytes}
+    )
+
+
+def new_records(count: int, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """``count`` records of 0 that begin at a cache line, so that one of 64 bytes lies in one."""
+    raw = np.zeros(count * dtype.itemsize + 64, np.uint8)
+    first = -raw.ctypes.data % 64
+    return raw[first : first + count * dtype.itemsize].view(dtype)
+
+
+def for_kernel(bundle: Bundle) -> Bundle:
+    """The arrays of a NamedTuple as kernels take them: where they run uncompiled, records as structures of ctypes.
+
+    Fields of ``np.record`` take 4 times as long. The memory is the same.
+    """
+    if not is_uncompiled():
+        return bundle
+    return type(bundle)(*(one_for_kernel(part) for part in bundle))
+
+
+def one_for_kernel(array: Records) -> Records:
+    """One array of records as kernels take it; anything else as it is."""
+    if not is_uncompiled() or not isinstance(array, np.ndarray) or array.dtype.names is None:
+        return array
+    return (_structure(array.dtype) * len(array)).from_buffer(array.view(np.uint8).data)
+
+
+@cache
+def _structure(dtype: np.dtype[np.void]) -> type[ctypes.Structure]:
+    """The same record for ctypes. Each field is that of a structure of its own, so that fields may overlap."""
+    found = type("Record", (ctypes.Structure,), {"_fields_": [("_bytes", ctypes.c_byte * dtype.itemsize)]})
+    assert dtype.fields is not None
+    for name, (kind, offset, *_) in dtype.fields.items():
+        one: Any = _CTYPES[kind.base.str[1:]]
+        member = ("member", one * kind.shape[0] if kind.shape else one)
+        members = [("_before", ctypes.c_byte * offset), member]
+        alone = type("Alone", (ctypes.Structure,), {"_pack_": 1, "_layout_": "ms", "_fields_": members})
+        setattr(found, name, alone.member)  # type: ignore[attr-defined]
+    return found
