@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trine.gpu.outside import PeerWrites
-from trine.replay.incoming import make_incoming
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared, run_eidolon
-from trine.replay.sweep import Grid, sweep
+from trine.replay.sweep import SweepGrid, sweep
+from trine.replay.traffic import make_traffic
 
 ROWS = (1024, 2048, 4096, 8192, 16384, 24576)
 PEERS = (3, 7, 15, 31, 63, 127, 255)
@@ -52,7 +52,7 @@ def measure(rows: int, peers: int, sync: str) -> Measured:
     began = time.perf_counter()
     prepared, build_s = timed(lambda: Prepared(options))
     waiting, until_s = timed(prepared.waiting)
-    incoming, writes_s = timed(lambda: make_incoming(options, prepared.work, waiting.since_ps))
+    incoming, writes_s = timed(lambda: make_traffic(options, prepared.work, waiting.since_ps))
     assert isinstance(incoming.outside, PeerWrites)
     found, rest_s = timed(lambda: waiting.run(incoming.outside))
     wall_s = time.perf_counter() - began
@@ -87,7 +87,7 @@ def profile(rows: int, peers: int) -> None:
     pstats.Stats(found).sort_stats("tottime").print_stats(20)
 
 
-def whole(grid: Grid) -> None:
+def whole(grid: SweepGrid) -> None:
     """Print how long a sweep takes on all cores."""
     began_s = time.process_time()
     found = sweep(EidolonOptions(cols=1024, wakeup=WAKEUP), grid)
@@ -107,7 +107,7 @@ def main() -> None:
         return
     sizes, numbers = ((ROWS[0], ROWS[-1]), (PEERS[0], PEERS[-1])) if asked.quick else (ROWS, PEERS)
     if asked.sweep:
-        whole(Grid(rows=sizes, peers=numbers, sync=WAYS))
+        whole(SweepGrid(rows=sizes, peers=numbers, sync=WAYS))
         return
     print("     M  peers  waits   build   until    rest    wall  M events    M/s    flags other reads")
     found = {}

@@ -6,7 +6,7 @@ Writes 40_eidola_spin.png. The guide to all five: docs/guides/eidola-figures.md.
 from pathlib import Path
 
 from trine.replay.options import EidolonOptions
-from trine.replay.sweep import Grid, Sweep, sweep
+from trine.replay.sweep import Sweep, SweepGrid, sweep
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 #: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.
@@ -16,7 +16,7 @@ WAKEUPS_US = range(0, 41, 2)
 
 
 def main() -> None:
-    found = sweep(EIDOLA, Grid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=["spin"]))
+    found = sweep(EIDOLA, SweepGrid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=["spin"]))
     study = CaseStudy(
         name="eidola-spin",
         title="Eidola, figure 1: reads against the wake-up time, spinning",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trine.replay.options import EidolonOptions
 from trine.replay.run import run_eidolon
-from trine.replay.sweep import Grid, Sweep, sweep
+from trine.replay.sweep import Sweep, SweepGrid, sweep
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 #: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.
@@ -24,8 +24,8 @@ SCATTERED = "exponential(10 us)"
 
 
 def main() -> None:
-    found = {way: sweep(EIDOLA, Grid(wakeup=times(WAKEUPS_US), sync=[way])) for way in WAYS}
-    joint = sweep(EidolonOptions(rows=1024, cols=1024), Grid(wakeup=times(JOINT_US), sync=("spin", "mwait")))
+    found = {way: sweep(EIDOLA, SweepGrid(wakeup=times(WAKEUPS_US), sync=[way])) for way in WAYS}
+    joint = sweep(EidolonOptions(rows=1024, cols=1024), SweepGrid(wakeup=times(JOINT_US), sync=("spin", "mwait")))
     reads = {way: of(found[way], way, "flag_reads") for way in WAYS}
     data = {way: of(found[way], way, "non_flag_reads") for way in WAYS}
     study = CaseStudy(

@@ -8,7 +8,7 @@ import pytest
 from trine.collectives.kernels.fused.build import known_fused
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared, run_eidolon
-from trine.replay.sweep import Grid, sweep
+from trine.replay.sweep import SweepGrid, sweep
 
 WAKEUPS = [step * 6_700_000 for step in range(16)]
 #: Way to a channel and back: two links of 64 GB/s for 16 B and 50 ns each; there 16 B at 38.4 GB/s, and 180 ns.
@@ -19,7 +19,7 @@ INTERVAL_PS = 3_000_000 + READ_PS
 
 @pytest.fixture(scope="module")
 def grid():
-    return sweep(EidolonOptions(rows=256), Grid(wakeup=WAKEUPS, sync=("spin", "mwait")))
+    return sweep(EidolonOptions(rows=256), SweepGrid(wakeup=WAKEUPS, sync=("spin", "mwait")))
 
 
 def reads_of(grid, sync, key="flag_reads"):

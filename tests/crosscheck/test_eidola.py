@@ -11,7 +11,7 @@ import pytest
 from trine.collectives.kernels.fused.lines import expected_reads
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared, run_eidolon
-from trine.replay.sweep import Grid, sweep
+from trine.replay.sweep import SweepGrid, sweep
 
 #: A compute unit each for 43 workgroups, with a flag from each of three peers: its set-up, with narrower rows.
 EIDOLA = EidolonOptions(rows=1024, cols=32, peers=3, tile=(16, 32), workgroups=43, waits="single")
@@ -26,7 +26,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=CASES)
 def found(request):
-    grid = Grid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=("spin", "mwait"))
+    grid = SweepGrid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=("spin", "mwait"))
     return CASES[request.param], sweep(CASES[request.param], grid)
 
 
@@ -86,7 +86,7 @@ def test_known_gap_mwait_reads_less_than_in_the_paper():
 
 def test_at_ten_times_the_break_even_mwait_reads_at_least_80_percent_less():
     base = EidolonOptions(rows=1024, cols=1024)
-    swept = sweep(base, Grid(wakeup=["0 us", "20 us"], sync=("spin", "mwait")))
+    swept = sweep(base, SweepGrid(wakeup=["0 us", "20 us"], sync=("spin", "mwait")))
     even_s = swept.fits[0].break_even_s
     assert even_s is not None
     at_ten_ps = round(10 * even_s * 1e12)

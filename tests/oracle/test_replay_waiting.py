@@ -12,9 +12,9 @@ from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError
 from trine.gpu.outcome import GpuOutcome
 from trine.gpu.replayed import run_target
-from trine.replay.incoming import make_incoming
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
+from trine.replay.traffic import make_traffic
 
 CASES = [
     *((kernel, "spin", "ideal", wakeup) for kernel in known_fused() for wakeup in ("3 us", "0 us")),
@@ -30,7 +30,7 @@ def small(kernel, **options):
 
 def from_the_start(prepared, options, engine):
     work = prepared.work
-    incoming = make_incoming(options, work, prepared.waiting_ps)
+    incoming = make_traffic(options, work, prepared.waiting_ps)
     run = run_target(
         work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside, engine=engine
     )

@@ -13,9 +13,9 @@ from trine.gpu.replayed import run_target
 from trine.gpu.run import kernel_tasks, run_gpus
 from trine.gpu.system import unfolded
 from trine.gpu.target import target_system
-from trine.replay.incoming import make_incoming
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
+from trine.replay.traffic import make_traffic
 
 
 def small(kernel, **options):
@@ -44,7 +44,7 @@ def test_flags_that_land_when_the_target_waits(kernel, sync, fabric):
     for engine in ("reference", "compiled"):
         options = small(kernel, sync=sync, fabric=fabric, engine=engine, wakeup="3 us")
         prepared = Prepared(options)
-        incoming = make_incoming(options, prepared.work, prepared.waiting_ps)
+        incoming = make_traffic(options, prepared.work, prepared.waiting_ps)
         both.append((prepared.waiting_ps, outcome_of(prepared.work, incoming.outside, engine)))
     assert both[0][0] == both[1][0]
     assert_same(both[1][1], both[0][1])

@@ -8,8 +8,15 @@ from results_graphs import full_result
 
 from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError
-from trine.replay.derived import listed_writes, writes_from_transfers
-from trine.replay.transfers import Transfers, read_transfers, transfers_from, transfers_into, transfers_of
+from trine.replay.transfers import (
+    TransferColumns,
+    listed_writes,
+    read_transfers,
+    transfers_from,
+    transfers_into,
+    transfers_of,
+    writes_from_transfers,
+)
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +25,7 @@ def result():
 
 
 def transfers(*rows):
-    return Transfers(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+    return TransferColumns(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
 
 
 def flags(peer, workgroup):

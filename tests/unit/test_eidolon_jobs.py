@@ -12,10 +12,10 @@ from trine.cli.main import app
 from trine.errors import InputError
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
-from trine.replay.sweep import Grid, sweep
+from trine.replay.sweep import SweepGrid, sweep
 
 BASE = EidolonOptions(cols=64)
-GRID = Grid(rows=(128, 64, 256), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))
+GRID = SweepGrid(rows=(128, 64, 256), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_what_had_been_run_is_left_of_a_sweep_that_is_stopped(on_one_core, jobs)
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_the_first_error_of_the_grid_is_told(jobs):
     """A workload that never waits, behind one that cannot be."""
-    grid = Grid(rows=(64, 63 * 500, 64 * 500), cols=(16,), sync=("spin",))
+    grid = SweepGrid(rows=(64, 63 * 500, 64 * 500), cols=(16,), sync=("spin",))
     with pytest.raises(InputError) as error:
         sweep(EidolonOptions(tile=(64, 16)), grid, jobs=jobs)
     with pytest.raises(InputError) as alone:
@@ -67,14 +67,14 @@ def test_the_first_error_of_the_grid_is_told(jobs):
 
 def test_no_thread_is_left():
     before = threading.active_count()
-    sweep(BASE, Grid(rows=(64, 128), sync=("spin",)), jobs=2)
+    sweep(BASE, SweepGrid(rows=(64, 128), sync=("spin",)), jobs=2)
     assert threading.active_count() == before
 
 
 def test_jobs_count_from_one():
     for wrong in (0, -3, True):
         with pytest.raises(InputError, match="--jobs counts from 1"):
-            sweep(BASE, Grid(sync=("spin",)), jobs=wrong)
+            sweep(BASE, SweepGrid(sync=("spin",)), jobs=wrong)
 
 
 def test_the_command_has_them():

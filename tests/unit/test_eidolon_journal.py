@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 from trine.cli.main import app
 from trine.collectives.kernels.build import build_kernel
 from trine.errors import InputError, SpecError
-from trine.replay.journal import Journal
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
-from trine.replay.sweep import Grid, sweep
+from trine.replay.sweep import SweepGrid, sweep
+from trine.replay.sweep_runs import Journal
 
 BASE = EidolonOptions(cols=64, rows=64)
-GRID = Grid(rows=(64, 128), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))
+GRID = SweepGrid(rows=(64, 128), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_sweep_goes_on_from_what_an_earlier_one_kept(tmp_path, counted):
      {"fused": False}, {"gpu_model": "a100"}, {"fabric": "modelled"}, {"tile": (16, 64)}],
 )  # fmt: skip
 def test_runs_of_other_options_are_not_taken(tmp_path, other):
-    grid = Grid(wakeup=("2 us",), sync=("spin",))
+    grid = SweepGrid(wakeup=("2 us",), sync=("spin",))
     sweep(BASE, grid, jobs=1, journal=tmp_path / "runs")
     journal = Journal(tmp_path / "runs")
     try:
@@ -92,7 +92,12 @@ def test_a_program_that_has_changed_is_run_again(tmp_path):
     for size_bytes in (1 << 12, 1 << 13, 1 << 12):
         journal = Journal(tmp_path / "runs")
         program = build_kernel("all_gather", 2, size_bytes, workgroups=1)
-        sweep(EidolonOptions(kernel=program, symmetric=True, cluster="astra3-generic"), Grid(), jobs=1, journal=journal)
+        sweep(
+            EidolonOptions(kernel=program, symmetric=True, cluster="astra3-generic"),
+            SweepGrid(),
+            jobs=1,
+            journal=journal,
+        )
         taken.append(journal.num_taken)
     assert taken == [0, 0, 1]
 
@@ -107,7 +112,7 @@ def test_a_program_that_has_changed_is_run_again(tmp_path):
 )
 def test_lines_that_are_not_whole_are_run_again(tmp_path, damage):
     path = tmp_path / "runs"
-    grid = Grid(wakeup=("0", "2 us"), sync=("mwait",))
+    grid = SweepGrid(wakeup=("0", "2 us"), sync=("mwait",))
     whole = sweep(BASE, grid, jobs=1, journal=path)
     path.write_bytes(b"\n".join(damage(path.read_bytes().splitlines())))  # and no end of line
     journal = Journal(path)
@@ -122,7 +127,7 @@ def test_a_full_disk_under_the_journal_is_noted_and_the_sweep_goes_on(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, before[0][1]))
     try:
         journal = Journal(tmp_path / "runs")
-        found = sweep(BASE, Grid(wakeup=("0", "2 us"), sync=("mwait",)), jobs=1, journal=journal)
+        found = sweep(BASE, SweepGrid(wakeup=("0", "2 us"), sync=("mwait",)), jobs=1, journal=journal)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before[0])
         signal.signal(signal.SIGXFSZ, before[1])
@@ -135,7 +140,7 @@ def test_what_a_journal_cannot_tell_apart_is_refused(tmp_path):
     with pytest.raises(SpecError, match="not a regular file"):
         Journal(tmp_path)
     with pytest.raises(InputError, match="a journal keeps no runs with writes"):
-        sweep(EidolonOptions(writes=str(tmp_path / "w.csv")), Grid(), journal=tmp_path / "runs")
+        sweep(EidolonOptions(writes=str(tmp_path / "w.csv")), SweepGrid(), journal=tmp_path / "runs")
 
 
 WORDS = ["eidolon", "sweep", "--rows", "64,128", "--cols", "64", "--wakeup", "0:6us:2us", "--jobs", "1"]

@@ -11,9 +11,8 @@ import pytest
 
 from trine.errors import InputError
 from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
-from trine.replay.arrivals import load_arrivals, save_arrivals
+from trine.replay.arrivals import differing, is_provenance, load_arrivals, save_arrivals
 from trine.replay.options import EidolonOptions
-from trine.replay.origin import differing, is_origin
 from trine.replay.record import record_run, request_writes
 from trine.replay.run import run_eidolon
 
@@ -113,7 +112,7 @@ def test_a_record_that_does_not_say_of_which_run_is_refused(arrivals: Arrivals) 
 def test_files_keep_the_origin(arrivals: Arrivals, tmp_path: Path) -> None:
     save_arrivals(tmp_path / "record.npz", arrivals)
     assert load_arrivals(tmp_path / "record.npz").origin == arrivals.origin
-    assert is_origin(arrivals.origin)
+    assert is_provenance(arrivals.origin)
 
 
 def test_what_is_no_origin_is_seen(arrivals: Arrivals) -> None:
@@ -122,9 +121,9 @@ def test_what_is_no_origin_is_seen(arrivals: Arrivals) -> None:
         {"program": "0"}, {"cluster": 3}, {"gpu_model": []}, {"gpu_model": {"clok": 1}}, {"gpu_model": {"clock": 0}},
         {"gpu_model": {"clock": 1.5}}, {"gpu_model": {"line": -1}}, {"gpu_model": {"line": 2**63}}, {"more": 1},
     ):  # fmt: skip
-        assert not is_origin(json.dumps(parts | wrong)), wrong
+        assert not is_provenance(json.dumps(parts | wrong)), wrong
     for text in ("", "[]", "{", "[" * 5000, "1" * 20_000, "null"):
-        assert not is_origin(text)
+        assert not is_provenance(text)
 
 
 def test_what_a_model_lacks_is_none(arrivals: Arrivals) -> None:

@@ -9,8 +9,8 @@ import pytest
 from eidolon_cases import all_flags, same, target_program
 
 from trine.errors import InputError
-from trine.replay.files import read_writes, save_writes
 from trine.replay.resolve import peer_writes
+from trine.replay.write_files import read_writes, save_writes
 from trine.replay.writes import WriteTable
 
 ROWS = """\

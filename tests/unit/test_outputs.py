@@ -20,7 +20,7 @@ from trine.cluster import load_cluster
 from trine.cluster.exporters import write_cluster
 from trine.errors import InputError, TraceError
 from trine.outputs import OutputFolder, open_output, write_bytes, write_text
-from trine.replay.files import save_writes
+from trine.replay.write_files import save_writes
 from trine.replay.writes import WriteTable
 
 OLD = b"what was there before"

@@ -14,8 +14,8 @@ from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
-    from trine.replay.journal import Journal
     from trine.replay.result import EidolonResult
+    from trine.replay.sweep_runs import Journal
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -140,10 +140,10 @@ def sweep(
     plot: Annotated[Text, typer.Option(help="Draw it (PNG, SVG, PDF); needs trine[plot].")] = None,
 ) -> None:
     """Run all combinations of the values given: how flag reads grow, and from when mwait pays."""
-    from trine.replay.sweep import Grid
+    from trine.replay.sweep import SweepGrid
     from trine.replay.sweep import sweep as run_sweep
 
-    grid = Grid(
+    grid = SweepGrid(
         rows=shared.whole_numbers("--rows", rows), cols=shared.whole_numbers("--cols", cols),
         peers=shared.whole_numbers("--peers", peers), wakeup=shared.times("--wakeup", wakeup),
         sync=tuple(word.strip() for word in (sync or "spin,mwait").split(",")),
@@ -180,7 +180,7 @@ def sweep(
 
 def _journal(csv: Text, json: Text) -> Journal | None:
     """Beside the first file that is asked for: whatever ends this sweep, the same command goes on from there."""
-    from trine.replay.journal import ENDING, Journal
+    from trine.replay.sweep_runs import ENDING, Journal
 
     target = next((each for each in (csv, json) if each not in (None, "-")), None)
     if target is None or (os.path.exists(target) and not os.path.isfile(target)):  # a device or a pipe

@@ -105,8 +105,8 @@ def writes_from(
     mapping: Annotated[Text, typer.Option(help="Of a profile: what its columns and names mean (YAML).")] = None,
 ) -> None:
     """Write down what peers send, from a run or a profile, for trine eidolon run --writes."""
-    from trine.replay.files import save_writes
     from trine.replay.record import request_writes
+    from trine.replay.write_files import save_writes
 
     of_kernel = {
         "rows": rows, "cols": cols, "inner": inner, "dtype_bytes": dtype_bytes, "tile": tile, "workgroups": workgroups,
@@ -176,9 +176,8 @@ def _transferred(
     path: str, target: int, at: str, since: Text, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
 ) -> WriteTable:
     """Transfers of an operator-level run as what peers of a kernel write, or else listed."""
-    from trine.replay.derived import listed_writes
     from trine.replay.record import fused_writes
-    from trine.replay.transfers import read_transfers, records_file, transfers_from
+    from trine.replay.transfers import listed_writes, read_transfers, records_file, transfers_from
     from trine.units import parse_time
 
     records_file(path)

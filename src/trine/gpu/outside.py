@@ -43,7 +43,7 @@ class Arrivals:
     Answers to requests of the target to others: answer_place int32[m]; answer_number int32[m], the how manieth request
     to another GPU of that place it answers, from 0, as issued; answer_ps int64[m], when it came out of the port;
     answer_refused int8[m], 1: a flagged load that came too early.
-    origin: of which run it is (JSON of ``trine.replay.origin``), "" where nobody has said.
+    origin: of which run it is (JSON of ``trine.replay.arrivals``), "" where nobody has said.
     """
 
     target: int

@@ -19,7 +19,7 @@ COPY, KERNEL, RANGE = "copy", "kernel", "range"
 KINDS = (COPY, KERNEL, RANGE)
 
 
-class Row(NamedTuple):
+class ProfileRow(NamedTuple):
     """One row. device: who did it, of a copy its source; other: where a copy goes; "": the profile does not say.
 
     size_bytes: None where the profile does not say, or only rounded. line: of the file.
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Format:
+class ProfileFormat:
     """Which columns say what, by lower-case header without its unit.
 
     columns: of name, start, end or duration, device, other, bytes. marks: headers that tell the format from others.
@@ -55,43 +55,43 @@ _STAMPS = {"start": "start_timestamp", "end": "end_timestamp"}
 
 #: Seen in profiles that others published, and in the documentation of rocprofv3 and Nsight Systems.
 FORMATS = (
-    Format(
+    ProfileFormat(
         name="rocprofv3 memory_copy_trace",
         kind=COPY,
         columns={"name": "direction", "device": "source_agent_id", "other": "destination_agent_id", **_STAMPS},
         only=("direction", "*DEVICE_TO_DEVICE"),
     ),
-    Format(
+    ProfileFormat(
         name="rocprofv3 kernel_trace", kind=KERNEL, columns={"name": "kernel_name", "device": "agent_id", **_STAMPS}
     ),
-    Format(
+    ProfileFormat(
         name="rocprofv3 marker_api_trace",
         kind=RANGE,
         columns={"name": "function", **_STAMPS},
         marks=("domain",),
         only=("domain", "MARKER*"),
     ),
-    Format(
+    ProfileFormat(
         name="rocprof results",
         kind=KERNEL,
         columns={"name": "kernelname", "device": "gpu-id", "start": "beginns", "end": "endns"},
     ),
-    Format(
+    ProfileFormat(
         name="nsys nvtx_gpu_proj_trace",
         kind=RANGE,
         columns={"name": "name", "start": "projected start", "duration": "projected duration"},
     ),
-    Format(
+    ProfileFormat(
         name="nsys nvtx_pushpop_trace", kind=RANGE, columns={"name": "name", "start": "start", "end": "end"},
         marks=("rangeid",),
     ),
-    Format(
+    ProfileFormat(
         name="nsys cuda_gpu_trace",
         kind=KERNEL,
         columns={"name": "name", "start": "start", "duration": "duration", "device": "device", "bytes": "bytes"},
         marks=("strm",),
     ),
-    Format(
+    ProfileFormat(
         name="CUPTI memcpy",
         kind=COPY,
         columns={
@@ -107,7 +107,7 @@ _DEVICE = re.compile(r"(?:Agent|GPU|Device)?[ _]*(\d+)|.*\((\d+)\)", re.IGNORECA
 _PEER_COPY = re.compile(r"\[CUDA memcpy (Peer-to-Peer|PtoP)\]")
 
 
-def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None) -> tuple[str, list[Row]]:
+def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None) -> tuple[str, list[ProfileRow]]:
     """The format's name, and its rows; ``own`` names columns that are called otherwise there.
 
     Raises
@@ -137,7 +137,7 @@ def device_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    format: Format
+    format: ProfileFormat
     place: Mapping[str, int]
     unit: Mapping[str, str]
     width: int
@@ -164,7 +164,7 @@ def _plan(header: Sequence[str], own: Mapping[str, str], file: str) -> _Plan:
     return _Plan(found, place, unit, len(header), names.index(found.only[0]) if found.only else -1)
 
 
-def _own_format(own: Mapping[str, str], names: Sequence[str], file: str) -> Format:
+def _own_format(own: Mapping[str, str], names: Sequence[str], file: str) -> ProfileFormat:
     columns = {}
     for what, column in own.items():
         if what == "kind":
@@ -173,10 +173,10 @@ def _own_format(own: Mapping[str, str], names: Sequence[str], file: str) -> Form
         columns[what] = (matched[1] if matched else column).lower()
         if columns[what] not in names:
             raise SpecError(f"has no column {column!r}{nearest(columns[what], names)}", file=file)
-    return Format(name="own columns", kind=own.get("kind", COPY), columns=columns)
+    return ProfileFormat(name="own columns", kind=own.get("kind", COPY), columns=columns)
 
 
-def _rows(reader: Any, plan: _Plan, file: str) -> Iterator[Row]:
+def _rows(reader: Any, plan: _Plan, file: str) -> Iterator[ProfileRow]:
     for number, cells in enumerate(reader):
         where = f"{file}:{reader.line_num}"
         if not any(cells):
@@ -192,7 +192,7 @@ def _rows(reader: Any, plan: _Plan, file: str) -> Iterator[Row]:
             yield row
 
 
-def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> Row | None:
+def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> ProfileRow | None:
     def cell(what: str) -> str:
         return cells[plan.place[what]].strip() if what in plan.place else ""
 
@@ -216,7 +216,7 @@ def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> Row | None:
     if end < start:
         raise SpecError(f"ends before it begins: {cells[plan.place['start']]}", file=f"{file}:{line}")
     device, other = device_of(cell("device")), device_of(cell("other"))
-    return Row(kind, name, start, end, device, other, size, file, line)
+    return ProfileRow(kind, name, start, end, device, other, size, file, line)
 
 
 def _time(text: str, unit: str) -> int:

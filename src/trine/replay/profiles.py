@@ -9,13 +9,121 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import BeforeValidator, Field, model_validator
 
 from trine.errors import InputError, UnitError, nearest
-from trine.replay.profile_mapping import ProfileMapping, Rule, read_mapping
-from trine.replay.profile_rows import COPY, KERNEL, RANGE, Row, matches, read_rows
+from trine.replay.profile_rows import (
+    COPY,
+    KERNEL,
+    KINDS,
+    RANGE,
+    ProfileRow,
+    check_columns,
+    device_of,
+    matches,
+    read_rows,
+)
 from trine.replay.writes import MEMORY, SEMAPHORE, WriteTable, parse_address
+from trine.spec import Size, Spec, check, load_mapping
 from trine.units import parse_bytes, whole_number
+
+#: Ends of a row at which its write lands.
+ENDS = ("start", "end")
+
+
+def _device(value: object) -> str:
+    """A device as the profile calls it: a number, or a text with one."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InputError(f"must be a device as the profile calls it, 2 or 'Agent 2', got {str(value)[:80]!r}")
+    return device_of(str(value))
+
+
+Device = Annotated[str, BeforeValidator(_device)]
+
+
+class MappingRule(Spec):
+    """Rows that are writes: of what kind, with which name (``*`` stands for anything), of whom, and where they go.
+
+    step: each further row of one peer that the rule takes goes so much further. bytes: where the profile has none.
+    """
+
+    name: str = "*"
+    rows: str | None = None
+    peer: int | None = Field(default=None, ge=0)
+    address: str | int | None = None
+    step: Size = 0
+    bytes: Size | None = None
+    value: int = Field(default=0, ge=0)
+    at: str = "end"
+    ignore: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> MappingRule:
+        if self.rows is not None and self.rows not in KINDS:
+            raise InputError(f"unknown rows {self.rows!r}{nearest(self.rows, KINDS)}")
+        if self.at not in ENDS:
+            raise InputError(f"unknown at {self.at!r}{nearest(self.at, ENDS)}")
+        if self.ignore == (self.address is not None):
+            raise InputError("needs an address, or 'ignore: true', and not both")
+        if isinstance(self.address, str):
+            parse_address(self.address, "rule")
+        return self
+
+
+class MappingFile(Spec):
+    """The file. kernel, launch: the target's kernel (``*`` in its name stands for anything) and the how manieth launch.
+
+    start_ns: instead of that, the profile's own time at which the run begins.
+    """
+
+    target: Device
+    peers: dict[str | int, int]
+    kernel: str | None = None
+    launch: int = Field(default=0, ge=0)
+    start_ns: int | None = Field(default=None, ge=0)
+    writes: list[MappingRule] = Field(default_factory=list)
+    columns: dict[str, str] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> MappingFile:
+        if (self.kernel is None) == (self.start_ns is None):
+            raise InputError("needs the kernel of the target whose start is time 0, or start_ns, and not both")
+        if self.start_ns is not None and self.launch:
+            raise InputError("launch counts launches of a kernel, and none is named")
+        return self
+
+
+class ProfileMapping(NamedTuple):
+    """A mapping that was checked: peers by device, as :func:`trine.replay.profile_rows.device_of` has it."""
+
+    spec: MappingFile
+    peers: dict[str, int]
+    file: str
+
+
+def read_mapping(path: str | os.PathLike[str]) -> ProfileMapping:
+    """Read a mapping (YAML or JSON).
+
+    Raises
+    ------
+    SpecError, InputError: names field, value and the nearest valid name.
+    """
+    file = os.fspath(path)
+    spec = check(MappingFile, load_mapping(path), file)
+    peers: dict[str, int] = {}
+    for device, rank in spec.peers.items():
+        name = _device(device)
+        if name in peers or rank in peers.values() or rank < 0:
+            raise InputError(f"device {device!r} or rank {rank} is there twice, or negative", file=file, field="peers")
+        peers[name] = rank
+    if spec.target in peers:
+        raise InputError(f"device {spec.target!r} is the target", file=file, field="peers")
+    if spec.columns is not None:
+        check_columns(spec.columns, file)
+    return ProfileMapping(spec, peers, file)
+
 
 _KEYS = ("peer", "address", "bytes", "value")
 
@@ -39,14 +147,14 @@ def read_profile(
     """
     given = read_mapping(mapping)
     files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    rows: list[Row] = []
+    rows: list[ProfileRow] = []
     formats = []
     for path in files:
         name, found = read_rows(path, given.spec.columns)
         formats.append(f"{os.fspath(path)}: {name}, {len(found)} rows")
         rows.extend(found)
     run = _window(rows, given)
-    reader = _Reader(given, run)
+    reader = _ProfileReader(given, run)
     for row in sorted(rows, key=lambda row: (row.end_ps, row.start_ps, row.device, row.file, row.line)):
         reader.take(row)
     if not len(reader.table):
@@ -61,7 +169,7 @@ class _Window(NamedTuple):
     end_ps: int
 
 
-def _window(rows: Sequence[Row], given: ProfileMapping) -> _Window:
+def _window(rows: Sequence[ProfileRow], given: ProfileMapping) -> _Window:
     spec = given.spec
     if spec.kernel is None:
         return _Window((spec.start_ns or 0) * 1000, -1)
@@ -77,7 +185,7 @@ def _window(rows: Sequence[Row], given: ProfileMapping) -> _Window:
 
 
 @dataclass
-class _Reader:
+class _ProfileReader:
     """Takes rows in the order of their ends."""
 
     given: ProfileMapping
@@ -89,7 +197,7 @@ class _Reader:
     ignored: int = 0
     taken: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def take(self, row: Row) -> None:
+    def take(self, row: ProfileRow) -> None:
         if row.kind == COPY and row.other and (row.other != self.given.spec.target or row.device == row.other):
             return
         if row.kind != RANGE and row.device == self.given.spec.target:
@@ -122,10 +230,10 @@ class _Reader:
         }
         return [f"{number} {text}" for text, number in what.items() if number]
 
-    def _of(self, rule: Rule, row: Row) -> bool:
+    def _of(self, rule: MappingRule, row: ProfileRow) -> bool:
         return rule.peer is None or row.kind == RANGE or self.given.peers.get(row.device) == rule.peer
 
-    def _apply(self, row: Row, rule: Rule, number: int) -> None:
+    def _apply(self, row: ProfileRow, rule: MappingRule, number: int) -> None:
         if rule.ignore:
             self.ignored += 1
             return
@@ -152,7 +260,7 @@ class _Reader:
         address = _further(rule.address if rule.address is not None else 0, before * rule.step)
         self._add(row, peer, address, size, rule.value, time_ps)
 
-    def _peer(self, row: Row, rule: Rule) -> int:
+    def _peer(self, row: ProfileRow, rule: MappingRule) -> int:
         if row.kind == RANGE:
             if rule.peer is None:
                 raise InputError(
@@ -172,7 +280,7 @@ class _Reader:
         self.late += 0 <= self.run.end_ps < time_ps
         return self.run.start_ps <= time_ps and (self.run.end_ps < 0 or time_ps <= self.run.end_ps)
 
-    def _add(self, row: Row, peer: int, address: str | int, size: int, value: int, time_ps: int) -> None:
+    def _add(self, row: ProfileRow, peer: int, address: str | int, size: int, value: int, time_ps: int) -> None:
         self.table.register_writes(
             peer=[peer],
             address=[address],
@@ -184,7 +292,7 @@ class _Reader:
         )
 
 
-def _annotation(row: Row) -> tuple[int, str, int, int]:
+def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:
     """Peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
     where = f"{row.file}:{row.line}"
     found: dict[str, str] = {}

@@ -11,20 +11,19 @@ from trine.errors import InputError
 from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
 from trine.gpu.run import GpuRun, run_gpus
 from trine.graph.taskgraph import Progress
-from trine.replay.derived import FLAG_BYTES, writes_from_transfers
+from trine.replay.arrivals import provenance_of
+from trine.replay.case import ReplayCase, make_case
 from trine.replay.options import EidolonOptions
-from trine.replay.origin import origin_of
-from trine.replay.transfers import Transfers
-from trine.replay.workload import Workload, make_workload
+from trine.replay.transfers import FLAG_BYTES, TransferColumns, writes_from_transfers
 from trine.replay.writes import WriteTable
 from trine.units import format_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Recorded:
+class RecordedRun:
     """A run of all GPUs. arrivals: of the rank that was recorded."""
 
-    work: Workload
+    work: ReplayCase
     run: GpuRun
     arrivals: Arrivals
 
@@ -51,7 +50,7 @@ def record_run(
     fold: str = "auto",
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
-) -> Recorded:
+) -> RecordedRun:
     """Simulate all GPUs of the kernel, and record what comes to one: ``options.target``, or rank 0.
 
     A folded run is recorded at the rank that stands for it: ``arrivals.target``.
@@ -63,18 +62,18 @@ def record_run(
     """
     if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
         raise InputError("what peers send is simulated when it is recorded: give nothing that says when they write")
-    work = make_workload(replace(options, symmetric=True))
+    work = make_case(replace(options, symmetric=True))
     run = run_gpus(
         work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel, fold=fold,
         engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
     )  # fmt: skip
     arrivals = run.whole().arrivals
     assert arrivals is not None
-    origin = origin_of(work.program, arrivals.target, work.model, work.cluster)
-    return Recorded(work=work, run=run, arrivals=replace(arrivals, origin=origin))
+    origin = provenance_of(work.program, arrivals.target, work.model, work.cluster)
+    return RecordedRun(work=work, run=run, arrivals=replace(arrivals, origin=origin))
 
 
-def fused_writes(transfers: Transfers, options: EidolonOptions, target: int, at: str = "end") -> WriteTable:
+def fused_writes(transfers: TransferColumns, options: EidolonOptions, target: int, at: str = "end") -> WriteTable:
     """Flags and data of the peers of a fused kernel, when an operator-level run brought as much to ``target``.
 
     transfers: of that run. Its ranks are those of the kernel, whose rank 0 is the target; so ranks are turned by
@@ -84,7 +83,7 @@ def fused_writes(transfers: Transfers, options: EidolonOptions, target: int, at:
     ------
     InputError, SpecError: wrong options; a peer of the kernel that sends nothing in that run.
     """
-    work = make_workload(options)
+    work = make_case(options)
     turned = transfers._replace(peer=(transfers.peer - target) % (work.peers + 1))
     if int(transfers.peer.max()) > work.peers or target > work.peers:
         raise InputError(f"the run has more ranks than the kernel's {work.peers + 1}: --peers N")

@@ -11,17 +11,18 @@ from trine.arrays import Bool, Int64
 from trine.errors import InputError, nearest
 from trine.gpu.outside import FABRICS, IDEAL, PeerWrites
 from trine.gpu.program import GpuProgram
-from trine.replay.fitting import (
+from trine.replay.flags import (
     SHOWN,
+    Places,
     buffer_list,
     check_flags,
     flag_count,
     flag_name,
+    flag_places,
     listed,
     outside_buffers,
     place_name,
 )
-from trine.replay.flags import Places, flag_places
 from trine.replay.writes import SEMAPHORE, WriteTable
 
 #: Cache lines that all writes may have: each is an event.

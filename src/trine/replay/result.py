@@ -16,10 +16,10 @@ from trine.gpu.outside import IDEAL
 from trine.gpu.program import ACQUIRE
 from trine.gpu.records import SEMAPHORE
 from trine.gpu.run import GpuRun
-from trine.replay.incoming import Incoming
+from trine.replay.case import ReplayCase
 from trine.replay.options import WAIT, EidolonOptions
 from trine.replay.plot import draw_waiting
-from trine.replay.workload import Workload
+from trine.replay.traffic import PeerTraffic
 from trine.results.gpu import document as gpu_document
 from trine.results.gpu.result import GpuResult
 from trine.results.gpu.run import percentages, state_times
@@ -42,8 +42,8 @@ class EidolonResult(Report):
     SCHEMA: ClassVar[str] = "eidolon"
 
     options: EidolonOptions
-    work: Workload
-    incoming: Incoming
+    work: ReplayCase
+    incoming: PeerTraffic
     inside: GpuResult
     end_ps: int
     wall_s: float
@@ -51,7 +51,7 @@ class EidolonResult(Report):
 
     @staticmethod
     def of(
-        options: EidolonOptions, work: Workload, incoming: Incoming, run: GpuRun, *, wall_s: float, engine_s: float
+        options: EidolonOptions, work: ReplayCase, incoming: PeerTraffic, run: GpuRun, *, wall_s: float, engine_s: float
     ) -> EidolonResult:
         """Wrap a run."""
         inside = GpuResult(

@@ -13,10 +13,10 @@ from trine.gpu.replayed import run_target
 from trine.gpu.run import GpuRun
 from trine.gpu.waiting import Waiting, until_waiting
 from trine.graph.taskgraph import Progress
-from trine.replay.incoming import Incoming, counts_from_wait, make_incoming
+from trine.replay.case import ReplayCase, make_case
 from trine.replay.options import EidolonOptions
 from trine.replay.result import EidolonResult
-from trine.replay.workload import Workload, make_workload
+from trine.replay.traffic import PeerTraffic, counts_from_wait, make_traffic
 from trine.units import format_time
 
 __all__ = ["EidolonOptions", "EidolonResult", "Prepared", "run_eidolon"]
@@ -27,12 +27,12 @@ class Prepared:
     """A workload for runs that differ in when flags land: what does not depend on that is done once."""
 
     options: EidolonOptions
-    work: Workload = field(init=False)
+    work: ReplayCase = field(init=False)
     _waiting: Waiting | None = None
     _until_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.work = make_workload(self.options)
+        self.work = make_case(self.options)
 
     @property
     def waiting_ps(self) -> int:
@@ -43,7 +43,7 @@ class Prepared:
         """The target when its last workgroup begins to wait: runs go on from there. Raises as :func:`run_eidolon`."""
         if self._waiting is None:
             began, work = time.perf_counter(), self.work
-            announced = make_incoming(self.options, work, 0, progress, on_compile).outside
+            announced = make_traffic(self.options, work, 0, progress, on_compile).outside
             if not isinstance(announced, PeerWrites):
                 raise InputError("what a record has to come does not count from when the target waits")
             self._waiting = until_waiting(
@@ -67,7 +67,7 @@ class Prepared:
         began = time.perf_counter() - (self._until_s if from_wait else 0.0)  # what runs share counts for each
         work = self.work
         waiting = self.waiting(progress, on_compile) if from_wait else None
-        incoming = make_incoming(options, work, 0 if waiting is None else waiting.since_ps, progress, on_compile)
+        incoming = make_traffic(options, work, 0 if waiting is None else waiting.since_ps, progress, on_compile)
         if isinstance(incoming.outside, Arrivals):
             work = _turned(work, incoming.outside.target)
         simulated = time.perf_counter() - (self._until_s if from_wait else 0.0)
@@ -81,8 +81,8 @@ class Prepared:
 
 def _run_from_the_start(
     options: EidolonOptions,
-    work: Workload,
-    incoming: Incoming,
+    work: ReplayCase,
+    incoming: PeerTraffic,
     progress: Progress | None,
     on_compile: Callable[[], None] | None,
 ) -> GpuRun:
@@ -118,7 +118,7 @@ def run_eidolon(
     return replace(result, work=replace(result.work, warnings=(*result.work.warnings, words)))
 
 
-def _turned(work: Workload, target: int) -> Workload:
+def _turned(work: ReplayCase, target: int) -> ReplayCase:
     """A folded run is recorded at the rank that was simulated for the target."""
     if target != work.target and not (work.program.kernel_rank == target).any():
         raise InputError(f"the record is of rank {target}, and the program has no kernel of it", field="arrivals")

@@ -13,10 +13,9 @@ from trine._version import __version__
 from trine.errors import InputError
 from trine.gpu.run import announce_compiling
 from trine.replay.fits import Fit
-from trine.replay.journal import Journal, check_journal
 from trine.replay.options import EidolonOptions, time_ps
 from trine.replay.plot import draw_grid
-from trine.replay.sweep_runs import OnRun, Runs
+from trine.replay.sweep_runs import Journal, OnRun, Runs, check_journal
 from trine.results.report import Report, Row, Table
 from trine.units import PS_PER_S, format_time
 
@@ -34,7 +33,7 @@ _WAYS = {"poll": ("spin", "mwait"), "sleep": ("sleep",), "monitor_capacity": ("m
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
+class SweepGrid:
     """Values of each option that varies; empty: as the options say. Wake-up times as text with a unit or ps.
 
     Raises
@@ -146,7 +145,7 @@ class Sweep(Report):
 
 def sweep(
     base: EidolonOptions,
-    grid: Grid,
+    grid: SweepGrid,
     *,
     jobs: int | None = None,
     progress: OnRun | None = None,
@@ -156,7 +155,7 @@ def sweep(
     """Run all of ``grid``, each with the other options of ``base``, ``jobs`` workloads at a time [as there are cores].
 
     journal: a file to which each run is appended as it ends, also if the process is killed then, and from which runs
-    that have ended before are taken (:class:`trine.replay.journal.Journal`).
+    that have ended before are taken (:class:`trine.replay.sweep_runs.Journal`).
 
     Raises
     ------
@@ -189,7 +188,7 @@ def sweep(
     )
 
 
-def _check(base: EidolonOptions, grid: Grid) -> None:
+def _check(base: EidolonOptions, grid: SweepGrid) -> None:
     if grid.wakeup and base.source != "wakeup":
         raise InputError(f"--wakeup and --{base.source} both say when flags land: give one")
     for name, ways in _WAYS.items():
@@ -197,7 +196,7 @@ def _check(base: EidolonOptions, grid: Grid) -> None:
             raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
 
 
-def _fit_name(grid: Grid, options: EidolonOptions) -> str:
+def _fit_name(grid: SweepGrid, options: EidolonOptions) -> str:
     """What its workload is among those of the grid."""
     varied = [one for one in ("rows", "cols", "peers") if len(getattr(grid, one)) > 1]
     return ", ".join(f"{getattr(options, one)} {one}" for one in varied)

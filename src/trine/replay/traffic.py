@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,23 +10,25 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
-from trine.errors import InputError, nearest
-from trine.gpu.outside import IDEAL, LOAD, Arrivals, PeerWrites
+from trine.errors import InputError, SpecError, nearest
+from trine.gpu.outside import IDEAL, LOAD, RELEASE, Arrivals, PeerWrites
+from trine.gpu.program import GpuProgram
 from trine.gpu.run import run_gpus
 from trine.graph.taskgraph import Progress
-from trine.replay.derived import FLAG_BYTES
+from trine.replay.arrivals import check_values, differing, provenance_of
+from trine.replay.case import ReplayCase
 from trine.replay.distributions import draw_writes
-from trine.replay.files import read_writes
+from trine.replay.flags import buffer_list, check_flags, outside_buffers
 from trine.replay.options import START, EidolonOptions, time_ps
-from trine.replay.recorded import check_record
 from trine.replay.resolve import peer_writes
-from trine.replay.workload import Workload
+from trine.replay.transfers import FLAG_BYTES
+from trine.replay.write_files import read_writes
 from trine.replay.writes import WriteTable
 from trine.units import format_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Incoming:
+class PeerTraffic:
     """What reaches the target. origin: where it comes from, in words; evidence: how that is known.
 
     waiting_ps: when the target's last workgroup began to wait in a run without flags, where times count from there.
@@ -53,13 +56,13 @@ class Incoming:
         return int(np.count_nonzero(self.outside.semaphore >= 0))
 
 
-def make_incoming(
+def make_traffic(
     options: EidolonOptions,
-    work: Workload,
+    work: ReplayCase,
     waiting_ps: int,
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
-) -> Incoming:
+) -> PeerTraffic:
     """What the options ask for. waiting_ps: when the last workgroup waits, where times count from there.
 
     Raises
@@ -81,17 +84,17 @@ def counts_from_wait(options: EidolonOptions) -> bool:
     return options.source in ("wakeup", "distribution") and options.wakeup_from != START
 
 
-def _recorded(options: EidolonOptions, work: Workload) -> Incoming:
+def _recorded(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
     assert work.record is not None
     notes = check_record(options, work)
     name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
     origin = f"the record{name} of a run of all GPUs"
-    return Incoming(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
+    return PeerTraffic(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
 
 
 def _symmetric(
-    options: EidolonOptions, work: Workload, progress: Progress | None, on_compile: Callable[[], None] | None
-) -> Incoming:
+    options: EidolonOptions, work: ReplayCase, progress: Progress | None, on_compile: Callable[[], None] | None
+) -> PeerTraffic:
     """From a run of all ranks; folded to one GPU where that gives the same."""
     run = run_gpus(
         work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel,
@@ -105,12 +108,12 @@ def _symmetric(
         origin += f", folded to {run.fold.classes}"
         same = arrivals.target
         notes = () if same == work.target else (f"rank {work.target} does as rank {same} does, which is simulated",)
-        return Incoming(outside=arrivals, origin=origin, evidence="modelled", warnings=notes)
+        return PeerTraffic(outside=arrivals, origin=origin, evidence="modelled", warnings=notes)
     note = f"all {run.program.num_ranks} GPUs were simulated for the record, since they do not fold: {why}"
-    return Incoming(outside=arrivals, origin=origin, evidence="modelled", warnings=(note,))
+    return PeerTraffic(outside=arrivals, origin=origin, evidence="modelled", warnings=(note,))
 
 
-def _written(options: EidolonOptions, work: Workload) -> Incoming:
+def _written(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
     assert options.writes is not None
     table = options.writes if isinstance(options.writes, WriteTable) else read_writes(options.writes)
     is_file = table is not options.writes
@@ -122,10 +125,10 @@ def _written(options: EidolonOptions, work: Workload) -> Incoming:
             raise InputError(str(error), file=options.writes) from None
         raise
     name = f"writes of {options.writes}" if is_file else "registered writes"
-    return Incoming(outside=found.writes, origin=name, evidence="assumed", warnings=found.warnings)
+    return PeerTraffic(outside=found.writes, origin=name, evidence="assumed", warnings=found.warnings)
 
 
-def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming:
+def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTraffic:
     flags = work.flags()
     if not len(flags.peer):
         raise InputError(
@@ -143,7 +146,7 @@ def _drawn(options: EidolonOptions, work: Workload, waiting_ps: int) -> Incoming
         words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
     behind = {peer: format_time(time_ps("stragglers", late)) for peer, late in sorted(options.stragglers.items())}
     late = "".join(f"; rank {peer} {time} later" for peer, time in behind.items())
-    return Incoming(
+    return PeerTraffic(
         outside=found.writes,
         origin=f"peers' writes {lands} {words}{late}",
         evidence="assumed",
@@ -189,3 +192,53 @@ def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
     least = np.full(int(max(flags.peer.max(), data.peer.max())) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, flags.peer, flag_ps)
     return np.where(exact, flag_ps[order][first[place]], least[data.peer])
+
+
+def check_record(options: EidolonOptions, work: ReplayCase) -> tuple[str, ...]:
+    """Warnings about what comes and is not waited for.
+
+    Raises
+    ------
+    InputError: the record is of another program, GPU model or cluster, or does not say of which; requests outside the
+        buffers; waits that nothing satisfies.
+    """
+    record = work.record
+    assert record is not None
+    file = None if isinstance(options.arrivals, Arrivals) else os.fspath(str(options.arrivals))
+    check_values(record, file)
+    _check_origin(record, work, file)
+    _check_addresses(record, work.program, file)
+    flags = (record.semaphore >= 0) & (record.kind != LOAD)
+    try:
+        return check_flags(work.program, record.target, record.semaphore[flags].astype(np.int64), record.amount[flags])
+    except InputError as error:
+        raise InputError(str(error).removeprefix("writes: "), file=file) from None
+
+
+def _check_origin(record: Arrivals, work: ReplayCase, file: str | None) -> None:
+    if not record.origin:
+        raise InputError(
+            "the record does not say of which run it is: record it with 'trine eidolon record' (record_run)", file=file
+        )
+    others = differing(record.origin, provenance_of(work.program, record.target, work.model, work.cluster))
+    if others:
+        raise InputError(
+            f"the record is of another run: it differs in {' and '.join(others)}. Record this one (trine eidolon "
+            f"record), or, if peers are to write when they did there: trine eidolon writes-from {file or 'FILE'}, and "
+            "give what it writes to --writes",
+            file=file,
+        )
+
+
+def _check_addresses(record: Arrivals, program: GpuProgram, file: str | None) -> None:
+    """As the program's own: lines begin inside its buffers, if it names any; semaphores may lie behind them."""
+    if record.semaphore.max(initial=-1) >= program.semaphores.shape[1]:
+        row = int(record.semaphore.argmax())
+        count = program.semaphores.shape[1]
+        raise SpecError(f"cannot be {record.semaphore[row]} (row {row}): the program has {count}", file=file,
+                        field="semaphore")  # fmt: skip
+    out = (record.kind != RELEASE) & outside_buffers(program, record.address, 1)
+    if program.buffers and out.any():
+        row = int(out.argmax())
+        problem = f"0x{record.address[row]:x} is outside the buffers of the target{buffer_list(program)} (row {row})"
+        raise SpecError(problem, file=file, field="address")

@@ -36,7 +36,7 @@ GEMV_TILE = (64, 1024)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Workload:
+class ReplayCase:
     """built: None of a program that trine did not build. graph, task_kernel: order of kernels, None: all at once.
 
     sync: as asked for. record: of the run that is replayed. warnings: what was taken as given.
@@ -91,7 +91,7 @@ class Workload:
         return None if self.built is None else peer_writes_of(self.built, self.target)
 
 
-def make_workload(options: EidolonOptions) -> Workload:
+def make_case(options: EidolonOptions) -> ReplayCase:
     """Build or read the program, and the machine around it.
 
     Raises
@@ -113,7 +113,7 @@ def make_workload(options: EidolonOptions) -> Workload:
 
         program = parse_program(text, str(options.kernel), num_ranks=None if says_ranks(text) else ranks)
     target = _target(options, program, record)
-    return Workload(program=program, target=target, warnings=_of_program(options, program, target), **machine)
+    return ReplayCase(program=program, target=target, warnings=_of_program(options, program, target), **machine)
 
 
 def _cluster(name: str, ranks: int) -> Cluster:
@@ -127,7 +127,7 @@ def _cluster(name: str, ranks: int) -> Cluster:
         raise
 
 
-def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, Any]) -> Workload:
+def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, Any]) -> ReplayCase:
     rows, cols, inner = USUAL_SIZES[str(options.kernel).partition("-")[0]]
     usual: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, "waits": JOINT}
     line = machine["model"].line_bytes
@@ -138,7 +138,7 @@ def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, 
     sizes = {**usual, **options.sizes}
     built = build_fused(str(options.kernel), ranks, only_rank=only, fused=options.fused, line_bytes=line, **sizes)
     graph, task_kernel = (None, None) if options.fused else fused_tasks(built)
-    return Workload(
+    return ReplayCase(
         program=built.program, target=target, built=built, graph=graph, task_kernel=task_kernel, **machine
     )  # fmt: skip
 
