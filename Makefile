@@ -35,11 +35,12 @@ test: check  ## everything that CI runs
 test-slow: $(VENV)/.installed-test  ## the examples and checks that make test leaves out, as they take too long
 	$(BIN)/python -m pytest -n 2 -m slow
 
-check: $(VENV)/.installed-test  ## style, types, layers, public names
+check: $(VENV)/.installed-test  ## style, types, layers, size of the house, public names
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/house.py --check
 	$(BIN)/python -m pytest tests/unit/test_public_api.py
 
 SECONDS ?= 3600

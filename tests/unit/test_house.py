@@ -1,0 +1,67 @@
+"""Does tools/house.py find hidden import cycles and class names that repeat; is the house as pyproject.toml allows?"""
+
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("house", ROOT / "tools" / "house.py")
+    found = importlib.util.module_from_spec(spec)
+    sys.modules["house"] = found
+    spec.loader.exec_module(found)
+    yield found
+    del sys.modules["house"]
+
+
+def tree(folder, **files):
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+LAZY = "def f():\n    from p.b import x\n    return x\n"
+TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .a import f\n"
+
+
+def test_lazy_type_and_relative_imports_make_a_cycle(tool, tmp_path):
+    house = tool.measure(tree(tmp_path, p__a=LAZY, p__b=TYPES, p__c="import p.a\n"))
+    assert tool.cycles(house.imports) == [["p.a", "p.b"]]
+
+
+def test_a_cycle_through_a_package_is_found_and_a_chain_is_none(tool, tmp_path):
+    root = tree(tmp_path, p__c="from p import x\n", p__d="from p import c\n")
+    (root / "p" / "__init__.py").write_text("from p.d import c\nx = 1\n")
+    assert tool.cycles(tool.measure(root).imports) == [["p", "p.c", "p.d"]]
+    assert tool.cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_public_class_names_may_not_repeat_and_private_ones_may(tool, tmp_path):
+    twice = "class Part:\n    pass\n\nclass _Reader:\n    pass\n"
+    house = tool.measure(tree(tmp_path, p__a=twice, p__b=twice, p__c="class Other:\n    pass\n"))
+    assert house.shared_names() == {"Part": ["p.a", "p.b"]}
+    assert tool.too_many(house, [], {"files_in_cycles": 0, "shared_class_names": 1}) == []
+    (wrong,) = tool.too_many(house, [], {"files_in_cycles": 0, "shared_class_names": 0})
+    assert wrong == "shared class names: 1, and pyproject.toml allows 0"
+
+
+def test_figures_of_functions(tool, tmp_path):
+    text = "def f(a, b, c, d, e, f, *, g, h, i):\n    return 1\n\n\ndef g():\n    return 2\n"
+    house = tool.measure(tree(tmp_path, p__a=text, cli__a=text))
+    assert sorted(house.functions)[-1] == (2, "p.a.g")
+    assert house.wide == ["cli.a.f", "p.a.f"]
+    assert "functions 4, p50 2" in tool.report(house, [])
+
+
+def test_the_house_is_as_is_allowed(tool):
+    allowed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["house"]
+    house = tool.measure(ROOT / "src")
+    assert tool.too_many(house, tool.cycles(house.imports), allowed) == []

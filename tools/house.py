@@ -1,0 +1,178 @@
+"""Measure a source tree: sizes, functions, parameters, import cycles (hidden ones too), class names that repeat.
+
+    python tools/house.py [src] [--cycles] [--names] [--long] [--check]
+
+Imports count wherever they stand: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails where there are
+more cycles, or more public class names with several meanings, than ``[tool.house]`` of pyproject.toml allows: those
+numbers may only go down. The other figures are a report. ``make check`` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import statistics
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: More parameters are many (a dataclass holds them better), and files of fewer lines are small.
+MAX_PARAMETERS = 8
+SMALL_FILE = 100
+
+
+@dataclass
+class House:
+    """What was measured. imports: module -> modules; classes: public name -> modules; functions: (lines, where)."""
+
+    lines: dict[str, int] = field(default_factory=dict)
+    imports: dict[str, set[str]] = field(default_factory=dict)
+    classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    functions: list[tuple[int, str]] = field(default_factory=list)
+    wide: list[str] = field(default_factory=list)
+
+    def shared_names(self) -> dict[str, list[str]]:
+        """Public class names that more than one class has; ``_Private`` ones may repeat."""
+        return {name: where for name, where in sorted(self.classes.items()) if len(where) > 1}
+
+    def lone_modules(self) -> list[str]:
+        """Modules that one module alone imports, which lies in the same folder."""
+        importers = defaultdict(set)
+        for module, targets in self.imports.items():
+            for target in targets:
+                importers[target].add(module)
+        return [m for m, by in importers.items() if len(by) == 1 and _folder(next(iter(by))) == _folder(m)]
+
+
+def measure(root: Path) -> House:
+    """Read every module below ``root``."""
+    paths = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted(root.rglob("*.py"))
+    }
+    house = House()
+    for module, path in paths.items():
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        house.lines[module] = text.count("\n")
+        house.imports[module] = set(_imports(tree, module, path.name == "__init__.py", paths))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                house.classes[node.name].append(module)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = node.args
+                where = f"{module}.{node.name}"
+                house.functions.append(((node.end_lineno or node.lineno) - node.lineno + 1, where))
+                if len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) > MAX_PARAMETERS:
+                    house.wide.append(where)
+    return house
+
+
+def _folder(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def _imports(tree: ast.AST, module: str, is_package: bool, known: Mapping[str, Path]) -> Iterator[str]:
+    """The modules of the tree that ``module`` imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in known and each.name != module)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".") if is_package else module.split(".")[:-1]
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+            for each in node.names:
+                target = f"{base}.{each.name}" if f"{base}.{each.name}" in known else base
+                if target in known and target != module:
+                    yield target
+
+
+def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """Sets of modules of which each imports, by way of others, each: the largest first (Tarjan's algorithm)."""
+    sys.setrecursionlimit(20_000)
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in sorted(imports.get(module, ())):
+            if target not in index:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], index[target])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for module in sorted(imports):
+        if module not in index:
+            visit(module)
+    return sorted(found, key=len, reverse=True)
+
+
+def report(house: House, found: list[list[str]]) -> str:
+    """The figures, one kind a line."""
+    sizes, lengths = sorted(house.lines.values()), sorted(lines for lines, _ in house.functions)
+    small, lone = sum(size <= SMALL_FILE for size in sizes), len(house.lone_modules())
+    wide = sum(".cli." not in where for where in house.wide)
+    middle, ninth = lengths[len(lengths) // 2], lengths[int(len(lengths) * 0.9)]
+    return "\n".join(
+        (
+            f"files {len(sizes)}, lines {sum(sizes)}, file p50 {statistics.median(sizes):.0f}",
+            f"files of at most {SMALL_FILE} lines {small}, imported by one neighbour alone {lone}",
+            f"functions {len(lengths)}, p50 {middle}, p90 {ninth}, longest {lengths[-1]}",
+            f"functions of more than {MAX_PARAMETERS} parameters, outside cli {wide}",
+            f"import cycles, lazy and type imports included: {len(found)}, files in them {sum(map(len, found))}",
+            f"public class names with several meanings: {len(house.shared_names())}",
+        )
+    )
+
+
+def too_many(house: House, found: list[list[str]], allowed: Mapping[str, int]) -> list[str]:
+    """What is more than allowed, in words."""
+    counts = {"files_in_cycles": sum(map(len, found)), "shared_class_names": len(house.shared_names())}
+    return [
+        f"{name.replace('_', ' ')}: {count}, and pyproject.toml allows {allowed[name]}"
+        for name, count in counts.items()
+        if count > allowed[name]
+    ]
+
+
+def main() -> int:
+    """Print the figures; 1 where ``--check`` finds more than is allowed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", nargs="?", type=Path, default=ROOT / "src")
+    parser.add_argument("--cycles", action="store_true", help="name the modules of each cycle")
+    parser.add_argument("--names", action="store_true", help="name the classes that share a name")
+    parser.add_argument("--long", action="store_true", help="name the longest functions, and those of many parameters")
+    parser.add_argument("--check", action="store_true", help="fail where pyproject.toml allows less")
+    given = parser.parse_args()
+    house = measure(given.root)
+    found = cycles(house.imports)
+    print(report(house, found))
+    allowed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["house"]
+    wrong = too_many(house, found, allowed) if given.check else []
+    if given.cycles or any("cycles" in each for each in wrong):
+        print(*(f"  {', '.join(modules)}" for modules in found), sep="\n")
+    if given.names or any("names" in each for each in wrong):
+        print(*(f"  {name}: {', '.join(where)}" for name, where in house.shared_names().items()), sep="\n")
+    if given.long:
+        print(*(f"  {lines} {where}" for lines, where in sorted(house.functions, reverse=True)[:40]), sep="\n")
+        print(*(f"  many parameters: {where}" for where in house.wide if ".cli." not in where), sep="\n")
+    print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
