@@ -6,7 +6,7 @@ begun, loads its part, and tells it. `trine kernel run FILE` does the same with 
 
 import trine
 from trine.errors import DeadlockError
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import run_gpus
 from trine.gpu.text import parse_program
 

@@ -16,7 +16,7 @@ from trine.collectives.loadstore.compare import PARTS, shared_algorithm
 from trine.collectives.loadstore.idealised import without_bandwidth, without_limits, without_work
 from trine.collectives.loadstore.runs import LoadStoreRuns
 from trine.collectives.options import CollectiveOptions
-from trine.gpu.presets import gpu_model_of
+from trine.gpu.model.files import gpu_model_of
 from trine.gpu.run import run_gpus
 
 PLAN = Path(__file__).parents[1] / "data" / "mscclpp" / "v2_HEAD_allreduce_allpairs_4gpu.json"

@@ -3,8 +3,9 @@
 import pytest
 
 from trine.cluster import load_cluster
-from trine.gpu.derived import flag_read_ps
-from trine.gpu.presets import load_gpu_model, with_options
+from trine.gpu.model.derived import flag_read_ps
+from trine.gpu.model.files import load_gpu_model
+from trine.gpu.model.options import ModelOptions
 from trine.gpu.run import run_gpus
 from trine.gpu.text import parse_program
 
@@ -34,7 +35,7 @@ def test_one_read_of_a_flag(name, uncached, engine):
 @pytest.mark.parametrize("uncached", [False, True])
 def test_reads_of_a_wavefront_that_waits(uncached, engine):
     """The flag is released in the middle between two reads."""
-    model = with_options(load_gpu_model("eidola"), poll="1 us")
+    model = ModelOptions(poll="1 us").of(load_gpu_model("eidola"))
     period = model.poll_ps + flag_read_ps(model, uncached=uncached)
     cycles = round(7.5 * period / model.cycle_ps)
     found = run(

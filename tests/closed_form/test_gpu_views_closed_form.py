@@ -10,10 +10,10 @@ import pytest
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.nccl.conventions import bus_factor
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.files import load_gpu_model
 from trine.gpu.reference import simulate
-from trine.gpu.run import kernel_tasks, run_gpus
-from trine.gpu.system import unfolded
+from trine.gpu.run import run_gpus
+from trine.gpu.system import kernel_tasks, unfolded
 from trine.results.gpu.resources import port_busy
 from trine.results.gpu.result import GpuResult
 

@@ -19,7 +19,7 @@ from trine.collectives.loadstore import LoadStoreCosts, LoadStoreOptions, loadst
 from trine.collectives.loadstore.grid import MOST, STEPS, around, duration_ps
 from trine.collectives.run import run_schedule
 from trine.errors import InputError
-from trine.gpu.presets import gpu_model_of
+from trine.gpu.model.files import gpu_model_of
 from trine.gpu.run import run_gpus
 from trine.parallel.plan import Plan
 

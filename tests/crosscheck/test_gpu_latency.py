@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from trine.cluster import load_cluster
-from trine.gpu.derived import local_load_ps, remote_load_ps
 from trine.gpu.fabric import Fabric, FabricPath
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.derived import local_load_ps, remote_load_ps
+from trine.gpu.model.files import load_gpu_model
 from trine.units import transfer_ps
 
 #: model, hits the cache, cycles, relative tolerance: small for the presets' own sources, wider for others

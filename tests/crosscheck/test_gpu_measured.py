@@ -12,7 +12,7 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.errors import InputError
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import LOAD, READ, STORE, WRITE
 from trine.gpu.run import run_gpus
 from trine.studies.gpu_kernels import COPIES, copy_kernel, oneshot_packets, twoshot_between_meetings, twoshot_packets

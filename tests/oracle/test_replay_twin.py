@@ -25,8 +25,7 @@ from trine.gpu.folding import fold_system
 from trine.gpu.model import Monitor
 from trine.gpu.outside import IDEAL, MODELLED, RELEASE, STORE, PeerWrites
 from trine.gpu.program import DMA, READ_FLAGGED
-from trine.gpu.run import kernel_tasks
-from trine.gpu.system import unfolded
+from trine.gpu.system import kernel_tasks, unfolded
 
 WITHOUT = (DMA, "transfers")
 

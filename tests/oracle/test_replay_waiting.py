@@ -10,7 +10,7 @@ from gpu_cases import assert_same
 
 from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError
-from trine.gpu.outcome import GpuOutcome
+from trine.gpu.records import GpuOutcome
 from trine.gpu.replayed import run_target
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared

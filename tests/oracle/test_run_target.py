@@ -8,11 +8,10 @@ from gpu_cases import assert_same
 from gpu_replay import assert_same_target, replayed
 
 from trine.collectives.kernels.fused.build import known_fused
-from trine.gpu.outcome import GpuOutcome
-from trine.gpu.replayed import run_target
-from trine.gpu.run import kernel_tasks, run_gpus
-from trine.gpu.system import unfolded
-from trine.gpu.target import target_system
+from trine.gpu.records import GpuOutcome
+from trine.gpu.replayed import run_target, target_system
+from trine.gpu.run import run_gpus
+from trine.gpu.system import kernel_tasks, unfolded
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
 from trine.replay.traffic import make_traffic

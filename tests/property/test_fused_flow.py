@@ -10,8 +10,7 @@ import pytest
 from tests.fused_flow import CASES, Flow, Sizes, results
 from trine.collectives.kernels.fused.build import build_fused
 from trine.errors import InputError
-from trine.gpu.program import ACQUIRE, STORE, WAITCNT
-from trine.gpu.rank_kernels import kernels_of_rank
+from trine.gpu.program import ACQUIRE, STORE, WAITCNT, kernels_of_rank
 from trine.testing.proofs import check_program
 
 ALL = [

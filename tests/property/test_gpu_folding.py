@@ -11,11 +11,11 @@ from gpu_relative import perturbed, relative_case
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SWITCH, Device, Wire, make_links
 from trine.errors import DeadlockError, InputError, SimulationError
-from trine.gpu.fold_verify import same_outcome
 from trine.gpu.folding import fold_system
 from trine.gpu.model import CROSSBAR, FAIR, L2, MemorySystem, Noc, Ports
-from trine.gpu.run import kernel_tasks, run_gpus
-from trine.gpu.system import unfolded
+from trine.gpu.run import run_gpus
+from trine.gpu.system import kernel_tasks, unfolded
+from trine.gpu.verify import same_outcome
 
 
 def simulate(engine, system):
@@ -253,8 +253,8 @@ FAULTS = {
     "folding._programs": changed(case(LOADS), "operand_rank", 5, 3),
     "folding._memory": changed(case(LOADS), "operand_address", 5, 512),
     "folding._same_lines": two_lines_become_one(),
-    "fold_links._unlike": slow_link(case(LOADS)),
-    "fold_links._unlike fold_links._homeless": two_switches(),
+    "folding._unlike": slow_link(case(LOADS)),
+    "folding._unlike folding._homeless": two_switches(),
 }
 
 

@@ -19,8 +19,7 @@ from gpu_replay import (
 from trine.gpu.folding import fold_system
 from trine.gpu.model import FAIR, L2, Monitor, Ports
 from trine.gpu.program import DMA
-from trine.gpu.run import kernel_tasks
-from trine.gpu.system import unfolded
+from trine.gpu.system import kernel_tasks, unfolded
 
 WITHOUT = (DMA, "transfers")
 FLAGS = 1 << 20

@@ -28,7 +28,8 @@ from trine.errors import DeadlockError, InputError, PlanError
 from trine.formats.chakra import loadstore, read_chakra
 from trine.formats.chakra.loadstore import simulate_chakra_loadstore
 from trine.formats.chakra.loadstore_kernels import KernelChoices
-from trine.gpu.presets import load_gpu_model, with_options
+from trine.gpu.model.files import load_gpu_model
+from trine.gpu.model.options import ModelOptions
 from trine.gpu.run import run_gpus
 from trine.graph.taskgraph import COMPUTE, TRANSFER
 
@@ -91,7 +92,7 @@ def test_host_copies_cpu_operators_and_empty_nodes_are_no_kernels(tmp_path):
         node(4, COMP, [3], micros=7),
     ]
     prefix = write(tmp_path, [nodes])
-    gpu = with_options(load_gpu_model("h100-sxm"), num_cus=4)
+    gpu = ModelOptions(num_cus=4).of(load_gpu_model("h100-sxm"))
     result = simulate_chakra_loadstore(read_chakra(prefix), "dgx-h100", model=gpu)
     assert result.gpu.program.num_kernels == 1
     copy = int(np.flatnonzero(result.graph.kind == TRANSFER)[0])
@@ -113,7 +114,7 @@ def test_groups_and_messages_that_nics_join_go_through_copy_engines(tmp_path):
     ranks[0].append(send(2, 8, 5000, [1]))
     ranks[8].append(receive(2, 0, 5000, [1]))
     trace = read_chakra(write(tmp_path, ranks))
-    gpu = with_options(load_gpu_model("h100-sxm"), num_cus=4)
+    gpu = ModelOptions(num_cus=4).of(load_gpu_model("h100-sxm"))
     result = simulate_chakra_loadstore(trace, big, model=gpu, kernels=KernelChoices(wavefronts=2))
     assert result.collectives[0].algorithms == ("ring",)
     assert result.gpu.records.packets[0] >= 2

@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from trine.cli.main import app
-from trine.gpu.model_fields import values
-from trine.gpu.presets import known_gpu_models, load_gpu_model
+from trine.gpu.model import values
+from trine.gpu.model.files import known_gpu_models, load_gpu_model
 
 RUNNER = CliRunner()
 

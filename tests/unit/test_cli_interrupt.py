@@ -14,7 +14,7 @@ from trine.collectives.kernels.build import build_kernel
 from trine.collectives.loadstore.compare import compare_fidelity
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.gpu import reference
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import run_gpus
 from trine.studies import gpu_measured
 from trine.studies.ensemble import ensemble

@@ -12,7 +12,8 @@ from trine.cluster.presets import load_cluster
 from trine.collectives.kernels.fused.build import build_fused, fused_tasks, known_fused
 from trine.collectives.kernels.fused.lines import expected_flags
 from trine.errors import InputError
-from trine.gpu.presets import load_gpu_model, with_options
+from trine.gpu.model.files import load_gpu_model
+from trine.gpu.model.options import ModelOptions
 from trine.gpu.program import ACQUIRE, RELEASE
 from trine.gpu.run import run_gpus
 from trine.gpu.validate import validate_program
@@ -159,7 +160,7 @@ def test_the_second_kernel_waits_for_the_first():
 def _run(built, **how):
     cluster = load_cluster("astra3-generic", gpus=built.options.num_ranks)
     graph, task_kernel = fused_tasks(built)
-    model = with_options(load_gpu_model("astra3-generic"), **how.pop("model", {}))
+    model = ModelOptions(**how.pop("model", {})).of(load_gpu_model("astra3-generic"))
     return run_gpus(built.program, cluster, cluster.gpus, model, graph=graph, task_kernel=task_kernel, **how)
 
 

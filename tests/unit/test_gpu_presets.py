@@ -11,15 +11,14 @@ import yaml
 
 from trine.cluster import load_cluster, load_gpu
 from trine.errors import InputError, PlanError, SpecError
-from trine.gpu.check_model import check_model, check_numbers
-from trine.gpu.derived import flag_read_ps
-from trine.gpu.model import L2, GpuModel, Monitor
-from trine.gpu.model_fields import values
-from trine.gpu.model_file import to_mapping
-from trine.gpu.presets import gpu_model_of, known_gpu_models, load_gpu_model, with_options
+from trine.gpu.model import L2, GpuModel, Monitor, values
+from trine.gpu.model.check import check_model, check_numbers
+from trine.gpu.model.derived import flag_read_ps
+from trine.gpu.model.files import gpu_model_of, known_gpu_models, load_gpu_model, to_dict
+from trine.gpu.model.options import ModelOptions
 from trine.spec import dump_yaml
 
-GENERIC = to_mapping(load_gpu_model("astra3-generic"))
+GENERIC = to_dict(load_gpu_model("astra3-generic"))
 
 
 def file_of(folder: Path, text: str, name: str = "own.yaml") -> Path:
@@ -129,7 +128,7 @@ def test_the_gpus_of_a_group_name_their_model() -> None:
 @pytest.mark.parametrize("name", known_gpu_models())
 def test_files_written_read_back_equal(name: str, tmp_path: Path) -> None:
     model = load_gpu_model(name)
-    assert load_gpu_model(file_of(tmp_path, dump_yaml(to_mapping(model)))) == model
+    assert load_gpu_model(file_of(tmp_path, dump_yaml(to_dict(model)))) == model
 
 
 def test_a_file_stands_on_a_preset_and_says_only_what_differs(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_a_file_may_have_a_monitor(tmp_path: Path) -> None:
     own = load_gpu_model(file_of(tmp_path, "base: eidola\nmonitor: {capacity: 0, wakeup: 20 ns}\n"))
     assert own.monitor == Monitor(capacity=0, wakeup_ps=20_000)
     assert own.evidence["monitor.wakeup"] == "assumed"
-    assert load_gpu_model(file_of(tmp_path, dump_yaml(to_mapping(own)), "again.yaml")) == own
+    assert load_gpu_model(file_of(tmp_path, dump_yaml(to_dict(own)), "again.yaml")) == own
     without = load_gpu_model(file_of(tmp_path, "base: own.yaml\nmonitor: none\n", "without.yaml"))
     assert without.monitor is None
     assert not any("monitor" in path for path in (*without.sources, *without.evidence))
@@ -261,10 +260,10 @@ def test_a_model_made_in_python_is_checked_by_the_same_rules() -> None:
 
 def test_options_replace_numbers_and_say_so() -> None:
     model = load_gpu_model("h100-sxm")
-    asked = with_options(
-        model, unroll=8, max_outstanding=64, arbitration="fair", port_choice="hashed", num_cus=16, workgroups_per_cu=1,
+    asked = ModelOptions(
+        unroll=8, max_outstanding=64, arbitration="fair", port_choice="hashed", num_cus=16, workgroups_per_cu=1,
         posted_stores=False, poll="100 ns", launch=0,
-    )  # fmt: skip
+    ).of(model)  # fmt: skip
     assert (asked.unroll, asked.max_outstanding, asked.num_cus, asked.workgroups_per_cu) == (8, 64, 16, 1)
     assert (asked.ports.arbitration, asked.ports.choice, asked.posted_stores) == ("fair", "hashed", False)
     assert (asked.poll_ps, asked.launch_ps) == (100_000, 0)
@@ -273,32 +272,32 @@ def test_options_replace_numbers_and_say_so() -> None:
         "cus.unroll", "cus.max_outstanding", "cus.count", "cus.workgroups", "cus.posted_stores", "ports.arbitration",
         "ports.choice", "kernels.poll", "kernels.launch",
     }  # fmt: skip
-    assert with_options(model, poll="none").poll_ps is None
-    assert with_options(model) == model
-    assert with_options(model, max_outstanding=4).max_outstanding == 4
+    assert ModelOptions(poll="none").of(model).poll_ps is None
+    assert ModelOptions().of(model) == model
+    assert ModelOptions(max_outstanding=4).of(model).max_outstanding == 4
 
 
 def test_ways_to_wait() -> None:
     model = load_gpu_model("eidola")
-    asked = with_options(model, sync="mwait")
+    asked = ModelOptions(sync="mwait").of(model)
     assert asked.monitor == Monitor(capacity=43 * 40, wakeup_ps=100_000)  # room for all that may wait
     assert asked.poll_ps == model.poll_ps
     assert asked.evidence["monitor.wakeup"] == "assumed"
     assert asked.sources["monitor.wakeup"].startswith("assumed: ")
-    assert with_options(model, sync="mwait", num_cus=2).monitor == Monitor(capacity=80, wakeup_ps=100_000)
-    small = with_options(asked, monitor_capacity=0, wakeup=5, poll="1 us")
+    assert ModelOptions(sync="mwait", num_cus=2).of(model).monitor == Monitor(capacity=80, wakeup_ps=100_000)
+    small = ModelOptions(monitor_capacity=0, wakeup=5, poll="1 us").of(asked)
     assert (small.monitor, small.poll_ps) == (Monitor(capacity=0, wakeup_ps=5), 1_000_000)
     assert small.sources["monitor.capacity"] == small.sources["monitor.wakeup"] == "given as an option"
-    assert with_options(model, sync="mwait", monitor_capacity=7, wakeup="1 us").monitor == Monitor(
+    assert ModelOptions(sync="mwait", monitor_capacity=7, wakeup="1 us").of(model).monitor == Monitor(
         capacity=7, wakeup_ps=1_000_000
     )
-    assert with_options(asked, sync="spin") == model
-    spun = with_options(load_gpu_model("astra3-generic"), sync="spin", poll=0)
+    assert ModelOptions(sync="spin").of(asked) == model
+    spun = ModelOptions(sync="spin", poll=0).of(load_gpu_model("astra3-generic"))
     assert (spun.poll_ps, spun.monitor) == (0, None)
-    slept = with_options(asked, sync="sleep")
+    slept = ModelOptions(sync="sleep").of(asked)
     assert (slept.poll_ps, slept.monitor) == (127 * 64 * 1000, None)  # the longest s_sleep at 1 GHz
     assert "monitor.capacity" not in slept.sources
-    assert with_options(model, sync="sleep", sleep="20 us").poll_ps == 20_000_000
+    assert ModelOptions(sync="sleep", sleep="20 us").of(model).poll_ps == 20_000_000
 
 
 @pytest.mark.parametrize(
@@ -323,13 +322,13 @@ def test_ways_to_wait() -> None:
 )
 def test_ways_to_wait_that_cannot_be_are_refused(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        with_options(load_gpu_model(name), **options)  # type: ignore[arg-type]
+        ModelOptions(**options).of(load_gpu_model(name))  # type: ignore[arg-type]
 
 
 def test_a_monitor_needs_polls() -> None:
-    watched = with_options(load_gpu_model("eidola"), sync="mwait")
+    watched = ModelOptions(sync="mwait").of(load_gpu_model("eidola"))
     with pytest.raises(InputError, match="--poll none: GPU 'eidola' has a monitor"):
-        with_options(watched, poll="none")
+        ModelOptions(poll="none").of(watched)
 
 
 @pytest.mark.parametrize(
@@ -351,14 +350,14 @@ def test_a_monitor_needs_polls() -> None:
 )
 def test_options_that_cannot_be_or_cannot_matter_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        with_options(load_gpu_model("h100-sxm"), **options)  # type: ignore[arg-type]
+        ModelOptions(**options).of(load_gpu_model("h100-sxm"))  # type: ignore[arg-type]
 
 
 def test_one_port_leaves_no_choice() -> None:
     model = load_gpu_model("h100-sxm")
     single = replace(model, ports=replace(model.ports, count=1))
     with pytest.raises(InputError, match="--port-choice cannot matter: 'h100-sxm' has one port"):
-        with_options(single, port_choice="hashed")
+        ModelOptions(port_choice="hashed").of(single)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from trine.collectives.kernels.build import build_kernel
 from trine.errors import InputError
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import Buffer
 from trine.gpu.text import parse_program
 from trine.gpu.validate import validate_program

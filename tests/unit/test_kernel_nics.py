@@ -11,7 +11,8 @@ from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.registry import READING, known_kernels, known_ops
 from trine.errors import InputError
-from trine.gpu.presets import load_gpu_model, with_options
+from trine.gpu.model.files import load_gpu_model
+from trine.gpu.model.options import ModelOptions
 from trine.gpu.program import DMA
 from trine.gpu.run import run_gpus
 from trine.gpu.validate import validate_program
@@ -68,7 +69,7 @@ def test_flags_are_refused():
 def test_it_runs_on_two_nodes():
     cluster = load_cluster("dgx-h100", gpus=9)
     group = (cluster.gpus[0], cluster.gpus[1], cluster.gpus[8])
-    model = with_options(load_gpu_model("h100-sxm"), num_cus=4)
+    model = ModelOptions(num_cus=4).of(load_gpu_model("h100-sxm"))
     program = build_kernel("all_reduce", 3, SIZE, algorithm="ring", workgroups=2)
     with pytest.raises(InputError, match="loads and stores cannot cross"):
         run_gpus(program, cluster, group, model)

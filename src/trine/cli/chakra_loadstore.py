@@ -102,14 +102,15 @@ def run_loadstore(
 ) -> LoadStoreResult:
     """Simulate, with progress. Raises InputError for options that cannot matter."""
     from trine.formats.chakra.loadstore import simulate_chakra_loadstore
-    from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
+    from trine.gpu.model.files import gpu_model_of, load_gpu_model
+    from trine.gpu.model.options import ModelOptions
 
     _refuse_what_cannot_matter(trace, options)
     group = machine.gpus[: trace.num_ranks]
     model = gpu_model_of(machine, group) if options.gpu_model is None else load_gpu_model(options.gpu_model)
-    model = with_options(
-        model, unroll=options.unroll, max_outstanding=options.max_outstanding, arbitration=options.arbitration
-    )
+    model = ModelOptions(
+        unroll=options.unroll, max_outstanding=options.max_outstanding, arbitration=options.arbitration
+    ).of(model)
     with ProgressLine("requests") as progress:
         return simulate_chakra_loadstore(
             trace, machine, model=model, kernels=options.choices(algorithms), engine=options.engine or "compiled",

@@ -20,7 +20,7 @@ Text = str | None
 @reports_errors
 def list_models(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
     """List the GPUs whose inside the load-store level knows."""
-    from trine.gpu.presets import known_gpu_models, load_gpu_model
+    from trine.gpu.model.files import known_gpu_models, load_gpu_model
     from trine.units import format_bandwidth, format_clock
 
     rows = []
@@ -49,8 +49,8 @@ def show_model(
     json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None,
 ) -> None:
     """Show the inside of a GPU: every number, whether it was measured, and what is left out."""
-    from trine.gpu.model_fields import shown, values
-    from trine.gpu.presets import load_gpu_model
+    from trine.gpu.model import shown, values
+    from trine.gpu.model.files import load_gpu_model
 
     model = load_gpu_model(name)
     show(f"{model.name}: numbers are {_words(_counts(model))}", json)
@@ -72,7 +72,7 @@ def show_model(
 def _counts(model: GpuModel) -> dict[str, int]:
     """How many fields have each kind of evidence."""
     from trine.evidence import ASSUMED, MEASURED, MODELLED
-    from trine.gpu.model_fields import values
+    from trine.gpu.model import values
 
     words = [model.evidence[field.path] for field, _ in values(model)]
     return {word: words.count(word) for word in (MEASURED, MODELLED, ASSUMED)}
@@ -84,7 +84,7 @@ def _words(counts: dict[str, int]) -> str:
 
 def _totals(model: GpuModel) -> list[str]:
     """What follows from the numbers: bandwidths in all, and how long a load of the own memory takes."""
-    from trine.gpu.derived import local_load_ps
+    from trine.gpu.model.derived import local_load_ps
     from trine.units import format_bandwidth, format_bytes, format_time
 
     memory = model.memory
@@ -100,7 +100,7 @@ def _totals(model: GpuModel) -> list[str]:
 
 
 def _document(model: GpuModel) -> dict[str, Any]:
-    from trine.gpu.model_fields import values
+    from trine.gpu.model import values
 
     fields = {
         field.path: {
@@ -115,8 +115,8 @@ def _document(model: GpuModel) -> dict[str, Any]:
 
 
 def _write(model: GpuModel, target: str) -> None:
-    from trine.gpu.model_file import to_mapping
+    from trine.gpu.model.files import to_dict
     from trine.outputs import write_text
     from trine.spec import dump_yaml
 
-    write_text(target, dump_yaml(to_mapping(model)))
+    write_text(target, dump_yaml(to_dict(model)))

@@ -83,7 +83,8 @@ def run(
 ) -> None:
     """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy."""
     from trine.cli.machine import MachineOptions
-    from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
+    from trine.gpu.model.files import gpu_model_of, load_gpu_model
+    from trine.gpu.model.options import ModelOptions
 
     if no_fold and verify_fold:
         raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
@@ -99,7 +100,7 @@ def run(
     plain = gpu_model_of(machine, group) if gpu_model is None else load_gpu_model(gpu_model)
     changes: dict[str, Any] = {"unroll": unroll, "max_outstanding": max_outstanding, "arbitration": arbitration}
     changes = {name: value for name, value in changes.items() if value is not None}
-    model = with_options(plain, **changes)
+    model = ModelOptions(**changes).of(plain)
     program = source.program(len(group), model.line_bytes)
     _refuse_what_cannot_matter(program, unroll, no_fold or verify_fold)
     result = _simulated(
@@ -108,7 +109,7 @@ def run(
     )  # fmt: skip
     if result.finished and result.records.num_events <= CHEAP_EVENTS:
         for name, value in changes.items():
-            other = with_options(plain, **{key: kept for key, kept in changes.items() if key != name})
+            other = ModelOptions(**{key: kept for key, kept in changes.items() if key != name}).of(plain)
             if _simulated(source, program, machine, group, other, [], engine=engine).time_s == result.time_s:
                 note = f"{name} {value} changes no time of this program: without it the time is the same"
                 result = replace(result, notes=(*result.notes, note))

@@ -35,7 +35,7 @@ def _load_store() -> None:
     """One program of the load-store level."""
     from trine.cluster import load_cluster
     from trine.collectives.kernels.build import build_kernel
-    from trine.gpu.presets import load_gpu_model
+    from trine.gpu.model.files import load_gpu_model
     from trine.gpu.run import run_gpus
 
     cluster = load_cluster("astra3-generic")

@@ -16,7 +16,7 @@ from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.errors import InputError
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.model import GpuModel
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import run_gpus
 from trine.units import PS_PER_S
 

@@ -15,9 +15,8 @@ from trine.engine._limits import MAX_PS
 from trine.errors import InputError, SimulationError
 from trine.gpu._acts import finish_states
 from trine.gpu._loop import advance
-from trine.gpu.outcome import GpuOutcome
 from trine.gpu.record import answer_fault, arrivals_of
-from trine.gpu.records import STATE_NAMES, GpuRecords
+from trine.gpu.records import STATE_NAMES, GpuOutcome, GpuRecords
 from trine.gpu.start import State, begin_outside, goes_on, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all

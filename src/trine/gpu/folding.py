@@ -2,7 +2,7 @@
 
 Queues are first come first served here, so ranks that merely see the same classes everywhere are not enough: there
 must be a group of relabellings of the ranks (translations of the ring or grid that they form) that moves every rank and
-link, and under which programs, addresses, ports and ways, routes and tie-breaks depend on relative rank only. Then the
+link, and under which programs, addresses, ports and paths, routes and tie-breaks depend on relative rank only. Then the
 GPU of one rank of each orbit is simulated; what it sends to a peer comes back to the orbit's own GPU as its mirror
 image (docs/design/folding.md).
 """
@@ -17,12 +17,11 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
-from trine.gpu.fold_links import LinkOrbits, link_orbits
-from trine.gpu.fold_rows import Rows, rows_of, simulated_program
+from trine.arrays import Bool, Int32, Int64
+from trine.cluster.routing import SPLIT
 from trine.gpu.model import HASHED
-from trine.gpu.program import OP_NAMES
-from trine.gpu.system import GpuSystem
+from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram, of_kernels
+from trine.gpu.system import GpuSystem, kernel_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +76,15 @@ class Translations:
         return f"translations by {self.steps} of the grid {'x'.join(map(str, self.grid))}"
 
 
+# The group
+
+
 def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
     """A smaller system with the same times, and None; or None, and what keeps the GPUs apart."""
     why = _why_not_at_all(system)
     if why is not None:
         return None, why
-    rows, why = rows_of(system)
+    rows, why = _rows_of(system)
     if rows is None:
         return None, why
     reasons: list[tuple[int, str]] = []
@@ -116,7 +118,7 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
     return None
 
 
-def _broken_by(system: GpuSystem, rows: Rows, group: Translations) -> tuple[int, str | None, LinkOrbits | None]:
+def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[int, str | None, Int32 | None]:
     """How many checks ``group`` passes, and what is not the same under it; where all is, the orbits of the links."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     there, near = group.split(ranks)
@@ -126,10 +128,10 @@ def _broken_by(system: GpuSystem, rows: Rows, group: Translations) -> tuple[int,
     reason = _memory(system, rows, group, there, near)
     if reason is not None:
         return 1, reason, None
-    return 2, *link_orbits(system, rows, group.generators(), group.elements(), group.moved)
+    return 2, *_link_orbits(system, rows, group)
 
 
-def _programs(system: GpuSystem, rows: Rows, group: Translations, there: Int64, near: Int64) -> str | None:
+def _programs(system: GpuSystem, rows: RankRows, group: Translations, there: Int64, near: Int64) -> str | None:
     """Whether each rank runs what the first of its orbit does, with peers moved along."""
     for name, values in rows.shape_columns():
         rank = _first_difference(values, near)
@@ -163,12 +165,12 @@ def _first_difference(values: npt.NDArray[np.generic], near: Int64) -> int | Non
     return int(differs[0]) if len(differs) else None
 
 
-def _where(system: GpuSystem, rows: Rows, rank: int, operand: int) -> str:
+def _where(system: GpuSystem, rows: RankRows, rank: int, operand: int) -> str:
     op = int(rows.operand_op[rank, operand])
     return f"operation {op} of rank {rank} ({OP_NAMES[int(rows.op_kind[rank, op])]})"
 
 
-def _memory(system: GpuSystem, rows: Rows, group: Translations, there: Int64, near: Int64) -> str | None:
+def _memory(system: GpuSystem, rows: RankRows, group: Translations, there: Int64, near: Int64) -> str | None:
     """Whether the same lines lie in the same channels, ports and sets, and with an L2, are the same lines."""
     shift = np.where(rows.is_dma, 0, rows.address - rows.address[near])
     period = _period(system, rows, np.unique(near)) if shift.any() else 1
@@ -188,21 +190,21 @@ def _memory(system: GpuSystem, rows: Rows, group: Translations, there: Int64, ne
     return None
 
 
-def _period(system: GpuSystem, rows: Rows, kept: Int64) -> int | None:
-    """Bytes after which channels, ways and sets of what the ranks ``kept`` ask for repeat; None: never."""
+def _period(system: GpuSystem, rows: RankRows, kept: Int64) -> int | None:
+    """Bytes after which channels, paths and sets of what the ranks ``kept`` ask for repeat; None: never."""
     model = system.model
     if model.ports.choice == HASHED:
         return None
     period = math.lcm(model.memory.interleave_bytes * model.memory.num_channels, model.line_bytes)
-    for ways in {len(system.fabric.paths(source, target)) for source, target in rows.pairs(kept)}:
-        period = math.lcm(period, model.ports.interleave_bytes * ways)
+    for num_paths in {len(system.fabric.paths(source, target)) for source, target in rows.pairs(kept)}:
+        period = math.lcm(period, model.ports.interleave_bytes * num_paths)
     if model.l2 is not None:
         sets = model.l2.capacity_bytes // (model.line_bytes * model.l2.ways * model.memory.num_channels)
         period = math.lcm(period, model.line_bytes * model.memory.num_channels * max(1, sets))
     return period
 
 
-def _same_lines(system: GpuSystem, rows: Rows, group: Translations, there: Int64) -> bool:
+def _same_lines(system: GpuSystem, rows: RankRows, group: Translations, there: Int64) -> bool:
     """Whether the lines of each rank's memory are those of the first of its orbit, moved piece by piece, one to one.
 
     An operand of rank r in the memory of t lies, seen from the first of t's orbit, where the same operand of r, moved
@@ -231,19 +233,226 @@ def _uniform(target: Int64, start: Int64, length: Int64, offset: Int64) -> bool:
     return not bool((touches & (offset[1:] != offset[:-1])).any())
 
 
-def _folded(system: GpuSystem, rows: Rows, group: Translations, orbits: LinkOrbits) -> GpuSystem:
-    from trine.gpu.run import kernel_tasks
+# The links
 
+
+def _link_orbits(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[str | None, Int32 | None]:
+    """What of the fabric depends on the absolute rank; or int32[links], the first link of the orbit of each.
+
+    Each link must move to one alike, on all routes alike. Links that nobody uses are their own.
+    """
+    cluster = system.fabric.cluster
+    if cluster.routing == SPLIT:
+        return f"routing {SPLIT!r} spreads messages over several routes", None
+    pairs = _pairs(system, rows)
+    if not len(pairs):
+        return None, system.link_image
+    device = np.array(system.fabric.group, np.int64)
+    ptr, links = cluster.routes(device[pairs // system.num_ranks], device[pairs % system.num_ranks])
+    used: Int64 = np.unique(links).astype(np.int64)
+    why = _homeless(system, used)
+    if why is not None:
+        return why, None
+    maps = []
+    for generator in group.generators():
+        by = np.array(generator, np.int64)
+        why, mapped = _moved_links(system, pairs, (ptr, links), used, group, by)
+        if mapped is None:
+            return why, None
+        maps.append(mapped)
+    return None, _orbits(system, used, maps, group)
+
+
+def _pairs(system: GpuSystem, rows: RankRows) -> Int64:
+    """(rank, peer) of all messages, there and back, as rank * ranks + peer; ascending."""
+    ranks = np.arange(system.num_ranks, dtype=np.int64)[:, None]
+    there = np.unique(ranks * system.num_ranks + rows.peer)
+    back = there % system.num_ranks * system.num_ranks + there // system.num_ranks
+    both = np.union1d(there, back)
+    found: Int64 = both[both // system.num_ranks != both % system.num_ranks]
+    return found
+
+
+def _homeless(system: GpuSystem, used: Int64) -> str | None:
+    """A link between switches is nobody's: who is first of two that come to it at once depends on their ranks."""
+    alone = used[system.link_home[used] < 0]
+    if not len(alone):
+        return None
+    name = system.fabric.cluster.link_names[int(alone[0])]
+    return f"link {name!r} neither begins nor ends at a rank's GPU: who is first there depends on the absolute rank"
+
+
+def _moved_links(
+    system: GpuSystem, pairs: Int64, routes: tuple[Int64, Int32], used: Int64, group: Translations, by: Int64
+) -> tuple[str | None, Int64 | None]:
+    """Where the translation ``by`` takes each used link: int64[used], places in ``used``. routes: of ``pairs``."""
+    cluster, ranks = system.fabric.cluster, system.num_ranks
+    ptr, links = routes
+    image = group.moved(pairs // ranks, by) * ranks + group.moved(pairs % ranks, by)
+    place = np.searchsorted(pairs, image)
+    length = np.diff(ptr)
+    bad = np.flatnonzero(length != length[place])
+    if len(bad):
+        a, b = divmod(int(pairs[bad[0]]), ranks), divmod(int(image[bad[0]]), ranks)
+        return f"the route from rank {a[0]} to {a[1]} is not as long as that from rank {b[0]} to {b[1]}", None
+    at = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], length)
+    there = links[np.repeat(ptr[place], length) + at]
+    source = np.searchsorted(used, links)
+    target = np.searchsorted(used, there)
+    found = np.full(len(used), -1, np.int64)
+    found[source] = target
+    clash = np.flatnonzero(found[source] != target)
+    if len(clash):
+        one, two = cluster.link_names[int(used[found[source[clash[0]]]])], cluster.link_names[int(there[clash[0]])]
+        name = cluster.link_names[int(links[clash[0]])]
+        return (
+            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of "
+            f"them and {two!r} on another"
+        ), None
+    why = _unlike(system, used, used[found], group, by)
+    return why, None if why is not None else found
+
+
+def _unlike(system: GpuSystem, used: Int64, image: Int64, group: Translations, by: Int64) -> str | None:
+    """A link that is not like the one that it is moved to: in rate, latency, its place at its GPUs, whose it is."""
+    fabric = system.fabric
+    names = fabric.cluster.link_names
+    for what, values in fabric.link_columns():
+        bad = np.flatnonzero(values[used] != values[image])
+        if len(bad):
+            one, other = int(used[bad[0]]), int(image[bad[0]])
+            return f"links {names[one]!r} and {names[other]!r} differ in {what}"
+    home = system.link_home.astype(np.int64)
+    bad = np.flatnonzero(group.moved(home[used], by) != home[image])
+    if len(bad):
+        return f"link {names[int(used[bad[0]])]!r} is not where its rank would be"
+    return None
+
+
+def _orbits(system: GpuSystem, used: Int64, maps: list[Int64], group: Translations) -> Int32:
+    """The first link of each orbit. No translation leaves a link where it is: it moves the rank whose link it is."""
+    where = {0: np.arange(len(used))}
+    front = [0]
+    while front:
+        element = front.pop()
+        for generator, mapped in zip(group.generators(), maps, strict=True):
+            after = int(group.moved(np.array(element), np.array(generator)))
+            if after not in where:
+                where[after] = mapped[where[element]]
+                front.append(after)
+    table = np.stack([where[int(element)] for element in group.elements()])
+    image = system.link_image.copy()
+    image[used] = used[table.min(axis=0)]
+    return image
+
+
+# The program: one row a rank, and back again for the ranks that are simulated
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RankRows:
+    """Everything that rank r runs in row r, in the order of its kernels.
+
+    kernels, workgroups, operations, operands: int64[ranks, m], their numbers in the program. op_kind: int8[ranks, ops].
+    operand_op: int64[ranks, operands], the operation (of its rank) that each belongs to. peer, address, semaphore,
+    step: int64[ranks, operands]. is_dma, has_lines: bool[ranks, operands]; lines: int64[ranks, operands], where it has.
+    """
+
+    program: GpuProgram
+    kernels: Int64
+    workgroups: Int64
+    operations: Int64
+    operands: Int64
+    op_kind: npt.NDArray[np.int8]
+    operand_op: Int64
+    peer: Int64
+    address: Int64
+    semaphore: Int64
+    step: Int64
+    is_dma: Bool
+    has_lines: Bool
+    lines: Int64
+
+    def shape_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """What must be equal of ranks that behave alike, with names for people."""
+        program = self.program
+        yield "the size of their workgroups", program.kernel_wavefronts[self.kernels]
+        yield "the number of their workgroups", np.diff(program.kernel_ptr)[self.kernels]
+        yield "the number of operations of a workgroup", np.diff(program.workgroup_ptr)[self.workgroups]
+        yield "their operations", self.op_kind
+        yield "the sizes of operations", program.op_amount[self.operations]
+        yield "the unrolling of operations", program.op_unroll[self.operations]
+        yield "the operands of operations", np.diff(program.operand_ptr)[self.operations]
+        yield "what operands are for", program.operand_role[self.operands]
+        yield "the steps of operands", program.operand_step[self.operands]
+
+    def pairs(self, ranks: Int64) -> Iterator[tuple[int, int]]:
+        """``ranks``, each with the peers that it loads from or stores to, and these with it."""
+        for rank in ranks.tolist():
+            for peer in np.unique(self.peer[rank][~self.is_dma[rank]]).tolist():
+                if peer != rank:
+                    yield rank, peer
+                    yield peer, rank
+
+
+def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
+    """The program by ranks, and None; or None, and which ranks do not run as much as others."""
+    program, ranks = system.program, system.num_ranks
+    kernel_rank = program.kernel_rank.astype(np.int64)
+    group_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
+    op_group = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
+    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    group_rank = kernel_rank[group_kernel]
+    op_rank = group_rank[op_group]
+    found = []
+    owners = (
+        ("kernels", kernel_rank),
+        ("workgroups", group_rank),
+        ("operations", op_rank),
+        ("operands", op_rank[operand_op]),
+    )
+    for name, owner in owners:
+        count = np.bincount(owner, minlength=ranks)
+        odd = np.flatnonzero(count != count[0])
+        if len(odd):
+            return None, f"rank {odd[0]} has {count[odd[0]]} {name}, rank 0 has {count[0]}"
+        found.append(np.argsort(owner, kind="stable").reshape(ranks, -1))
+    kernels, workgroups, operations, operands = found
+    number = np.empty(program.num_ops, np.int64)
+    number[operations] = np.arange(operations.shape[1])[None, :]
+    op = operand_op[operands]
+    kind = program.op_kind[op]
+    return (
+        RankRows(
+            program=program,
+            kernels=kernels,
+            workgroups=workgroups,
+            operations=operations,
+            operands=operands,
+            op_kind=program.op_kind[operations],
+            operand_op=number[op],
+            peer=program.operand_rank[operands].astype(np.int64),
+            address=program.operand_address[operands],
+            semaphore=program.operand_semaphore[operands].astype(np.int64),
+            step=program.operand_step[operands].astype(np.int64),
+            is_dma=kind == DMA,
+            has_lines=np.isin(kind, DATA_OPS) & (program.op_amount[op] > 0),
+            lines=program.op_amount[op],
+        ),
+        None,
+    )
+
+
+def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: Int32) -> GpuSystem:
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     there, near = group.split(ranks)
     kept = np.unique(near)
     gpu_of = np.searchsorted(kept, near).astype(np.int32)
     peer = rows.peer[kept]
-    mirror = group.moved(
-        kept[:, None], there[peer], -1
-    )  # whose operand, in the memory of the orbit's first rank, this is
+    # whose operand, in the memory of the orbit's first rank, this is
+    mirror = group.moved(kept[:, None], there[peer], -1)
     address = rows.address[mirror, np.arange(peer.shape[1])[None, :]]
-    program, operand_peer = simulated_program(system.program, rows, kept, gpu_of, peer, address)
+    program, operand_peer = _simulated_program(system.program, rows, kept, gpu_of, peer, address)
     graph = kernel_tasks(program)
     graph = replace(graph, rank=kept[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
     return replace(
@@ -252,7 +461,38 @@ def _folded(system: GpuSystem, rows: Rows, group: Translations, orbits: LinkOrbi
         ranks=kept.astype(np.int32),
         gpu_of=gpu_of,
         operand_peer=operand_peer,
-        link_image=orbits.image,
+        link_image=link_image,
         graph=graph,
         task_kernel=np.arange(program.num_kernels, dtype=np.int32),
     )
+
+
+def _simulated_program(
+    program: GpuProgram,
+    rows: RankRows,
+    ranks: Int64,
+    gpu_of: npt.NDArray[np.int32],
+    peer: Int64,
+    address: Int64,
+) -> tuple[GpuProgram, npt.NDArray[np.int32]]:
+    """The program of the GPUs that are simulated for ``ranks``, and the rank that each of its operands means.
+
+    peer, address: int64[ranks, operands]. Kernels keep the order that they have in ``program``.
+    """
+    row = np.full(program.num_ranks, -1, np.int64)
+    row[ranks] = np.arange(len(ranks))
+    chosen, operands = of_kernels(program, np.sort(rows.kernels[ranks].ravel()))
+    place = np.empty(len(program.operand_role), np.int64)
+    place[rows.operands] = np.arange(rows.operands.shape[1])[None, :]
+    owner = np.empty(len(program.operand_role), np.int64)
+    owner[rows.operands] = row[:, None]
+    at = owner[operands], place[operands]
+    simulated = replace(
+        chosen,
+        num_ranks=len(ranks),
+        kernel_rank=row[chosen.kernel_rank].astype(np.int32),
+        operand_rank=gpu_of[peer[at]].astype(np.int32),
+        operand_address=address[at],
+        semaphores=program.semaphores[ranks],
+    )
+    return simulated, peer[at].astype(np.int32)

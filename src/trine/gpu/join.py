@@ -12,8 +12,7 @@ import numpy.typing as npt
 from trine.arrays import Int32, Int64
 from trine.errors import InputError
 from trine.gpu.program import COLUMNS, POINTERS, Buffer, GpuProgram
-from trine.gpu.validate import MAX_RANKS
-from trine.gpu.validate_operands import MAX_ADDRESS
+from trine.gpu.validate import MAX_ADDRESS, MAX_RANKS
 
 #: Most initial values of semaphores, over all ranks: 1 GiB of them.
 MAX_SEMAPHORES = 2**28

@@ -7,7 +7,8 @@ one cache line at a time. How operations take time: docs/design/gpu-model.md. NV
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -140,3 +141,29 @@ def _labels(program: GpuProgram) -> list[str]:
     names = np.array([*program.labels, ""], object)
     labels: list[str] = names[program.op_label].tolist()
     return labels
+
+
+def members(ptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """The members of some rows of a CSR, in order, and the pointers of these rows alone."""
+    length = ptr[rows + 1] - ptr[rows]
+    new_ptr = np.concatenate(([0], np.cumsum(length))).astype(np.int64)
+    return np.arange(new_ptr[-1], dtype=np.int64) + np.repeat(ptr[rows] - new_ptr[:-1], length), new_ptr
+
+
+def of_kernels(program: GpuProgram, kernels: Int64) -> tuple[GpuProgram, Int64]:
+    """These kernels alone, in this order, and the numbers of their operands in ``program``.
+
+    Ranks, semaphores and buffers stay those of the whole program.
+    """
+    chosen = kernels
+    columns: dict[str, Any] = {name: getattr(program, name)[chosen] for name in KERNEL_COLUMNS}
+    for pointer, names in zip(POINTERS, ((), OP_COLUMNS, OPERAND_COLUMNS), strict=True):
+        chosen, columns[pointer] = members(getattr(program, pointer), chosen)
+        columns |= {name: getattr(program, name)[chosen] for name in names}
+    names = tuple(program.kernel_names[i] for i in kernels.tolist()) if program.kernel_names else ()
+    return replace(program, kernel_names=names, **columns), chosen
+
+
+def kernels_of_rank(program: GpuProgram, rank: int) -> GpuProgram:
+    """The kernels of one rank alone, in their order."""
+    return of_kernels(program, np.flatnonzero(program.kernel_rank == rank))[0]

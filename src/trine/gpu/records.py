@@ -7,8 +7,11 @@ for which.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trine.arrays import Int32, Int64
+from trine.gpu.outside import Arrivals
+from trine.graph.taskgraph import Records
 
 #: What a wavefront does between its start and its end: it computes (the CU's ALU works for it or is waited for), waits
 #: to issue a request (the CU issues those of others), for memory (places, waitcnt), for a semaphore, at a barrier.
@@ -82,3 +85,15 @@ class GpuRecords:
     end_ps: int
     num_events: int
     engine: str
+
+
+class GpuOutcome(NamedTuple):
+    """``finished``: False where the run stopped early (``until_ps``, Ctrl-C, stuck); what had not happened is -1 then.
+
+    arrivals: where the system says ``record``.
+    """
+
+    records: Records
+    gpu: GpuRecords
+    finished: bool
+    arrivals: Arrivals | None = None

@@ -1,20 +1,192 @@
-"""Run one GPU of a program, its peers replayed (docs/design/replay.md)."""
+"""One GPU of a program, its peers replayed (docs/design/replay.md).
+
+It is cut out of a program of all ranks and checked, then run: from the start, or, as often as one likes, from when its
+workgroups wait.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from trine.arrays import Int32
+import numpy as np
+
+from trine._jit import without_collector
+from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
+from trine.engine.validate import validate
 from trine.errors import InputError
+from trine.gpu.fabric import Fabric, rank_grid
+from trine.gpu.layout import layout_of
 from trine.gpu.model import GpuModel
-from trine.gpu.outcome import GpuOutcome
-from trine.gpu.outside import Arrivals, PeerWrites
-from trine.gpu.program import GpuProgram
-from trine.gpu.run import Fold, GpuRun, simulate_system
-from trine.gpu.system import GpuSystem
-from trine.gpu.target import target_system
-from trine.graph.taskgraph import Progress, TaskGraph
+from trine.gpu.outside import FABRICS, Arrivals, PeerWrites
+from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, kernels_of_rank, members
+from trine.gpu.records import GpuOutcome
+from trine.gpu.run import (
+    Fold,
+    GpuRun,
+    check_arguments,
+    check_places,
+    check_replayable_model,
+    check_tasks,
+    simulate_system,
+)
+from trine.gpu.system import GpuSystem, kernel_tasks, link_homes
+from trine.gpu.validate import place_of
+from trine.gpu.way_table import outside_ranks
+from trine.graph.builder import no_labels
+from trine.graph.taskgraph import COMPUTE, Progress, TaskGraph
+from trine.units import format_time
+
+if TYPE_CHECKING:
+    from trine.gpu.start import State
+
+
+def target_system(
+    program: GpuProgram,
+    cluster: Cluster,
+    group: Sequence[int],
+    model: GpuModel,
+    target: int,
+    outside: PeerWrites | Arrivals | None,
+    graph: TaskGraph | None = None,
+    task_kernel: Int32 | None = None,
+    engine: str = "compiled",
+) -> GpuSystem:
+    """What :func:`run_target` simulates, checked."""
+    check_arguments(program, cluster, group, model, "off", engine)
+    if not 0 <= target < program.num_ranks:
+        raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
+    kernels = kernels_of_rank(program, target)
+    if not kernels.num_kernels and graph is None:
+        raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")
+    if graph is None:
+        graph, task_kernel = kernel_tasks(kernels), np.arange(kernels.num_kernels, dtype=np.int32)
+    elif task_kernel is None:
+        raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
+    else:
+        graph, task_kernel = _own_tasks(graph, np.asarray(task_kernel, np.int32), program, target)
+    gpu_of = np.full(program.num_ranks, -1, np.int32)
+    gpu_of[target] = 0
+    system = GpuSystem(
+        program=_as_gpu_0(kernels, target),
+        model=model,
+        layout=layout_of(model),
+        fabric=Fabric(cluster, group, model),
+        num_ranks=program.num_ranks,
+        ranks=np.array([target], np.int32),
+        gpu_of=gpu_of,
+        operand_peer=kernels.operand_rank,
+        link_image=np.arange(len(cluster.links), dtype=np.int32),
+        link_home=link_homes(cluster, group),
+        grid=rank_grid(cluster, group),
+        graph=graph,
+        task_kernel=task_kernel,
+        outside=outside,
+    )
+    check_tasks(replace(system, program=kernels))
+    check_replayable(system, target)
+    return system
+
+
+def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
+    """The kernels of one rank as those of GPU 0; operands of others keep their addresses, and are of GPU -1."""
+    return replace(
+        kernels,
+        num_ranks=1,
+        kernel_rank=np.zeros(kernels.num_kernels, np.int32),
+        operand_rank=np.where(kernels.operand_rank == rank, 0, -1).astype(np.int32),
+        semaphores=kernels.semaphores[rank : rank + 1],
+    )
+
+
+def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target: int) -> tuple[TaskGraph, Int32]:
+    """The tasks of rank ``target``; none of them may wait for one of another rank."""
+    validate(graph)
+    if len(task_kernel) != graph.num_tasks or task_kernel.max(initial=-1) >= program.num_kernels:
+        raise InputError(f"must have {graph.num_tasks} entries below {program.num_kernels}", field="task_kernel")
+    if (graph.kind != COMPUTE).any():
+        raise InputError("task graphs with transfers or joins are not replayed", field="graph")
+    tasks = np.flatnonzero(graph.rank == target)
+    before, pointers = members(graph.predecessor_ptr, tasks)
+    number = np.full(graph.num_tasks, -1, np.int64)
+    number[tasks] = np.arange(len(tasks))
+    others = np.flatnonzero(number[graph.predecessor_idx[before]] < 0)
+    if len(others):
+        raise InputError(f"tasks of rank {target} have order with tasks of other ranks: not replayed", field="graph")
+    kernel = np.full(program.num_kernels + 1, -1, np.int32)
+    kernel[np.flatnonzero(program.kernel_rank == target)] = np.arange((program.kernel_rank == target).sum())
+    own = replace(
+        graph,
+        kind=graph.kind[tasks],
+        rank=graph.rank[tasks],
+        peer=graph.peer[tasks],
+        stream=graph.stream[tasks],
+        duration_ps=graph.duration_ps[tasks],
+        size_bytes=graph.size_bytes[tasks],
+        route=graph.route[tasks],
+        need=graph.need[tasks],
+        predecessor_ptr=pointers,
+        predecessor_idx=number[graph.predecessor_idx[before]].astype(np.int32),
+        labels=no_labels(len(tasks)),
+        task_names=tuple(graph.task_names[i] for i in tasks.tolist()) if graph.task_names else (),
+        pressure_ppm=None,
+    )
+    return own, kernel[task_kernel[tasks]]
+
+
+def check_replayable(system: GpuSystem, target: int) -> None:
+    """Raise InputError where the program, or what comes from outside, is not replayed at ``target``."""
+    program, outside = system.program, system.outside
+    dma = np.flatnonzero(program.op_kind == DMA)
+    if len(dma):
+        raise InputError(f"{program.name!r}, {place_of(program, int(dma[0]))}: dma operations are not replayed")
+    if isinstance(outside, Arrivals):
+        check_replayable_model(system, "outside")
+        if (outside.target, outside.num_ranks) != (target, system.num_ranks):
+            raise InputError(
+                f"the record is of rank {outside.target} of {outside.num_ranks}, not of rank {target} of "
+                f"{system.num_ranks}",
+                field="outside",
+            )
+        _check_semaphores(system, outside.semaphore)
+        return
+    op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    foreign = (program.operand_role == READ_FLAGGED) & (system.operand_peer != target) & (program.op_kind[op] >= LOAD)
+    if foreign.any():
+        where = place_of(program, int(op[np.flatnonzero(foreign)[0]]))
+        raise InputError(f"{program.name!r}, {where}: flagged loads from replayed peers need the record of a run")
+    if outside is not None:
+        _check_writes(system, outside, target)
+
+
+def _check_semaphores(system: GpuSystem, semaphore: Int32) -> None:
+    count = system.program.semaphores.shape[1]
+    if semaphore.max(initial=-1) >= count:
+        problem = f"semaphore {semaphore.max()} of the record is not one of {count}: it is of another program"
+        raise InputError(problem, field="outside")
+
+
+def _check_writes(system: GpuSystem, writes: PeerWrites, target: int) -> None:
+    if writes.fabric not in FABRICS:
+        raise InputError(f"unknown fabric {writes.fabric!r}, one of: {', '.join(FABRICS)}", field="outside")
+    columns = (writes.address, writes.size_bytes, writes.semaphore, writes.value, writes.time_ps)
+    if any(len(column) != len(writes.peer) for column in columns):
+        raise InputError("columns of writes are of different lengths", field="outside")
+    bad_peer = (writes.peer < 0) | (writes.peer >= system.num_ranks) | (writes.peer == target)
+    for bad, problem in (
+        (bad_peer, f"a peer that is none of rank {target} among {system.num_ranks}"),
+        (writes.time_ps < 0, "a time in the past"),
+        (writes.address < 0, "a negative address"),
+        ((writes.size_bytes <= 0) & (writes.semaphore < 0), "no bytes"),
+        ((writes.value < 0) & (writes.semaphore >= 0), "a negative value"),
+    ):
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            at = format_time(int(writes.time_ps[i]))
+            raise InputError(f"write {i} (peer {writes.peer[i]}, {at}) has {problem}", field="outside")
+    _check_semaphores(system, writes.semaphore)
 
 
 def run_target(
@@ -68,4 +240,117 @@ def run_of(
         gpu=outcome.gpu,
         fold=Fold(classes=1, group_size=1, why_unfolded="peers are replayed"),
         finished=outcome.finished,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Waiting:
+    """A target whose workgroups all wait, and nothing has come to it yet.
+
+    since_ps: when the last of them began to. program, cluster, group: what was asked for; system: what is simulated.
+    state: what goes on; None: the reference engine, which begins anew.
+    """
+
+    since_ps: int
+    program: GpuProgram
+    cluster: Cluster
+    group: Sequence[int]
+    system: GpuSystem
+    state: State | None
+
+    def run(
+        self,
+        outside: PeerWrites,
+        *,
+        progress: Progress | None = None,
+        on_compile: Callable[[], None] | None = None,
+    ) -> GpuRun:
+        """What :func:`trine.gpu.replayed.run_target` gives with these writes, of the peers that were announced.
+
+        Begins anew where one comes when the last workgroup begins to wait, or before: at an instant writes come first.
+
+        Raises
+        ------
+        InputError, DeadlockError: as run_target; other peers, or another fabric.
+        """
+        system = replace(self.system, outside=outside)
+        check_replayable(system, int(system.ranks[0]))
+        announced = self.system.outside
+        assert isinstance(announced, PeerWrites)
+        if outside_ranks(system) != outside_ranks(self.system) or outside.fabric != announced.fabric:
+            raise InputError("writes of other peers, or over another fabric, than were announced", field="outside")
+        if self.state is None or outside.time_ps.min(initial=self.since_ps + 1) <= self.since_ps:
+            engine = "reference" if self.state is None else "compiled"
+            outcome = simulate_system(system, engine, progress, on_compile)
+        else:
+            from trine.gpu.compiled import simulate_from
+
+            outcome = simulate_from(self.state, system, progress)
+        return run_of(system, outcome, self.program, self.cluster, self.group)
+
+
+def until_waiting(
+    program: GpuProgram,
+    cluster: Cluster,
+    group: Sequence[int],
+    model: GpuModel,
+    *,
+    target: int,
+    outside: PeerWrites,
+    graph: TaskGraph | None = None,
+    task_kernel: Int32 | None = None,
+    engine: str = "compiled",
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+) -> Waiting:
+    """Run rank ``target`` until the last of its workgroups has taken up its first acquire, while nothing comes to it.
+
+    Parameters
+    ----------
+    outside: what is to come, at whatever times. Others: as :func:`trine.gpu.replayed.run_target`.
+
+    Workgroups that wait for nothing do not count.
+
+    Raises
+    ------
+    InputError: as run_target; a workgroup never begins, or never comes to wait; no workgroup waits.
+    """
+    system = target_system(program, cluster, group, model, target, outside, graph, task_kernel, engine)
+    waiting, first = _first_acquires(system.program)
+    if not len(waiting):
+        raise InputError(f"{system.program.name!r}: no workgroup of rank {target} waits for a flag")
+    state: State | None = None
+    if engine == "reference":
+        gpu = simulate_system(replace(system, outside=None), engine, progress, stop_when_stuck=True).gpu
+        since_ps, begun_ps = gpu.op_start_ps[first], gpu.workgroup_start_ps[waiting]
+    else:
+        check_places(system)
+        with without_collector():
+            from trine.gpu.compiled import simulate_until
+
+            state = simulate_until(system, first, progress, on_compile)
+        since_ps, begun_ps = state.seen.op_start[first], state.seen.group_start[waiting]
+    _check_all_wait(system, waiting, since_ps, begun_ps)
+    return Waiting(
+        since_ps=int(since_ps.max()), program=program, cluster=cluster, group=group, system=system, state=state
+    )
+
+
+def _first_acquires(program: GpuProgram) -> tuple[Int64, Int64]:
+    """Workgroups that acquire, and the first acquire of each."""
+    group_of = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
+    acquires = np.flatnonzero(program.op_kind == ACQUIRE)
+    waiting, first = np.unique(group_of[acquires], return_index=True)
+    return waiting, acquires[first]
+
+
+def _check_all_wait(system: GpuSystem, waiting: Int64, since_ps: Int64, begun_ps: Int64) -> None:
+    late = np.flatnonzero(since_ps < 0)
+    if not len(late):
+        return
+    name, others = system.program.name, f"never begins: others hold the places of {system.model.name!r}"
+    why = others if begun_ps[late[0]] < 0 else "waits for something else first"
+    raise InputError(
+        f"{name!r}: {len(late)} of {len(waiting)} workgroups never begin to wait for their flags (workgroup "
+        f"{waiting[late[0]]} {why}); give the kernel fewer workgroups, or say when flags land from the start"
     )

@@ -13,17 +13,15 @@ from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
-from trine.gpu.check_model import check_numbers
-from trine.gpu.model import GpuModel
-from trine.gpu.outcome import GpuOutcome
+from trine.gpu.model import FAIR, GpuModel
+from trine.gpu.model.check import check_numbers
 from trine.gpu.outside import Arrivals
-from trine.gpu.program import GpuProgram
-from trine.gpu.recordable import check_recordable
-from trine.gpu.records import GpuRecords
-from trine.gpu.system import GpuSystem, unfolded
+from trine.gpu.program import DMA, GpuProgram
+from trine.gpu.records import GpuOutcome, GpuRecords
+from trine.gpu.system import GpuSystem, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
-from trine.gpu.validate import validate_program
-from trine.graph.builder import no_labels
+from trine.gpu.validate import place_of, validate_program
+from trine.gpu.way_table import operand_gpus
 from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
 
 ENGINES = ("compiled", "reference")
@@ -124,7 +122,7 @@ def run_gpus(
         other = simulate_system(whole, engine, progress, on_compile, until_ps)
         verify = outcome.finished and other.finished  # Ctrl-C: there is nothing to compare
         if verify:
-            from trine.gpu.fold_verify import same_outcome
+            from trine.gpu.verify import same_outcome
 
             same_outcome(system, outcome, whole, other)
     size = program.num_ranks // system.num_gpus
@@ -208,34 +206,6 @@ def check_places(system: GpuSystem) -> None:
         raise InputError(f"{system.model.name!r} would run {places} wavefronts at a time, of at most {MAX_WAVES}")
 
 
-def kernel_tasks(program: GpuProgram) -> TaskGraph:
-    """A task for each kernel, without order among them."""
-    n = program.num_kernels
-    none32, none64 = np.full(n, -1, np.int32), np.zeros(n, np.int64)
-    return TaskGraph(
-        kind=np.full(n, COMPUTE, np.int8),
-        rank=program.kernel_rank.astype(np.int32),
-        peer=none32,
-        stream=none32,
-        duration_ps=none64,
-        size_bytes=none64,
-        route=none32,
-        need=np.zeros(n, np.int32),
-        predecessor_ptr=np.zeros(n + 1, np.int64),
-        predecessor_idx=np.zeros(0, np.int32),
-        route_ptr=np.zeros(1, np.int64),
-        route_links=np.zeros(0, np.int32),
-        route_latency_ps=np.zeros(0, np.int64),
-        link_bytes_per_s=np.zeros(0, np.int64),
-        stream_names=(),
-        stream_ranks=(),
-        rank_names=tuple(f"rank {rank}" for rank in range(program.num_ranks)),
-        link_names=(),
-        labels=no_labels(n),
-        link_latency_ps=np.zeros(0, np.int64),
-    )
-
-
 def check_arguments(
     program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, fold: str, engine: str
 ) -> None:
@@ -273,3 +243,42 @@ def check_tasks(system: GpuSystem) -> None:
         raise InputError("a task carries a kernel of another rank", field="task_kernel")
     if system.graph.pressure_ppm is not None and (system.graph.pressure_ppm != 0).any():
         raise InputError("contention is simulated at this level: tasks must not press on streams", field="pressure_ppm")
+
+
+def check_recordable(system: GpuSystem, target: int) -> None:
+    """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
+    if not 0 <= target < system.num_ranks:
+        raise InputError(f"rank {target} is not one of {system.num_ranks}", field="record")
+    program = system.program
+    dma = np.flatnonzero(program.op_kind == DMA)
+    if len(dma):
+        raise InputError(f"{place_of(program, int(dma[0]))}: copies by copy engines are not recorded", field="record")
+    if (system.graph.kind != COMPUTE).any():
+        raise InputError("task graphs with transfers or joins are not recorded", field="record")
+    _check_routes(system, target)
+    check_replayable_model(system, "record")
+
+
+def check_replayable_model(system: GpuSystem, field: str) -> None:
+    """With fair ports and no latency what comes at an instant depends on more than a record has."""
+    if system.model.ports.arbitration == FAIR and system.model.ports.latency_ps == 0:
+        raise InputError("with fair arbitration the ports must have a latency, else a record is not exact", field=field)
+
+
+def _check_routes(system: GpuSystem, target: int) -> None:
+    """Ways between others must not lead through the target."""
+    gpu, _ = operand_gpus(system)
+    source = system.ranks[gpu].astype(np.int64)
+    device = system.fabric.group[target]
+    sources = system.fabric.cluster.link_table.source
+    for key in np.unique(source * system.num_ranks + system.operand_peer).tolist():
+        rank, peer = divmod(key, system.num_ranks)
+        if rank == peer:
+            continue
+        for one, other in ((rank, peer), (peer, rank)):
+            for way in system.fabric.paths(one, other):
+                if any(sources[hop.link] == device for hop in way.hops[1:]):
+                    raise InputError(
+                        f"the way from rank {one} to rank {other} leads through rank {target}: that is not recorded",
+                        field="record",
+                    )

@@ -9,13 +9,13 @@ import numpy as np
 
 from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
-from trine.gpu.distances import distance, rank_grid
-from trine.gpu.fabric import Fabric
+from trine.gpu.fabric import Fabric, distance, rank_grid
 from trine.gpu.layout import Layout, layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.outside import Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
-from trine.graph.taskgraph import TaskGraph
+from trine.graph.builder import no_labels
+from trine.graph.taskgraph import COMPUTE, TaskGraph
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,3 +96,31 @@ def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
     rank_of[np.asarray(group, np.int64)] = np.arange(len(group), dtype=np.int32)
     source, target = rank_of[table.source], rank_of[table.target]
     return np.where(source >= 0, source, target).astype(np.int32)
+
+
+def kernel_tasks(program: GpuProgram) -> TaskGraph:
+    """A task for each kernel, without order among them."""
+    n = program.num_kernels
+    none32, none64 = np.full(n, -1, np.int32), np.zeros(n, np.int64)
+    return TaskGraph(
+        kind=np.full(n, COMPUTE, np.int8),
+        rank=program.kernel_rank.astype(np.int32),
+        peer=none32,
+        stream=none32,
+        duration_ps=none64,
+        size_bytes=none64,
+        route=none32,
+        need=np.zeros(n, np.int32),
+        predecessor_ptr=np.zeros(n + 1, np.int64),
+        predecessor_idx=np.zeros(0, np.int32),
+        route_ptr=np.zeros(1, np.int64),
+        route_links=np.zeros(0, np.int32),
+        route_latency_ps=np.zeros(0, np.int64),
+        link_bytes_per_s=np.zeros(0, np.int64),
+        stream_names=(),
+        stream_ranks=(),
+        rank_names=tuple(f"rank {rank}" for rank in range(program.num_ranks)),
+        link_names=(),
+        labels=no_labels(n),
+        link_latency_ps=np.zeros(0, np.int64),
+    )

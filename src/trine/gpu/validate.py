@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -33,18 +34,166 @@ from trine.gpu.program import (
     ROLE_NAMES,
     STORE,
     WAITCNT,
+    WRITE,
+    WRITE_FLAGGED,
     GpuProgram,
 )
-from trine.gpu.validate_memory import uncached_fault
-from trine.gpu.validate_operands import (
-    MAX_ADDRESS,
-    MAX_AMOUNT,
-    Fault,
-    first_fault,
-    first_operand_fault,
-    has_lines,
-    operand_faults,
-)
+
+#: So that an address, and lines times a step, stay within int64.
+MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFault:
+    """What is wrong; ``op``: at which operation, -1: at none."""
+
+    message: str
+    op: int = -1
+
+
+def has_lines(program: GpuProgram) -> Bool:
+    """bool[operations]: whether each moves lines."""
+    which = np.zeros(len(OP_NAMES), bool)
+    which[list(DATA_OPS)] = True
+    return which[program.op_kind]
+
+
+def first_fault(wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
+    """The first of the operations where ``wrong`` bool[operations]; ``say`` says what is wrong with it."""
+    if not wrong.any():
+        return None
+    op = int(wrong.argmax())
+    return ProgramFault(say(op), op)
+
+
+def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
+    """As :func:`first_fault`, of operands: ``wrong`` bool[operands]."""
+    if not wrong.any():
+        return None
+    at = int(wrong.argmax())
+    op = int(np.searchsorted(program.operand_ptr, at, side="right")) - 1
+    return ProgramFault(say(at), op)
+
+
+def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
+    """Faults of operands, of operations that are well formed by themselves."""
+    role, rank, address = program.operand_role, program.operand_rank, program.operand_address
+    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    kind = program.op_kind[op_of]
+    flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
+    reads = (role == READ) | (role == READ_FLAGGED)
+    late = np.zeros(len(role), bool)
+    late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
+    own = _rank_of_operations(program)[op_of]
+    stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
+    checks: list[tuple[Bool, Callable[[int], str]]] = [
+        (late, lambda at: "operands that are read come before those that are written"),
+        (flagged & ~has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
+        ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
+        (stays & (rank != own), lambda at: f"must be of the own rank {own[at]}, not of rank {rank[at]}"),
+        ((address < 0) | (address > MAX_ADDRESS), lambda at: f"{address[at]} is no address"),
+    ]
+    for wrong, say in checks:
+        fault = first_operand_fault(program, wrong, say)
+        if fault is not None:
+            yield fault
+    yield from _semaphore_faults(program, op_of, kind, flagged)
+    yield from _address_faults(program, op_of, kind)
+
+
+def _rank_of_operations(program: GpuProgram) -> npt.NDArray[np.int32]:
+    groups = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
+    return np.repeat(groups, np.diff(program.workgroup_ptr))
+
+
+def _semaphore_faults(
+    program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bool
+) -> Iterator[ProgramFault]:
+    first, count = program.operand_semaphore, program.semaphores.shape[1]
+    needs = flagged | (kind == ACQUIRE) | (kind == RELEASE)
+    may = needs | ((kind == DMA) & (program.operand_role == WRITE))
+    amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
+    last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
+    checks: list[tuple[Bool, Callable[[int], str]]] = [
+        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
+        (needs & (first == -1), lambda at: "has no semaphore"),
+        ((kind == DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
+        ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
+    ]
+    for wrong, say in checks:
+        fault = first_operand_fault(program, wrong, say)
+        if fault is not None:
+            yield fault
+
+
+def _no_semaphore(first: int, last: int, count: int) -> str:
+    which = f"is no semaphore {first}" if first == last else f"are no semaphores {first} to {last}"
+    return f"there {which}: each rank has {count}, from 0"
+
+
+def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8]) -> Iterator[ProgramFault]:
+    """Lines that do not begin inside one buffer, where the program names buffers; bytes of a dma outside of one.
+
+    The last line of a buffer may reach beyond it: whole lines move, and with a step below a line they overlap.
+    """
+    in_lines = has_lines(program)[op_of]
+    amount = program.op_amount[op_of]
+    first = program.operand_address
+    moves = (in_lines | (kind == DMA)) & (amount > 0)
+    span = np.where(in_lines, (amount - 1) * np.where(in_lines, program.operand_step, 0), amount - 1)
+    last = first + span
+    fault = first_operand_fault(
+        program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda at: f"{last[at]} is no address"
+    )
+    if fault is not None:
+        yield fault
+    if not program.buffers:
+        return
+    inside = ~moves
+    for buffer in program.buffers:
+        low, high = np.minimum(first, last), np.maximum(first, last)
+        inside |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
+    known = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
+    fault = first_operand_fault(
+        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} are not inside one buffer of {known}"
+    )
+    if fault is not None:
+        yield fault
+
+
+def uncached_fault(program: GpuProgram) -> ProgramFault | None:
+    """The first fault of uncached buffers: one of others between them or in a line with them, or a semaphore there."""
+    uncached = [buffer for buffer in program.buffers if buffer.uncached]
+    if not uncached:
+        return None
+    line = program.line_bytes
+    first, end = min(b.base for b in uncached), max(b.base + b.size_bytes for b in uncached)
+    low, high = first // line * line, -(-end // line) * line
+    for buffer in program.buffers:
+        if not buffer.uncached and buffer.size_bytes and buffer.base < high and buffer.base + buffer.size_bytes > low:
+            return ProgramFault(
+                f"buffer {buffer.name!r} is cached, and lies between uncached buffers, or in a line with one: "
+                f"the lines of {', '.join(b.name for b in uncached[:8])}, {low} to {high}, must be of no other buffers"
+            )
+    return _semaphore_fault(program, low, high)
+
+
+def _semaphore_fault(program: GpuProgram, low: int, high: int) -> ProgramFault | None:
+    """A semaphore that lies among uncached buffers, but in none of them."""
+    address = program.operand_address
+    is_flag = ~np.isin(program.op_kind, DATA_OPS).repeat(np.diff(program.operand_ptr)) & (
+        program.operand_semaphore >= 0
+    )
+    astray = is_flag & (address >= low) & (address < high)
+    for buffer in program.buffers:
+        if buffer.uncached:
+            astray &= (address < buffer.base) | (address >= buffer.base + buffer.size_bytes)
+    return first_operand_fault(
+        program,
+        astray,
+        lambda at: f"semaphore {program.operand_semaphore[at]} at {address[at]} lies among uncached buffers, in none",
+    )
+
 
 Bounds: TypeAlias = Mapping[int, tuple[int, int]]
 
@@ -78,7 +227,7 @@ def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ran
     if fault is None and model is not None:
         fault = _model_fault(program, model)
     if fault is None and num_ranks not in (None, program.num_ranks):
-        fault = Fault(f"is for {program.num_ranks} ranks, not for {num_ranks}")
+        fault = ProgramFault(f"is for {program.num_ranks} ranks, not for {num_ranks}")
     if fault is not None:
         where = f", {place_of(program, fault.op)}" if fault.op >= 0 else ""
         raise InputError(f"GPU program {program.name!r}{where}: {fault.message}")
@@ -96,7 +245,7 @@ def place_of(program: GpuProgram, op: int) -> str:
     )
 
 
-def find_fault(program: GpuProgram) -> Fault | None:
+def find_fault(program: GpuProgram) -> ProgramFault | None:
     """The first fault of a program, whatever GPU runs it."""
     for check in (_shapes, _kernels, _semaphores, _operations):
         fault = check(program)
@@ -109,12 +258,12 @@ def _kind_name(kind: int) -> str:
     return OP_NAMES[kind] if 0 <= kind < len(OP_NAMES) else f"kind {kind}"
 
 
-def _shapes(program: GpuProgram) -> Fault | None:
+def _shapes(program: GpuProgram) -> ProgramFault | None:
     for name, dtype in _DTYPES.items():
         array = getattr(program, name)
         dimensions = 2 if name == "semaphores" else 1
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != dimensions:
-            return Fault(f"{name} must be an array of {np.dtype(dtype)} with {dimensions} dimension(s)")
+            return ProgramFault(f"{name} must be an array of {np.dtype(dtype)} with {dimensions} dimension(s)")
     for names, length in (
         (KERNEL_COLUMNS, program.num_kernels),
         (OP_COLUMNS, program.num_ops),
@@ -122,9 +271,9 @@ def _shapes(program: GpuProgram) -> Fault | None:
     ):
         for name in names:
             if len(getattr(program, name)) != length:
-                return Fault(f"{name} has {len(getattr(program, name))} entries instead of {length}")
+                return ProgramFault(f"{name} has {len(getattr(program, name))} entries instead of {length}")
     if len(program.kernel_names) not in (0, program.num_kernels):
-        return Fault(f"has {len(program.kernel_names)} names of {program.num_kernels} kernels")
+        return ProgramFault(f"has {len(program.kernel_names)} names of {program.num_kernels} kernels")
     for name, count, end in (
         ("kernel_ptr", program.num_kernels, program.num_workgroups),
         ("workgroup_ptr", program.num_workgroups, program.num_ops),
@@ -136,19 +285,19 @@ def _shapes(program: GpuProgram) -> Fault | None:
     return None
 
 
-def _offsets(name: str, offsets: Int64, count: int, end: int) -> Fault | None:
+def _offsets(name: str, offsets: Int64, count: int, end: int) -> ProgramFault | None:
     if len(offsets) != count + 1:
-        return Fault(f"{name} has {len(offsets)} entries instead of {count + 1}")
+        return ProgramFault(f"{name} has {len(offsets)} entries instead of {count + 1}")
     if offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
-        return Fault(f"{name} must rise from 0 to {end}")
+        return ProgramFault(f"{name} must rise from 0 to {end}")
     return None
 
 
-def _kernels(program: GpuProgram) -> Fault | None:
+def _kernels(program: GpuProgram) -> ProgramFault | None:
     if not 1 <= program.num_ranks <= MAX_RANKS:
-        return Fault(f"must be for 1 to {MAX_RANKS} ranks, got {program.num_ranks}")
+        return ProgramFault(f"must be for 1 to {MAX_RANKS} ranks, got {program.num_ranks}")
     if program.line_bytes < 1 or program.payload_bytes < 0:
-        return Fault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
+        return ProgramFault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
     for values, low, high, what in (
         (program.kernel_rank, 0, program.num_ranks - 1, "the rank"),
         (program.kernel_wavefronts, 1, 2**15, "the number of wavefronts of a workgroup"),
@@ -156,31 +305,31 @@ def _kernels(program: GpuProgram) -> Fault | None:
     ):
         wrong = np.flatnonzero((values < low) | (values > high))
         if len(wrong):
-            return Fault(f"kernel {wrong[0]}: {what} must be from {low} to {high}, got {int(values[wrong[0]])}")
+            return ProgramFault(f"kernel {wrong[0]}: {what} must be from {low} to {high}, got {int(values[wrong[0]])}")
     return _buffers(program)
 
 
-def _buffers(program: GpuProgram) -> Fault | None:
+def _buffers(program: GpuProgram) -> ProgramFault | None:
     names = [buffer.name for buffer in program.buffers]
     for buffer in program.buffers:
         if buffer.base < 0 or buffer.size_bytes < 0 or buffer.base + buffer.size_bytes > MAX_ADDRESS:
-            return Fault(f"buffer {buffer.name!r}: {buffer.size_bytes} B at {buffer.base} are no addresses")
+            return ProgramFault(f"buffer {buffer.name!r}: {buffer.size_bytes} B at {buffer.base} are no addresses")
         if names.count(buffer.name) > 1:
-            return Fault(f"there are two buffers {buffer.name!r}")
+            return ProgramFault(f"there are two buffers {buffer.name!r}")
     return None
 
 
-def _semaphores(program: GpuProgram) -> Fault | None:
+def _semaphores(program: GpuProgram) -> ProgramFault | None:
     if len(program.semaphores) != program.num_ranks:
-        return Fault(f"has semaphores of {len(program.semaphores)} ranks instead of {program.num_ranks}")
+        return ProgramFault(f"has semaphores of {len(program.semaphores)} ranks instead of {program.num_ranks}")
     wrong = np.argwhere(program.semaphores < 0)
     if len(wrong):
         rank, number = wrong[0].tolist()
-        return Fault(f"semaphore {number} of rank {rank} must not begin with {program.semaphores[rank, number]}")
+        return ProgramFault(f"semaphore {number} of rank {rank} must not begin with {program.semaphores[rank, number]}")
     return None
 
 
-def _operations(program: GpuProgram) -> Fault | None:
+def _operations(program: GpuProgram) -> ProgramFault | None:
     kind = program.op_kind
     fault = first_fault((kind < 0) | (kind >= len(OP_NAMES)), lambda op: f"there is no kind of operation {kind[op]}")
     if fault is not None:
@@ -219,7 +368,7 @@ def _count(program: GpuProgram, which: Bool) -> Int64:
     return counts
 
 
-def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str) -> Fault | None:
+def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str) -> ProgramFault | None:
     """The first of ``values`` int64[operations] that is not within the bounds of its kind; without any: 0."""
     table = np.array([bounds.get(each, (0, 0)) for each in range(len(OP_NAMES))], np.int64)
     low, high = table[kind, 0], table[kind, 1]
@@ -231,13 +380,15 @@ def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str
     return first_fault((values < low) | (values > high), say)
 
 
-def _model_fault(program: GpuProgram, model: GpuModel) -> Fault | None:
+def _model_fault(program: GpuProgram, model: GpuModel) -> ProgramFault | None:
     if program.line_bytes != model.line_bytes:
-        return Fault(f"has lines of {program.line_bytes} B, and those of GPU {model.name!r} have {model.line_bytes}")
+        return ProgramFault(
+            f"has lines of {program.line_bytes} B, and those of GPU {model.name!r} have {model.line_bytes}"
+        )
     wide = np.flatnonzero(program.kernel_wavefronts > model.wavefronts_per_cu)
     if len(wide):
         count = int(program.kernel_wavefronts[wide[0]])
-        return Fault(
+        return ProgramFault(
             f"kernel {wide[0]}: its workgroups have {count} wavefronts, and a CU of GPU {model.name!r} holds no more "
             f"than {model.wavefronts_per_cu}"
         )

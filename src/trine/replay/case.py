@@ -17,9 +17,9 @@ from trine.collectives.kernels.fused.peers import PeerData, PeerFlags, flags_of,
 from trine.collectives.kernels.options import JOINT
 from trine.errors import InputError
 from trine.gpu.model import GpuModel
-from trine.gpu.model_waits import MWAIT, SPIN
+from trine.gpu.model.files import gpu_model_of, load_gpu_model
+from trine.gpu.model.options import MWAIT, SPIN, ModelOptions
 from trine.gpu.outside import Arrivals
-from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
 from trine.gpu.program import ACQUIRE, GpuProgram
 from trine.graph.taskgraph import TaskGraph
 from trine.inputs import read_text
@@ -187,14 +187,13 @@ def _model(options: EidolonOptions, cluster: Cluster, ranks: int) -> GpuModel:
     model = (
         gpu_model_of(cluster, cluster.gpus[:ranks]) if options.gpu_model is None else load_gpu_model(options.gpu_model)
     )
-    return with_options(
-        model,
+    return ModelOptions(
         sync=options.sync,
         poll=options.poll,
         sleep=options.sleep,
         monitor_capacity=options.monitor_capacity,
         wakeup=options.monitor_wakeup,
-    )
+    ).of(model)
 
 
 def _target(options: EidolonOptions, program: GpuProgram, record: Arrivals | None) -> int:

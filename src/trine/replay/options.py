@@ -55,7 +55,7 @@ class EidolonOptions:
         peers do as the target does, recorded in a run of all of them.
     fabric: ``ideal``: writes begin at the target's memory; ``modelled``: at the links from the peers.
     sync: ``spin``, ``mwait`` or ``sleep`` [as the GPU model; the preset spins]. poll, sleep, monitor_capacity,
-        monitor_wakeup: :func:`trine.gpu.presets.with_options`.
+        monitor_wakeup: :func:`trine.gpu.model.options.ModelOptions`.
     gpu_model: name or file [that of the cluster's GPUs]. cluster: name or file.
 
     Raises

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from trine.collectives.kernels.fused.options import FLAG_SPACING
 from trine.errors import InputError
 from trine.gpu.outside import Arrivals, PeerWrites
-from trine.gpu.replayed import run_target
+from trine.gpu.replayed import Waiting, run_target, until_waiting
 from trine.gpu.run import GpuRun
-from trine.gpu.waiting import Waiting, until_waiting
 from trine.graph.taskgraph import Progress
 from trine.replay.case import ReplayCase, make_case
 from trine.replay.options import EidolonOptions

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from trine._version import __version__
 from trine.collectives.loadstore.durations import hash_of_sources
 from trine.errors import InputError, SpecError
-from trine.gpu.model_waits import MWAIT, SPIN
+from trine.gpu.model.options import MWAIT, SPIN
 from trine.replay.arrivals import provenance_of
 from trine.replay.case import ReplayCase
 from trine.replay.fits import Fit, fit

@@ -19,7 +19,7 @@ from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import format_size
 from trine.errors import InputError, SpecError, nearest
-from trine.gpu.presets import gpu_model_of
+from trine.gpu.model.files import gpu_model_of
 from trine.gpu.program import GpuProgram
 from trine.studies.gpu_kernels import copy_kernel, oneshot_packets, twoshot_between_meetings, twoshot_packets
 from trine.studies.gpu_repeat import round_times_ps

@@ -12,7 +12,8 @@ from trine.arrays import Int64
 from trine.cluster import Cluster
 from trine.gpu.model import GpuModel
 from trine.gpu.program import COLUMNS, GpuProgram
-from trine.gpu.run import kernel_tasks, run_gpus
+from trine.gpu.run import run_gpus
+from trine.gpu.system import kernel_tasks
 from trine.graph.builder import csr
 
 

@@ -24,7 +24,7 @@ class LoadStoreOptions:
         (:func:`trine.collectives.kernels.build.automatic`).
     protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
     workgroups, wavefronts: of a kernel [32], of a workgroup [8, of a plan as it says].
-    unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.presets.with_options`).
+    unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.model.options.ModelOptions`).
     gpu_model: the inside of the GPUs, a model or the name or file of one; None: that of the cluster's GPUs.
     fold: ``auto`` or ``off``. verify: run both ways and compare everything.
 
@@ -78,16 +78,14 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
     ------
     PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: a number that cannot be.
     """
-    from trine.gpu.presets import gpu_model_of, load_gpu_model, with_options
+    from trine.gpu.model.files import gpu_model_of, load_gpu_model
+    from trine.gpu.model.options import ModelOptions
 
     model = options.gpu_model
     if model is None:
         model = gpu_model_of(cluster, group)
     elif not isinstance(model, GpuModel):
         model = load_gpu_model(model)
-    return with_options(
-        model,
-        unroll=options.unroll,
-        max_outstanding=options.max_outstanding,
-        arbitration=options.arbitration,
-    )
+    return ModelOptions(
+        unroll=options.unroll, max_outstanding=options.max_outstanding, arbitration=options.arbitration
+    ).of(model)

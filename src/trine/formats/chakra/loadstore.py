@@ -20,7 +20,7 @@ from trine.formats.chakra.loadstore_kernels import KernelChoices, Kernels, addre
 from trine.formats.chakra.loadstore_result import LoadStoreResult, drawn_graph, until
 from trine.formats.chakra.simulate import trace_facts
 from trine.gpu.join import Placed, join_programs
-from trine.gpu.presets import gpu_model_of, load_gpu_model
+from trine.gpu.model.files import gpu_model_of, load_gpu_model
 from trine.gpu.run import GpuRun, run_gpus
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.program import Collective, Compute

@@ -13,9 +13,8 @@ from time import monotonic
 import numpy as np
 
 from trine.arrays import Int64
-from trine.gpu.outcome import GpuOutcome
 from trine.gpu.program import DATA_OPS, DMA
-from trine.gpu.records import GpuRecords
+from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.reference.deadlock import explain, is_futile
 from trine.gpu.reference.events import Agenda
 from trine.gpu.reference.packets import CopyEngines, GraphTransfers, PacketSender

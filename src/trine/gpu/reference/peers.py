@@ -15,8 +15,7 @@ import numpy as np
 from trine.arrays import Int64
 from trine.errors import InputError
 from trine.gpu import outside
-from trine.gpu.distances import moved
-from trine.gpu.fabric import LaneHop
+from trine.gpu.fabric import LaneHop, moved
 from trine.gpu.layout import CHANNEL, PORT, Hop
 from trine.gpu.outside import IDEAL, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE

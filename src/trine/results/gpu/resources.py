@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
-from trine.gpu.distances import distance, rank_grid
+from trine.gpu.fabric import distance, rank_grid
 from trine.gpu.model import MESH
 from trine.gpu.program import DMA
 from trine.results.gpu.run import KernelRun

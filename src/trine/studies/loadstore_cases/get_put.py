@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trine.collectives.sizes import format_size
 from trine.gpu.model import FAIR, FIFO
-from trine.gpu.presets import with_options
+from trine.gpu.model.options import ModelOptions
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 from trine.studies.loadstore_cases.runs import (
     ASSUMED,
@@ -117,7 +117,7 @@ def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups:
 def _gather(
     size: int, ranks: int, workgroups: int, way: str, arbitration: str, wavefronts: int = WAVEFRONTS
 ) -> Measured:
-    model = with_options(gpu_model(), arbitration=arbitration)
+    model = ModelOptions(arbitration=arbitration).of(gpu_model())
     return measure("all_gather", ranks, size, f"peer-{way}", workgroups, model=model, wavefronts=wavefronts)
 
 

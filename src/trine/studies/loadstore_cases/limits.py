@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.collectives.sizes import format_size
-from trine.gpu.presets import with_options
+from trine.gpu.model.options import ModelOptions
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 from trine.studies.loadstore_cases.runs import ASSUMED, FEWER_WAVEFRONTS, GPU, KIB, MIB, WAVEFRONTS, gpu_model, measure
 
@@ -127,7 +127,7 @@ def outstanding(
 def _with(
     size: int, limit: int, unroll: int, op: str, ranks: int, workgroups: int, wavefronts: int = WAVEFRONTS
 ) -> float:
-    model = with_options(gpu_model(), max_outstanding=limit, unroll=unroll)
+    model = ModelOptions(max_outstanding=limit, unroll=unroll).of(gpu_model())
     return measure(op, ranks, size, "peer-put", workgroups, model=model, wavefronts=wavefronts).gb_per_s
 
 

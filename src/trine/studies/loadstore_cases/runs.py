@@ -14,7 +14,7 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import format_size
 from trine.gpu.model import GpuModel
-from trine.gpu.presets import load_gpu_model
+from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import GpuRun, run_gpus
 from trine.units import format_time
 

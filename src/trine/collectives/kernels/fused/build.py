@@ -18,8 +18,7 @@ from trine.collectives.kernels.fused.options import FUSED, TWOSHOT, FusedOptions
 from trine.collectives.kernels.fused.tiles import TileGrid, make_grid, make_tiles, refuse_large
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.join import Placed, join_programs
-from trine.gpu.program import ACQUIRE, RELEASE, GpuProgram
-from trine.gpu.rank_kernels import kernels_of_rank
+from trine.gpu.program import ACQUIRE, RELEASE, GpuProgram, kernels_of_rank
 from trine.graph.taskgraph import TaskGraph
 
 
@@ -135,7 +134,7 @@ def build(options: FusedOptions) -> FusedProgram:
 
 def fused_tasks(built: FusedProgram) -> tuple[TaskGraph, Int32]:
     """(tasks, the kernel that each carries), for :func:`trine.gpu.run.run_gpus`: a task for each kernel."""
-    from trine.gpu.run import kernel_tasks
+    from trine.gpu.system import kernel_tasks
 
     waits = built.after >= 0
     graph = replace(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import SimulationError
-from trine.gpu.outcome import GpuOutcome
+from trine.gpu.records import GpuOutcome
 from trine.gpu.system import GpuSystem
 
 Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]

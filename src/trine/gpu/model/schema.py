@@ -6,13 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trine.gpu.check_model import MAX_SLEEPERS
-from trine.gpu.model import L2, GpuModel, MemorySystem, Monitor, Noc, Ports
+from trine.gpu.model import FIELDS, L2, GpuModel, MemorySystem, Monitor, Noc, Ports
+from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS
 from trine.spec import Bandwidth, Duration, Size, Spec
 from trine.units import parse_cycle, parse_time
-
-#: More of anything is taken for a mistake.
-MAX_COUNT = 1 << 14
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Cycle = Annotated[int, BeforeValidator(lambda value: parse_cycle(value))]
@@ -126,60 +123,23 @@ class GpuModelFile(Spec):
 
 def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: dict[str, str]) -> GpuModel:
     """The model that a file describes; ``evidence`` and ``sources`` by path, worked out by the caller."""
-    cus, noc, kernels = spec.cus, spec.noc, spec.kernels
+    groups: dict[str, dict[str, Any]] = {"": {}, "noc": {}, "memory": {}, "ports": {}, "l2": {}, "monitor": {}}
+    for field in FIELDS:
+        section, _, key = field.path.rpartition(".")
+        holder = getattr(spec, section) if section else spec
+        value = None if holder is None else getattr(holder, key)
+        if value is not None:
+            group, _, attribute = field.attribute.rpartition(".")
+            groups[group][attribute] = value
     return GpuModel(
         name=name,
-        cycle_ps=spec.clock,
-        num_cus=cus.count,
-        workgroups_per_cu=cus.workgroups,
-        wavefronts_per_cu=cus.wavefronts,
-        line_bytes=spec.line,
-        header_bytes=spec.header,
-        unroll=cus.unroll,
-        max_outstanding=cus.max_outstanding,
-        issue_cycles=cus.issue_cycles,
-        reduce_bytes_per_cycle=cus.reduce_per_cycle,
-        posted_stores=cus.posted_stores,
-        noc=Noc(kind=noc.kind, bytes_per_s=noc.bandwidth, hop_ps=noc.hop, rows=noc.rows or 0, cols=noc.cols or 0),
-        memory=_memory(spec.memory),
-        ports=_ports(spec.ports),
-        launch_ps=kernels.launch,
-        dispatch_ps=kernels.dispatch,
-        barrier_ps=kernels.barrier,
-        poll_ps=kernels.poll,
-        dma_ps=spec.dma.latency,
-        packet_bytes=spec.dma.packet,
-        packet_header_bytes=spec.dma.header,
-        l2=None if spec.l2 is None else _l2(spec.l2),
-        monitor=None if spec.monitor is None else _monitor(spec.monitor),
+        noc=Noc(**groups["noc"]),
+        memory=MemorySystem(**groups["memory"]),
+        ports=Ports(**groups["ports"]),
+        l2=None if spec.l2 is None else L2(**groups["l2"]),
+        monitor=None if spec.monitor is None else Monitor(**groups["monitor"]),
         evidence=evidence,
         sources=sources,
         notes=spec.notes,
-    )
-
-
-def _memory(spec: MemorySpec) -> MemorySystem:
-    return MemorySystem(
-        num_channels=spec.channels,
-        bytes_per_s=spec.bandwidth,
-        latency_ps=spec.latency,
-        interleave_bytes=spec.interleave,
-    )
-
-
-def _l2(spec: L2Spec) -> L2:
-    return L2(capacity_bytes=spec.capacity, ways=spec.ways, bytes_per_s=spec.bandwidth, latency_ps=spec.latency)
-
-
-def _monitor(spec: MonitorSpec) -> Monitor:
-    return Monitor(capacity=spec.capacity, wakeup_ps=spec.wakeup)
-
-
-def _ports(spec: PortsSpec) -> Ports:
-    return Ports(
-        count=spec.count,
-        latency_ps=spec.latency,
-        interleave_bytes=spec.interleave,
-        choice=spec.choice,
-        arbitration=spec.arbitration,
+        **groups[""],
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trine.errors import SpecError, nearest
-from trine.gpu.model import CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, MESH, GpuModel
-from trine.gpu.model_fields import values
+from trine.gpu.model import CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, MESH, GpuModel, values
 from trine.units import PS_PER_S, format_bytes
 
 #: Of every count: more is taken for a mistake.

@@ -1,0 +1,214 @@
+"""The inside of a GPU as the load-store level sees it: sizes, latencies and rates, and where each stands in a file.
+
+What each number does: docs/design/gpu-model.md. Times are picoseconds, rates bytes/s. ``files`` (presets, reading and
+writing), ``options`` (numbers replaced), ``check`` (whether they go together), ``derived`` (what follows on paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+from trine.units import format_bandwidth, format_bytes, format_clock, format_time
+
+MESH, CROSSBAR = "mesh", "crossbar"
+FIFO, FAIR = "fifo", "fair"
+INTERLEAVED, HASHED = "interleaved", "hashed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noc:
+    """What joins CUs, memory channels and I/O ports inside the GPU.
+
+    ``mesh``: ``rows`` x ``cols`` routers, XY routing (first along the row), one link each way between neighbours.
+    CUs are dealt out evenly over all routers in order; channels to the routers of the top and bottom row, ports to
+    those of the left and right column (both alternately in order). ``crossbar``: one hop; each CU, channel and port
+    has a link in and a link out.
+    ``bytes_per_s``: of each link; ``hop_ps``: latency of a router and the wire behind it, or of the crossbar.
+    """
+
+    kind: str
+    bytes_per_s: int
+    hop_ps: int
+    rows: int = 0
+    cols: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemorySystem:
+    """``num_channels`` channels of ``bytes_per_s`` each; an access takes ``latency_ps`` beside its serialisation.
+
+    Addresses change channel every ``interleave_bytes``.
+    """
+
+    num_channels: int
+    bytes_per_s: int
+    latency_ps: int
+    interleave_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class L2:
+    """One slice at each memory channel: ``capacity_bytes`` in all, ``ways`` lines a set, least recently used replaced.
+
+    A hit takes ``latency_ps`` beside its serialisation at ``bytes_per_s`` (of a slice); a miss takes that and the
+    memory access. Stores write back and allocate; lines written back cost their memory channel bandwidth only.
+    """
+
+    capacity_bytes: int
+    ways: int
+    bytes_per_s: int
+    latency_ps: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ports:
+    """I/O ports to the fabric. ``latency_ps``: each passage, out or in. ``interleave_bytes``: how often consecutive
+    addresses change port. ``choice``: ``interleaved`` (address / interleave_bytes modulo ports) or ``hashed``.
+    ``arbitration``: of requests that wait for a port out of the GPU, ``fifo``, or ``fair``: control and data in turns.
+    """
+
+    count: int
+    latency_ps: int
+    interleave_bytes: int
+    choice: str = INTERLEAVED
+    arbitration: str = FIFO
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Monitor:
+    """Wavefronts that wait for a semaphore sleep until its line is written (SyncMon; docs/design/replay.md).
+
+    capacity: wavefronts of a GPU that may sleep at a time, others poll. wakeup_ps: from the write to the next request.
+    """
+
+    capacity: int
+    wakeup_ps: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuModel:
+    """One GPU.
+
+    cycle_ps: of the CUs' clock. num_cus; workgroups_per_cu, wavefronts_per_cu: room of each. line_bytes: a wavefront
+    request. header_bytes: beside the data of each message; a message without data has only that. unroll: requests of a
+    wavefront in flight, where the program does not say. max_outstanding: requests of a CU in flight. issue_cycles:
+    between requests that a CU issues. reduce_bytes_per_cycle: of a CU. posted_stores: a store gives its place back
+    when it has left through the port (or been accepted by the memory channel of its own GPU); False: when it is
+    acknowledged. launch_ps: from when a kernel may start to its first workgroup; dispatch_ps: between workgroups that
+    the GPU starts; barrier_ps: of the wavefronts of a workgroup; poll_ps: None: a wait for a semaphore is answered by
+    the memory when it is released; else the wavefront reads it again that long after each answer that was not enough.
+    monitor: needs poll_ps, for those that find it full. packet_bytes, packet_header_bytes: of NICs and copy engines;
+    dma_ps: from the request to the first packet.
+    evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words; notes:
+    what the model leaves out.
+    """
+
+    name: str
+    cycle_ps: int
+    num_cus: int
+    workgroups_per_cu: int
+    wavefronts_per_cu: int
+    line_bytes: int
+    header_bytes: int
+    unroll: int
+    max_outstanding: int
+    issue_cycles: int
+    reduce_bytes_per_cycle: int
+    posted_stores: bool
+    noc: Noc
+    memory: MemorySystem
+    ports: Ports
+    launch_ps: int
+    dispatch_ps: int
+    barrier_ps: int
+    dma_ps: int
+    packet_bytes: int
+    packet_header_bytes: int
+    poll_ps: int | None = None
+    l2: L2 | None = None
+    monitor: Monitor | None = None
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""
+
+
+class ModelField(NamedTuple):
+    """``path``: in files, errors, evidence and sources; ``attribute``: of :class:`GpuModel`; ``unit``: time, bytes,
+    rate, clock, or empty for plain values."""
+
+    path: str
+    attribute: str
+    unit: str
+    meaning: str
+
+
+FIELDS = (
+    ModelField("clock", "cycle_ps", "clock", "of the compute units"),
+    ModelField("line", "line_bytes", "bytes", "a request of a wavefront"),
+    ModelField("header", "header_bytes", "bytes", "of each message; all there is of one without data"),
+    ModelField("cus.count", "num_cus", "", "compute units (SMs)"),
+    ModelField("cus.workgroups", "workgroups_per_cu", "", "room for workgroups (thread blocks) in each"),
+    ModelField("cus.wavefronts", "wavefronts_per_cu", "", "room for wavefronts (warps) in each"),
+    ModelField("cus.unroll", "unroll", "", "requests of a wavefront in flight, where the program does not say"),
+    ModelField("cus.max_outstanding", "max_outstanding", "", "requests of a compute unit in flight"),
+    ModelField("cus.issue_cycles", "issue_cycles", "", "cycles between requests of a compute unit"),
+    ModelField("cus.reduce_per_cycle", "reduce_bytes_per_cycle", "bytes", "added up by a compute unit each cycle"),
+    ModelField("cus.posted_stores", "posted_stores", "", "stores give their place back when they have left"),
+    ModelField("noc.kind", "noc.kind", "", "what joins compute units, memory and ports"),
+    ModelField("noc.rows", "noc.rows", "", "of routers"),
+    ModelField("noc.cols", "noc.cols", "", "of routers"),
+    ModelField("noc.bandwidth", "noc.bytes_per_s", "rate", "of each link, one direction"),
+    ModelField("noc.hop", "noc.hop_ps", "time", "a router and its wire, or once through the crossbar"),
+    ModelField("memory.channels", "memory.num_channels", "", "of the memory"),
+    ModelField("memory.bandwidth", "memory.bytes_per_s", "rate", "of each channel"),
+    ModelField("memory.latency", "memory.latency_ps", "time", "of an access, beside its bytes"),
+    ModelField("memory.interleave", "memory.interleave_bytes", "bytes", "then the next channel"),
+    ModelField("l2.capacity", "l2.capacity_bytes", "bytes", "of all slices, one a channel"),
+    ModelField("l2.ways", "l2.ways", "", "lines of a set"),
+    ModelField("l2.bandwidth", "l2.bytes_per_s", "rate", "of each slice"),
+    ModelField("l2.latency", "l2.latency_ps", "time", "of a hit, beside its bytes"),
+    ModelField("ports.count", "ports.count", "", "to the fabric"),
+    ModelField("ports.latency", "ports.latency_ps", "time", "each passage, out or in"),
+    ModelField("ports.interleave", "ports.interleave_bytes", "bytes", "then the next port"),
+    ModelField("ports.choice", "ports.choice", "", "of the port, from the address"),
+    ModelField("ports.arbitration", "ports.arbitration", "", "between control and data that wait for a port"),
+    ModelField("kernels.launch", "launch_ps", "time", "until the first workgroup of a kernel"),
+    ModelField("kernels.dispatch", "dispatch_ps", "time", "between workgroups that the GPU starts"),
+    ModelField("kernels.barrier", "barrier_ps", "time", "of the wavefronts of a workgroup"),
+    ModelField("kernels.poll", "poll_ps", "time", "until a semaphore is read again; none: the memory answers"),
+    ModelField("monitor.capacity", "monitor.capacity", "", "wavefronts that sleep at a time until a flag is written"),
+    ModelField("monitor.wakeup", "monitor.wakeup_ps", "time", "from the write to the next request"),
+    ModelField("dma.latency", "dma_ps", "time", "of a copy engine or NIC, to its first packet"),
+    ModelField("dma.packet", "packet_bytes", "bytes", "of payload"),
+    ModelField("dma.header", "packet_header_bytes", "bytes", "beside the payload"),
+)
+PATHS = tuple(entry.path for entry in FIELDS)
+#: What a GPU may lack; ``none`` in a file.
+OPTIONAL = ("l2", "monitor")
+#: ``memory`` stands for all of ``memory.channels``, ``memory.bandwidth``, ...
+GROUPS = tuple(dict.fromkeys(path.split(".")[0] for path in PATHS if "." in path))
+
+_FORMATS = {"time": format_time, "bytes": format_bytes, "rate": format_bandwidth, "clock": format_clock}
+
+
+def values(model: GpuModel) -> Iterator[tuple[ModelField, int | str | bool | None]]:
+    """The fields that this model has, in order, with their values."""
+    for entry in FIELDS:
+        group = entry.path.partition(".")[0]
+        if group in OPTIONAL and getattr(model, group) is None:
+            continue
+        value = attrgetter(entry.attribute)(model)
+        if value or entry.path not in ("noc.rows", "noc.cols"):
+            yield entry, value
+
+
+def shown(field: ModelField, value: int | str | bool | None) -> str:
+    """A value for people, with its unit."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _FORMATS[field.unit](int(value)) if field.unit else str(value)

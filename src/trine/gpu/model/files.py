@@ -1,0 +1,251 @@
+"""GPU models by name (presets/gpu_models/*.yaml) or from a file, which may stand on another; and as a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trine.cluster.gpus import load_gpu
+from trine.cluster.written import exact_bandwidth, exact_time
+from trine.errors import PlanError, SpecError, nearest
+from trine.evidence import ASSUMED, MEASURED, MODELLED
+from trine.gpu.model import GROUPS, PATHS, GpuModel, ModelField, values
+from trine.gpu.model.check import check_model
+from trine.inputs import is_file
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.cluster.cluster import Cluster
+
+
+_FOLDER = Path(__file__).parents[2] / "presets" / "gpu_models"
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@cache
+def known_gpu_models() -> tuple[str, ...]:
+    """Names of the GPU models that come with trine, sorted; they are names of GPUs (``trine.cluster.known_gpus``)."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:
+    """Return the inside of a GPU by its name (also what drivers call it), or read a file (docs/formats/gpu-model.md).
+
+    Anything with a path separator or one of the suffixes .yaml, .yml and .json is a file.
+
+    Raises
+    ------
+    SpecError: unknown name (names the nearest), a file that cannot be read, or numbers that do not go together.
+    """
+    name = os.fspath(name_or_path)
+    if not isinstance(name_or_path, str) or _is_path(name):
+        return _read(Path(name))
+    found = _preset_name(name)
+    if found is None:
+        raise SpecError(f"no GPU model {name!r}{_nearest(name)} (or give the path of a file)")
+    return _preset(found)
+
+
+def gpu_model_of(cluster: Cluster, group: Sequence[int]) -> GpuModel:
+    """The model of the GPUs of a group (device indices), which must be of one kind.
+
+    Raises
+    ------
+    PlanError: GPUs of several kinds, or without a name. SpecError: trine knows nothing of their inside.
+    """
+    names = {cluster.devices[device].gpu for device in group}
+    if len(names) != 1 or None in names:
+        kinds = ", ".join(sorted(name or "unnamed" for name in names))
+        raise PlanError(f"the GPUs of {cluster.name!r} are {kinds}: name the model of their inside (--gpu-model)")
+    name = str(names.pop())
+    found = _preset_name(name)
+    if found is None:
+        known = ", ".join(known_gpu_models())
+        raise SpecError(
+            f"nothing is known of the inside of {name!r}; known: {known} (or give a file: --gpu-model FILE)"
+        )
+    return _preset(found)
+
+
+def _is_path(name: str) -> bool:
+    return os.sep in name or Path(name).suffix in _SUFFIXES or is_file(name)
+
+
+def _preset_name(name: str) -> str | None:
+    """The preset of this name, or of the GPU that has it among its names."""
+    plain = " ".join(name.lower().split())
+    if plain in known_gpu_models():
+        return plain
+    try:
+        found = load_gpu(name).name
+    except SpecError:
+        return None
+    return found if found in known_gpu_models() else None
+
+
+def _nearest(name: str) -> str:
+    """As ``nearest``, also of what else GPUs are called; what ``name`` contains comes first ("nvidia h100 nvl")."""
+    plain, models = name.lower(), known_gpu_models()
+    names = (*models, *(alias.lower() for model in models for alias in load_gpu(model).aliases))
+    inside = sorted((known for known in names if known in plain), key=len, reverse=True)
+    close = (
+        get_close_matches(plain, models, n=1, cutoff=0.8) or inside[:1] or get_close_matches(plain, names, n=1)
+    )  # fmt: skip
+    return f"; did you mean {close[0]!r}?" if close else nearest(name, models)
+
+
+@cache
+def _preset(name: str) -> GpuModel:
+    return _read(_FOLDER / f"{name}.yaml")
+
+
+def _read(path: Path) -> GpuModel:
+    from trine.gpu.model.schema import GpuModelFile, to_model
+    from trine.spec import check
+
+    data, origins = layered(path, _base)
+    spec = check(GpuModelFile, data, path)
+    evidence = {key: word for key, (word, _) in origins.items()}
+    sources = {key: text for key, (_, text) in origins.items()}
+    return check_model(to_model(spec, spec.name or path.stem, evidence, sources), path)
+
+
+def _base(base: object, path: Path) -> Path:
+    if not isinstance(base, str):
+        raise SpecError(f"must be the name of a GPU model or of a file, got {base!r:.80}", file=path, field="base")
+    if _is_path(base):
+        return path.parent / base
+    name = _preset_name(base)
+    if name is None:
+        hint = nearest(base, known_gpu_models())
+        raise SpecError(f"no GPU model {base!r}{hint} (or give the path of a file)", file=path, field="base")
+    return _FOLDER / f"{name}.yaml"
+
+
+#: Of each field: evidence and source.
+Origins = dict[str, tuple[str, str]]
+FindBase = Callable[[object, Path], Path]
+
+
+def layered(path: Path, find_base: FindBase) -> tuple[object, Origins]:
+    """What a file says, on top of what its base says; and where each number comes from.
+
+    ``find_base``: the file that the word after ``base:`` means, in a file.
+
+    Raises
+    ------
+    SpecError: a file that cannot be read, bases without end, or notes on fields that a file does not set.
+    """
+    from trine.spec import with_bases
+
+    data: dict[str, Any] | None = None
+    origins: Origins = {}
+    for place, own in reversed(with_bases(path, find_base)):
+        if not isinstance(own, Mapping):
+            if place != path:
+                raise SpecError("is not a mapping", file=place)
+            return own, {}
+        added = _origins(own, place)
+        if data is None:
+            data, origins = {**own, "sources": {}, "evidence": {}}, added
+            continue
+        merged = _merged(data, own)
+        gone = _fields(data) - _fields(merged)
+        data, origins = merged, {**{key: entry for key, entry in origins.items() if key not in gone}, **added}
+    return data, origins
+
+
+def _merged(under: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """``own`` over ``under``; groups field by field. Rows and columns go with a mesh that is one no more."""
+    data = {**under, **own, "sources": {}, "evidence": {}, "name": own.get("name")}
+    for group in GROUPS:
+        below, above = under.get(group), own.get(group)
+        if isinstance(below, Mapping) and isinstance(above, Mapping):
+            data[group] = {**below, **above}
+    if isinstance(own.get("noc"), Mapping) and own["noc"].get("kind") == "crossbar":
+        data["noc"] = {
+            key: value for key, value in data["noc"].items() if key not in ("rows", "cols") or key in own["noc"]
+        }
+    return data
+
+
+def _fields(data: Mapping[str, Any]) -> set[str]:
+    """The paths of the fields that a file sets."""
+    found = {path for path in PATHS if "." not in path and path in data}
+    for group in GROUPS:
+        if isinstance(data.get(group), Mapping):
+            found |= {path for path in PATHS if path.startswith(f"{group}.") and path.split(".")[1] in data[group]}
+    return found
+
+
+def _origins(own: Mapping[str, Any], path: Path) -> Origins:
+    """Evidence and source of each field that this file sets: its own entry, else that of its group, else assumed."""
+    fields = _fields(own)
+    notes = {}
+    for key in ("evidence", "sources"):
+        given = own.get(key) or {}
+        if not isinstance(given, Mapping):
+            raise SpecError(f"must be a mapping of fields, got {given!r:.80}", file=path, field=key)
+        notes[key] = {str(name): str(text) for name, text in given.items()}
+        for name in notes[key]:
+            _check_key(name, fields, key, path)
+    _check_words(notes["evidence"], path)
+    return {
+        field: (_of(field, notes["evidence"], ASSUMED), _of(field, notes["sources"], f"no source given in {path.name}"))
+        for field in fields
+    }
+
+
+def _of(field: str, notes: Mapping[str, str], otherwise: str) -> str:
+    return notes.get(field) or notes.get(field.split(".")[0]) or otherwise
+
+
+def _check_key(name: str, fields: set[str], key: str, path: Path) -> None:
+    known = (*PATHS, *GROUPS)
+    if name not in known:
+        raise SpecError(f"unknown field{nearest(name[:80], known)}", file=path, field=f"{key}.{name[:80]}")
+    if name not in fields and not any(field.startswith(f"{name}.") for field in fields):
+        raise SpecError(f"this file does not set {name!r}", file=path, field=f"{key}.{name}")
+
+
+def _check_words(evidence: Mapping[str, str], path: Path) -> None:
+    words = (MEASURED, MODELLED, ASSUMED)
+    for name, word in evidence.items():
+        if word not in words:
+            raise SpecError(
+                f"unknown word {word!r:.80}{nearest(word[:80], words)}", file=path, field=f"evidence.{name}"
+            )
+
+
+def to_dict(model: GpuModel) -> dict[str, Any]:
+    """The model as a file holds it (docs/formats/gpu-model.md), without a base."""
+    data: dict[str, Any] = {"name": model.name}
+    if model.notes:
+        data["notes"] = model.notes
+    for field, value in values(model):
+        group, _, name = field.path.rpartition(".")
+        place = data.setdefault(group, {}) if group else data
+        place[name] = _exact(field, value)
+    data["sources"] = {
+        field.path: model.sources[field.path] for field, _ in values(model) if field.path in model.sources
+    }
+    data["evidence"] = {
+        field.path: model.evidence[field.path] for field, _ in values(model) if field.path in model.evidence
+    }
+    return data
+
+
+def _exact(field: ModelField, value: int | str | bool | None) -> int | str | bool:
+    if value is None:
+        return "none"
+    if not field.unit or isinstance(value, str | bool):
+        return value
+    if field.unit == "clock":
+        return f"{round(PS_PER_S / value)} Hz"
+    if field.unit == "bytes":
+        return f"{value} B"
+    return exact_bandwidth(value) if field.unit == "rate" else exact_time(value)

@@ -1,0 +1,178 @@
+"""Options that change the numbers of a GPU model; what cannot be or cannot matter is refused.
+
+How wavefronts wait for semaphores (docs/design/replay.md, ways to wait) is ``sync``. ``spin``: the semaphore is read
+again ``poll`` after each answer that was not enough. ``sleep``: the same, after a pause of the wavefront's own, for
+which it gives up its issue slots (AMD: ``s_sleep``). ``mwait``: the wavefront sleeps until the semaphore's line is
+written (SyncMon).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trine.errors import InputError, nearest
+from trine.evidence import ASSUMED
+from trine.gpu.model import FAIR, FIFO, HASHED, INTERLEAVED, GpuModel, Monitor, Ports
+from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, check_model
+from trine.units import parse_time
+
+SPIN, MWAIT, SLEEP = "spin", "mwait", "sleep"
+SYNCS = (SPIN, MWAIT, SLEEP)
+
+#: The longest s_sleep: 127 x 64 cycles (AMD CDNA 3 ISA reference guide, S_SLEEP).
+SLEEP_CYCLES = 127 * 64
+#: From a write to the next request of the wavefront that it wakes: once there and back through a crossbar. Assumed: a
+#: monitor is in no GPU on the market.
+WAKEUP_PS = 100_000
+
+_GIVEN = "given as an option"
+#: Of each field that options change: the source of its number.
+Sources = dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """Numbers of a GPU model to replace; None leaves one as it is.
+
+    Times (``poll``, ``launch``, ``sleep``, ``wakeup``): text with a unit (``"100 ns"``), or picoseconds.
+    ``poll="none"``: the memory answers. sync: ``spin``, ``mwait`` or ``sleep``; ``sleep``: the pause;
+    ``monitor_capacity``, ``wakeup``: of the monitor.
+    """
+
+    unroll: int | None = None
+    max_outstanding: int | None = None
+    arbitration: str | None = None
+    port_choice: str | None = None
+    num_cus: int | None = None
+    workgroups_per_cu: int | None = None
+    posted_stores: bool | None = None
+    poll: str | int | None = None
+    launch: str | int | None = None
+    sync: str | None = None
+    sleep: str | int | None = None
+    monitor_capacity: int | None = None
+    wakeup: str | int | None = None
+
+    def of(self, model: GpuModel) -> GpuModel:
+        """The model with these numbers, marked as what the user said.
+
+        Raises
+        ------
+        InputError: a value that cannot be, or cannot matter; names the option.
+        """
+        sources: Sources = {}
+        changed = replace(model, **self._sizes(sources), ports=self._ports(model, sources))
+        if self.unroll is not None and self.unroll > changed.max_outstanding:
+            raise InputError(
+                f"--unroll {self.unroll} cannot matter: a compute unit has {changed.max_outstanding} requests in flight"
+            )
+        self._check_waits(model)
+        poll_ps = self._poll_ps(changed, sources)
+        return check_model(_said(replace(changed, poll_ps=poll_ps, monitor=self._monitor(changed, sources)), sources))
+
+    def _sizes(self, sources: Sources) -> dict[str, Any]:
+        """New values by the attributes of the model."""
+        changes: dict[str, Any] = {}
+        for option, path, attribute, value in (
+            ("unroll", "cus.unroll", "unroll", self.unroll),
+            ("max-outstanding", "cus.max_outstanding", "max_outstanding", self.max_outstanding),
+            ("num-cus", "cus.count", "num_cus", self.num_cus),
+            ("workgroups-per-cu", "cus.workgroups", "workgroups_per_cu", self.workgroups_per_cu),
+        ):
+            if value is not None:
+                if isinstance(value, bool) or not 1 <= value <= MAX_COUNT:
+                    raise InputError(f"--{option} is a number from 1 to {MAX_COUNT}, got {value}")
+                changes[attribute], sources[path] = int(value), _GIVEN
+        if self.posted_stores is not None:
+            changes["posted_stores"], sources["cus.posted_stores"] = self.posted_stores, _GIVEN
+        if self.launch is not None:
+            changes["launch_ps"], sources["kernels.launch"] = _time_ps("launch", self.launch), _GIVEN
+        return changes
+
+    def _ports(self, model: GpuModel, sources: Sources) -> Ports:
+        ports = model.ports
+        if self.arbitration is not None:
+            ports = replace(ports, arbitration=_word("arbitration", self.arbitration, (FIFO, FAIR)))
+            sources["ports.arbitration"] = _GIVEN
+        if self.port_choice is not None:
+            ports = replace(ports, choice=_word("port-choice", self.port_choice, (INTERLEAVED, HASHED)))
+            sources["ports.choice"] = _GIVEN
+            if ports.count == 1:
+                raise InputError(f"--port-choice cannot matter: {model.name!r} has one port")
+        return ports
+
+    def _check_waits(self, model: GpuModel) -> None:
+        """Refuse options of one way to wait where it is another."""
+        if self.sync is not None:
+            _word("sync", self.sync, SYNCS)
+        if self.sleep is not None and self.sync != SLEEP:
+            raise InputError("--sleep cannot matter without --sync sleep")
+        if self.poll is not None and self.sync == SLEEP:
+            raise InputError("--poll cannot matter with --sync sleep: the pause is --sleep")
+        if self.poll == "none" and self.sync is not None:
+            raise InputError(f"--poll none is no way to {self.sync}: the memory would answer when the wait is over")
+        watches = self.sync == MWAIT or (self.sync is None and model.monitor is not None)
+        for option, value in (("monitor-capacity", self.monitor_capacity), ("monitor-wakeup", self.wakeup)):
+            if value is not None and not watches:
+                raise InputError(f"--{option} cannot matter without --sync mwait")
+
+    def _poll_ps(self, model: GpuModel, sources: Sources) -> int | None:
+        if self.sync == SLEEP:
+            sources["kernels.poll"] = f"{_GIVEN}: the pause of wavefronts that sleep"
+            if self.sleep is not None:
+                return _time_ps("sleep", self.sleep)
+            sources["kernels.poll"] = f"assumed: the longest s_sleep, {SLEEP_CYCLES} cycles"
+            return SLEEP_CYCLES * model.cycle_ps
+        if self.poll is not None:
+            sources["kernels.poll"] = _GIVEN
+            return None if self.poll == "none" else _time_ps("poll", self.poll)
+        if self.sync is not None and model.poll_ps is None:
+            raise InputError(
+                f"--sync {self.sync} needs --poll: GPU {model.name!r} has no polling interval, its memory answers"
+            )
+        return model.poll_ps
+
+    def _monitor(self, model: GpuModel, sources: Sources) -> Monitor | None:
+        monitor = model.monitor
+        if self.sync in (SPIN, SLEEP) or (self.sync is None and monitor is None):
+            return None
+        if self.poll == "none":
+            raise InputError(f"--poll none: GPU {model.name!r} has a monitor, and who finds its table full polls")
+        if monitor is None:
+            sources["monitor.capacity"] = "assumed: room for every wavefront of the GPU"
+            sources["monitor.wakeup"] = "assumed: a monitor is in no GPU on the market"
+            monitor = Monitor(capacity=model.num_cus * model.wavefronts_per_cu, wakeup_ps=WAKEUP_PS)
+        capacity = self.monitor_capacity
+        if capacity is not None:
+            if isinstance(capacity, bool) or not 0 <= capacity <= MAX_SLEEPERS:
+                raise InputError(f"--monitor-capacity is a number from 0 to {MAX_SLEEPERS}, got {capacity}")
+            monitor, sources["monitor.capacity"] = replace(monitor, capacity=int(capacity)), _GIVEN
+        if self.wakeup is not None:
+            monitor = replace(monitor, wakeup_ps=_time_ps("monitor-wakeup", self.wakeup))
+            sources["monitor.wakeup"] = _GIVEN
+        return monitor
+
+
+def _word(option: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise InputError(f"unknown --{option} {value!r:.80}{nearest(str(value)[:80], known)}")
+    return value
+
+
+def _time_ps(option: str, value: str | int) -> int:
+    """Text with a unit, or picoseconds. Raises InputError naming the option."""
+    if isinstance(value, str):
+        return parse_time(value, f"--{option}")
+    if value < 0:
+        raise InputError(f"--{option} is not negative, got {value} ps")
+    return value
+
+
+def _said(model: GpuModel, sources: Sources) -> GpuModel:
+    """The model with the evidence and sources of what changed; without those of a monitor that is gone."""
+    gone = () if model.monitor is not None else ("monitor.capacity", "monitor.wakeup")
+    kept = {path: text for path, text in model.sources.items() if path not in gone}
+    evidence = {path: word for path, word in model.evidence.items() if path not in gone}
+    return replace(model, sources={**kept, **sources}, evidence={**evidence, **dict.fromkeys(sources, ASSUMED)})
