@@ -31,7 +31,8 @@ def invoke(*arguments: object):
 def answer(*arguments: object):
     done = invoke("collective", *arguments, "--json", "-")
     assert done.exit_code == 0, done.output
-    return opened(done.stdout, "collective", "collective"), done.stderr
+    schema = "fidelity" if "--compare-fidelity" in arguments else "loadstore-collective"
+    return opened(done.stdout, "collective", schema), done.stderr
 
 
 def test_one_size_is_shown_in_full_and_several_as_a_table() -> None:
@@ -58,7 +59,7 @@ def test_it_says_what_the_function_says() -> None:
     cluster = trine.load_cluster("dgx-h100", gpus=4)
     options = trine.LoadStoreOptions(algorithm="get", workgroups=4, wavefronts=2, unroll=4)
     found = trine.loadstore_collective("all_gather", [1 << 10, 1 << 16], cluster, options=options)
-    assert data == json.loads(json.dumps(found.to_json()))
+    assert data == json.loads(json.dumps(found.document()))
 
 
 def test_both_levels_side_by_side() -> None:

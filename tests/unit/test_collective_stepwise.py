@@ -9,8 +9,9 @@ import pytest
 
 import trine
 from trine.cluster import Cluster, build_topology, load_cluster
-from trine.collectives.ask import CollectiveAnswer, collective
+from trine.collectives.ask import collective
 from trine.collectives.options import CollectiveOptions
+from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import read_matrix
 from trine.errors import InputError
 
@@ -22,7 +23,7 @@ def ring(gpus: int) -> Cluster:
     return build_topology("ring", "50 GB/s", "1 us", gpus)
 
 
-def simulate(op: str, size: int, cluster: Cluster, network: str | None = "fair", **options: object) -> CollectiveAnswer:
+def simulate(op: str, size: int, cluster: Cluster, network: str | None = "fair", **options: object) -> CollectiveResult:
     return collective(op, [size], cluster, options=CollectiveOptions(**options), network=network)
 
 

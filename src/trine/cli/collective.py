@@ -43,8 +43,8 @@ from trine.errors import InputError
 if TYPE_CHECKING:
     from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
-    from trine.collectives.ask import CollectiveAnswer
     from trine.collectives.options import CollectiveOptions
+    from trine.collectives.result import CollectiveResult
     from trine.collectives.schedules.direct import Matrix
 
 Text = str | None
@@ -157,10 +157,10 @@ def collective(
         say(f"note: {warning}")
     if explain:
         show(answer.explain(), json)
-    write_json(answer.to_json(), json, "collective")
+    write_json(answer, json, "collective")
     if plot is not None:
         with writes():
-            answer.plot(plot)
+            answer.plot(path=plot)
             say(f"drawn in {plot}")
 
 
@@ -186,7 +186,7 @@ def _sizes(op: str, size: Text, matrix: Text) -> tuple[list[int], Matrix | None]
 def _answer(
     op: str, sizes: list[int], described: MachineOptions, options: CollectiveOptions, launch: Text, network: Text,
     table: Matrix | None, explain: bool,
-) -> tuple[CollectiveAnswer, list[str]]:  # fmt: skip
+) -> tuple[CollectiveResult, list[str]]:  # fmt: skip
     """The answer, and what was assumed about the machine."""
     from trine.cli.machine import group_machine
     from trine.collectives.ask import collective as ask
@@ -197,7 +197,7 @@ def _answer(
         raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
     with ProgressLine() as progress:
 
-        def asked(cluster: Cluster, explained: bool) -> CollectiveAnswer:
+        def asked(cluster: Cluster, explained: bool) -> CollectiveResult:
             return ask(
                 op, sizes, cluster, options=options, network=network, explain=explained, matrix=table,
                 progress=progress, on_compile=progress.compiling,
@@ -209,7 +209,7 @@ def _answer(
 
 
 def _refuse_links_that_do_not_matter(
-    machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveAnswer]
+    machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveResult]
 ) -> None:
     """Options about links and routes without which the answer is the same, and with which alone it is that of none."""
     from trine.cli.machine import options_of_links

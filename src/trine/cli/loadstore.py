@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
-    from trine.collectives.loadstore import FidelityAnswer, LoadStoreAnswer, LoadStoreOptions
+    from trine.collectives.loadstore import FidelityResult, LoadStoreCollectiveResult, LoadStoreOptions
     from trine.collectives.options import CollectiveOptions
     from trine.results.gpu.result import GpuResult
 
@@ -156,7 +156,7 @@ def answer_loadstore(
     how = given.options(asked.algorithm, "auto" if bare else asked.protocol)
     _refuse_links_that_do_not_matter(machine, how, described)
     with ProgressLine("requests") as progress:
-        answer: LoadStoreAnswer | FidelityAnswer
+        answer: LoadStoreCollectiveResult | FidelityResult
         if given.compare_fidelity:
             network = others["network"]
             answer = _compared(op, sizes, machine, asked, how, network if isinstance(network, str) else None, progress)
@@ -168,7 +168,9 @@ def answer_loadstore(
     end(answer.finished)
 
 
-def _run(op: str, sizes: list[int], machine: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> LoadStoreAnswer:
+def _run(
+    op: str, sizes: list[int], machine: Cluster, how: LoadStoreOptions, progress: ProgressLine
+) -> LoadStoreCollectiveResult:
     from trine.collectives.loadstore import loadstore_collective
 
     return loadstore_collective(
@@ -179,7 +181,7 @@ def _run(op: str, sizes: list[int], machine: Cluster, how: LoadStoreOptions, pro
 def _compared(
     op: str, sizes: list[int], machine: Cluster, asked: CollectiveOptions, how: LoadStoreOptions, network: str | None,
     progress: ProgressLine,
-) -> FidelityAnswer:  # fmt: skip
+) -> FidelityResult:  # fmt: skip
     from dataclasses import replace
 
     from trine.collectives.loadstore import compare_fidelity
@@ -193,18 +195,18 @@ def _compared(
 
 
 def _report(
-    answer: LoadStoreAnswer | FidelityAnswer, given: LoadStoreGiven, json: str | None, plot: str | None
+    answer: LoadStoreCollectiveResult | FidelityResult, given: LoadStoreGiven, json: str | None, plot: str | None
 ) -> None:
-    from trine.collectives.loadstore import LoadStoreAnswer
+    from trine.collectives.loadstore import LoadStoreCollectiveResult
 
-    show(answer.text() if isinstance(answer, LoadStoreAnswer) else answer.table(), json)
-    write_json(answer.to_json(), json, "collective")
-    if not isinstance(answer, LoadStoreAnswer):
+    show(answer.summary(), json)
+    write_json(answer, json, "collective")
+    if not isinstance(answer, LoadStoreCollectiveResult):
         return
     draw_inside(answer.result, given.perfetto, given.plot_noc)
     if plot is not None and answer.finished:
         with writes():
-            answer.plot(plot)
+            answer.plot("sizes", path=plot)
             say(f"drawn in {plot}")
 
 

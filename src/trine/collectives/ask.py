@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.tiers import TierLoad, busiest, crowded_warning
+from trine.cluster.tiers import busiest, crowded_warning
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.nccl.load import link_load
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
+from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import check_sizes, format_size
 from trine.collectives.stepwise import Stepwise, is_bare
 from trine.engine.circuit_model import usual_network
@@ -23,65 +24,6 @@ from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.collectives.schedules.direct import Matrix
-
-#: At most this many links are listed in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
-MAX_LINKS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectiveAnswer:
-    """Times of one collective on one group, one row a size.
-
-    ``network``: None for the library model, else how links were shared step by step. ``alternatives``: per row, what
-    else the library has, the fastest first. ``crossovers``: (from this many bytes on, algorithm, protocol).
-    ``load``: bytes over each link at the last size, the busiest first; ``tiers``: the busiest link of each tier.
-    ``notes``: what was assumed or not modelled.
-    """
-
-    op: str
-    cluster: Cluster
-    group: tuple[int, ...]
-    library: str
-    version: str
-    launch: str
-    network: str | None
-    rows: tuple[CollectiveTime, ...]
-    alternatives: tuple[tuple[CollectiveTime, ...], ...] = ()
-    crossovers: tuple[tuple[int, str, str], ...] = ()
-    load: Mapping[str, int] = field(default_factory=dict)
-    tiers: tuple[TierLoad, ...] = ()
-    notes: tuple[str, ...] = ()
-    num_domains: int = 1
-    num_nodes: int = 1
-
-    @property
-    def times_ps(self) -> tuple[int, ...]:
-        """The time of each row."""
-        return tuple(row.time_ps for row in self.rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer as documented in docs/reference/collective-json.md."""
-        from trine.collectives.table import answer_json
-
-        return answer_json(self)
-
-    def table(self) -> str:
-        """The table that nccl-tests prints, with the choice, the band and the evidence."""
-        from trine.collectives.table import answer_table
-
-        return answer_table(self)
-
-    def explain(self) -> str:
-        """Where each microsecond goes, what else there was, and where the choice changes."""
-        from trine.collectives.table import answer_explained
-
-        return answer_explained(self)
-
-    def plot(self, path: str) -> None:
-        """Draw time and bus bandwidth over the size, with the band. Needs the extra ``plot``."""
-        from trine.collectives.plot import plot_collective
-
-        plot_collective(self, path)
 
 
 def collective(
@@ -96,7 +38,7 @@ def collective(
     matrix: Matrix | None = None,
     progress: Callable[[int, int, int], None] | None = None,
     on_compile: Callable[[], None] | None = None,
-) -> CollectiveAnswer:
+) -> CollectiveResult:
     """Predict a collective for several sizes.
 
     Parameters
@@ -134,7 +76,7 @@ def collective(
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)
     load = link_load(cluster, ranks, rows[-1])
-    return CollectiveAnswer(
+    return CollectiveResult(
         op=op,
         cluster=cluster,
         group=ranks,
@@ -207,10 +149,10 @@ def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[Col
             )
 
 
-def _stepwise(op: str, sizes: Sequence[int], asked: Stepwise, explain: bool) -> CollectiveAnswer:
+def _stepwise(op: str, sizes: Sequence[int], asked: Stepwise, explain: bool) -> CollectiveResult:
     rows = tuple(asked.run(op, size) for size in sizes)
     cluster, ranks = asked.cluster, tuple(asked.ranks)
-    return CollectiveAnswer(
+    return CollectiveResult(
         op=op,
         cluster=cluster,
         group=ranks,

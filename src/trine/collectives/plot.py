@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trine.collectives.options import CollectiveTime
+from trine.collectives.sizes import format_size
 from trine.errors import InputError
-from trine.results.picture import COLOURS, check_ending, log_scale, save, subplots
-
-if TYPE_CHECKING:
-    from trine.collectives.ask import CollectiveAnswer
+from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 
 
 def size_axis(axis: Any, sizes: list[int]) -> None:
     """A logarithmic axis of bytes with K, M and G at its ticks."""
-    from trine.collectives.sizes import format_size
-
     axis.set_xscale("log", base=2)
     step = max(1, -(-len(sizes) // 10))
     shown = sizes[::step]
@@ -26,20 +23,22 @@ def size_axis(axis: Any, sizes: list[int]) -> None:
 
 def check_plot(path: str, sizes: Sequence[int]) -> None:
     """Refuse before any work what cannot be drawn: InputError for fewer than two sizes or another kind of file."""
-    if len([size for size in sizes if size > 0]) < 2:
-        raise InputError("a picture needs at least two sizes, such as --size 1K:1G", field="plot")
+    _check_sizes(sizes)
     check_ending(path)
 
 
-def plot_collective(answer: CollectiveAnswer, path: str) -> None:
-    """Write the picture to ``path``, PNG, SVG or PDF by its ending.
+def _check_sizes(sizes: Sequence[int]) -> None:
+    if len([size for size in sizes if size > 0]) < 2:
+        raise InputError("a picture needs at least two sizes, such as --size 1K:1G", field="plot")
 
-    Raises
-    ------
-    InputError: fewer than two positive sizes, or a file that cannot be written.
+
+def draw_sizes(answered: Sequence[CollectiveTime], title: str) -> Any:
+    """Draw time and bus bandwidth over the size, with the band; return the figure.
+
+    Raises InputError for fewer than two positive sizes.
     """
-    check_plot(path, [row.size_bytes for row in answer.rows])
-    rows = [row for row in answer.rows if row.size_bytes > 0]
+    _check_sizes([row.size_bytes for row in answered])
+    rows = [row for row in answered if row.size_bytes > 0]
     figure, (times, rates) = subplots(1, 2, figsize=(11, 4.4))
     sizes = [row.size_bytes for row in rows]
     if any(row.low_ps < row.high_ps for row in rows):
@@ -64,5 +63,5 @@ def plot_collective(answer: CollectiveAnswer, path: str) -> None:
         axis.grid(alpha=0.3)
     log_scale(times)
     times.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"{answer.op} of {len(answer.group)} ranks, {answer.cluster.name}", fontsize=11)
-    save(figure, path)
+    figure.suptitle(title, fontsize=11)
+    return figure

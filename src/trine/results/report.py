@@ -121,20 +121,22 @@ class Report(ABC):
         write_packets(found.packets, Path(path))
         return found.notes
 
-    def plot(self, what: str | None = None, *, path: str | Path | None = None, **options: Any) -> Any:
+    def plot(self, what: str | Path | None = None, *, path: str | Path | None = None, **options: Any) -> Any:
         """Draw the answer, and write the picture to ``path`` (PNG, SVG or PDF) if given; return matplotlib's figure.
 
-        what: one of :meth:`pictures`, by default the first. options: of that picture.
+        what: one of :meth:`pictures`, by default the first; a file's name is taken as ``path``. options: of it.
 
         Raises
         ------
         InputError: no such picture or another ending. MissingExtraError: no matplotlib.
         """
+        found = self.pictures()
+        if path is None and what is not None and what not in found and Path(what).suffix:
+            what, path = None, what
         if path is not None:
             picture.check_ending(path)
         picture.matplotlib()
-        found = self.pictures()
-        figure = found[_chosen("what", what, found, self)](**options)
+        figure = found[_chosen("what", None if what is None else str(what), found, self)](**options)
         if path is not None:
             picture.save(figure, path)
         return figure

@@ -3,77 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.options import LoadStoreOptions
+from trine.collectives.loadstore.result import LoadStoreCollectiveResult
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreRuns
 from trine.collectives.sizes import check_sizes
-from trine.gpu.model import GpuModel
 from trine.graph.taskgraph import Progress
-from trine.results.gpu.result import GpuResult
 
 #: Bytes of a row times GPUs simulated up to which it is run again to see whether an option matters: about 0.1 s.
 CHEAP_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LoadStoreAnswer:
-    """Times of one collective on one group, one row a size. ``stopped``: by Ctrl-C, in the last row or after it."""
-
-    op: str
-    cluster: Cluster
-    group: tuple[int, ...]
-    model: GpuModel
-    rows: tuple[LoadStoreRow, ...]
-    notes: tuple[str, ...] = ()
-    stopped: bool = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether all sizes were run to their end."""
-        return not self.stopped
-
-    @property
-    def result(self) -> GpuResult:
-        """Everything about the last size."""
-        result = self.rows[-1].result
-        assert result is not None
-        return result
-
-    @property
-    def times_ps(self) -> tuple[int, ...]:
-        """The time of each row."""
-        return tuple(row.time.time_ps for row in self.rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer as documented in docs/reference/loadstore-json.md."""
-        from trine.collectives.loadstore.table import answer_json
-
-        return answer_json(self)
-
-    def table(self) -> str:
-        """One line a size: time, bandwidths, what ran, what decides."""
-        from trine.collectives.loadstore.table import answer_table
-
-        return answer_table(self)
-
-    def text(self) -> str:
-        """One size in full, several as a table."""
-        return self.table() if len(self.rows) > 1 else f"{self.table()}\n\n{self.result.summary()}"
-
-    def plot(self, path: str) -> None:
-        """Draw time and bus bandwidth over the size. Needs the extra ``plot``."""
-        from trine.collectives.ask import CollectiveAnswer
-        from trine.collectives.plot import plot_collective
-
-        rows = tuple(row.time for row in self.rows)
-        drawn = CollectiveAnswer(
-            op=self.op, cluster=self.cluster, group=self.group, library="none", version="", launch="none",
-            network=None, rows=rows,
-        )  # fmt: skip
-        plot_collective(drawn, path)
 
 
 def loadstore_collective(
@@ -86,7 +27,7 @@ def loadstore_collective(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
-) -> LoadStoreAnswer:
+) -> LoadStoreCollectiveResult:
     """Run a collective load by load and store by store, for several sizes.
 
     Parameters
@@ -120,7 +61,7 @@ def loadstore_collective(
         stopped = not row.finished
         if stopped:
             break
-    return LoadStoreAnswer(
+    return LoadStoreCollectiveResult(
         op=op,
         cluster=cluster,
         group=asked.ranks,

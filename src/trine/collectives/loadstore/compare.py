@@ -3,97 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.ask import CollectiveAnswer, collective
+from trine.collectives.ask import collective
 from trine.collectives.kernels.registry import has_kernel
-from trine.collectives.loadstore.idealised import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS, split
+from trine.collectives.loadstore.idealised import LATENCY, LAUNCH, LINKS, split
 from trine.collectives.loadstore.options import LoadStoreOptions
+from trine.collectives.loadstore.result import OVERLAP, PARTS, ComparedRow, FidelityResult, LevelPart
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime, Part, is_plan
 from trine.collectives.registry import known_algorithms
+from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import check_sizes
-from trine.gpu.model import GpuModel
 from trine.graph.taskgraph import Progress
 from trine.units import format_bytes
 
-#: What only the operator level's formula knows: steps and bytes that delay each other, and times that never fall.
-OVERLAP = "overlap"
-#: All parts, in the order in which they are shown.
-PARTS = (LAUNCH, LATENCY, LINKS, OVERLAP, REQUESTS, CUS, INSIDE)
 #: Parts of the library's formula as parts of both levels.
 _OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwidth": LINKS}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LevelPart:
-    """One part of the time at both levels, ps; None: that level does not know it. why: of each, in words."""
-
-    name: str
-    operator_ps: int | None
-    loadstore_ps: int | None
-    operator_why: str = ""
-    loadstore_why: str = ""
-
-    @property
-    def difference_ps(self) -> int:
-        """Load-store less operator."""
-        return (self.loadstore_ps or 0) - (self.operator_ps or 0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedRow:
-    """One size. The parts of each level sum to its time; none where Ctrl-C came before they were known.
-
-    finished: False where the load-store run itself was stopped: its time is when.
-    """
-
-    operator: CollectiveTime
-    loadstore: CollectiveTime
-    parts: tuple[LevelPart, ...]
-    finished: bool
-
-    @property
-    def size_bytes(self) -> int:
-        return self.operator.size_bytes
-
-    @property
-    def ratio(self) -> float | None:
-        """Load-store / operator."""
-        return self.loadstore.time_ps / self.operator.time_ps if self.finished and self.operator.time_ps else None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FidelityAnswer:
-    """The answers of both levels, one row a size. ``answer``: the operator level's whole answer."""
-
-    op: str
-    cluster: Cluster
-    group: tuple[int, ...]
-    model: GpuModel
-    rows: tuple[ComparedRow, ...]
-    answer: CollectiveAnswer
-    notes: tuple[str, ...] = ()
-    stopped: bool = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether all sizes were run to their end."""
-        return not self.stopped
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer as documented in docs/reference/loadstore-json.md."""
-        from trine.collectives.loadstore.compare_text import answer_json
-
-        return answer_json(self)
-
-    def table(self) -> str:
-        """Both times of each size, and their parts."""
-        from trine.collectives.loadstore.compare_text import answer_table
-
-        return answer_table(self)
 
 
 def compare_fidelity(
@@ -108,7 +35,7 @@ def compare_fidelity(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
-) -> FidelityAnswer:
+) -> FidelityResult:
     """Ask both levels, and split the times of both into the same parts.
 
     Parameters
@@ -129,7 +56,7 @@ def compare_fidelity(
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)
 
-    def ask(size: int, how: CollectiveOptions) -> CollectiveAnswer:
+    def ask(size: int, how: CollectiveOptions) -> CollectiveResult:
         return collective(op, [size], cluster, group, options=how, network=network, on_compile=on_compile)
 
     answer = collective(op, sizes, cluster, group, options=usual, network=network, on_compile=on_compile)
@@ -148,7 +75,7 @@ def compare_fidelity(
         stopped = not rows[-1].parts
         if stopped:
             break
-    return FidelityAnswer(
+    return FidelityResult(
         op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer,
         notes=answer.notes, stopped=stopped,
     )  # fmt: skip
@@ -185,7 +112,7 @@ def _operator_parts(
     least: int,
     is_simulated: bool,
     options: CollectiveOptions,
-    ask: Callable[[int, CollectiveOptions], CollectiveAnswer],
+    ask: Callable[[int, CollectiveOptions], CollectiveResult],
 ) -> dict[str, tuple[int, str]]:
     """The parts of an answer of the operator level; they sum to its time. least: the smallest size, bytes."""
     if not is_simulated:
@@ -213,7 +140,7 @@ def _smallest_ps(
     row: CollectiveTime,
     least: int,
     options: CollectiveOptions,
-    ask: Callable[[int, CollectiveOptions], CollectiveAnswer],
+    ask: Callable[[int, CollectiveOptions], CollectiveResult],
 ) -> int:
     """What the messages of the smallest size take, by the same schedule."""
     how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)

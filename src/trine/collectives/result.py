@@ -1,0 +1,261 @@
+"""The answer about a collective: one row a size, as table, JSON and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+from trine._version import __version__
+from trine.cluster.cluster import Cluster
+from trine.cluster.tiers import TierLoad
+from trine.collectives.options import CollectiveTime
+from trine.collectives.plot import draw_sizes
+from trine.collectives.sizes import format_size
+from trine.evidence import Evidence
+from trine.results.report import Report, Row, Table
+from trine.units import format_bandwidth, format_bytes, format_time
+
+#: At most this many links are listed in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
+MAX_LINKS = 64
+#: Sizes that are explained in words; the JSON explains all.
+MAX_EXPLAINED = 6
+MAX_TEXT_TIERS = 6
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CollectiveResult(Report):
+    """Times of one collective on one group, one row a size.
+
+    ``network``: None for the library model, else how links were shared step by step. ``alternatives``: per row, what
+    else the library has, the fastest first. ``crossovers``: (from this many bytes on, algorithm, protocol).
+    ``load``: bytes over each link at the last size, the busiest first; ``tiers``: the busiest link of each tier.
+    ``notes``: what was assumed or not modelled.
+    """
+
+    SCHEMA: ClassVar[str] = "collective"
+
+    op: str
+    cluster: Cluster
+    group: tuple[int, ...]
+    library: str
+    version: str
+    launch: str
+    network: str | None
+    rows: tuple[CollectiveTime, ...]
+    alternatives: tuple[tuple[CollectiveTime, ...], ...] = ()
+    crossovers: tuple[tuple[int, str, str], ...] = ()
+    load: Mapping[str, int] = field(default_factory=dict)
+    tiers: tuple[TierLoad, ...] = ()
+    notes: tuple[str, ...] = ()
+    num_domains: int = 1
+    num_nodes: int = 1
+
+    @property
+    def times_ps(self) -> tuple[int, ...]:
+        """The time of each row."""
+        return tuple(row.time_ps for row in self.rows)
+
+    @property
+    def headline(self) -> str:
+        """The collective, where it runs, and the time of its last size."""
+        last = self.rows[-1]
+        return (
+            f"{self.op} of {len(self.group):,} ranks on {self.cluster.name}: {len(self.rows)} "
+            f"size{'s' if len(self.rows) > 1 else ''}, {format_bytes(last.size_bytes)} in {format_time(last.time_ps)} "
+            f"({last.algorithm}/{last.protocol}, {last.evidence})"
+        )
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What the times of the rows rest on, and the numbers of the cluster."""
+        count = len(self.rows)
+        kinds = [row.evidence for row in self.rows]
+        times = (Evidence(f"{kinds.count(kind)} of {count} times", kind) for kind in dict.fromkeys(kinds))
+        return (*times, Evidence(f"cluster {self.cluster.name}", self.cluster.evidence))
+
+    def summary(self) -> str:
+        """Return the table that nccl-tests prints, with the choice, the band and the evidence."""
+        return self.table()
+
+    def document(self) -> Row:
+        """Return the answer's keys, as docs/reference/collective-json.md documents them."""
+        return _document(self)
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``rows`` (one a size), ``links`` and ``tiers`` at the last size."""
+        return {"rows": [row_json(row) for row in self.rows], "links": _link_rows(self), "tiers": _tier_rows(self)}
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``sizes``: time and bus bandwidth over the size, with the band."""
+        title = f"{self.op} of {len(self.group)} ranks, {self.cluster.name}"
+        return {"sizes": partial(draw_sizes, self.rows, title)}
+
+    def table(self) -> str:
+        """The table that nccl-tests prints, with the choice, the band and the evidence."""
+        return _table(self)
+
+    def explain(self) -> str:
+        """Where each microsecond goes, what else there was, and where the choice changes."""
+        return _explained(self)
+
+
+def _document(result: CollectiveResult) -> Row:
+    """Stable keys, documented in docs/reference/collective-json.md."""
+    data: Row = {
+        "trine_version": __version__,
+        "op": result.op,
+        "cluster": result.cluster.name,
+        "num_ranks": len(result.group),
+        "num_nodes": result.num_nodes,
+        "library": result.library,
+        "library_version": result.version,
+        "launch": result.launch,
+        "network": result.network,
+        "rows": [row_json(row) for row in result.rows],
+        "links": _link_rows(result)[:MAX_LINKS],
+        "links_left_out": max(0, len(result.load) - MAX_LINKS),
+        "tiers": _tier_rows(result),
+        "routing": result.cluster.routing,
+        "routing_reason": result.cluster.routing_why,
+        "notes": list(result.notes),
+        "cluster_evidence": result.cluster.evidence,
+    }
+    if result.alternatives:
+        data["explain"] = [
+            {
+                "size_bytes": row.size_bytes,
+                "parts": [{"name": part.name, "time_us": part.time_ps / 1e6, "why": part.why} for part in row.parts],
+                "fastest": _pair_json(others[0]),
+                "alternatives": [_pair_json(other) for other in others],
+            }
+            for row, others in zip(result.rows, result.alternatives, strict=True)
+        ]
+        data["crossovers"] = [
+            {"from_bytes": first, "algorithm": algorithm, "protocol": protocol}
+            for first, algorithm, protocol in result.crossovers
+        ]
+    return data
+
+
+def row_json(row: CollectiveTime) -> Row:
+    """One row: times in us, bandwidths in GB/s (decimal), as nccl-tests prints them."""
+    return {
+        "size_bytes": row.size_bytes,
+        "sent_bytes": row.sent_bytes,
+        "time_us": row.time_ps / 1e6,
+        "algbw_GBps": row.algbw_bytes_per_s / 1e9,
+        "busbw_GBps": row.busbw_bytes_per_s / 1e9,
+        "algorithm": row.algorithm,
+        "protocol": row.protocol,
+        "channels": row.channels,
+        "low_us": row.low_ps / 1e6,
+        "high_us": row.high_ps / 1e6,
+        "evidence": row.evidence,
+        "limit": row.limit,
+    }
+
+
+def _pair_json(row: CollectiveTime) -> Row:
+    return {"algorithm": row.algorithm, "protocol": row.protocol, "time_us": row.time_ps / 1e6}
+
+
+def _link_rows(result: CollectiveResult) -> list[Row]:
+    """Bytes and busy time of each link at the last size."""
+    by_name = {link.name: link for link in result.cluster.links}
+    return [
+        {"name": name, "bytes": count, "busy_us": count * 1e6 / by_name[name].bytes_per_s}
+        for name, count in result.load.items()
+    ]
+
+
+def _tier_rows(result: CollectiveResult) -> list[Row]:
+    """The busiest link of each tier at the last size."""
+    return [
+        {
+            "tier": load.tier,
+            "links": load.count,
+            "busiest": load.link,
+            "bytes": load.size_bytes,
+            "busy_us": load.size_bytes * 1e6 / load.bytes_per_s,
+        }
+        for load in result.tiers
+    ]
+
+
+def _table(result: CollectiveResult) -> str:
+    """Columns of nccl-tests, then the choice, the band and the evidence."""
+    how = f"links shared {result.network}, step by step" if result.network else f"{result.library} {result.version}"
+    lines = [
+        f"# {result.op} of {len(result.group)} ranks on {result.num_nodes} node{'s' if result.num_nodes > 1 else ''}, "
+        f"{result.cluster.name}; {how}; launch {result.launch}",
+        f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'algorithm':16} {'protocol':8} {'chan':>4} "
+        f"{'low':>11} {'high':>11}  evidence",
+        f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}  {'':16} {'':8} {'':>4} {'(us)':>11} {'(us)':>11}",
+    ]
+    for row in result.rows:
+        lines.append(
+            f"  {row.size_bytes:>12} {_us(row.time_ps):>11} {row.algbw_bytes_per_s / 1e9:>8.2f} "
+            f"{row.busbw_bytes_per_s / 1e9:>8.2f}  {row.algorithm:16} {row.protocol:8} {row.channels or '-':>4} "
+            f"{_us(row.low_ps):>11} {_us(row.high_ps):>11}  {row.evidence}"
+        )
+    lines += [f"# {note}" for note in result.notes]
+    if result.cluster.has_fabric:
+        lines.append(f"# routing {result.cluster.routing}: {result.cluster.routing_why}")
+    if result.tiers:
+        lines.append(f"# busiest link of each tier at {format_size(result.rows[-1].size_bytes)}: {_busiest(result)}")
+    return "\n".join(lines)
+
+
+def _us(ps: int) -> str:
+    us = ps / 1e6
+    return f"{us:.2f}" if us < 1000 else f"{us:.1f}" if us < 100_000 else f"{us:.0f}"
+
+
+def _busiest(result: CollectiveResult) -> str:
+    shown = [
+        f"{load.link} {format_bytes(load.size_bytes)} ({load.tier}, {load.count} link{'s' if load.count > 1 else ''})"
+        for load in result.tiers[:MAX_TEXT_TIERS]
+    ]
+    more = len(result.tiers) - len(shown)
+    return ", ".join(shown) + (f" and {more} more tiers" if more > 0 else "")
+
+
+def _explained(result: CollectiveResult) -> str:
+    """Parts, alternatives and crossovers in words; at most MAX_EXPLAINED sizes, spread evenly."""
+    lines: list[str] = []
+    chosen = _spread(len(result.rows), MAX_EXPLAINED)
+    for index in chosen:
+        lines += _explain_row(result.rows[index], result.alternatives[index] if result.alternatives else ())
+    if len(chosen) < len(result.rows):
+        lines.append(f"({len(result.rows) - len(chosen)} other sizes are explained in the JSON)")
+    if result.crossovers:
+        lines.append(f"{result.library} would choose:")
+        for first, algorithm, protocol in result.crossovers:
+            lines.append(f"  from {format_bytes(first):>10}  {algorithm} with {protocol}")
+    return "\n".join(lines)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def _explain_row(row: CollectiveTime, others: Sequence[CollectiveTime]) -> list[str]:
+    lines = [
+        f"{format_size(row.size_bytes)}: {format_time(row.time_ps)} with {row.algorithm}/{row.protocol}"
+        + (f", {format_bandwidth(row.busbw_bytes_per_s)} on the bus" if row.busbw_bytes_per_s else "")
+    ]
+    for part in row.parts:
+        share = 100 * part.time_ps / row.time_ps if row.time_ps else 0
+        lines.append(f"  {part.name:10} {format_time(part.time_ps):>10} {share:5.1f} %  {part.why}")
+    if others:
+        shown = ", ".join(f"{o.algorithm}/{o.protocol} {format_time(o.time_ps)}" for o in others)
+        lines.append(f"  would take: {shown}")
+        best = others[0]
+        if (best.algorithm, best.protocol) != (row.algorithm, row.protocol) and best.time_ps < row.time_ps:
+            saved = 100 * (1 - best.time_ps / row.time_ps)
+            lines.append(f"  fastest: {best.algorithm}/{best.protocol}, {saved:.0f} % less than the choice")
+    return lines
