@@ -21,7 +21,7 @@ import time
 import numpy as np
 
 from trine.engine.run import run
-from trine.graph.builder import csr, no_labels
+from trine.graph.assembler import csr, no_labels
 from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.units import parse_bandwidth
 
@@ -69,7 +69,7 @@ def data_parallel(ranks: int, *, bucket_bytes: int = 25 << 20, bytes_per_s: int)
         duration_ps=np.tile(np.concatenate([jitter, np.zeros(BUCKETS * steps, np.int64)]), ranks),
         size_bytes=np.where(is_transfer, chunk, 0),
         route=np.where(is_transfer, rank, -1).astype(np.int32),
-        need=np.tile(count, ranks).astype(np.int32),
+        num_required=np.tile(count, ranks).astype(np.int32),
         predecessor_ptr=ptr,
         predecessor_idx=idx,
         route_ptr=route_ptr,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from trine.graph.builder import TaskGraphBuilder, csr
+from trine.graph.assembler import csr
+from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import COMPUTE, TaskGraph
 
 BANDWIDTHS = (333_333, 10**6, 7 * 10**8, 10**9, 10**9 + 7, 50 * 10**9, 65 * 10**9)
@@ -74,7 +75,7 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = 
     )
     columns = {
         name: getattr(graph, name)[order]
-        for name in ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "need")
+        for name in ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "num_required")
     }
     for name in ("pressure_ppm", "pressure_stream"):
         columns[name] = None if getattr(graph, name) is None else getattr(graph, name)[order]

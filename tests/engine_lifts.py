@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from engine_cases import BANDWIDTHS, DURATIONS, LATENCIES, SIZES, renumbered
 
-from trine.graph.builder import csr, no_labels
+from trine.graph.assembler import csr, no_labels
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Snapshot, TaskGraph
 
 SIZES_OF_CLASSES = (1, 2, 3, 4, 6, 12, 24, 48)
@@ -59,7 +59,7 @@ class Side:
             duration_ps=columns[2].copy(),
             size_bytes=columns[3].copy(),
             route=columns[4].astype(np.int32),
-            need=np.array(self.needs, np.int32),
+            num_required=np.array(self.needs, np.int32),
             predecessor_ptr=predecessor_ptr,
             predecessor_idx=predecessor_idx,
             route_ptr=route_ptr,
@@ -204,7 +204,7 @@ def without_ended(graph: TaskGraph, snapshot: Snapshot) -> tuple[TaskGraph, np.n
     return replace(
         graph,
         **columns,
-        need=np.maximum(graph.need[kept] - ended, 0).astype(np.int32),
+        num_required=np.maximum(graph.num_required[kept] - ended, 0).astype(np.int32),
         predecessor_ptr=predecessor_ptr,
         predecessor_idx=predecessor_idx,
         labels=no_labels(len(kept)),

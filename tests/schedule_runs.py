@@ -10,7 +10,7 @@ from trine.arrays import Int64
 from trine.collectives import expand
 from trine.collectives.schedule import Schedule
 from trine.engine import run
-from trine.graph.builder import no_labels
+from trine.graph.assembler import no_labels
 from trine.graph.taskgraph import TRANSFER, TaskGraph
 
 
@@ -50,7 +50,7 @@ def end_ps(
         duration_ps=np.zeros(m, np.int64),
         size_bytes=expanded.size_bytes,
         route=(place[expanded.src] * positions + place[expanded.dst]).astype(np.int32),
-        need=np.diff(expanded.predecessor_ptr).astype(np.int32),
+        num_required=np.diff(expanded.predecessor_ptr).astype(np.int32),
         predecessor_ptr=expanded.predecessor_ptr,
         predecessor_idx=expanded.predecessor_idx,
         stream_names=(),

@@ -22,11 +22,27 @@ NONE = Label()
 ENGINES = ("compiled", "reference")
 
 
+class Wires:
+    """Devices of which each has one link, which all that it sends goes over; with a host both ways take link 0."""
+
+    def __init__(self, bytes_per_s, latency_ps, device_names, host=-1):
+        self.link_bytes_per_s, self.link_latency_ps = np.array(bytes_per_s), np.array(latency_ps)
+        self.link_names, self.device_names, self.host = (
+            [f"link {i}" for i in range(len(bytes_per_s))],
+            device_names,
+            host,
+        )
+
+    def route(self, source, target):
+        return (source,) if self.host < 0 else (0,)
+
+    def hosts_of(self, gpus):
+        return np.full(len(gpus), self.host)
+
+
 def two_gpus(rate=GBS, latency_ps=0):
     """Two devices with a link each way."""
-    return Placement(
-        [0, 1], lambda a, b: (a,), lambda device: None, [rate, rate], [latency_ps] * 2, ["0->1", "1->0"], ["a", "b"]
-    )
+    return Placement(devices=np.arange(2), cluster=Wires([rate, rate], [latency_ps] * 2, ["a", "b"]))
 
 
 def job(*steps, others=None):
@@ -105,7 +121,7 @@ def test_copies_of_one_pause_share_it():
     )
     program = in_sequence(RankProgram(name="p", steps=steps, memory=(), resident_bytes=(0,) * 6))
     one = Job(axes=(("dp", 1),), programs=(program,), program_of=(0,), operator_names=(), layer_names=())
-    place = Placement([0], lambda a, b: (0,), lambda device: 1, [GBS], [0], ["pcie"], ["gpu", "host"])
+    place = Placement(devices=np.zeros(1, np.int64), cluster=Wires([GBS], [0], ["gpu", "host"], host=1))
     graph, _ = instantiate(one, place)
     assert run(graph).end_ps.tolist() == [MS, 3 * MS, 3 * MS, 4 * MS]
 

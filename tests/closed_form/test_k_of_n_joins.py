@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from trine.engine import run
 from trine.errors import DeadlockError, InputError
-from trine.graph.builder import TaskGraphBuilder, csr
+from trine.graph.assembler import csr
+from trine.graph.builder import TaskGraphBuilder
 
 ENGINES = ("compiled", "reference")
 both = pytest.mark.parametrize("engine", ENGINES)
@@ -24,9 +25,9 @@ def repeated(graph, task, predecessors, need):
     ]
     rows[task] = predecessors
     ptr, idx = csr(rows)
-    needs = graph.need.copy()
+    needs = graph.num_required.copy()
     needs[task] = need
-    return replace(graph, predecessor_ptr=ptr, predecessor_idx=idx, need=needs)
+    return replace(graph, predecessor_ptr=ptr, predecessor_idx=idx, num_required=needs)
 
 
 @both

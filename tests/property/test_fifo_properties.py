@@ -38,7 +38,7 @@ def test_causality(graph):
     records = run(graph, network="fifo")
     for task in range(graph.num_tasks):
         before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
-        need = graph.need[task]
+        need = graph.num_required[task]
         ready, start, end = (getattr(records, name)[task] for name in ("ready_ps", "start_ps", "end_ps"))
         assert ready == (np.sort(records.end_ps[before])[need - 1] if need else 0)
         if graph.kind[task] == JOIN:

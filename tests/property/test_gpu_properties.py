@@ -148,4 +148,4 @@ def reversed_tasks(graph):
     return replace(graph, predecessor_ptr=ptr, predecessor_idx=np.array(flat, np.int32), **columns)
 
 
-COLUMNS = ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "route", "need")
+COLUMNS = ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "route", "num_required")

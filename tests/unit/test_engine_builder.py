@@ -33,7 +33,7 @@ def test_columns():
     assert graph.route_ptr.tolist() == [0, 2, 3]
     assert graph.route_links.tolist() == [0, 1, 1]
     assert graph.route_latency_ps.tolist() == [3, 2]
-    assert graph.need.tolist() == [1, 0, 0, 2, 0, 0, 1]
+    assert graph.num_required.tolist() == [1, 0, 0, 2, 0, 0, 1]
     assert graph.predecessor_ptr.tolist() == [0, 1, 1, 1, 3, 3, 3, 5]
     assert graph.predecessor_idx.tolist() == [2, 0, 1, 3, 4]
     assert graph.task_names[0] == "t"

@@ -35,8 +35,8 @@ def with_item(name, index, value):
     ("field", "index", "value", "message"),
     [
         ("kind", 0, 3, "no known kind: 3"),
-        ("need", 2, 3, r"join 'both' \(task 2\) needs more predecessors than it has: 3"),
-        ("need", 2, -1, "negative number of predecessors: -1"),
+        ("num_required", 2, 3, r"join 'both' \(task 2\) needs more predecessors than it has: 3"),
+        ("num_required", 2, -1, "negative number of predecessors: -1"),
         ("duration_ps", 0, -5, r"compute 'start' .* negative duration in ps: -5"),
         ("size_bytes", 1, -1, "transfer 'send' .* negative size in bytes: -1"),
         ("size_bytes", 1, 2**53 + 1, "more than 2\\*\\*53 bytes"),
@@ -57,7 +57,7 @@ def test_malformed_graphs_are_refused_by_name(field, index, value, message):
         run(with_item(field, index, value))
 
 
-@pytest.mark.parametrize("field", ["rank", "need", "predecessor_ptr", "route_latency_ps"])
+@pytest.mark.parametrize("field", ["rank", "num_required", "predecessor_ptr", "route_latency_ps"])
 def test_arrays_of_the_wrong_length(field):
     with pytest.raises(InputError, match=rf"{'route_ptr' if field == 'route_latency_ps' else field}: has \d"):
         run(replace(graph(), **{field: getattr(graph(), field)[:-1]}))
@@ -136,7 +136,16 @@ def test_progress_and_interruption(engine, monkeypatch):
 def test_arrays_that_are_read_only_or_of_other_types_are_accepted_and_left_alone():
     plain = graph()
     odd = {}
-    for name in ("kind", "stream", "duration_ps", "size_bytes", "route", "need", "predecessor_ptr", "predecessor_idx"):
+    for name in (
+        "kind",
+        "stream",
+        "duration_ps",
+        "size_bytes",
+        "route",
+        "num_required",
+        "predecessor_ptr",
+        "predecessor_idx",
+    ):
         odd[name] = getattr(plain, name).astype(np.int64)
         odd[name].flags.writeable = False
     before = len(compiled.advance.signatures) if hasattr(compiled.advance, "signatures") else 0

@@ -152,7 +152,7 @@ def test_the_second_kernel_waits_for_the_first():
     graph, task_kernel = fused_tasks(built)
     assert task_kernel.tolist() == [0, 1, 2, 3, 4, 5]
     assert graph.predecessor_idx.tolist() == [0, 1, 2]
-    assert graph.need.tolist() == [0, 0, 0, 1, 1, 1]
+    assert graph.num_required.tolist() == [0, 0, 0, 1, 1, 1]
     fused, _ = fused_tasks(build_fused("gemm-alltoall", 3, rows=96, cols=64, inner=32))
     assert len(fused.predecessor_idx) == 0
 

@@ -19,7 +19,7 @@ from trine.engine.circuit_model import network_on
 from trine.engine.models import Network
 from trine.engine.run import run
 from trine.errors import InputError
-from trine.graph.builder import csr, no_labels
+from trine.graph.assembler import GraphAssembler, Links
 from trine.graph.taskgraph import JOIN, TRANSFER, Progress, Records, TaskGraph
 from trine.units import transfer_ps
 
@@ -118,7 +118,6 @@ def schedule_graph(
     devices = _devices(expanded, cluster, group, agents)
     pairs, pair = _distinct_pairs(expanded.src, expanded.dst, len(devices))
     routes = _routes(cluster, devices, pairs, step_ps)
-    route_ptr, route_links = csr(routes.links)
     columns = _Columns(
         kind=np.full(expanded.num_transfers, TRANSFER, np.int8),
         size_bytes=_wire_bytes(expanded.size_bytes, byte_factor),
@@ -131,24 +130,12 @@ def schedule_graph(
     split = np.flatnonzero(np.diff(routes.first)[pair] > 1)
     if len(split):
         columns = _split(columns, routes, pair, split)
-    total = len(columns.kind)
-    graph = TaskGraph(
-        **columns._asdict(),
-        stream=np.full(total, -1, np.int32),
-        duration_ps=np.zeros(total, np.int64),
-        need=np.diff(columns.predecessor_ptr).astype(np.int32),
-        route_ptr=route_ptr,
-        route_links=route_links,
-        route_latency_ps=np.array(routes.latency_ps, np.int64),
-        link_bytes_per_s=cluster.link_bytes_per_s,
-        link_latency_ps=cluster.link_latency_ps,
-        stream_names=(),
-        stream_ranks=(),
-        rank_names=tuple(cluster.device_name(device) for device in devices),
-        link_names=cluster.link_names,
-        labels=no_labels(total),
-    )
-    return graph, expanded
+    assembler = GraphAssembler(Links(cluster.link_bytes_per_s, cluster.link_latency_ps, cluster.link_names))
+    assembler.add_routes(routes.links, routes.latency_ps)
+    kind, size_bytes, route, rank, peer, predecessor_ptr, predecessor_idx = columns
+    assembler.tasks(len(kind), kind=kind, size_bytes=size_bytes, route=route, rank=rank, peer=peer)
+    assembler.connect_rows(predecessor_ptr, predecessor_idx)
+    return assembler.build(rank_names=[cluster.device_name(device) for device in devices]), expanded
 
 
 class _Columns(NamedTuple):

@@ -206,7 +206,7 @@ def new_work(graph: TaskGraph, num_arrivals: int) -> tuple[TaskTables, int]:
         plain(graph.duration_ps, np.int64),
         plain(graph.size_bytes, np.int64),
         plain(graph.route, np.int32),
-        plain(graph.need, np.int32),
+        plain(graph.num_required, np.int32),
     )
     predecessors = plain(graph.predecessor_ptr, np.int64), plain(graph.predecessor_idx, np.int32)
     last_in_stream = np.full(len(graph.stream_names), -1, np.int32)

@@ -87,7 +87,7 @@ def _blocker(graph: TaskGraph, task: int, end_ps: Int64, ready_ps: Int64, before
         predecessors = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
         waiting = predecessors[end_ps[predecessors] < 0]
         if len(waiting):
-            need = int(graph.need[task])
+            need = int(graph.num_required[task])
             some = "" if need == len(predecessors) else f" ({need} of {len(predecessors)} needed)"
             return int(waiting[0]), f"waits for its predecessor{some}:"
     elif before[task] >= 0 and end_ps[before[task]] < 0:

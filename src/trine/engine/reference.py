@@ -69,7 +69,7 @@ class Reference:
         ]
         self.counts = _route_counts(graph, self.routes)
         self.kind = graph.kind.tolist()
-        self.waits = graph.need.tolist()
+        self.waits = graph.num_required.tolist()
         self.ready_ps = [-1] * n
         self.start_ps = [-1] * n
         self.end_ps = [-1] * n

@@ -39,7 +39,7 @@ def _check_lengths(graph: TaskGraph) -> None:
     n = graph.num_tasks
     if n >= 2**31 - 1:
         raise InputError(f"{n} tasks are too many")
-    for field in ("rank", "peer", "stream", "duration_ps", "size_bytes", "route", "need"):
+    for field in ("rank", "peer", "stream", "duration_ps", "size_bytes", "route", "num_required"):
         if len(getattr(graph, field)) != n:
             raise InputError(f"has {len(getattr(graph, field))} entries for {n} tasks", field=field)
     for field, entries, owners in (
@@ -96,8 +96,8 @@ def _check_tasks(graph: TaskGraph) -> None:
     is_transfer = graph.kind == TRANSFER
     is_compute = graph.kind == COMPUTE
     _refuse(graph, (graph.kind < COMPUTE) | (graph.kind > JOIN), "is of no known kind", graph.kind)
-    _refuse(graph, graph.need < 0, "needs a negative number of predecessors", graph.need)
-    _refuse(graph, graph.need > num_predecessors, "needs more predecessors than it has", graph.need)
+    _refuse(graph, graph.num_required < 0, "needs a negative number of predecessors", graph.num_required)
+    _refuse(graph, graph.num_required > num_predecessors, "needs more predecessors than it has", graph.num_required)
     _refuse(graph, graph.duration_ps < 0, "has a negative duration in ps", graph.duration_ps)
     _refuse(graph, graph.size_bytes < 0, "has a negative size in bytes", graph.size_bytes)
     _refuse(graph, graph.size_bytes > MAX_WHOLE, "moves more than 2**53 bytes", graph.size_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,11 +13,8 @@ from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.collectives.schedule import RankSends
 from trine.graph.grid import RankGrid
+from trine.graph.placement import GroupCosts
 from trine.graph.program import Collective
-
-#: (kind, bytes, groups [groups, ranks], algorithm or None) -> the make of each group, and of each make the algorithm to
-#: simulate and the ps of software before each of its messages
-GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[tuple[str | None, int]]]]
 
 
 class Call(NamedTuple):

@@ -20,11 +20,11 @@ from trine.errors import PlanError
 from trine.folding._refine import join_components
 from trine.folding.partition import Partition, Sight, among, identity, refine
 from trine.folding.queues import SHARED, link_places
-from trine.folding.quotient import Links, Quotient, QuotientBuilder, Stretch
+from trine.folding.quotient import Quotient, QuotientBuilder, Stretch
 from trine.folding.sight import Part, RouteTable, look, whole_parts
-from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
 from trine.folding.sketching import JobSketch
+from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, Progress, Records, Snapshot
 from trine.units import format_time
 
@@ -148,7 +148,7 @@ class Folder:
     """
 
     job: JobSketch
-    site: Site
+    placement: Placement
     network: str | Network = "fair"
     engine: str = "compiled"
     distinct: str = ""
@@ -163,9 +163,9 @@ class Folder:
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table = RouteTable(self.site.routes)
+        self.table = RouteTable(self.placement.routes)
         queues = isinstance(network_model(self.network), QueueModel)
-        num_links = len(self.site.link_bytes_per_s)
+        num_links = len(self.placement.link_bytes_per_s)
         self.places = link_places(self.job.sketches, self.table, num_links) if queues else None
 
     @property
@@ -174,7 +174,7 @@ class Folder:
         if self.places is None:
             return ""
         shared = np.flatnonzero(self.places == SHARED)
-        return self.site.link_name(int(shared[0])) if len(shared) else ""
+        return self.placement.link_name(int(shared[0])) if len(shared) else ""
 
     def run(self) -> FoldedRun:
         """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time."""
@@ -202,7 +202,7 @@ class Folder:
     def _classes(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Partition, Sight]:
         """The classes of ranks that see the same along open axes, each by itself if they are too many."""
         sight, ranks = self._sight(parts, closed)
-        colours = np.empty(self.site.num_ranks, np.int64)
+        colours = np.empty(self.placement.num_ranks, np.int64)
         for number, part in enumerate(parts):
             colours[part.ranks] = number
         if self.colours is not None:
@@ -213,11 +213,11 @@ class Folder:
             partition = refine(colours[ranks], self._colours_of_links(sight), sight, limit)
         if partition is None:
             partition = identity(len(ranks), len(sight.links))
-        return among(partition, ranks, self.site.num_ranks), sight
+        return among(partition, ranks, self.placement.num_ranks), sight
 
     def _colours_of_links(self, sight: Sight) -> Int64:
         """Equal numbers for links of equal bandwidth, latency and place on their route, where that is of interest."""
-        columns = [self.site.link_bytes_per_s, self.site.link_latency_ps]
+        columns = [self.placement.link_bytes_per_s, self.placement.link_latency_ps]
         if self.places is not None:  # a message that crosses two links waits for both
             columns.append(self.places)
         colours = np.zeros(len(sight.links), np.int64)
@@ -229,7 +229,7 @@ class Folder:
     def _sight(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Sight, Int64]:
         """What the ranks of ``parts`` see, and these ranks, rising."""
         ranks = np.sort(np.concatenate([part.ranks for part in parts]))
-        number_of = np.full(self.site.num_ranks, -1, np.int32)
+        number_of = np.full(self.placement.num_ranks, -1, np.int32)
         number_of[ranks] = np.arange(len(ranks), dtype=np.int32)
         return look(parts, number_of, len(ranks), self.table, closed), ranks
 
@@ -256,11 +256,11 @@ class Folder:
         partition: Partition,
         sight: Sight,
     ) -> Quotient:
-        site, tasks = self.site, _num_tasks(parts, partition)
+        placement, tasks = self.placement, _num_tasks(parts, partition)
         if tasks > MAX_TASKS:
             raise PlanError(
-                f"{partition.num_classes} of {site.num_ranks} ranks behave differently, which makes {tasks:,} tasks, "
-                f"more than the {MAX_TASKS:,} that fit into memory: take fewer GPUs, larger buckets "
+                f"{partition.num_classes} of {placement.num_ranks} ranks behave differently, which makes {tasks:,} "
+                f"tasks, more than the {MAX_TASKS:,} that fit into memory: take fewer GPUs, larger buckets "
                 '(--bucket "1 GiB"), or reductions behind the backward pass (--no-dp-overlap)'
             )
         return QuotientBuilder(
@@ -269,8 +269,7 @@ class Folder:
             partition,
             sight,
             self.table,
-            Links(bytes_per_s=site.link_bytes_per_s, latency_ps=site.link_latency_ps, name=site.link_name),
-            rank_name=site.rank_name,
+            placement,
             closed=closed,
             stretch=self.stretch,
         ).build()
@@ -400,7 +399,7 @@ class Folder:
         sight, ranks = self._sight(parts, [frozenset[str]()] * len(parts))
         component = np.arange(len(ranks) + len(sight.links), dtype=np.int32)
         join_components(sight.ptr, sight.items, component)
-        of_rank = np.zeros(self.site.num_ranks, np.int64)
+        of_rank = np.zeros(self.placement.num_ranks, np.int64)
         of_rank[ranks] = component[: len(ranks)]
         stoppable = np.zeros(len(component), np.bool_)
         size = np.zeros(len(component), np.int64)

@@ -16,7 +16,6 @@ from trine.errors import InputError, nearest
 from trine.folding.episodes import FoldedRun, Folder
 from trine.folding.hungry import hungry_ranks
 from trine.folding.observe import Observation, observe
-from trine.folding.site import Site
 from trine.folding.sketching import JobSketch, sketch_job
 from trine.folding.stretch import StretchOf
 from trine.folding.traffic import collective_totals, link_bytes, link_uses
@@ -54,7 +53,7 @@ class JobRun:
     num_ranks: int
     num_simulated: int
     folded: FoldedRun | None
-    site: Site
+    placement: Placement
     why: str = ""
     sentence: str = ""
     ends: Ends | None = None
@@ -63,11 +62,10 @@ class JobRun:
 
 @dataclass(slots=True)
 class JobRunner:
-    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. placement: made where it is needed."""
+    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter."""
 
     job: Job
-    placement: Callable[[], Placement]
-    site: Site
+    placement: Placement
     network: str | Network = "fair"
     engine: str = "compiled"
     fold: str = "on"
@@ -83,11 +81,11 @@ class JobRunner:
         why = self._why_unfolded()
         if self.fold == "off" or (why and self.stragglers is None and self.fold != "verify"):
             return self._unfolded(None, why)
-        sketch = sketch_job(self.job, self.site.costs)
+        sketch = sketch_job(self.job, self.placement.group_costs)
         stretch = self._stretch(sketch)
         folder = self._folder(sketch, stretch)
         why = why or _why_queues(folder)
-        if self.fold == "verify" and (why or self.site.num_ranks == 1):
+        if self.fold == "verify" and (why or self.placement.num_ranks == 1):
             raise InputError(f"nothing is folded, so nothing can be verified: {why or 'one rank'}", field="fold")
         if why:
             return self._unfolded(stretch, why)
@@ -98,7 +96,7 @@ class JobRunner:
     def _folder(self, sketch: JobSketch, stretch: StretchOf | None) -> Folder:
         return Folder(
             job=sketch,
-            site=self.site,
+            placement=self.placement,
             network=self.network,
             engine=self.engine,
             colours=None if stretch is None else stretch.colours(),
@@ -119,7 +117,7 @@ class JobRunner:
 
     def _why_unfolded(self) -> str:
         """Why every rank must be simulated by itself; "" where ranks may be folded."""
-        if self.site.num_ranks == 1:
+        if self.placement.num_ranks == 1:
             return ""
         if self.stragglers is not None and self.stragglers.tells_ranks_apart:
             return "jitter makes every rank different"
@@ -128,8 +126,8 @@ class JobRunner:
 
     def _unfolded(self, stretch: StretchOf | None, why: str) -> JobRun:
         if stretch is None and self.stragglers is not None:
-            stretch = self._stretch(sketch_job(self.job, self.site.costs))
-        graph, memory = instantiate(self.job, self.placement())
+            stretch = self._stretch(sketch_job(self.job, self.placement.group_costs))
+        graph, memory = instantiate(self.job, self.placement)
         if stretch is not None:
             graph = stretch.on_graph(graph)
         records = self._run(graph)
@@ -139,19 +137,19 @@ class JobRunner:
         return run(graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile)
 
     def _verify(self, folded: FoldedRun, stretch: StretchOf | None) -> str:
-        graph, _ = instantiate(self.job, self.placement())
+        graph, _ = instantiate(self.job, self.placement)
         if stretch is not None:
             graph = stretch.on_graph(graph)
         return check_fold(folded, graph, self._run(graph)).sentence()
 
     def _shown(self, folded: FoldedRun, stretch: StretchOf | None, sentence: str) -> JobRun:
-        if self.site.num_ranks <= SHOW_ALL:
-            graph, memory = instantiate(self.job, self.placement())
+        if self.placement.num_ranks <= SHOW_ALL:
+            graph, memory = instantiate(self.job, self.placement)
             if stretch is not None:
                 graph = stretch.on_graph(graph)
             return self._all(graph, unfolded_records(folded, graph), memory, folded, sentence=sentence)
         ranks = telling_ranks(folded)
-        seen = observe(folded, self.site, ranks)
+        seen = observe(folded, self.placement, ranks)
         return JobRun(
             graph=seen.graph,
             records=seen.records,
@@ -159,10 +157,10 @@ class JobRunner:
             ends=seen.ends,
             reasons=seen.reasons,
             ranks=tuple(ranks),
-            num_ranks=self.site.num_ranks,
+            num_ranks=self.placement.num_ranks,
             num_simulated=max(episode.partition.num_classes for episode in folded.episodes),
             folded=folded,
-            site=self.site,
+            placement=self.placement,
             sentence=sentence,
         )
 
@@ -170,7 +168,7 @@ class JobRunner:
         self, graph: TaskGraph, records: Records, memory: MemoryEvents, folded: FoldedRun | None, *,
         why: str = "", sentence: str = "",
     ) -> JobRun:  # fmt: skip
-        num_ranks = self.site.num_ranks
+        num_ranks = self.placement.num_ranks
         return JobRun(
             graph=graph,
             records=records,
@@ -181,7 +179,7 @@ class JobRunner:
             if folded is None
             else max(episode.partition.num_classes for episode in folded.episodes),
             folded=folded,
-            site=self.site,
+            placement=self.placement,
             why=why,
             sentence=sentence,
         )
@@ -234,11 +232,11 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
 
     @cache
     def carried() -> Int64:
-        return link_bytes(folded.job, done.site, folded.table, step)
+        return link_bytes(folded.job, done.placement, folded.table, step)
 
     @cache
     def uses() -> tuple[LinkUse, ...]:
-        return link_uses(carried(), done.site, step_ps)
+        return link_uses(carried(), done.placement, step_ps)
 
     scope = Scope(
         ranks=done.ranks,
@@ -259,7 +257,7 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
         link_bytes=carried(),
         totals=None if shows_all else collective_totals(folded.job, step),
         observe=lambda ranks: observed(
-            observe(folded, done.site, ranks),
+            observe(folded, done.placement, ranks),
             ranks,
             replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step)),
         ),

@@ -15,10 +15,12 @@ import numpy.typing as npt
 from trine.arrays import Int32, Int64
 from trine.folding.episodes import FoldedRun
 from trine.folding.quotient import named_tasks
-from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, Sketch
+from trine.graph.assembler import GraphAssembler, Links
 from trine.graph.memory import MemoryEvents
-from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Labels, Records, TaskGraph
+from trine.graph.placement import Placement
+from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
+from trine.parallel.template import LABEL_FIELDS
 from trine.results.records import Ends
 from trine.results.waits import releasers, wait_reasons
 
@@ -41,17 +43,17 @@ class Observation:
     reasons: npt.NDArray[np.int8] | None = None
 
 
-def observe(run: FoldedRun, site: Site, ranks: Sequence[int]) -> Observation:
+def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int]) -> Observation:
     """What ``ranks`` did, each one row of the result's graph.
 
     Why an arrival came when it did is seen from its sender, so senders are looked at too, where they are few.
     """
-    observer = _Observer(run, site, ranks)
+    observer = _Observer(run, placement, ranks)
     seen = observer.observe()
     around = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
     if not around or sum(observer.size_of(rank) for rank in (*around, *ranks)) > MOST_TASKS_AROUND:
         return seen
-    wide = _Observer(run, site, [*ranks, *around])
+    wide = _Observer(run, placement, [*ranks, *around])
     graph, records = (whole := wide.observe()).graph, whole.records
     reasons = wait_reasons(graph, records, releasers(graph, records))
     return replace(seen, reasons=reasons[observer.numbers_in(wide)])
@@ -70,10 +72,10 @@ class _Arrivals:
 
 
 class _Observer:
-    def __init__(self, run: FoldedRun, site: Site, ranks: Sequence[int]) -> None:
+    def __init__(self, run: FoldedRun, placement: Placement, ranks: Sequence[int]) -> None:
         self.run = run
         self.job = run.job
-        self.site = site
+        self.placement = placement
         self.ranks = list(ranks)
         self.sketches = [self._sketch(rank) for rank in self.ranks]
         self.sizes = np.array([sketch.num_tasks for sketch in self.sketches], np.int64)
@@ -109,9 +111,6 @@ class _Observer:
     def observe(self) -> Observation:
         edges = [self._edges(row) for row in range(len(self.ranks))]
         edges += self._edges_of_arrivals(edges)
-        tasks, before = (np.concatenate([pair[side] for pair in edges]) for side in (0, 1))
-        order = np.argsort(tasks, kind="stable")
-        counts = np.bincount(tasks, minlength=self.num_tasks)
         ready, start, end = (self._column_of_times(which) for which in range(3))
         records = Records(
             ready_ps=ready,
@@ -121,7 +120,7 @@ class _Observer:
             engine=self.run.engine,
             network=self.run.network,
         )
-        graph = self._graph(counts, before[order])
+        graph = self._graph(edges)
         return Observation(graph=graph, records=records, memory=self._memory(), ends=self._ends(graph))
 
     def _ends(self, graph: TaskGraph) -> Ends:
@@ -217,36 +216,32 @@ class _Observer:
         rest = self.num_tasks - int(self.sizes.sum())
         return np.concatenate([*own, np.full(rest, fill, own[0].dtype if own else np.int64)])
 
-    def _graph(self, counts: Int64, predecessors: Int64) -> TaskGraph:
+    def _graph(self, edges: list[tuple[Int64, Int64]]) -> TaskGraph:
+        assembler = GraphAssembler(Links.none())
+        assembler.route((), 0)  # one route without links for all that is sent, so that what arrives can be told from it
+        assembler.repeat_streams(self.job.streams, len(self.ranks))
+        streams = len(self.job.streams)
         kind = self._joined(lambda sketch: sketch.kind)
         rank = np.concatenate(
             [np.repeat(np.arange(len(self.ranks)), self.sizes)]
             + [np.full(len(arrival.tasks), arrival.row) for arrival in self.arrivals]
-        ).astype(np.int32)
-        route, routes = self._routes()
-        streams = len(self.job.streams)
-        return TaskGraph(
+        )
+        assembler.tasks(
+            self.num_tasks,
             kind=kind,
             rank=rank,
-            peer=np.where(kind == TRANSFER, self._peers(rank), -1).astype(np.int32),
-            stream=self._own(
-                lambda row, sketch: np.where(sketch.stream >= 0, sketch.stream + row * streams, -1), -1
-            ).astype(np.int32),
+            peer=np.where(kind == TRANSFER, self._peers(rank), -1),
+            stream=self._own(lambda row, sketch: np.where(sketch.stream >= 0, sketch.stream + row * streams, -1), -1),
             duration_ps=self._durations(),
-            size_bytes=self._joined(lambda sketch: sketch.size_bytes).astype(np.int64),
-            route=route,
-            need=counts.astype(np.int32),
-            predecessor_ptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-            predecessor_idx=predecessors.astype(np.int32),
-            route_ptr=np.cumsum([0, *(len(links) for links in routes)]).astype(np.int64),
-            route_links=np.zeros(sum(map(len, routes)), np.int32),
-            route_latency_ps=np.zeros(len(routes), np.int64),
-            link_bytes_per_s=np.zeros(0, np.int64),
-            stream_names=tuple(self.job.streams) * len(self.ranks),
-            stream_ranks=tuple(np.repeat(np.arange(len(self.ranks)), streams).tolist()),
-            rank_names=tuple(self.site.rank_name(rank) for rank in self.ranks),
-            link_names=(),
-            labels=self._label_columns(),
+            size_bytes=self._joined(lambda sketch: sketch.size_bytes),
+            route=self._own(lambda row, sketch: np.where(sketch.kind == TRANSFER, 0, -1), -1),
+            collective=self._collective_column(),
+            **{name: self._joined(lambda sketch, at=at: sketch.labels[at]) for at, name in enumerate(LABEL_FIELDS)},  # type: ignore[misc]
+        )
+        for tasks, before in edges:
+            assembler.connect(tasks, before)
+        return assembler.build(
+            rank_names=[self.placement.rank_name(rank) for rank in self.ranks],
             operator_names=self.job.job.operator_names,
             layer_names=self.job.job.layer_names,
             collectives=tuple(self._collectives),
@@ -258,7 +253,7 @@ class _Observer:
         is_compute = self._joined(lambda sketch: sketch.kind) == 0
         return np.where(is_compute, end - start, 0).astype(np.int64)
 
-    def _peers(self, rank: Int32) -> Int64:
+    def _peers(self, rank: Int64) -> Int64:
         """The row that a transfer goes to: of unobserved receivers, and of arrivals, the row itself."""
         found = []
         for row, sketch in enumerate(self.sketches):
@@ -268,27 +263,10 @@ class _Observer:
         own = np.concatenate(found) if found else np.zeros(0, np.int64)
         return np.concatenate([own, rank[len(own) :]])
 
-    def _routes(self) -> tuple[Int32, list[tuple[int, ...]]]:
-        """One route without links for all that is sent, so that what arrives can be told from it."""
-        route = self._own(lambda row, sketch: np.where(sketch.kind == TRANSFER, 0, -1), -1)
-        return route.astype(np.int32), [()]
-
-    def _label_columns(self) -> Labels:
-        columns = [self._joined(lambda sketch, field=field: sketch.labels[field]) for field in range(6)]  # type: ignore[misc]
-        collective = [
-            self._numbers(sketch, rank)[sketch.key] for sketch, rank in zip(self.sketches, self.ranks, strict=True)
-        ] + [
-            self._numbers(self.sketches[a.row], self.ranks[a.row])[a.sketch.key[a.tasks]] for a in self.arrivals
-        ]  # fmt: skip
-        return Labels(
-            phase=columns[0].astype(np.int8),
-            operator=columns[1].astype(np.int32),
-            layer=columns[2].astype(np.int32),
-            collective=np.concatenate(collective).astype(np.int32),
-            stage=columns[3].astype(np.int32),
-            microbatch=columns[4].astype(np.int32),
-            step=columns[5].astype(np.int32),
-        )
+    def _collective_column(self) -> Int32:
+        own = [self._numbers(sketch, rank)[sketch.key] for sketch, rank in zip(self.sketches, self.ranks, strict=True)]
+        numbers = [self._numbers(self.sketches[a.row], self.ranks[a.row])[a.sketch.key[a.tasks]] for a in self.arrivals]
+        return np.concatenate(own + numbers)
 
     def _numbers(self, sketch: Sketch, rank: int) -> Int32:
         """The label of each collective for a rank; the last entry, of no collective, is -1."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +14,13 @@ from trine.folding.partition import Partition, Sight
 from trine.folding.sight import Part, RouteTable
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, SENT, Edges, Sketch
 from trine.folding.sketching import JobSketch
+from trine.graph.assembler import GraphAssembler, Links
+from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM
-from trine.graph.taskgraph import TRANSFER, Labels, TaskGraph
+from trine.graph.taskgraph import TRANSFER, TaskGraph
 
 #: (rank, tasks of its sketch, their durations in ps) -> the durations on that rank
 Stretch = Callable[[int, Int64, Int64], Int64]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Links:
-    """The links of a cluster. bytes_per_s, latency_ps: int64[links]; name: of each by number."""
-
-    bytes_per_s: Int64
-    latency_ps: Int64
-    name: Callable[[int], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -63,9 +55,8 @@ class QuotientBuilder:
         partition: Partition,
         sight: Sight,
         table: RouteTable,
-        links: Links,
+        placement: Placement,
         *,
-        rank_name: Callable[[int], str],
         closed: Sequence[Container[str]],
         stretch: Stretch | None = None,
     ) -> None:
@@ -73,8 +64,7 @@ class QuotientBuilder:
         self.parts = tuple(parts)
         self.partition = partition
         self.table = table
-        self.links = links
-        self.rank_name = rank_name
+        self.placement = placement
         self.closed = closed
         self.stretch = stretch
         self.sight = sight
@@ -87,10 +77,11 @@ class QuotientBuilder:
         self.sizes = np.array([len(part.tasks) for part in self.parts], np.int64)[self.part_of]
         self.base = np.cumsum(self.sizes) - self.sizes
         self.num_tasks = int(self.sizes.sum())
-        self.link_class = np.full(len(links.bytes_per_s), -1, np.int32)
+        self.link_class = np.full(len(placement.link_bytes_per_s), -1, np.int32)
         self.link_class[sight.links] = partition.link_class_of
         self._resolved: dict[tuple[int, ...], _Resolved] = {}
-        self._routes: dict[tuple[tuple[int, ...], tuple[int, ...], int], int] = {}
+        self.real_links = sight.links[partition.link_representatives].astype(np.int64)
+        self.assembler = GraphAssembler(self._links())
         pairs: dict[int, tuple[list[tuple[int, int]], Int64]] = {}
         for part in self.parts:
             if id(part.tasks) not in pairs:
@@ -99,8 +90,9 @@ class QuotientBuilder:
 
     def build(self) -> Quotient:
         """The graph. Raises SimulationError where flows of a class do not spread evenly over links: a bug."""
-        resolved = [self._resolve(number) for number in range(self.partition.num_classes)]
-        graph = TaskGraph(
+        self.assembler.repeat_streams(self.job.streams, self.partition.num_classes)
+        self.assembler.tasks(
+            self.num_tasks,
             kind=self._column(lambda part: part.sketch.kind, np.int8),
             rank=self._ranks(),
             peer=self._peers(),
@@ -108,19 +100,12 @@ class QuotientBuilder:
             duration_ps=self._durations(),
             size_bytes=self._column(lambda part: part.sketch.size_bytes, np.int64),
             route=self._route_column(),
-            need=self._needs(resolved),
-            predecessor_ptr=self._predecessor_ptr(resolved),
-            predecessor_idx=self._predecessors(resolved),
-            **self._route_arrays(),
-            link_bytes_per_s=self.links.bytes_per_s[self._real_links()],
-            link_latency_ps=self.links.latency_ps[self._real_links()],
-            stream_names=tuple(self.job.streams) * self.partition.num_classes,
-            stream_ranks=tuple(np.repeat(np.arange(self.partition.num_classes), len(self.job.streams)).tolist()),
-            rank_names=tuple(self.rank_name(int(rank)) for rank in self.partition.representatives),
-            link_names=tuple(self.links.name(int(link)) for link in self._real_links()),
-            labels=self._labels(),
             **self._pressure(),
         )
+        self.assembler.connect_rows(*self._predecessors())
+        # Labels stay away: what tasks are for is told by observe.py, of the ranks that somebody looks at.
+        names = [self.placement.rank_name(rank) for rank in self.partition.representatives.tolist()]
+        graph = self.assembler.build(rank_names=names)
         return Quotient(graph=graph, partition=self.partition, parts=self.parts, part_of=self.part_of, base=self.base)
 
     # -- columns ---------------------------------------------------------------------------------------------------
@@ -158,7 +143,7 @@ class QuotientBuilder:
         shift = np.repeat(np.arange(self.partition.num_classes, dtype=np.int32) * count, self.sizes)
         return np.where(column >= 0, column + shift, -1).astype(np.int32)
 
-    def _pressure(self) -> dict[str, Any]:
+    def _pressure(self) -> dict[str, Int32]:
         """What tasks take from the compute stream of their class, where any does."""
         pressing = any(sketch.pressure_ppm is not None for sketch in self.job.sketches)
         if COMPUTE_STREAM not in self.job.streams or not pressing:
@@ -209,26 +194,26 @@ class QuotientBuilder:
     def _describe(self, part: Part) -> str:
         return repr(self.job.job.programs[part.sketch.program].name)
 
-    def _needs(self, resolved: list[tuple[_Resolved, Int64]]) -> Int32:
-        return np.concatenate([one.counts for one, _ in resolved]) if resolved else np.zeros(0, np.int32)
-
-    def _predecessor_ptr(self, resolved: list[tuple[_Resolved, Int64]]) -> Int64:
+    def _predecessors(self) -> tuple[Int64, Int32]:
+        """CSR over all tasks."""
+        resolved = [self._resolve(number) for number in range(self.partition.num_classes)]
         ptr = np.zeros(self.num_tasks + 1, np.int64)
-        np.cumsum(self._needs(resolved), out=ptr[1:])
-        return ptr
-
-    def _predecessors(self, resolved: list[tuple[_Resolved, Int64]]) -> Int32:
+        if resolved:
+            np.cumsum(np.concatenate([one.counts for one, _ in resolved]), out=ptr[1:])
         column = np.empty(sum(len(one.number) for one, _ in resolved), np.int32)
         first = 0
         for one, bases in resolved:
             column[first : first + len(one.number)] = bases[one.role] + one.number
             first += len(one.number)
-        return column
+        return ptr, column
 
     # -- routes ----------------------------------------------------------------------------------------------------
 
-    def _real_links(self) -> Int64:
-        return self.sight.links[self.partition.link_representatives].astype(np.int64)
+    def _links(self) -> Links:
+        """A link of each class."""
+        placement, real = self.placement, self.real_links
+        names = tuple(placement.link_name(link) for link in real.tolist())
+        return Links(placement.link_bytes_per_s[real], placement.link_latency_ps[real], names)
 
     def _route_column(self) -> Int32:
         column = np.full(self.num_tasks, -1, np.int32)
@@ -255,26 +240,8 @@ class QuotientBuilder:
             if rest:
                 raise SimulationError("flows of a class do not spread evenly over links: please report this as a bug")
             counts.append(count)
-        latency_ps = int(self.links.latency_ps[links].sum()) + software_ps
-        key = (tuple(crossed), tuple(counts), latency_ps)
-        return self._routes.setdefault(key, len(self._routes))
-
-    def _route_arrays(self) -> dict[str, Any]:
-        counts = np.array([count for _, many, _ in self._routes for count in many], np.int32)
-        return {
-            "route_ptr": np.cumsum([0, *(len(links) for links, _, _ in self._routes)]).astype(np.int64),
-            "route_links": np.array([link for links, _, _ in self._routes for link in links], np.int32),
-            "route_counts": None if (counts == 1).all() else counts,
-            "route_latency_ps": np.array([latency for _, _, latency in self._routes], np.int64),
-        }
-
-    # -- labels ----------------------------------------------------------------------------------------------------
-
-    def _labels(self) -> Labels:
-        """None: what tasks are for is told by observe.py, of the ranks that somebody looks at."""
-        none = np.broadcast_to(np.int32(-1), self.num_tasks)
-        phase = np.broadcast_to(np.int8(-1), self.num_tasks)
-        return Labels(phase=phase, operator=none, layer=none, collective=none, stage=none, microbatch=none, step=none)
+        latency_ps = int(self.placement.link_latency_ps[links].sum()) + software_ps
+        return self.assembler.route(tuple(crossed), latency_ps, counts=tuple(counts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,9 @@ from trine.arrays import Int32, Int64
 from trine.folding.episodes import FoldedRun
 from trine.folding.partition import Partition
 from trine.folding.sight import RouteTable
-from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, Sketch
 from trine.folding.sketching import JobSketch
+from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER
 from trine.units import PS_PER_S
 
@@ -22,7 +22,7 @@ from trine.units import PS_PER_S
 WORTH_A_WORD = 2e-3
 
 
-def sensitivity_warning(run: FoldedRun, site: Site) -> str:
+def sensitivity_warning(run: FoldedRun, placement: Placement) -> str:
     """A sentence for runs in which ranks that run one program are told apart and share links; "" for others.
 
     It says what may be: such ranks need not send at the same time.
@@ -32,7 +32,7 @@ def sensitivity_warning(run: FoldedRun, site: Site) -> str:
     least_ps = WORTH_A_WORD * int(run.step_ends()[-1])
     if finest.num_classes <= programs or apart_ps(run) < least_ps:
         return ""
-    if shared_s(run.job, site, finest) * PS_PER_S < least_ps:
+    if shared_s(run.job, placement, finest) * PS_PER_S < least_ps:
         return ""
     kinds = "one program" if programs == 1 else f"{programs} programs"
     return (
@@ -58,23 +58,23 @@ def apart_ps(run: FoldedRun) -> int:
     return max((int((last - first)[last >= 0].max(initial=0)) for first, last in ends.values()), default=0)
 
 
-def shared_s(job: JobSketch, site: Site, partition: Partition) -> float:
+def shared_s(job: JobSketch, placement: Placement, partition: Partition) -> float:
     """The most seconds that a link takes for what several classes send over it to several, in collectives of one kind.
 
     What all goes to one rank is left out, as it waits for all of it in any order, and so are copies to and from the
     host, which are short.
     """
     crossing: dict[object, _Crossing] = {}
-    table = RouteTable(site.routes)
+    table = RouteTable(placement.routes)
     for sketch in job.sketches:
         for (kind, role), size_bytes in _sent(job, sketch).items():
             if kind not in crossing:
-                crossing[kind] = _Crossing(len(site.link_bytes_per_s), partition.num_classes)
+                crossing[kind] = _Crossing(len(placement.link_bytes_per_s), partition.num_classes)
             ptr, links = table.of_role(sketch, role)
             senders, receivers = partition.class_of[sketch.ranks], partition.class_of[sketch.peers[:, role]]
             counts = np.diff(ptr)
             crossing[kind].add(np.repeat(senders, counts), np.repeat(receivers, counts), links, size_bytes)
-    return max((one.shared_s(site.link_bytes_per_s) for one in crossing.values()), default=0.0)
+    return max((one.shared_s(placement.link_bytes_per_s) for one in crossing.values()), default=0.0)
 
 
 class _Crossing:

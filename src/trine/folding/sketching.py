@@ -12,9 +12,10 @@ import numpy.typing as npt
 from trine.arrays import Int32, Int64
 from trine.collectives.schedule import RankSends
 from trine.errors import PlanError
-from trine.folding.calls import Answer, Call, CallPlan, GroupCosts, call_of, group_answers, plan_call
+from trine.folding.calls import Answer, Call, CallPlan, call_of, group_answers, plan_call
 from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, TO_HOST, Edges, Sketch
 from trine.graph.grid import RankGrid
+from trine.graph.placement import GroupCosts
 from trine.graph.program import Job, Peer
 from trine.graph.taskgraph import JOIN, TRANSFER
 from trine.parallel.template import Template, make_template

@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from trine.arrays import Int64
+from trine.cluster.cluster import Cluster
 from trine.folding.sight import RouteTable
-from trine.folding.site import Site
 from trine.folding.sketch import HOSTS, Sketch
 from trine.folding.sketching import JobSketch
+from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER
 from trine.results.traffic import LinkUse
 from trine.units import PS_PER_S
 
 
-def link_bytes(job: JobSketch, site: Site, table: RouteTable, step: int | None) -> Int64:
+def link_bytes(job: JobSketch, placement: Placement, table: RouteTable, step: int | None) -> Int64:
     """What each link of the cluster carries in a step (None: in all): int64[links], bytes."""
-    carried = np.zeros(len(site.link_bytes_per_s), np.int64)
+    carried = np.zeros(len(placement.link_bytes_per_s), np.int64)
     for sketch in job.sketches:
         for role, size in _bytes_by_role(sketch, step).items():
             _, links = table.of_role(sketch, role)
@@ -24,11 +25,11 @@ def link_bytes(job: JobSketch, site: Site, table: RouteTable, step: int | None) 
     return carried
 
 
-def link_uses(carried: Int64, site: Site, step_ps: int) -> tuple[LinkUse, ...]:
+def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkUse, ...]:
     """One row for all links of one rate and tier that carry the same; ``carried``: :func:`link_bytes`."""
     used = np.flatnonzero(carried)
-    rates = site.link_bytes_per_s[used]
-    tiers = None if site.cluster is None else site.cluster.link_tiers
+    rates = placement.link_bytes_per_s[used]
+    tiers = placement.cluster.link_tiers if isinstance(placement.cluster, Cluster) else None
     tier = np.zeros(len(used), np.int64) if tiers is None else tiers.tier[used].astype(np.int64)
     key = tier
     for column in (carried[used], rates):
@@ -41,7 +42,7 @@ def link_uses(carried: Int64, site: Site, step_ps: int) -> tuple[LinkUse, ...]:
     return tuple(
         LinkUse(
             link=link,
-            name=site.link_name(link),
+            name=placement.link_name(link),
             size_bytes=size,
             bytes_per_s=rate,
             utilisation=size * PS_PER_S / (rate * step_ps) if step_ps else 0.0,

@@ -35,7 +35,7 @@ from trine.gpu.run import (
 from trine.gpu.system import GpuSystem, kernel_tasks, link_homes
 from trine.gpu.validate import place_of
 from trine.gpu.way_table import outside_ranks
-from trine.graph.builder import no_labels
+from trine.graph.assembler import no_labels, take
 from trine.graph.taskgraph import COMPUTE, Progress, TaskGraph
 from trine.units import format_time
 
@@ -119,20 +119,11 @@ def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target
     kernel[np.flatnonzero(program.kernel_rank == target)] = np.arange((program.kernel_rank == target).sum())
     own = replace(
         graph,
-        kind=graph.kind[tasks],
-        rank=graph.rank[tasks],
-        peer=graph.peer[tasks],
-        stream=graph.stream[tasks],
-        duration_ps=graph.duration_ps[tasks],
-        size_bytes=graph.size_bytes[tasks],
-        route=graph.route[tasks],
-        need=graph.need[tasks],
+        **take(graph, tasks),
         predecessor_ptr=pointers,
         predecessor_idx=number[graph.predecessor_idx[before]].astype(np.int32),
-        labels=no_labels(len(tasks)),
-        task_names=tuple(graph.task_names[i] for i in tasks.tolist()) if graph.task_names else (),
-        pressure_ppm=None,
     )
+    own = replace(own, labels=no_labels(len(tasks)), pressure_ppm=None, pressure_stream=None)
     return own, kernel[task_kernel[tasks]]
 
 

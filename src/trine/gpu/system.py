@@ -14,7 +14,7 @@ from trine.gpu.layout import Layout, layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.outside import Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
-from trine.graph.builder import no_labels
+from trine.graph.assembler import GraphAssembler, Links
 from trine.graph.taskgraph import COMPUTE, TaskGraph
 
 
@@ -100,27 +100,6 @@ def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
 
 def kernel_tasks(program: GpuProgram) -> TaskGraph:
     """A task for each kernel, without order among them."""
-    n = program.num_kernels
-    none32, none64 = np.full(n, -1, np.int32), np.zeros(n, np.int64)
-    return TaskGraph(
-        kind=np.full(n, COMPUTE, np.int8),
-        rank=program.kernel_rank.astype(np.int32),
-        peer=none32,
-        stream=none32,
-        duration_ps=none64,
-        size_bytes=none64,
-        route=none32,
-        need=np.zeros(n, np.int32),
-        predecessor_ptr=np.zeros(n + 1, np.int64),
-        predecessor_idx=np.zeros(0, np.int32),
-        route_ptr=np.zeros(1, np.int64),
-        route_links=np.zeros(0, np.int32),
-        route_latency_ps=np.zeros(0, np.int64),
-        link_bytes_per_s=np.zeros(0, np.int64),
-        stream_names=(),
-        stream_ranks=(),
-        rank_names=tuple(f"rank {rank}" for rank in range(program.num_ranks)),
-        link_names=(),
-        labels=no_labels(n),
-        link_latency_ps=np.zeros(0, np.int64),
-    )
+    assembler = GraphAssembler(Links.none())
+    assembler.tasks(program.num_kernels, kind=COMPUTE, rank=program.kernel_rank)
+    return assembler.build(rank_names=[f"rank {rank}" for rank in range(program.num_ranks)])

@@ -7,28 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from trine.errors import InputError
-from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Labels, TaskGraph
-
-
-def no_labels(num_tasks: int) -> Labels:
-    """Labels that say nothing: -1 everywhere."""
-    none = np.full(num_tasks, -1, np.int32)
-    return Labels(
-        phase=np.full(num_tasks, -1, np.int8),
-        operator=none,
-        layer=none,
-        collective=none,
-        stage=none,
-        microbatch=none,
-        step=none,
-    )
-
-
-def csr(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Flatten ``rows`` into ``ptr`` int64[len(rows)+1] and ``idx`` int32[sum of lengths]."""
-    ptr = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=ptr[1:])
-    return ptr, np.array([item for row in rows for item in row], np.int32)
+from trine.graph.assembler import GraphAssembler, Links, TaskRow, csr
+from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
 
 
 class TaskGraphBuilder:
@@ -58,8 +38,7 @@ class TaskGraphBuilder:
             raise InputError("each link needs one bandwidth, one latency and one name")
         self._link_names = tuple(names)
         self._rank_names = None if rank_names is None else tuple(rank_names)
-        self._rows: list[tuple[int, int, int, int, int, int, int]] = []
-        self._needs: list[int | None] = []
+        self._rows: list[TaskRow] = []
         self._after: list[tuple[int, ...]] = []
         self._names: list[str] = []
         self._streams: dict[tuple[int, str], int] = {}
@@ -75,7 +54,7 @@ class TaskGraphBuilder:
         if duration_ps < 0:
             raise InputError(f"{self._label(name)}: a duration must not be negative, got {duration_ps} ps")
         number = self._streams.setdefault((rank, stream), len(self._streams))
-        return self._add((COMPUTE, rank, -1, number, duration_ps, 0, -1), None, after, name)
+        return self._add(TaskRow(COMPUTE, rank, stream=number, duration_ps=duration_ps), after, name)
 
     def transfer(
         self,
@@ -95,7 +74,7 @@ class TaskGraphBuilder:
             if not 0 <= link < len(self._link_names):
                 raise InputError(f"{self._label(name)}: there is no link {link}, there are {len(self._link_names)}")
         route = self._routes.setdefault(tuple(links), len(self._routes))
-        return self._add((TRANSFER, src_rank, dst_rank, -1, 0, size_bytes, route), None, after, name)
+        return self._add(TaskRow(TRANSFER, src_rank, dst_rank, size_bytes=size_bytes, route=route), after, name)
 
     def join(self, after: Sequence[int], need: int | None = None, rank: int = -1, name: str = "") -> int:
         """Add a task that ends when ``need`` (all, if None) of ``after`` have ended; return its number."""
@@ -103,7 +82,7 @@ class TaskGraphBuilder:
             self._check_rank(rank, name)
         if need is not None and not 0 <= need <= len(after):
             raise InputError(f"{self._label(name)}: needs {need} of {len(after)} tasks")
-        return self._add((JOIN, rank, -1, -1, 0, 0, -1), need, after, name)
+        return self._add(TaskRow(JOIN, rank, num_required=len(after) if need is None else need), after, name)
 
     def build(self) -> TaskGraph:
         """Return the graph of everything added so far."""
@@ -113,46 +92,20 @@ class TaskGraphBuilder:
                 if not 0 <= other < n:
                     label = self._label(self._names[task], task)
                     raise InputError(f"{label}: waits for task {other}, but there are {n} tasks")
-        columns = np.array(self._rows, np.int64).reshape(n, 7).T
-        predecessor_ptr, predecessor_idx = csr(self._after)
-        route_ptr, route_links = csr(list(self._routes))
-        latencies = [sum(self._latency_ps[link] for link in route) for route in self._routes]
-        needs = [len(a) if k is None else k for k, a in zip(self._needs, self._after, strict=True)]
-        return TaskGraph(
-            kind=columns[0].astype(np.int8),
-            rank=columns[1].astype(np.int32),
-            peer=columns[2].astype(np.int32),
-            stream=columns[3].astype(np.int32),
-            duration_ps=columns[4].copy(),
-            size_bytes=columns[5].copy(),
-            route=columns[6].astype(np.int32),
-            need=np.array(needs, np.int32),
-            predecessor_ptr=predecessor_ptr,
-            predecessor_idx=predecessor_idx,
-            route_ptr=route_ptr,
-            route_links=route_links,
-            route_latency_ps=np.array(latencies, np.int64),
-            link_bytes_per_s=np.array(self._bytes_per_s, np.int64),
-            link_latency_ps=np.array(self._latency_ps, np.int64),
-            stream_names=tuple(name for _, name in self._streams),
-            stream_ranks=tuple(rank for rank, _ in self._streams),
-            rank_names=self._names_of_ranks(),
-            link_names=self._link_names,
-            labels=no_labels(n),
-            task_names=tuple(self._names) if any(self._names) else (),
-        )
+        latency_ps = np.array(self._latency_ps, np.int64)
+        assembler = GraphAssembler(Links(np.array(self._bytes_per_s, np.int64), latency_ps, self._link_names))
+        assembler.rows(self._rows)
+        assembler.connect_rows(*csr(self._after))
+        for rank, stream in self._streams:
+            assembler.stream(rank, stream)
+        assembler.add_routes(list(self._routes), [sum(self._latency_ps[i] for i in route) for route in self._routes])
+        task_names = tuple(self._names) if any(self._names) else ()
+        return assembler.build(rank_names=self._names_of_ranks(), task_names=task_names)
 
-    def _add(
-        self,
-        row: tuple[int, int, int, int, int, int, int],
-        need: int | None,
-        after: Sequence[int],
-        name: str,
-    ) -> int:
+    def _add(self, row: TaskRow, after: Sequence[int], name: str) -> int:
         if len(set(after)) != len(after):
             raise InputError(f"{self._label(name)}: waits for the same task twice: {list(after)}")
         self._rows.append(row)
-        self._needs.append(need)
         self._after.append(tuple(after))
         self._names.append(name)
         return len(self._rows) - 1
@@ -168,5 +121,5 @@ class TaskGraphBuilder:
     def _names_of_ranks(self) -> tuple[str, ...]:
         if self._rank_names is not None:
             return self._rank_names
-        highest = max((max(row[1], row[2]) for row in self._rows), default=-1)
+        highest = max((max(row.rank, row.peer) for row in self._rows), default=-1)
         return tuple(f"rank {i}" for i in range(highest + 1))

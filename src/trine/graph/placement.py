@@ -1,47 +1,73 @@
-"""Where the ranks of a job sit: devices of a cluster, and the routes between them, numbered when they are asked for."""
+"""Where the ranks of a job sit: devices of a cluster, and the links between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+
+from trine.arrays import Int32, Int64
 from trine.errors import PlanError
 
 #: (kind, bytes, ranks, algorithm or None) -> the algorithm to simulate, and ps of software before each message
 CollectiveCosts = Callable[[str, int, Sequence[int], str | None], tuple[str | None, int]]
+#: (kind, bytes, groups [groups, ranks], algorithm or None) -> the class of each group, and of each class the algorithm
+#: to simulate and the ps of software before each of its messages
+GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[tuple[str | None, int]]]]
 
 
+class Wiring(Protocol):
+    """What is asked of a cluster; devices and links are numbers. See :class:`trine.cluster.Cluster`."""
+
+    @property
+    def link_bytes_per_s(self) -> Int64: ...
+    @property
+    def link_latency_ps(self) -> Int64: ...
+    @property
+    def link_names(self) -> Sequence[str]: ...
+    @property
+    def device_names(self) -> Sequence[str]: ...
+    def route(self, source: int, target: int) -> tuple[int, ...]: ...
+    def routes(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32]: ...
+    def hosts_of(self, gpus: Int64) -> Int64: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Placement:
-    """Where ranks sit: devices of a cluster, and the routes between them.
+    """devices: int64[ranks], the device of each. cluster: None for one rank on a device of its own.
 
-    ``costs``: what a library's software adds to the messages of collectives; None: nothing.
+    costs: chooses the algorithm of a group's collective, and says what software adds to its messages (None: the
+    algorithm asked for, and nothing). group_costs: the same for many groups at once.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[int],
-        route: Callable[[int, int], tuple[int, ...]],
-        host_of: Callable[[int], int | None],
-        link_bytes_per_s: Sequence[int],
-        link_latency_ps: Sequence[int],
-        link_names: Sequence[str],
-        device_names: Sequence[str],
-        costs: CollectiveCosts | None = None,
-    ) -> None:
-        self.devices = devices
-        self.host_of = host_of
-        self.link_bytes_per_s = link_bytes_per_s
-        self.link_latency_ps = link_latency_ps
-        self.link_names = link_names
-        self.device_names = device_names
-        self._route = route
-        self.costs = costs
-        self._numbers: dict[tuple[int, int, int], int] = {}
-        self.routes: list[tuple[int, ...]] = []
-        self.software_ps: list[int] = []
+    devices: Int64
+    cluster: Wiring | None = None
+    costs: CollectiveCosts | None = None
+    group_costs: GroupCosts | None = None
 
-    def between_ranks(self, source: int, target: int, software_ps: int = 0) -> int:
-        """Number of the route from one rank's device to another's, with software before each message."""
-        return self._number(self.devices[source], self.devices[target], software_ps)
+    @property
+    def num_ranks(self) -> int:
+        return len(self.devices)
+
+    @property
+    def link_bytes_per_s(self) -> Int64:
+        return np.zeros(0, np.int64) if self.cluster is None else self.cluster.link_bytes_per_s
+
+    @property
+    def link_latency_ps(self) -> Int64:
+        return np.zeros(0, np.int64) if self.cluster is None else self.cluster.link_latency_ps
+
+    @property
+    def link_names(self) -> Sequence[str]:
+        return () if self.cluster is None else self.cluster.link_names
+
+    def link_name(self, link: int) -> str:
+        return self.link_names[link]
+
+    def rank_name(self, rank: int) -> str:
+        return "gpu0" if self.cluster is None else self.cluster.device_names[int(self.devices[rank])]
 
     def collective(
         self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
@@ -49,24 +75,31 @@ class Placement:
         """The algorithm to simulate, and ps of software before each message."""
         return (algorithm, 0) if self.costs is None else self.costs(kind, size_bytes, ranks, algorithm)
 
-    def from_host(self, rank: int) -> int:
-        """Number of the route from the host memory that serves a rank to its device."""
-        return self._number(self._host(rank), self.devices[rank])
+    def route(self, source: int, target: int) -> tuple[int, ...]:
+        """The links from one device to another."""
+        return () if self.cluster is None else self.cluster.route(source, target)
 
-    def to_host(self, rank: int) -> int:
-        """Number of the route from a rank's device to the host memory that serves it."""
-        return self._number(self.devices[rank], self._host(rank))
+    def host_of(self, rank: int) -> int:
+        """The device of the host memory that serves a rank. Raises PlanError where there is none."""
+        return int(self._hosts_of(np.array([rank], np.int64))[0])
 
-    def _host(self, rank: int) -> int:
-        host = self.host_of(self.devices[rank])
-        if host is None:
-            raise PlanError(f"device {self.device_names[self.devices[rank]]!r} has no host memory to copy from or to")
-        return host
+    def routes(self, sources: Int64 | None, targets: Int64 | None) -> tuple[Int64, Int32]:
+        """CSR of the links from rank to rank: (ptr int64[m + 1], links int32).
 
-    def _number(self, source: int, target: int, software_ps: int = 0) -> int:
-        key = (source, target, software_ps)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.routes)
-            self.routes.append(() if source == target else self._route(source, target))
-            self.software_ps.append(software_ps)
-        return self._numbers[key]
+        Without ``sources`` from the host memory of each target, without ``targets`` to that of each source. Raises
+        PlanError for a rank whose host is not known.
+        """
+        given = sources if sources is not None else targets
+        assert given is not None
+        if self.cluster is None:
+            return np.zeros(len(given) + 1, np.int64), np.zeros(0, np.int32)
+        starts, ends = (self._hosts_of(given) if ranks is None else self.devices[ranks] for ranks in (sources, targets))
+        return self.cluster.routes(starts, ends)
+
+    def _hosts_of(self, ranks: Int64) -> Int64:
+        devices = self.devices[ranks]
+        hosts = np.full(len(ranks), -1, np.int64) if self.cluster is None else self.cluster.hosts_of(devices)
+        if (hosts < 0).any():
+            name = self.rank_name(int(ranks[np.argmax(hosts < 0)]))
+            raise PlanError(f"device {name!r} has no host memory to copy from or to")
+        return hosts

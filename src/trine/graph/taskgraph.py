@@ -6,7 +6,8 @@ Everything that adds a feature emits tasks (before the waist) or reads records (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,19 @@ from trine.arrays import Int8, Int32, Int64
 
 COMPUTE, TRANSFER, JOIN = 0, 1, 2
 KIND_NAMES = ("compute", "transfer", "join")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskColumn:
+    """A column with one entry a task: its type, what it holds where nobody says, and whether it may be absent."""
+
+    dtype: type[np.signedinteger[Any]]
+    fill: int = -1
+    optional: bool = False
+
+
+_INT8, _INT32 = {"column": TaskColumn(np.int8)}, {"column": TaskColumn(np.int32)}
+_INT64 = {"column": TaskColumn(np.int64, 0)}
 
 #: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
@@ -28,13 +42,13 @@ class Labels:
     the graph's ``operator_names``, ``layer_names`` and ``collectives``. ``stage``, ``microbatch``, ``step``: numbers.
     """
 
-    phase: Int8
-    operator: Int32
-    layer: Int32
-    collective: Int32
-    stage: Int32
-    microbatch: Int32
-    step: Int32
+    phase: Int8 = field(metadata=_INT8)
+    operator: Int32 = field(metadata=_INT32)
+    layer: Int32 = field(metadata=_INT32)
+    collective: Int32 = field(metadata=_INT32)
+    stage: Int32 = field(metadata=_INT32)
+    microbatch: Int32 = field(metadata=_INT32)
+    step: Int32 = field(metadata=_INT32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +84,8 @@ class TaskGraph:
     duration_ps: int64[n], of compute tasks; 0 otherwise.
     size_bytes: int64[n], of transfers; 0 otherwise.
     route: int32[n], of transfers: index into route_ptr; -1 otherwise.
-    need: int32[n]; a task is ready when this many of its predecessors have ended. The number of predecessors for all
-        but joins, which may need fewer (k of n).
+    num_required: int32[n]; a task is ready when this many of its predecessors have ended. The number of predecessors
+        for all but joins, which may need fewer (k of n).
     predecessor_ptr, predecessor_idx: CSR: predecessors of task i are idx[ptr[i]:ptr[i+1]].
     route_ptr, route_links: CSR: links of route r are links[ptr[r]:ptr[r+1]], in the order in which they are crossed.
     route_latency_ps: int64[routes], sum of the latencies of its links, and what a message waits before it enters the
@@ -86,14 +100,14 @@ class TaskGraph:
     stream_names, rank_names, link_names: for people.
     """
 
-    kind: Int8
-    rank: Int32
-    peer: Int32
-    stream: Int32
-    duration_ps: Int64
-    size_bytes: Int64
-    route: Int32
-    need: Int32
+    kind: Int8 = field(metadata=_INT8)
+    rank: Int32 = field(metadata=_INT32)
+    peer: Int32 = field(metadata=_INT32)
+    stream: Int32 = field(metadata=_INT32)
+    duration_ps: Int64 = field(metadata=_INT64)
+    size_bytes: Int64 = field(metadata=_INT64)
+    route: Int32 = field(metadata=_INT32)
+    num_required: Int32 = field(metadata=_INT32)
     predecessor_ptr: Int64
     predecessor_idx: Int32
     route_ptr: Int64
@@ -111,8 +125,8 @@ class TaskGraph:
     task_names: tuple[str, ...] = ()
     link_latency_ps: Int64 | None = None
     route_counts: Int32 | None = None
-    pressure_ppm: Int32 | None = None
-    pressure_stream: Int32 | None = None
+    pressure_ppm: Int32 | None = field(default=None, metadata={"column": TaskColumn(np.int32, 0, optional=True)})
+    pressure_stream: Int32 | None = field(default=None, metadata={"column": TaskColumn(np.int32, optional=True)})
 
     @property
     def num_tasks(self) -> int:

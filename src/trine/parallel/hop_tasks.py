@@ -15,7 +15,8 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.errors import PlanError
-from trine.graph.builder import TaskGraphBuilder, no_labels
+from trine.graph.assembler import no_labels
+from trine.graph.builder import TaskGraphBuilder
 from trine.graph.program import COMPUTE_STREAM, PHASE_BACKWARD, PHASE_OPTIMIZER
 from trine.graph.taskgraph import TaskGraph
 from trine.parallel.hop import HopProtocol, WorkerGraph

@@ -6,68 +6,82 @@ collectives. A step of a program becomes one task, a collective two joins (enter
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
-from trine.collectives import expand
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
+from trine.collectives.tasks import append_transfers
 from trine.errors import PlanError
+from trine.graph.assembler import PlacedAssembler
 from trine.graph.grid import RankGrid
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM, Collective, Job
-from trine.graph.taskgraph import JOIN, TRANSFER, CollectiveLabel, Labels, TaskGraph
-from trine.parallel.template import make_template, memory_events
+from trine.graph.taskgraph import CollectiveLabel, TaskGraph
+from trine.parallel.template import LABEL_FIELDS, Template, make_template, memory_events
 
 #: More tasks than this (about 10 GB) are refused before anything of their size is built.
 MAX_TASKS = 50_000_000
+#: Columns that are the same on all ranks of a program.
+OWN_COLUMNS = ("kind", "duration_ps", "size_bytes")
 
 
-class _Assembly:
-    """Collects the arrays of the graph, block by block."""
+class _Instantiation:
+    """Every rank's tasks, numbered one rank after the other; then those of the collectives."""
 
     def __init__(self, job: Job, placement: Placement) -> None:
         self.job = job
         self.placement = placement
+        self.assembler = PlacedAssembler(placement)
         self.grid = RankGrid(job.axes)
         self.streams: dict[str, int] = {}
         self.templates = [make_template(program, self.streams) for program in job.programs]
         self.sizes = np.array([len(self.templates[p].kind) for p in job.program_of], dtype=np.int64)
         self.base = np.cumsum(self.sizes) - self.sizes
-        self.num_rank_tasks = int(self.sizes.sum())
-        self.columns: dict[str, list[npt.NDArray[np.generic]]] = {}
-        self.edges: list[tuple[Int64, Int64]] = []
         self.collectives: list[CollectiveLabel] = []
-        self.num_tasks = self.num_rank_tasks
-        self.peer = np.full(self.num_rank_tasks, -1, dtype=np.int32)
-        self.route = np.full(self.num_rank_tasks, -1, dtype=np.int32)
-        self.collective = np.full(self.num_rank_tasks, -1, dtype=np.int32)
+        num_tasks = int(self.sizes.sum())
+        self.peer = np.full(num_tasks, -1, dtype=np.int32)
+        self.route = np.full(num_tasks, -1, dtype=np.int32)
+        self.collective = np.full(num_tasks, -1, dtype=np.int32)
 
     # -- tasks of the ranks --------------------------------------------------------------------------------------
 
     def ranks(self) -> None:
-        names = ("kind", "duration_ps", "size_bytes")
-        for name in names:
-            self._put(name, np.concatenate([getattr(self.templates[p], name) for p in self.job.program_of]))
+        templates = [self.templates[p] for p in self.job.program_of]
         streams = len(self.streams)
-        self._put(
-            "stream",
-            np.concatenate(
-                [
-                    np.where(self.templates[p].stream >= 0, self.templates[p].stream + rank * streams, -1)
-                    for rank, p in enumerate(self.job.program_of)
-                ]
-            ).astype(np.int32),
+        self.assembler.repeat_streams(tuple(self.streams), len(templates))
+        of_rank = [np.where(t.stream >= 0, t.stream + rank * streams, -1) for rank, t in enumerate(templates)]
+        labels = np.concatenate([template.labels for template in templates], axis=1)
+        self.assembler.tasks(
+            len(self.peer),
+            **{name: np.concatenate([getattr(t, name) for t in templates]) for name in OWN_COLUMNS},
+            **dict(zip(LABEL_FIELDS, labels, strict=True)),
+            rank=np.repeat(np.arange(len(templates)), self.sizes),
+            peer=self.peer,
+            stream=np.concatenate(of_rank),
+            route=self.route,
+            collective=self.collective,
+            **self._pressure(templates),
         )
-        self._put("rank", np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes))
-        self._put("labels", np.concatenate([self.templates[p].labels for p in self.job.program_of], axis=1))
-        for rank, program in enumerate(self.job.program_of):
-            template, base = self.templates[program], self.base[rank]
-            self.edges.append((template.edges[0] + base, template.edges[1] + base))
+        for rank, template in enumerate(templates):
+            self.assembler.connect(template.edges[0] + self.base[rank], template.edges[1] + self.base[rank])
+
+    def _pressure(self, templates: Sequence[Template]) -> dict[str, npt.NDArray[np.int32]]:
+        """What tasks take from the compute streams of their ranks, where any does."""
+        if COMPUTE_STREAM not in self.streams or all(template.pressure_ppm is None for template in templates):
+            return {}
+        ppm = np.zeros(len(self.peer), dtype=np.int32)
+        stream = np.full(len(self.peer), -1, dtype=np.int32)
+        for rank, template in enumerate(templates):
+            if template.pressure_ppm is not None:
+                own = slice(self.base[rank], self.base[rank] + self.sizes[rank])
+                compute = rank * len(self.streams) + self.streams[COMPUTE_STREAM]
+                ppm[own] = template.pressure_ppm
+                stream[own] = np.where(template.pressure_ppm != 0, compute, -1)
+        return {"pressure_ppm": ppm, "pressure_stream": stream}
 
     def messages(self) -> None:
         """Resolve sends, receives and host copies of every rank."""
@@ -84,19 +98,19 @@ class _Assembly:
             for task in self.templates[program].copies:
                 number = int(self.base[rank]) + task
                 self.peer[number] = rank
-                self.route[number] = self.placement.from_host(rank)
+                self.route[number] = self.assembler.from_host(rank)
             for task in self.templates[program].stores:
                 number = int(self.base[rank]) + task
                 self.peer[number] = rank
-                self.route[number] = self.placement.to_host(rank)
-        self.edges.append(self._received(sent))
+                self.route[number] = self.assembler.to_host(rank)
+        self._received(sent)
 
     def _message(self, rank: int, target: int, size_bytes: int) -> int:
         """Number of the route of one message between pipeline stages."""
         _, software_ps = self.placement.collective("send_recv", size_bytes, (rank, target), None)
-        return self.placement.between_ranks(rank, target, software_ps)
+        return self.assembler.between(rank, target, software_ps)
 
-    def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> tuple[Int64, Int64]:
+    def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> None:
         """Edges from each receive to its send. Raises PlanError for a message without a sender or receiver."""
         tasks, predecessors = [], []
         for rank, program in enumerate(self.job.program_of):
@@ -109,7 +123,7 @@ class _Assembly:
         if sent:
             source, target, tag = next(iter(sent))
             raise PlanError(f"rank {source} sends message {tag}, which rank {target} never receives")
-        return np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64)
+        self.assembler.connect(tasks, predecessors)
 
     # -- transfers of the collectives ----------------------------------------------------------------------------
 
@@ -145,8 +159,12 @@ class _Assembly:
         algorithm, software_ps = self.placement.collective(step.kind, step.size_bytes, group, step.algorithm)
         schedule = schedule_of(step.kind, len(group), step.size_bytes, algorithm, step.root)
         check_sent_by_ranks(schedule)
-        transfers = expand(schedule)
-        number, first, count = len(self.collectives), self.num_tasks, transfers.num_transfers
+        entered = np.array([self._entry(rank, key) for rank in group], dtype=np.int64)
+        number = len(self.collectives)
+        self.collective[entered] = number
+        self.collective[entered + 1] = number
+        labels = step.label._asdict()
+        append_transfers(self.assembler, schedule, group, entered, software_ps, collective=number, **labels)
         self.collectives.append(
             CollectiveLabel(
                 kind=step.kind,
@@ -157,112 +175,16 @@ class _Assembly:
                 step=step.label.step,
             )
         )
-        entered = np.array([self._entry(rank, key) for rank in group], dtype=np.int64)
-        self.collective[entered] = number
-        self.collective[entered + 1] = number
-        ranks = np.array(group, dtype=np.int32)
-        source, target = ranks[transfers.src], ranks[transfers.dst]
-        is_sent = np.full(count, True) if schedule.timed_step < 0 else transfers.step == schedule.timed_step
-        has_software = is_sent if schedule.timed_step < 0 else is_sent & (transfers.size_bytes == 0)
-        self._put("kind", np.where(is_sent, TRANSFER, JOIN).astype(np.int8))
-        self._put("duration_ps", np.zeros(count, dtype=np.int64))
-        self._put("size_bytes", transfers.size_bytes)
-        self._put("stream", np.full(count, -1, dtype=np.int32))
-        self._put("rank", source)
-        self._put("labels", np.repeat(np.array(step.label, dtype=np.int32)[:, None], count, axis=1))
-        self._put("peer", np.where(is_sent, target, -1).astype(np.int32))
-        route = np.full(count, -1, dtype=np.int32)
-        for chosen, extra_ps in ((has_software, software_ps), (is_sent & ~has_software, 0)):
-            route[chosen] = self._routes(source[chosen], target[chosen], extra_ps)
-        self._put("route", route)
-        self._put("collective", np.full(count, number, dtype=np.int32))
-        own = np.arange(first, first + count, dtype=np.int64)
-        self.edges.append(
-            (np.repeat(own, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx.astype(np.int64) + first)
-        )
-        self.edges.append((own[transfers.entry_src], entered[transfers.src[transfers.entry_src]]))
-        self.edges.append((own[transfers.entry_dst], entered[transfers.dst[transfers.entry_dst]]))
-        completes = np.repeat(entered + 1, np.diff(transfers.completion_ptr))
-        self.edges.append((completes, transfers.completion_idx.astype(np.int64) + first))
-        self.num_tasks += count
 
     def _entry(self, rank: int, key: tuple[int | str, ...]) -> int:
         return int(self.base[rank]) + self.templates[self.job.program_of[rank]].collectives[key][0]
 
-    def _routes(
-        self, source: npt.NDArray[np.int32], target: npt.NDArray[np.int32], software_ps: int
-    ) -> npt.NDArray[np.int32]:
-        pairs = source.astype(np.int64) * len(self.sizes) + target
-        unique, inverse = np.unique(pairs, return_inverse=True)
-        both = (divmod(int(pair), len(self.sizes)) for pair in unique)
-        numbers = [self.placement.between_ranks(a, b, software_ps) for a, b in both]
-        return np.array(numbers, dtype=np.int32)[inverse]
-
-    # -- the graph -----------------------------------------------------------------------------------------------
-
-    def _pressure(self) -> dict[str, Any]:
-        """What tasks take from the compute streams of their ranks, where any does."""
-        columns = [template.pressure_ppm for template in self.templates]
-        if COMPUTE_STREAM not in self.streams or all(column is None for column in columns):
-            return {}
-        ppm = np.zeros(self.num_tasks, dtype=np.int32)
-        for rank, program in enumerate(self.job.program_of):
-            column = columns[program]
-            if column is not None:
-                ppm[self.base[rank] : self.base[rank] + len(column)] = column
-        own = self._column("rank").astype(np.int32) * len(self.streams) + self.streams[COMPUTE_STREAM]
-        return {"pressure_ppm": ppm, "pressure_stream": np.where(ppm != 0, own, -1).astype(np.int32)}
-
-    def _put(self, name: str, values: npt.NDArray[np.generic]) -> None:
-        self.columns.setdefault(name, []).append(values)
-
-    def _column(self, name: str, head: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.generic]:
-        return np.concatenate(([] if head is None else [head]) + self.columns.get(name, []), axis=-1)
-
     def graph(self) -> TaskGraph:
-        tasks = np.concatenate([e[0] for e in self.edges]) if self.edges else np.zeros(0, dtype=np.int64)
-        predecessors = np.concatenate([e[1] for e in self.edges]) if self.edges else np.zeros(0, dtype=np.int64)
-        order = np.argsort(tasks, kind="stable")
-        counts = np.bincount(tasks, minlength=self.num_tasks)
-        labels = self._column("labels").astype(np.int32)
-        routes = self.placement.routes
-        latency, software = self.placement.link_latency_ps, self.placement.software_ps
-        return TaskGraph(
-            kind=self._column("kind").astype(np.int8),
-            rank=self._column("rank").astype(np.int32),
-            peer=self._column("peer", self.peer).astype(np.int32),
-            stream=self._column("stream").astype(np.int32),
-            duration_ps=self._column("duration_ps").astype(np.int64),
-            size_bytes=self._column("size_bytes").astype(np.int64),
-            route=self._column("route", self.route).astype(np.int32),
-            need=counts.astype(np.int32),
-            predecessor_ptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-            predecessor_idx=predecessors[order].astype(np.int32),
-            route_ptr=np.cumsum([0, *(len(r) for r in routes)]).astype(np.int64),
-            route_links=np.array([link for r in routes for link in r], dtype=np.int32),
-            route_latency_ps=np.array(
-                [sum(latency[link] for link in r) + extra for r, extra in zip(routes, software, strict=True)],
-                dtype=np.int64,
-            ),
-            link_bytes_per_s=np.array(self.placement.link_bytes_per_s, dtype=np.int64),
-            link_latency_ps=np.array(self.placement.link_latency_ps, dtype=np.int64),
-            stream_names=tuple(name for _ in self.sizes for name in self.streams),
-            stream_ranks=tuple(rank for rank in range(len(self.sizes)) for _ in self.streams),
-            rank_names=tuple(self.placement.device_names[d] for d in self.placement.devices),
-            link_names=tuple(self.placement.link_names),
-            labels=Labels(
-                phase=labels[0].astype(np.int8),
-                operator=labels[1],
-                layer=labels[2],
-                collective=self._column("collective", self.collective).astype(np.int32),
-                stage=labels[3],
-                microbatch=labels[4],
-                step=labels[5],
-            ),
+        return self.assembler.build(
+            rank_names=[self.placement.rank_name(rank) for rank in range(len(self.sizes))],
             operator_names=self.job.operator_names,
             layer_names=self.job.layer_names,
             collectives=tuple(self.collectives),
-            **self._pressure(),
         )
 
 
@@ -273,11 +195,11 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
     graph would have more than MAX_TASKS tasks.
     """
     _check_size(job)
-    assembly = _Assembly(job, placement)
-    assembly.ranks()
-    assembly.messages()
-    assembly.all_collectives()
-    return assembly.graph(), memory_events(job, assembly.templates, assembly.base)
+    made = _Instantiation(job, placement)
+    made.ranks()
+    made.messages()
+    made.all_collectives()
+    return made.graph(), memory_events(job, made.templates, made.base)
 
 
 def _check_size(job: Job) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.errors import InputError
+from trine.graph.assembler import take
 from trine.graph.memory import MemoryEvents
-from trine.graph.taskgraph import TRANSFER, Labels, TaskGraph
+from trine.graph.taskgraph import TRANSFER, TaskGraph
 from trine.results.records import Ends
 from trine.results.run import Part, TaskRun
 
@@ -81,27 +82,24 @@ def _only(graph: TaskGraph, kept: Int64, sender: Int64, receiver: Int64, rows: S
     is_transfer = graph.kind[kept] == TRANSFER
     return replace(
         graph,
-        kind=graph.kind[kept],
-        rank=np.where(sender >= 0, sender, receiver).astype(np.int32),
-        peer=np.where(is_transfer, np.where(receiver >= 0, receiver, sender), -1).astype(np.int32),
-        stream=stream_of[graph.stream[kept]].astype(np.int32),
-        duration_ps=graph.duration_ps[kept],
-        size_bytes=graph.size_bytes[kept],
-        route=graph.route[kept],
-        need=np.diff(ptr).astype(np.int32),
+        **take(graph, kept)
+        | {
+            "rank": np.where(sender >= 0, sender, receiver).astype(np.int32),
+            "peer": np.where(is_transfer, np.where(receiver >= 0, receiver, sender), -1).astype(np.int32),
+            "stream": stream_of[graph.stream[kept]].astype(np.int32),
+            "num_required": np.diff(ptr).astype(np.int32),
+            "pressure_ppm": None,
+            "pressure_stream": None,
+        },
         predecessor_ptr=ptr,
         predecessor_idx=before,
         stream_names=tuple(graph.stream_names[stream] for stream in shown.tolist()),
         stream_ranks=tuple(row_of[int(streams[stream])] for stream in shown.tolist()),
         rank_names=tuple(graph.rank_names[row] for row in rows),
-        labels=_labels(graph.labels, kept),
         collectives=tuple(
             replace(label, ranks=tuple(row_of[row] for row in label.ranks if row in row_of), group_size=label.num_ranks)
             for label in graph.collectives
         ),
-        task_names=tuple(graph.task_names[task] for task in kept.tolist()) if graph.task_names else (),
-        pressure_ppm=None,
-        pressure_stream=None,
     )
 
 
@@ -114,18 +112,6 @@ def _edges(graph: TaskGraph, kept: Int64) -> tuple[Int64, np.ndarray[tuple[int],
     left = (owner >= 0) & (before >= 0)
     need = np.bincount(owner[left], minlength=len(kept))
     return np.concatenate(([0], np.cumsum(need))).astype(np.int64), before[left].astype(np.int32)
-
-
-def _labels(labels: Labels, kept: Int64) -> Labels:
-    return Labels(
-        phase=labels.phase[kept],
-        operator=labels.operator[kept],
-        layer=labels.layer[kept],
-        collective=labels.collective[kept],
-        stage=labels.stage[kept],
-        microbatch=labels.microbatch[kept],
-        step=labels.step[kept],
-    )
 
 
 def _memory(memory: MemoryEvents, kept: Int64, row_of: Int64, rows: Sequence[int], num_tasks: int) -> MemoryEvents:

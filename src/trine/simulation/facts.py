@@ -170,7 +170,7 @@ def fold_warnings(done: JobRun) -> list[str]:
     found = []
     if done.why:
         found.append(f"every rank was simulated by itself: {done.why}")
-    if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.site)):
+    if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.placement)):
         found.append(sensitive)
     return found
 

@@ -33,7 +33,6 @@ from trine.simulation.setup import (
     load_workload,
     placement_of,
     places_on,
-    site_of,
 )
 from trine.simulation.worth import verdicts
 
@@ -158,8 +157,7 @@ def simulate(
         job = under_pressure(job, kernels)
     done = JobRunner(
         job=job,
-        placement=lambda: placement_of(machine, setup.plan.num_ranks, costs, setup.places),
-        site=site_of(machine, costs, setup.places),
+        placement=placement_of(machine, setup.plan.num_ranks, costs, setup.places),
         network=network,
         engine=engine,
         fold=fold,

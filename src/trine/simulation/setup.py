@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from trine.cluster.device import GpuSpec
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
-    from trine.folding.site import Site
     from trine.graph.placement import Placement
     from trine.parallel.contention import Kernels
     from trine.parallel.stragglers import Stragglers
@@ -139,21 +138,6 @@ def places_on(
         return places(None, num_ranks, 1, (-1,))
     nodes = machine.node_of[np.asarray(machine.gpus, np.int64)]
     return places(placement, num_ranks, len(machine.gpus), nodes)
-
-
-def site_of(machine: Cluster | None, costs: StepCosts | None, where: Int64) -> Site:
-    from trine.folding.site import Site
-
-    if machine is None:
-        return Site(devices=np.zeros(1, np.int64), cluster=None, costs=None)
-    asked = _link_costs(machine) if costs is None else costs
-
-    def group_costs(
-        kind: str, size_bytes: int, groups: Int64, algorithm: str | None
-    ) -> tuple[npt.NDArray[np.int32], Sequence[tuple[str | None, int]]]:
-        return asked.of_groups(kind, size_bytes, where[groups], algorithm)
-
-    return Site(devices=np.asarray(machine.gpus, np.int64)[where], cluster=machine, costs=group_costs)
 
 
 def _link_costs(machine: Cluster) -> StepCosts:
@@ -290,20 +274,18 @@ def placement_of(
     from trine.graph.placement import Placement
 
     if machine is None:
-        return Placement([0], lambda a, b: (), lambda device: None, [], [], [], ["gpu0"])
-    at = list(range(num_ranks)) if places is None else places.tolist()
+        return Placement(devices=np.zeros(1, np.int64))
+    at = np.arange(num_ranks) if places is None else places
     asked = _link_costs(machine) if costs is None else costs
 
-    def placed(kind: str, size: int, ranks: Sequence[int], algorithm: str | None) -> tuple[str | None, int]:
-        return asked(kind, size, [at[rank] for rank in ranks], algorithm)
+    def group_costs(
+        kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+    ) -> tuple[npt.NDArray[np.int32], Sequence[tuple[str | None, int]]]:
+        return asked.of_groups(kind, size_bytes, at[groups], algorithm)
 
     return Placement(
-        [machine.gpus[position] for position in at],
-        machine.route,
-        machine.host_of,
-        machine.link_bytes_per_s.tolist(),
-        machine.link_latency_ps.tolist(),
-        list(machine.link_names),
-        list(machine.device_names),
-        placed,
+        devices=np.asarray(machine.gpus, np.int64)[at],
+        cluster=machine,
+        costs=lambda kind, size, ranks, algorithm: asked(kind, size, at[list(ranks)].tolist(), algorithm),
+        group_costs=group_costs,
     )

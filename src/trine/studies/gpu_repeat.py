@@ -14,7 +14,7 @@ from trine.gpu.model import GpuModel
 from trine.gpu.program import COLUMNS, GpuProgram
 from trine.gpu.run import run_gpus
 from trine.gpu.system import kernel_tasks
-from trine.graph.builder import csr
+from trine.graph.assembler import csr
 
 
 def round_times_ps(
@@ -29,7 +29,7 @@ def round_times_ps(
     before = [[] if task < ranks else [task - ranks] for task in range(whole.num_kernels)]
     ptr, idx = csr(before)
     graph = replace(
-        kernel_tasks(whole), predecessor_ptr=ptr, predecessor_idx=idx, need=np.diff(ptr).astype(np.int32)
+        kernel_tasks(whole), predecessor_ptr=ptr, predecessor_idx=idx, num_required=np.diff(ptr).astype(np.int32)
     )  # fmt: skip
     carried = np.arange(whole.num_kernels, dtype=np.int32)
     run = run_gpus(whole, cluster, group, model, graph=graph, task_kernel=carried, fold="off").whole()

@@ -24,7 +24,7 @@ from trine.collectives.mscclpp.layout import Layout, message_layout, parts_grid,
 from trine.collectives.mscclpp.machine import Block, Machine, Move, Step
 from trine.collectives.mscclpp.plan import FIFO, MEMORY, PORT, SWITCH, KernelOp, KernelOperand, KernelPlan
 from trine.collectives.schedule import ExpandedSchedule
-from trine.graph.builder import csr
+from trine.graph.assembler import csr
 
 #: 1 / HEAD of the bytes of a fused operation pass before what depends on them can follow
 HEAD = 16

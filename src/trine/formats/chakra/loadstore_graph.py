@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from trine.arrays import Int32
 from trine.cluster import Cluster
@@ -20,9 +19,10 @@ from trine.formats.chakra.loadstore_kernels import Kernels
 from trine.formats.chakra.loadstore_message import RECEIVE_KERNEL, SEND_KERNEL
 from trine.formats.chakra.trace import ChakraTrace
 from trine.gpu.program import GpuProgram
-from trine.graph.builder import csr
-from trine.graph.program import HOST_STREAM, LAUNCH_STREAM, Collective, Compute, HostCopy, Send, Step
-from trine.graph.taskgraph import COMPUTE, TRANSFER, CollectiveLabel, Labels, TaskGraph
+from trine.graph.assembler import PlacedAssembler, TaskRow, csr
+from trine.graph.placement import Placement
+from trine.graph.program import HOST_STREAM, LAUNCH_STREAM, Collective, Compute, HostCopy, Label, Send, Step
+from trine.graph.taskgraph import COMPUTE, TRANSFER, CollectiveLabel, TaskGraph
 
 #: Most tasks of a job at this level.
 MAX_TASKS = 2_000_000
@@ -43,17 +43,12 @@ class LoadStoreGraph:
     task_kernel: Int32
 
 
-class _Row(NamedTuple):
-    kind: int
-    peer: int = -1
-    stream: int = -1
-    duration_ps: int = 0
-    size_bytes: int = 0
-    route: int = -1
-    collective: int = -1
+class _Carried(NamedTuple):
+    """What a task carries. kernel: -1: none. peer, size_bytes: as results see it; peer -1: no transfer."""
+
     kernel: int = -1
-    #: as results see it: the other end of a transfer, -1: no transfer
-    seen_peer: int = -1
+    peer: int = -1
+    size_bytes: int = 0
 
 
 def is_kernel(step: Compute) -> bool:
@@ -76,13 +71,15 @@ class GraphBuilder:
         compute: Mapping[tuple[int, int], GpuProgram],
     ) -> None:
         self._trace, self._cluster, self._kernels, self._launch_ps = trace, cluster, kernels, launch_ps
-        self._compute = compute
-        self._rows: list[_Row] = []
-        self._ranks: list[int] = []
+        self._programs = compute
+        placement = Placement(devices=np.asarray(cluster.gpus[: trace.num_ranks], np.int64), cluster=cluster)
+        self._assembler = PlacedAssembler(placement)
+        self._assembler.route((), 0)
+        self._rows: list[TaskRow] = []
+        self._carried: list[_Carried] = []
+        self._collective: list[int] = []
         self._labels: list[tuple[int, ...]] = []
         self._before: list[tuple[int, ...]] = []
-        self._streams: dict[tuple[int, str], int] = {}
-        self._routes: dict[tuple[int, ...], int] = {(): _NO_ROUTE}
         self._uses: list[CollectiveLabel] = []
         #: (group, turn) -> number of the collective, its first kernel
         self._collectives: dict[tuple[str, int], tuple[int, int]] = {}
@@ -101,7 +98,7 @@ class GraphBuilder:
         for rank in range(self._trace.num_ranks):
             self._add_rank(rank)
         graph = self._graph()
-        kernel = np.array([row.kernel for row in self._rows], np.int32)
+        kernel = np.array([carried.kernel for carried in self._carried], np.int32)
         return LoadStoreGraph(graph=graph, seen=self._seen(graph), task_kernel=kernel)
 
     # -- kernels of collectives and messages, in the order of the programs ------------------------------------------
@@ -139,110 +136,71 @@ class GraphBuilder:
             if isinstance(step, Collective):
                 queue = step.queue or step.axis
                 before += [previous[queue]] if queue in previous else []
-            for row in self._task_rows(rank, step, tensor_bytes):
-                self._add(rank, row, step.label, before)
+            number = self._collectives[step.axis, int(step.key[0])][0] if isinstance(step, Collective) else -1
+            tasks = self._tasks(rank, step, tensor_bytes)
+            for row, carried in tasks:
+                self._add(row, carried, step.label, before)
+                self._collective.append(number)
                 before = [len(self._rows) - 1]
             if isinstance(step, Collective):
                 previous[queue] = len(self._rows) - 1
             last.append(len(self._rows) - 1)
 
-    def _task_rows(self, rank: int, step: Step, tensor_bytes: int) -> list[_Row]:
+    def _tasks(self, rank: int, step: Step, tensor_bytes: int) -> list[tuple[TaskRow, _Carried]]:
         """The tasks of a step, one after the other."""
         if isinstance(step, Compute):
-            return [self._compute_row(rank, step, tensor_bytes)]
+            return [self._compute(rank, step, tensor_bytes)]
         if isinstance(step, HostCopy):
-            return [_Row(TRANSFER, peer=rank, size_bytes=step.size_bytes, route=self._host_route(rank, step))]
+            route = self._assembler.to_host(rank) if step.to_host else self._assembler.from_host(rank)
+            return [(TaskRow(TRANSFER, rank, rank, size_bytes=step.size_bytes, route=route), _Carried())]
+        row = TaskRow(COMPUTE, rank)
         if isinstance(step, Collective):
-            number, first = self._collectives[step.axis, int(step.key[0])]
-            stream = self._stream(rank, f"communication {step.queue or step.axis}")
-            kernel = first + self._members[step.axis][rank]
-            row = _Row(
-                COMPUTE, stream=stream, collective=number, kernel=kernel, seen_peer=rank, size_bytes=step.size_bytes
-            )
+            first = self._collectives[step.axis, int(step.key[0])][1]
+            row = row._replace(stream=self._assembler.stream(rank, f"communication {step.queue or step.axis}"))
+            carried = _Carried(first + self._members[step.axis][rank], rank, step.size_bytes)
         elif isinstance(step, Send):
             target = step.peer.position
-            kernel = self._messages[rank, target, step.tag] + SEND_KERNEL
-            row = _Row(COMPUTE, kernel=kernel, seen_peer=target, size_bytes=step.size_bytes)
+            carried = _Carried(self._messages[rank, target, step.tag] + SEND_KERNEL, target, step.size_bytes)
         else:
-            kernel = self._messages[step.peer.position, rank, step.tag] + RECEIVE_KERNEL
-            row = _Row(COMPUTE, kernel=kernel, seen_peer=rank)
+            carried = _Carried(self._messages[step.peer.position, rank, step.tag] + RECEIVE_KERNEL, rank)
         if not self._launch_ps:
-            return [row]
-        return [row._replace(kernel=-1, duration_ps=self._launch_ps, size_bytes=0, seen_peer=rank), row]
+            return [(row, carried)]
+        return [(row._replace(duration_ps=self._launch_ps), _Carried(peer=rank)), (row, carried)]
 
-    def _compute_row(self, rank: int, step: Compute, tensor_bytes: int) -> _Row:
-        row = _Row(COMPUTE, stream=self._stream(rank, step.stream), duration_ps=step.duration_ps)
-        program = self._compute.get((step.duration_ps, tensor_bytes)) if is_kernel(step) else None
-        return row if program is None else row._replace(kernel=self._kernels.add(program, (rank,), "compute"))
+    def _compute(self, rank: int, step: Compute, tensor_bytes: int) -> tuple[TaskRow, _Carried]:
+        stream = self._assembler.stream(rank, step.stream)
+        program = self._programs.get((step.duration_ps, tensor_bytes)) if is_kernel(step) else None
+        kernel = -1 if program is None else self._kernels.add(program, (rank,), "compute")
+        return TaskRow(COMPUTE, rank, stream=stream, duration_ps=step.duration_ps), _Carried(kernel)
 
-    def _stream(self, rank: int, name: str) -> int:
-        return self._streams.setdefault((rank, name), len(self._streams))
-
-    def _host_route(self, rank: int, step: HostCopy) -> int:
-        gpu = self._cluster.gpus[rank]
-        host = self._cluster.host_of(gpu)
-        if host is None:
-            raise PlanError(
-                f"device {self._cluster.devices[gpu].name!r} has no host memory for the memory nodes of rank {rank}"
-            )
-        route = self._cluster.route(gpu, host) if step.to_host else self._cluster.route(host, gpu)
-        return self._routes.setdefault(route, len(self._routes))
-
-    def _add(self, rank: int, row: _Row, label: tuple[int, ...], before: list[int]) -> None:
+    def _add(self, row: TaskRow, carried: _Carried, label: tuple[int, ...], before: list[int]) -> None:
         if len(self._rows) >= MAX_TASKS:
             raise PlanError(f"the traces have more than {MAX_TASKS:,} tasks, too many for the load-store level")
         self._rows.append(row)
-        self._ranks.append(rank)
+        self._carried.append(carried)
         self._labels.append(label)
         self._before.append(tuple(dict.fromkeys(before)))
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
     def _graph(self) -> TaskGraph:
-        rows = np.array([row[:8] for row in self._rows], np.int64).reshape(-1, 8).T
-        column = dict(zip(_Row._fields[:8], rows, strict=True))
-        predecessor_ptr, predecessor_idx = csr(self._before)
-        is_transfer = column["kind"] == TRANSFER
-        cluster, routes = self._cluster, list(self._routes)
-        return TaskGraph(
-            kind=column["kind"].astype(np.int8),
-            rank=np.array(self._ranks, np.int32),
-            peer=column["peer"].astype(np.int32),
-            stream=column["stream"].astype(np.int32),
-            duration_ps=column["duration_ps"].copy(),
-            size_bytes=np.where(is_transfer, column["size_bytes"], 0),
-            route=column["route"].astype(np.int32),
-            need=np.diff(predecessor_ptr).astype(np.int32),
-            predecessor_ptr=predecessor_ptr,
-            predecessor_idx=predecessor_idx,
-            route_ptr=np.cumsum([0, *map(len, routes)]).astype(np.int64),
-            route_links=np.array([link for route in routes for link in route], np.int32),
-            route_latency_ps=np.array([cluster.route_latency_ps(route) for route in routes], np.int64),
-            link_bytes_per_s=cluster.link_bytes_per_s,
-            link_latency_ps=cluster.link_latency_ps,
-            stream_names=tuple(name for _, name in self._streams),
-            stream_ranks=tuple(rank for rank, _ in self._streams),
-            rank_names=tuple(map(cluster.device_name, cluster.gpus[: self._trace.num_ranks])),
-            link_names=cluster.link_names,
-            labels=self._label_columns(column["collective"]),
+        labels = np.array(self._labels, np.int32).reshape(len(self._rows), len(Label._fields)).T
+        columns = dict(zip(Label._fields, labels, strict=True))
+        self._assembler.rows(self._rows, collective=np.array(self._collective, np.int32), **columns)
+        self._assembler.connect_rows(*csr(self._before))
+        placement = self._assembler.placement
+        return self._assembler.build(
+            rank_names=[placement.rank_name(rank) for rank in range(self._trace.num_ranks)],
             operator_names=self._trace.operator_names,
             layer_names=self._trace.layer_names,
             collectives=tuple(self._uses),
         )
 
-    def _label_columns(self, collective: npt.NDArray[np.int64]) -> Labels:
-        columns = np.array(self._labels, np.int32).reshape(-1, 6)
-        phase, operator, layer, stage, microbatch, step = (column.copy() for column in columns.T)
-        return Labels(
-            phase=phase.astype(np.int8), operator=operator, layer=layer, collective=collective.astype(np.int32),
-            stage=stage, microbatch=microbatch, step=step,
-        )  # fmt: skip
-
     def _seen(self, graph: TaskGraph) -> TaskGraph:
         """Communication kernels, and their launches, as transfers."""
-        peer = np.array([row.seen_peer for row in self._rows], np.int32)
+        peer = np.array([carried.peer for carried in self._carried], np.int32)
         is_kernel = peer >= 0
-        size = np.array([row.size_bytes for row in self._rows], np.int64)
+        size = np.array([carried.size_bytes for carried in self._carried], np.int64)
         return replace(
             graph,
             kind=np.where(is_kernel, TRANSFER, graph.kind).astype(np.int8),

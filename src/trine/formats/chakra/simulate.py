@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trine._version import __version__
 from trine.collectives.nccl.steps import StepCosts
 from trine.errors import PlanError
@@ -14,10 +16,10 @@ from trine.evidence import Evidence
 from trine.formats.chakra.graph import trace_graph
 from trine.formats.chakra.job import trace_job
 from trine.formats.chakra.trace import ChakraTrace
-from trine.graph.placement import CollectiveCosts
+from trine.graph.placement import CollectiveCosts, Placement
 from trine.parallel.instantiate import instantiate
 from trine.results import Result, Simulator
-from trine.simulation import costs_on, placement_of
+from trine.simulation import costs_on
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -89,12 +91,10 @@ def _graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None) 
     job, reason = trace_job(trace)
     if job is None:
         return trace_graph(trace, cluster, costs), f"rank by rank: {reason}"
-    placement = placement_of(cluster, trace.num_ranks)
-    placement.costs = costs
+    devices = np.asarray(cluster.gpus[: trace.num_ranks], np.int64)
+    graph, _ = instantiate(job, Placement(devices=devices, cluster=cluster, costs=costs))
     grid = " x ".join(f"{name} {size}" for name, size in job.axes if size > 1) or "one rank"
-    return instantiate(job, placement)[
-        0
-    ], f"{len(job.programs)} rank program{'s' if len(job.programs) > 1 else ''} on a grid of {grid}"
+    return graph, f"{len(job.programs)} rank program{'s' if len(job.programs) > 1 else ''} on a grid of {grid}"
 
 
 def trace_facts(trace: ChakraTrace, cluster: Cluster, network: str, shape: str) -> Mapping[str, object]:

@@ -99,7 +99,7 @@ class TaskRunner:
         graph = self.graph = shared.system.graph
         n = graph.num_tasks
         self.kernel = shared.system.task_kernel.tolist()
-        self.waits = graph.need.tolist()
+        self.waits = graph.num_required.tolist()
         self.ready_ps, self.start_ps, self.end_ps = [-1] * n, [-1] * n, [-1] * n
         self.num_done = 0
         self.successors: list[list[int]] = [[] for _ in range(n)]
@@ -113,7 +113,7 @@ class TaskRunner:
         return self.num_done == self.graph.num_tasks
 
     def begin(self) -> None:
-        for task, waits in enumerate(self.graph.need.tolist()):
+        for task, waits in enumerate(self.graph.num_required.tolist()):
             if waits == 0:
                 self.agenda.at(0, (TASKS, task), partial(self._become_ready, task))
 

@@ -139,7 +139,7 @@ def fused_tasks(built: FusedProgram) -> tuple[TaskGraph, Int32]:
     waits = built.after >= 0
     graph = replace(
         kernel_tasks(built.program),
-        need=waits.astype(np.int32),
+        num_required=waits.astype(np.int32),
         predecessor_ptr=np.append(0, np.cumsum(waits)).astype(np.int64),
         predecessor_idx=built.after[waits],
         task_names=built.program.kernel_names,

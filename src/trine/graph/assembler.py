@@ -1,0 +1,265 @@
+"""Task graphs from blocks of columns and edges: the one place that knows how a :class:`TaskGraph` is stored.
+
+Only storage is shared here. Who sends to whom, what a transfer stands for and who waits for whom is decided by those
+who append: ``parallel/instantiate.py`` for every rank, ``folding/`` for one rank of each class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.arrays import Int32, Int64
+from trine.graph.placement import Placement
+from trine.graph.taskgraph import Labels, TaskColumn, TaskGraph
+
+Column = npt.NDArray[Any]
+
+#: The columns of a task graph that have one entry a task, and those of its labels.
+TASK_COLUMNS: dict[str, TaskColumn] = {
+    field.name: field.metadata["column"] for field in fields(TaskGraph) if "column" in field.metadata
+}
+LABEL_COLUMNS: dict[str, TaskColumn] = {field.name: field.metadata["column"] for field in fields(Labels)}
+
+
+class Links(NamedTuple):
+    """What links carry. bytes_per_s, latency_ps: int64[links], no latencies where nobody needs them."""
+
+    bytes_per_s: Int64
+    latency_ps: Int64 | None
+    names: Sequence[str]
+
+    @classmethod
+    def none(cls) -> Links:
+        """No links at all."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
+
+
+class TaskRow(NamedTuple):
+    """One task, where tasks come one at a time; fields as of :class:`TaskGraph`, ``num_required`` -1: all."""
+
+    kind: int
+    rank: int = -1
+    peer: int = -1
+    stream: int = -1
+    duration_ps: int = 0
+    size_bytes: int = 0
+    route: int = -1
+    num_required: int = -1
+
+
+class GraphAssembler:
+    """Collects blocks of tasks, edges, routes and streams; :meth:`build` makes the graph.
+
+    Tasks are numbered in the order of the blocks. An array of a block may be changed until the graph is built.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self.num_tasks = 0
+        self._blocks: list[tuple[int, dict[str, Column]]] = []
+        self._edges: list[tuple[Int64, Int64]] = []
+        self._rows: tuple[Int64, Int32] | None = None
+        self._streams: dict[tuple[int, str], int] = {}
+        self._repeated_streams: tuple[tuple[str, ...], int] = (), 0
+        self._route_numbers: dict[Hashable, int] = {}
+        self._route_links: list[Sequence[int]] = []
+        self._route_latency_ps: list[int] = []
+        self._route_counts: list[Sequence[int]] = []
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    def tasks(self, count: int, **columns: npt.ArrayLike) -> int:
+        """Append ``count`` tasks; return the number of the first.
+
+        columns: fields of :class:`TaskGraph` and :class:`Labels` with one entry a task, or one value for all. What is
+        not given is what these fields declare; ``num_required`` is the number of predecessors.
+        """
+        unknown = columns.keys() - TASK_COLUMNS.keys() - LABEL_COLUMNS.keys()
+        if unknown:
+            raise TypeError(f"a task graph has no columns {sorted(unknown)}")
+        first = self.num_tasks
+        self._blocks.append((count, {name: _typed(name, given, count) for name, given in columns.items()}))
+        self.num_tasks += count
+        return first
+
+    def rows(self, rows: Sequence[TaskRow], **columns: npt.ArrayLike) -> int:
+        """Append one task a row, and ``columns`` as of :meth:`tasks`; return the number of the first."""
+        table = np.array(rows, np.int64).reshape(len(rows), len(TaskRow._fields)).T
+        return self.tasks(len(rows), **dict(zip(TaskRow._fields, table, strict=True)), **columns)
+
+    # -- edges -----------------------------------------------------------------------------------------------------
+
+    def connect(self, tasks: npt.ArrayLike, predecessors: npt.ArrayLike) -> None:
+        """Let each of ``tasks`` wait for the one at its place in ``predecessors``."""
+        self._edges.append((np.asarray(tasks, np.int64), np.asarray(predecessors, np.int64)))
+
+    def connect_rows(self, ptr: Int64, idx: Int32) -> None:
+        """The predecessors of all tasks at once: those of task i are ``idx[ptr[i]:ptr[i + 1]]``."""
+        self._rows = ptr, idx
+
+    # -- routes and streams ----------------------------------------------------------------------------------------
+
+    def route(self, links: Sequence[int], latency_ps: int, *, counts: Sequence[int] = (), key: Hashable = None) -> int:
+        """The number of a route; a ``key`` (all arguments, if None) has one route.
+
+        latency_ps: of its links, and of the software before them. counts: how many flows of a class cross each link.
+        """
+        name = (tuple(links), tuple(counts), latency_ps) if key is None else key
+        if name not in self._route_numbers:
+            self._route_numbers[name] = self.add_routes([links], [latency_ps])
+            self._route_counts[-1] = counts
+        return self._route_numbers[name]
+
+    def add_routes(self, links: Sequence[Sequence[int]], latency_ps: Sequence[int]) -> int:
+        """Append new routes; return the number of the first."""
+        first = len(self._route_links)
+        self._route_links += links
+        self._route_latency_ps += latency_ps
+        self._route_counts += [()] * len(links)
+        return first
+
+    def latency_ps(self, links: Iterable[int]) -> int:
+        """Sum of the latencies of ``links``."""
+        known = self.links.latency_ps
+        return 0 if known is None else sum(int(known[link]) for link in links)
+
+    def stream(self, rank: int, name: str) -> int:
+        """The number of a stream of a rank."""
+        return self._streams.setdefault((rank, name), len(self._streams))
+
+    def repeat_streams(self, names: Sequence[str], num_ranks: int) -> None:
+        """Let every rank have the streams ``names``: stream s of rank r is number r x len(names) + s."""
+        self._repeated_streams = tuple(names), num_ranks
+
+    # -- the graph -------------------------------------------------------------------------------------------------
+
+    def build(self, *, rank_names: Sequence[str], **names: Any) -> TaskGraph:
+        """The graph of everything appended so far; ``names``: tables of :class:`TaskGraph`, such as operator_names."""
+        ptr, idx = self._predecessors() if self._rows is None else self._rows
+        columns = {name: self._column(name, column) for name, column in TASK_COLUMNS.items()}
+        num_required = columns["num_required"]
+        assert num_required is not None
+        columns["num_required"] = np.where(num_required < 0, np.diff(ptr), num_required).astype(np.int32)
+        repeated, times = self._repeated_streams
+        ranks = np.repeat(np.arange(times), len(repeated)).tolist()
+        return TaskGraph(
+            **columns,  # type: ignore[arg-type]
+            predecessor_ptr=ptr,
+            predecessor_idx=idx,
+            **self._route_columns(),
+            link_bytes_per_s=self.links.bytes_per_s,
+            link_latency_ps=self.links.latency_ps,
+            link_names=self.links.names,
+            stream_names=repeated * times + tuple(name for _, name in self._streams),
+            stream_ranks=(*ranks, *(rank for rank, _ in self._streams)),
+            rank_names=tuple(rank_names),
+            labels=Labels(**{name: self._label(name, column) for name, column in LABEL_COLUMNS.items()}),
+            **names,
+        )
+
+    def _predecessors(self) -> tuple[Int64, Int32]:
+        """CSR of all edges: of a task in the order in which they were appended."""
+        if not self._edges:
+            return np.zeros(self.num_tasks + 1, np.int64), np.zeros(0, np.int32)
+        tasks, predecessors = (np.concatenate([edges[side] for edges in self._edges]) for side in (0, 1))
+        self._edges = [(tasks, predecessors)]
+        order = np.argsort(tasks, kind="stable")
+        ptr = np.zeros(self.num_tasks + 1, np.int64)
+        np.cumsum(np.bincount(tasks, minlength=self.num_tasks), out=ptr[1:])
+        return ptr, predecessors[order].astype(np.int32)
+
+    def _column(self, name: str, column: TaskColumn) -> Column | None:
+        given = [(count, block.get(name)) for count, block in self._blocks]
+        if column.optional and all(values is None for _, values in given):
+            return None
+        if len(given) == 1 and given[0][1] is not None:
+            return given[0][1]
+        parts = [np.full(count, column.fill, column.dtype) if values is None else values for count, values in given]
+        return np.concatenate(parts) if parts else np.zeros(0, column.dtype)
+
+    def _label(self, name: str, column: TaskColumn) -> Column:
+        """A label that nobody gave takes no memory."""
+        if any(name in block for _, block in self._blocks):
+            found = self._column(name, column)
+            assert found is not None
+            return found
+        return np.broadcast_to(column.dtype(column.fill), self.num_tasks)
+
+    def _route_columns(self) -> dict[str, Any]:
+        ptr, links = csr(self._route_links)
+        counts = None
+        if any(many and set(many) != {1} for many in self._route_counts):
+            pairs = zip(self._route_links, self._route_counts, strict=True)
+            counts = csr([many or (1,) * len(links) for links, many in pairs])[1]
+        latency_ps = np.array(self._route_latency_ps, np.int64)
+        return {"route_ptr": ptr, "route_links": links, "route_latency_ps": latency_ps, "route_counts": counts}
+
+
+class PlacedAssembler(GraphAssembler):
+    """An assembler that knows where ranks sit: routes are numbered by the devices that they join."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(Links(placement.link_bytes_per_s, placement.link_latency_ps, placement.link_names))
+        self.placement = placement
+
+    def between(self, source: int, target: int, software_ps: int = 0) -> int:
+        """The route from one rank to another, with software before each message."""
+        devices = self.placement.devices
+        return self._joining(int(devices[source]), int(devices[target]), software_ps)
+
+    def between_all(self, sources: npt.NDArray[Any], targets: npt.NDArray[Any], software_ps: int) -> Int32:
+        """int32[m]: :meth:`between` many ranks at once."""
+        num_ranks = self.placement.num_ranks
+        pairs, which = np.unique(sources.astype(np.int64) * num_ranks + targets, return_inverse=True)
+        both = (divmod(pair, num_ranks) for pair in pairs.tolist())
+        return np.array([self.between(a, b, software_ps) for a, b in both], np.int32)[which]
+
+    def from_host(self, rank: int) -> int:
+        """The route from the host memory that serves a rank to the rank. Raises PlanError for a rank without one."""
+        return self._joining(self.placement.host_of(rank), int(self.placement.devices[rank]))
+
+    def to_host(self, rank: int) -> int:
+        """The route from a rank to the host memory that serves it. Raises PlanError for a rank without one."""
+        return self._joining(int(self.placement.devices[rank]), self.placement.host_of(rank))
+
+    def _joining(self, source: int, target: int, software_ps: int = 0) -> int:
+        key = source, target, software_ps
+        number = self._route_numbers.get(key)
+        if number is None:
+            links = () if source == target else self.placement.route(source, target)
+            number = self.route(links, self.latency_ps(links) + software_ps, key=key)
+        return number
+
+
+def take(graph: TaskGraph, tasks: Int64) -> dict[str, Any]:
+    """Everything of ``tasks`` that has one entry a task, for :func:`dataclasses.replace`; edges stay for the caller."""
+    columns = {name: getattr(graph, name) for name in TASK_COLUMNS}
+    labels = {name: getattr(graph.labels, name)[tasks] for name in LABEL_COLUMNS}
+    return {
+        **{name: None if column is None else column[tasks] for name, column in columns.items()},
+        "labels": Labels(**labels),
+        "task_names": tuple(graph.task_names[task] for task in tasks.tolist()) if graph.task_names else (),
+    }
+
+
+def no_labels(num_tasks: int) -> Labels:
+    """Labels that say nothing: -1 everywhere."""
+    return Labels(**{name: np.full(num_tasks, column.fill, column.dtype) for name, column in LABEL_COLUMNS.items()})
+
+
+def csr(rows: Sequence[Sequence[int]]) -> tuple[Int64, Int32]:
+    """Flatten ``rows`` into ``ptr`` int64[len(rows)+1] and ``idx`` int32[sum of lengths]."""
+    ptr = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=ptr[1:])
+    return ptr, np.array([item for row in rows for item in row], np.int32)
+
+
+def _typed(name: str, values: npt.ArrayLike, count: int) -> Column:
+    column = TASK_COLUMNS[name] if name in TASK_COLUMNS else LABEL_COLUMNS[name]
+    array = np.asarray(values).astype(column.dtype, copy=False)
+    return np.full(count, array, column.dtype) if array.ndim == 0 else array
