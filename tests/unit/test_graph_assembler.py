@@ -5,10 +5,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from trine.graph.assembler import LABEL_COLUMNS, TASK_COLUMNS, GraphAssembler, Links, take
+from trine.graph.assembler import LABEL_COLUMNS, TASK_COLUMNS, GraphAssembler, GraphLinks, take
 from trine.graph.taskgraph import Labels, TaskGraph
 
-LINKS = Links(np.array([10, 20]), np.array([1, 2]), ("up", "down"))
+LINKS = GraphLinks(np.array([10, 20]), np.array([1, 2]), ("up", "down"))
 #: The fields of a task graph that are no column of its tasks.
 TABLES = {
     "predecessor_ptr", "predecessor_idx", "route_ptr", "route_links", "route_latency_ps", "route_counts",

@@ -19,7 +19,7 @@ from trine.engine.circuit_model import network_on
 from trine.engine.models import Network
 from trine.engine.run import run
 from trine.errors import InputError
-from trine.graph.assembler import GraphAssembler, Links
+from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.taskgraph import JOIN, TRANSFER, Progress, Records, TaskGraph
 from trine.units import transfer_ps
 
@@ -130,7 +130,7 @@ def schedule_graph(
     split = np.flatnonzero(np.diff(routes.first)[pair] > 1)
     if len(split):
         columns = _split(columns, routes, pair, split)
-    assembler = GraphAssembler(Links(cluster.link_bytes_per_s, cluster.link_latency_ps, cluster.link_names))
+    assembler = GraphAssembler(GraphLinks(cluster.link_bytes_per_s, cluster.link_latency_ps, cluster.link_names))
     assembler.add_routes(routes.links, routes.latency_ps)
     kind, size_bytes, route, rank, peer, predecessor_ptr, predecessor_idx = columns
     assembler.tasks(len(kind), kind=kind, size_bytes=size_bytes, route=route, rank=rank, peer=peer)

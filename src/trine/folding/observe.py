@@ -16,7 +16,7 @@ from trine.arrays import Int32, Int64
 from trine.folding.episodes import FoldedRun
 from trine.folding.quotient import named_tasks
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, Sketch
-from trine.graph.assembler import GraphAssembler, Links
+from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
@@ -217,7 +217,7 @@ class _Observer:
         return np.concatenate([*own, np.full(rest, fill, own[0].dtype if own else np.int64)])
 
     def _graph(self, edges: list[tuple[Int64, Int64]]) -> TaskGraph:
-        assembler = GraphAssembler(Links.none())
+        assembler = GraphAssembler(GraphLinks.none())
         assembler.route((), 0)  # one route without links for all that is sent, so that what arrives can be told from it
         assembler.repeat_streams(self.job.streams, len(self.ranks))
         streams = len(self.job.streams)

@@ -14,7 +14,7 @@ from trine.folding.partition import Partition, Sight
 from trine.folding.sight import Part, RouteTable
 from trine.folding.sketch import HOSTS, MESSAGE, SELF, SENT, Edges, Sketch
 from trine.folding.sketching import JobSketch
-from trine.graph.assembler import GraphAssembler, Links
+from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM
 from trine.graph.taskgraph import TRANSFER, TaskGraph
@@ -209,11 +209,11 @@ class QuotientBuilder:
 
     # -- routes ----------------------------------------------------------------------------------------------------
 
-    def _links(self) -> Links:
+    def _links(self) -> GraphLinks:
         """A link of each class."""
         placement, real = self.placement, self.real_links
         names = tuple(placement.link_name(link) for link in real.tolist())
-        return Links(placement.link_bytes_per_s[real], placement.link_latency_ps[real], names)
+        return GraphLinks(placement.link_bytes_per_s[real], placement.link_latency_ps[real], names)
 
     def _route_column(self) -> Int32:
         column = np.full(self.num_tasks, -1, np.int32)

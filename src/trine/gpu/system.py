@@ -14,7 +14,7 @@ from trine.gpu.layout import Layout, layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.outside import Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
-from trine.graph.assembler import GraphAssembler, Links
+from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.taskgraph import COMPUTE, TaskGraph
 
 
@@ -100,6 +100,6 @@ def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
 
 def kernel_tasks(program: GpuProgram) -> TaskGraph:
     """A task for each kernel, without order among them."""
-    assembler = GraphAssembler(Links.none())
+    assembler = GraphAssembler(GraphLinks.none())
     assembler.tasks(program.num_kernels, kind=COMPUTE, rank=program.kernel_rank)
     return assembler.build(rank_names=[f"rank {rank}" for rank in range(program.num_ranks)])

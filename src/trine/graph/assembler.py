@@ -26,7 +26,7 @@ TASK_COLUMNS: dict[str, TaskColumn] = {
 LABEL_COLUMNS: dict[str, TaskColumn] = {field.name: field.metadata["column"] for field in fields(Labels)}
 
 
-class Links(NamedTuple):
+class GraphLinks(NamedTuple):
     """What links carry. bytes_per_s, latency_ps: int64[links], no latencies where nobody needs them."""
 
     bytes_per_s: Int64
@@ -34,7 +34,7 @@ class Links(NamedTuple):
     names: Sequence[str]
 
     @classmethod
-    def none(cls) -> Links:
+    def none(cls) -> GraphLinks:
         """No links at all."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
 
@@ -58,7 +58,7 @@ class GraphAssembler:
     Tasks are numbered in the order of the blocks. An array of a block may be changed until the graph is built.
     """
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: GraphLinks) -> None:
         self.links = links
         self.num_tasks = 0
         self._blocks: list[tuple[int, dict[str, Column]]] = []
@@ -204,7 +204,7 @@ class PlacedAssembler(GraphAssembler):
     """An assembler that knows where ranks sit: routes are numbered by the devices that they join."""
 
     def __init__(self, placement: Placement) -> None:
-        super().__init__(Links(placement.link_bytes_per_s, placement.link_latency_ps, placement.link_names))
+        super().__init__(GraphLinks(placement.link_bytes_per_s, placement.link_latency_ps, placement.link_names))
         self.placement = placement
 
     def between(self, source: int, target: int, software_ps: int = 0) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trine.errors import InputError
-from trine.graph.assembler import GraphAssembler, Links, TaskRow, csr
+from trine.graph.assembler import GraphAssembler, GraphLinks, TaskRow, csr
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
 
 
@@ -93,7 +93,7 @@ class TaskGraphBuilder:
                     label = self._label(self._names[task], task)
                     raise InputError(f"{label}: waits for task {other}, but there are {n} tasks")
         latency_ps = np.array(self._latency_ps, np.int64)
-        assembler = GraphAssembler(Links(np.array(self._bytes_per_s, np.int64), latency_ps, self._link_names))
+        assembler = GraphAssembler(GraphLinks(np.array(self._bytes_per_s, np.int64), latency_ps, self._link_names))
         assembler.rows(self._rows)
         assembler.connect_rows(*csr(self._after))
         for rank, stream in self._streams:

@@ -18,7 +18,7 @@ CollectiveCosts = Callable[[str, int, Sequence[int], str | None], tuple[str | No
 GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[tuple[str | None, int]]]]
 
 
-class Wiring(Protocol):
+class ClusterRoutes(Protocol):
     """What is asked of a cluster; devices and links are numbers. See :class:`trine.cluster.Cluster`."""
 
     @property
@@ -43,7 +43,7 @@ class Placement:
     """
 
     devices: Int64
-    cluster: Wiring | None = None
+    cluster: ClusterRoutes | None = None
     costs: CollectiveCosts | None = None
     group_costs: GroupCosts | None = None
 

@@ -30,7 +30,7 @@ def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | N
     PlanError: a host that is not there, a schedule that needs switches that reduce, or more tasks than fit into memory.
     """
     devices = np.asarray(cluster.gpus[: trace.num_ranks], np.int64)
-    made = _Instantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))
+    made = _TraceInstantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))
     made.ranks()
     made.match()
     for axis, ranks in trace.groups.items():
@@ -38,7 +38,7 @@ def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | N
     return made.graph()
 
 
-class _Instantiation:
+class _TraceInstantiation:
     """Every rank's tasks, numbered one rank after the other; then those of the collectives."""
 
     def __init__(self, trace: ChakraTrace, placement: Placement) -> None:
