@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.errors import SimulationError
-from trine.folding import partition as partitions
-from trine.folding.partition import Partition, Sight, is_stable, refine
+from trine.folding import refine as partitions
+from trine.folding.neighbourhood import Neighbourhood
+from trine.folding.refine import Partition, is_stable, refine
 
 seeds = st.integers(0, 2**32)
 
 
-def random_sight(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Sight]:
+def random_neighbourhood(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Neighbourhood]:
     """Colours to begin with, and what ranks see: often copies of a pattern, so that there is something to find."""
     pattern, copies = int(rng.integers(1, 5)), int(rng.integers(1, 5))
     num_ranks, num_links = pattern * copies, int(rng.integers(1, 4)) * copies
@@ -35,22 +36,22 @@ def random_sight(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Sigh
             slots.append(1 if what == 1 else 0)
         ptr.append(len(items))
     links = np.arange(num_links, dtype=np.int32)
-    sight = Sight(
+    neighbourhood = Neighbourhood(
         ptr=np.array(ptr, np.int64), items=np.array(items, np.int32), slots=np.array(slots, np.int32), links=links
     )
     ranks = np.array([rank % pattern for rank in range(num_ranks)], np.int64)
     if rng.random() < 0.4:
         ranks[rng.integers(num_ranks)] = pattern
-    link_colours = np.zeros(num_links, np.int64)
+    link_colors = np.zeros(num_links, np.int64)
     if rng.random() < 0.3:
-        link_colours[rng.integers(num_links)] = 1
-    return ranks, link_colours, sight
+        link_colors[rng.integers(num_links)] = 1
+    return ranks, link_colors, neighbourhood
 
 
-def naive(ranks: np.ndarray, links: np.ndarray, sight: Sight) -> tuple[list[int], list[int]]:
+def naive(ranks: np.ndarray, links: np.ndarray, neighbourhood: Neighbourhood) -> tuple[list[int], list[int]]:
     """The coarsest stable partition by comparing what is seen itself, round by round."""
     of_ranks, of_links = ranks.tolist(), links.tolist()
-    ptr, items, slots = sight.ptr.tolist(), sight.items.tolist(), sight.slots.tolist()
+    ptr, items, slots = neighbourhood.ptr.tolist(), neighbourhood.items.tolist(), neighbourhood.slots.tolist()
     while True:
         seen: list[Hashable] = []
         crossed: list[list[Any]] = [[] for _ in of_links]
@@ -76,8 +77,8 @@ def numbered(values: list[Any]) -> list[int]:
     return [known.setdefault(value, len(known)) for value in values]
 
 
-def found(ranks: np.ndarray, links: np.ndarray, sight: Sight) -> Partition:
-    partition = refine(ranks, links, sight, len(ranks))
+def found(ranks: np.ndarray, links: np.ndarray, neighbourhood: Neighbourhood) -> Partition:
+    partition = refine(ranks, links, neighbourhood, len(ranks))
     assert partition is not None
     return partition
 
@@ -85,7 +86,7 @@ def found(ranks: np.ndarray, links: np.ndarray, sight: Sight) -> Partition:
 @given(seed=seeds)
 @settings(max_examples=200, deadline=None)
 def test_the_same_classes(seed: int) -> None:
-    case = random_sight(np.random.default_rng(seed))
+    case = random_neighbourhood(np.random.default_rng(seed))
     partition = found(*case)
     ranks, links = naive(*case)
     assert partition.class_of.tolist() == ranks
@@ -99,20 +100,20 @@ def test_the_same_classes(seed: int) -> None:
 @settings(max_examples=100, deadline=None)
 def test_other_numbers_for_ranks_and_links_change_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ranks, links, sight = random_sight(rng)
+    ranks, links, neighbourhood = random_neighbourhood(rng)
     n = len(ranks)
     rank_of, link_of = rng.permutation(n), rng.permutation(len(links))
     new = np.concatenate([rank_of, n + link_of, [-1]])
     order = np.argsort(rank_of)
-    rows = [np.arange(sight.ptr[rank], sight.ptr[rank + 1]) for rank in order]
+    rows = [np.arange(neighbourhood.ptr[rank], neighbourhood.ptr[rank + 1]) for rank in order]
     at = np.concatenate(rows).astype(np.int64)
-    moved = Sight(
+    moved = Neighbourhood(
         ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        items=new[sight.items[at]].astype(np.int32),
-        slots=sight.slots[at],
-        links=sight.links,
+        items=new[neighbourhood.items[at]].astype(np.int32),
+        slots=neighbourhood.slots[at],
+        links=neighbourhood.links,
     )
-    before = found(ranks, links, sight)
+    before = found(ranks, links, neighbourhood)
     after = found(ranks[order], links[np.argsort(link_of)], moved)
     assert after.rounds == before.rounds
     assert numbered(after.class_of[rank_of].tolist()) == before.class_of.tolist()
@@ -124,11 +125,11 @@ def test_other_numbers_for_ranks_and_links_change_nothing(seed: int) -> None:
 def test_a_coarser_partition_is_seen_to_be_wrong(seed: int) -> None:
     """Whichever two classes are taken for one: refinement finds the coarsest, so that none of those is stable."""
     rng = np.random.default_rng(seed)
-    ranks, links, sight = random_sight(rng)
-    partition = found(ranks, links, sight)
-    assert is_stable(partition, ranks, links, sight)
+    ranks, links, neighbourhood = random_neighbourhood(rng)
+    partition = found(ranks, links, neighbourhood)
+    assert is_stable(partition, ranks, links, neighbourhood)
     for wrong in (_merged(rng, partition, "class_of"), _merged(rng, partition, "link_class_of")):
-        assert wrong is None or not is_stable(wrong, ranks, links, sight)
+        assert wrong is None or not is_stable(wrong, ranks, links, neighbourhood)
 
 
 def _merged(rng: np.random.Generator, partition: Partition, field: str) -> Partition | None:
@@ -163,7 +164,7 @@ def test_hashes_that_collide_cannot_pass(kind: str, monkeypatch: pytest.MonkeyPa
     ranks = np.zeros(8, np.int64)
     ranks[3] = 1
     none = np.zeros(0, np.int64)
-    ring = Sight(
+    ring = Neighbourhood(
         ptr=np.arange(9), items=((np.arange(8) + 1) % 8).astype(np.int32), slots=np.zeros(8, np.int32),
         links=none.astype(np.int32),
     )  # fmt: skip
@@ -174,8 +175,8 @@ def test_hashes_that_collide_cannot_pass(kind: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_one_collision_only_costs_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks, links, sight = random_sight(np.random.default_rng(5))
-    expected = found(ranks, links, sight)
+    ranks, links, neighbourhood = random_neighbourhood(np.random.default_rng(5))
+    expected = found(ranks, links, neighbourhood)
     right, calls = partitions.is_stable, []
 
     def once_unstable(*args: Any) -> bool:
@@ -183,13 +184,13 @@ def test_one_collision_only_costs_another_seed(monkeypatch: pytest.MonkeyPatch) 
         return len(calls) > 1 and right(*args)
 
     monkeypatch.setattr(partitions, "is_stable", once_unstable)
-    assert found(ranks, links, sight).class_of.tolist() == expected.class_of.tolist()
+    assert found(ranks, links, neighbourhood).class_of.tolist() == expected.class_of.tolist()
     assert len(calls) == 2
 
 
 def test_too_many_classes_are_given_up() -> None:
     none = np.zeros(0, np.int64)
-    apart = Sight(
+    apart = Neighbourhood(
         ptr=np.zeros(9, np.int64), items=none.astype(np.int32), slots=none.astype(np.int32), links=none.astype(np.int32)
     )
     assert refine(np.arange(8), none, apart, 7) is None

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from synthetic import MS, Chain, Proportional
 
-from trine.folding.hungry import one_of_each_class
+from trine.folding.run import one_of_each_class
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import Compute, RankProgram
 from trine.graph.workload import Operator, Parameter, Tensor, Workload
@@ -211,21 +211,21 @@ def test_tensor_parallel_ranks_keep_whole_inputs_and_their_share_of_outputs() ->
 
 
 def test_one_rank_of_each_class_is_looked_at_in_whichever_episode_it_ends() -> None:
-    """Classes are numbered anew in each episode: class 0 of the first is not class 0 of the second."""
+    """Classes are numbered anew in each stage: class 0 of the first is not class 0 of the second."""
 
-    def episode(*class_of: int) -> SimpleNamespace:
+    def stage(*class_of: int) -> SimpleNamespace:
         partition = SimpleNamespace(class_of=np.array(class_of), num_classes=max(class_of) + 1)
         return SimpleNamespace(partition=partition)
 
-    first = episode(0, 0, 1, 1, 2, 2, 0, 1, 2, 0)
-    second = episode(-1, 0, 1, 2, 3, -1, -1, -1, -1, -1)
-    third = episode(-1, -1, -1, 0, -1, 0, -1, -1, -1, -1)
-    # in the second episode ranks 1 to 4 are a class each; in the third 3 and 5 are one
-    for episodes, expected in (
+    first = stage(0, 0, 1, 1, 2, 2, 0, 1, 2, 0)
+    second = stage(-1, 0, 1, 2, 3, -1, -1, -1, -1, -1)
+    third = stage(-1, -1, -1, 0, -1, 0, -1, -1, -1, -1)
+    # in the second stage ranks 1 to 4 are a class each; in the third 3 and 5 are one
+    for stages, expected in (
         ([first, second], [0, 1, 2, 3, 4, 5, 7]),
         ([first, second, third], [0, 1, 2, 3, 4, 7, 8]),
     ):
-        run = SimpleNamespace(episodes=episodes)
+        run = SimpleNamespace(stages=stages)
         assert one_of_each_class(run, np.arange(10)).tolist() == expected  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ from folded_cases import Case, random_case, reckless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.folding import execute
+from trine.folding import run
 from trine.results import Result
 
 EXAMPLES = int(os.environ.get("TRINE_FOLD_EXAMPLES", "10"))
@@ -27,7 +27,7 @@ def both(case: Case, seed: int) -> tuple[Result, Result]:
     """The result folded, as if there were too many ranks to show, with stops wherever they are possible; unfolded."""
     with pytest.MonkeyPatch.context() as patch:
         reckless(Random(seed), patch)
-        patch.setattr(execute, "SHOW_ALL", 0)
+        patch.setattr(run, "SHOW_ALL", 0)
         return case.run(fold="on"), case.run(fold="off")
 
 

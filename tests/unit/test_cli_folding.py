@@ -45,7 +45,7 @@ def test_folding_can_be_turned_off_and_verified(tmp_path):
 
 
 def test_verification_that_finds_a_difference_fails(monkeypatch):
-    from trine.folding.episodes import FoldedRun
+    from trine.folding.stages import FoldedRun
 
     right = FoldedRun.times
 

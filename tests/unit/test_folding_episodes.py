@@ -11,7 +11,7 @@ import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.select import slow_down
 from trine.errors import PlanError
-from trine.folding import episodes
+from trine.folding import stages
 from trine.parallel.plan import Plan
 from trine.results import Result
 
@@ -19,10 +19,10 @@ from trine.results import Result
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stops wherever they are possible, and runs that are cut as small as can be."""
-    monkeypatch.setattr(episodes, "MANY_TASKS", 0)
-    monkeypatch.setattr(episodes, "WORTH_A_STOP", 2.0)
-    monkeypatch.setattr(episodes, "WORTH_WAITING", 2.0)
-    monkeypatch.setattr(episodes, "RUN_TASKS", 1)
+    monkeypatch.setattr(stages, "MANY_TASKS", 0)
+    monkeypatch.setattr(stages, "WORTH_A_STOP", 2.0)
+    monkeypatch.setattr(stages, "WORTH_WAITING", 2.0)
+    monkeypatch.setattr(stages, "RUN_TASKS", 1)
 
 
 def slow_ring(link: int, factor: float, num_gpus: int) -> Cluster:
@@ -98,7 +98,7 @@ def test_independent_parts_go_on_by_themselves() -> None:
 @pytest.mark.parametrize(("name", "value"), [("MAX_STOPS", 1), ("MAX_STOPS", 2), ("RUN_TASKS", 10**9)])
 @pytest.mark.usefixtures("eager")
 def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes, name, value)
+    monkeypatch.setattr(stages, name, value)
     plan = Plan(dp=4, pp=2, batch=8, micro_batch=2, schedule="1f1b", overlap="modelled")
     result = verified(chain(8), plan, slow_down(joined("dgx-h100", 1, None), [("gpu1->nvswitch", 0.5)]))
     assert result.scope is not None
@@ -106,7 +106,7 @@ def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: 
 
 
 def test_ranks_of_too_many_classes_are_simulated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes, "FEW_RANKS", 0)
+    monkeypatch.setattr(stages, "FEW_RANKS", 0)
     plan = Plan(dp=8, batch=8, input_copy="none")
     assert classes(verified(chain(4), plan, build_topology("switch", 10**9, US, 8))) == [1]
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
@@ -116,7 +116,7 @@ def test_ranks_of_too_many_classes_are_simulated_one_by_one(monkeypatch: pytest.
 
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes, "MAX_TASKS", 100)
+    monkeypatch.setattr(stages, "MAX_TASKS", 100)
     plan = Plan(dp=8, batch=8, input_copy="none")
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
     with pytest.raises(PlanError, match=r"8 of 8 ranks behave differently, which makes \d+ tasks, more than the 100"):

@@ -14,7 +14,7 @@ from trine.cluster import Cluster, build_topology
 from trine.cluster.topologies import add_host
 from trine.compute import make_compute
 from trine.errors import InputError, PlanError
-from trine.folding.sketching import sketch_job
+from trine.folding.extract import extract_patterns
 from trine.graph.program import Job, Recv, Send
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
@@ -132,11 +132,11 @@ def without(job: Job, program: int, kind: type) -> Job:
 
 
 def test_messages_that_nobody_receives_are_refused() -> None:
-    sketch_job(job(), None)
+    extract_patterns(job(), None)
     with pytest.raises(PlanError, match=r"sends message \(\"nobody's\",\), which .* never receives"):
-        sketch_job(without(job(), 0, Send), None)
+        extract_patterns(without(job(), 0, Send), None)
 
 
 def test_messages_that_nobody_sends_are_refused() -> None:
     with pytest.raises(PlanError, match=r"sends message .* never receives"):
-        sketch_job(without(job(), 1, Recv), None)
+        extract_patterns(without(job(), 1, Recv), None)

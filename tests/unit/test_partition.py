@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from trine.folding._refine import SEPARATOR, join_components
-from trine.folding.partition import Sight, refine
+from trine.folding.neighbourhood import Neighbourhood
+from trine.folding.refine import refine
 
 
-def random_sight(seed: int, num_ranks: int = 12, num_links: int = 9) -> Sight:
+def random_neighbourhood(seed: int, num_ranks: int = 12, num_links: int = 9) -> Neighbourhood:
     """Ranks that see each other and cross links, mostly as their neighbours do, so that some are alike."""
     draw = np.random.default_rng(seed)
     pattern = [(int(draw.integers(1, num_ranks)), int(draw.integers(num_links))) for _ in range(draw.integers(1, 4))]
@@ -22,7 +23,7 @@ def random_sight(seed: int, num_ranks: int = 12, num_links: int = 9) -> Sight:
             slots += [slot] * len(row)
         ptr.append(len(items))
     columns = (np.array(items, np.int32), np.array(slots, np.int32), np.arange(num_links, dtype=np.int32))
-    return Sight(ptr=np.array(ptr, np.int64), items=columns[0], slots=columns[1], links=columns[2])
+    return Neighbourhood(ptr=np.array(ptr, np.int64), items=columns[0], slots=columns[1], links=columns[2])
 
 
 def numbered(values: list[object]) -> list[int]:
@@ -31,11 +32,11 @@ def numbered(values: list[object]) -> list[int]:
     return [known.setdefault(value, len(known)) for value in values]
 
 
-def plain(ranks: list[int], links: list[int], sight: Sight) -> tuple[list[int], list[int]]:
+def plain(ranks: list[int], links: list[int], neighbourhood: Neighbourhood) -> tuple[list[int], list[int]]:
     """Colour refinement with tuples in the place of hashes."""
     rows = [
-        list(zip(sight.items[a:b].tolist(), sight.slots[a:b].tolist(), strict=True))
-        for a, b in zip(sight.ptr, sight.ptr[1:], strict=False)
+        list(zip(neighbourhood.items[a:b].tolist(), neighbourhood.slots[a:b].tolist(), strict=True))
+        for a, b in zip(neighbourhood.ptr, neighbourhood.ptr[1:], strict=False)
     ]
     n = len(ranks)
     while True:
@@ -58,13 +59,13 @@ def plain(ranks: list[int], links: list[int], sight: Sight) -> tuple[list[int], 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_classes_are_those_of_plain_refinement(seed: int) -> None:
-    sight = random_sight(seed)
+    neighbourhood = random_neighbourhood(seed)
     draw = np.random.default_rng(seed + 100)
     ranks, links = draw.integers(2, size=12) * (draw.random() < 0.5), draw.integers(2, size=9) * (draw.random() < 0.5)
     ranks, links = ranks.astype(np.int64), links.astype(np.int64)
-    found = refine(ranks, links, sight, 12)
+    found = refine(ranks, links, neighbourhood, 12)
     assert found is not None
-    of_ranks, of_links = plain(numbered(ranks.tolist()), numbered(links.tolist()), sight)
+    of_ranks, of_links = plain(numbered(ranks.tolist()), numbered(links.tolist()), neighbourhood)
     assert numbered(found.class_of.tolist()) == numbered(of_ranks)
     assert numbered(found.link_class_of.tolist()) == numbered(of_links)
     assert found.sizes.sum() == 12
@@ -72,10 +73,10 @@ def test_classes_are_those_of_plain_refinement(seed: int) -> None:
 
 
 def test_a_limit_of_classes_ends_the_refinement() -> None:
-    sight = random_sight(3)
+    neighbourhood = random_neighbourhood(3)
     apart = np.arange(12)
-    assert refine(apart, np.zeros(9, np.int64), sight, 11) is None
-    found = refine(apart, np.zeros(9, np.int64), sight, 12)
+    assert refine(apart, np.zeros(9, np.int64), neighbourhood, 11) is None
+    found = refine(apart, np.zeros(9, np.int64), neighbourhood, 12)
     assert found is not None
     assert found.num_classes == 12
 

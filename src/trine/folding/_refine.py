@@ -1,4 +1,4 @@
-"""Colour refinement of ranks and links, compiled: one round, and how many colours there are."""
+"""Colour refinement of ranks and links, compiled: one round, and how many colors there are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEPARATOR = -1
 def refine_round(
     ranks: UInt64, links: UInt64, ptr: Int64, items: Int32, slots: Int32, new_ranks: UInt64, new_links: UInt64
 ) -> Int:
-    """Write the colours of the next round into ``new_ranks`` and ``new_links``.
+    """Write the colors of the next round into ``new_ranks`` and ``new_links``.
 
     items[ptr[r]:ptr[r+1]]: what rank r sees, in order: the number of another rank, len(ranks) + number of a link that
     it crosses, or SEPARATOR. slots: which of its routes an item belongs to. A link sees who crosses it, in no order, so

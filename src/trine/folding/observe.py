@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
-from trine.folding.episodes import FoldedRun
+from trine.folding.pattern import HOSTS, MESSAGE, SELF, Pattern
 from trine.folding.quotient import named_tasks
-from trine.folding.sketch import HOSTS, MESSAGE, SELF, Sketch
+from trine.folding.stages import FoldedRun
 from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
-from trine.parallel.template import LABEL_FIELDS
+from trine.parallel.template import LABEL_FIELDS, memory_events
 from trine.results.records import Ends
 from trine.results.waits import releasers, wait_reasons
 
@@ -61,11 +61,11 @@ def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int]) -> Obser
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Tasks of one unobserved rank that one row waits for: numbers in its sketch, rising, and where they begin."""
+    """Tasks of one unobserved rank that one row waits for: numbers in its pattern, rising, and where they begin."""
 
     row: int
     peer: int
-    sketch: Sketch
+    pattern: Pattern
     tasks: Int64
     times: Times
     first: int
@@ -77,11 +77,13 @@ class _Observer:
         self.job = run.job
         self.placement = placement
         self.ranks = list(ranks)
-        self.sketches = [self._sketch(rank) for rank in self.ranks]
-        self.sizes = np.array([sketch.num_tasks for sketch in self.sketches], np.int64)
+        self.patterns = [self._pattern(rank) for rank in self.ranks]
+        self.sizes = np.array([pattern.num_tasks for pattern in self.patterns], np.int64)
         self.base = np.cumsum(self.sizes) - self.sizes
         self.row_of = {rank: row for row, rank in enumerate(self.ranks)}
-        self.row_of_sketch = {int(self.job.sketch_of[rank]): row for row, rank in reversed(list(enumerate(self.ranks)))}
+        self.row_of_pattern = {
+            int(self.job.pattern_of[rank]): row for row, rank in reversed(list(enumerate(self.ranks)))
+        }
         self.arrivals: list[_Arrivals] = []
         self.num_tasks = int(self.sizes.sum())
         self._times: dict[tuple[int, ...], Times] = {}
@@ -89,12 +91,12 @@ class _Observer:
         self._collectives: list[CollectiveLabel] = []
         self._first: dict[tuple[str, int], int] = {}
 
-    def _sketch(self, rank: int) -> Sketch:
-        return self.job.sketches[int(self.job.sketch_of[rank])]
+    def _pattern(self, rank: int) -> Pattern:
+        return self.job.patterns[int(self.job.pattern_of[rank])]
 
     def size_of(self, rank: int) -> int:
         """Tasks of a rank."""
-        return self._sketch(rank).num_tasks
+        return self._pattern(rank).num_tasks
 
     def numbers_in(self, wide: _Observer) -> Int64:
         """Where the tasks are among those of an observer that shows the same ranks first, and the senders too."""
@@ -103,7 +105,7 @@ class _Observer:
         return np.concatenate([own, *senders])
 
     def _times_of(self, rank: int) -> Times:
-        key = tuple(int(episode.partition.class_of[rank]) for episode in self.run.episodes)
+        key = tuple(int(stage.partition.class_of[rank]) for stage in self.run.stages)
         if key not in self._times:
             self._times[key] = self.run.times(rank)
         return self._times[key]
@@ -127,41 +129,41 @@ class _Observer:
         """Between which ranks the tasks were."""
         shown = np.array(self.ranks, np.int64)
         sender, peer = shown[graph.rank], np.full(self.num_tasks, -1, np.int64)
-        for row, (sketch, rank) in enumerate(zip(self.sketches, self.ranks, strict=True)):
+        for row, (pattern, rank) in enumerate(zip(self.patterns, self.ranks, strict=True)):
             first = int(self.base[row])
-            peers = self._ends_of(sketch, rank)
-            peer[first : first + sketch.num_tasks] = np.where(sketch.kind == TRANSFER, peers, -1)
+            peers = self._ends_of(pattern, rank)
+            peer[first : first + pattern.num_tasks] = np.where(pattern.kind == TRANSFER, peers, -1)
         is_copy = np.zeros(self.num_tasks, np.bool_)
         for arrival in self.arrivals:
             own = slice(arrival.first, arrival.first + len(arrival.tasks))
-            kind = arrival.sketch.kind[arrival.tasks]
+            kind = arrival.pattern.kind[arrival.tasks]
             sender[own] = arrival.peer
-            peer[own] = np.where(kind == TRANSFER, self._ends_of(arrival.sketch, arrival.peer)[arrival.tasks], -1)
+            peer[own] = np.where(kind == TRANSFER, self._ends_of(arrival.pattern, arrival.peer)[arrival.tasks], -1)
             is_copy[own] = kind != TRANSFER
         return Ends(rank=sender, peer=peer, is_copy=is_copy)
 
-    def _ends_of(self, sketch: Sketch, rank: int) -> Int64:
+    def _ends_of(self, pattern: Pattern, rank: int) -> Int64:
         """Whom each task of a rank goes to; the rank itself where it copies from or to its host."""
-        peers = sketch.peers[self.job.row_of[rank]].astype(np.int64)
-        return np.concatenate([peers, [rank] * (1 + len(HOSTS))])[sketch.role]
+        peers = pattern.peers[self.job.row_of[rank]].astype(np.int64)
+        return np.concatenate([peers, [rank] * (1 + len(HOSTS))])[pattern.role]
 
     # -- dependencies ----------------------------------------------------------------------------------------------
 
     def _edges(self, row: int) -> tuple[Int64, Int64]:
         """(task, predecessor) of a row; predecessors on unobserved ranks become arrivals."""
-        rank, sketch, base = self.ranks[row], self.sketches[row], int(self.base[row])
-        edges = sketch.edges
+        rank, pattern, base = self.ranks[row], self.patterns[row], int(self.base[row])
+        edges = pattern.edges
         before = np.empty(len(edges), np.int64)
         own = edges.role == SELF
         before[own] = base + edges.key[own]
-        peers = sketch.peers[self.job.row_of[rank]]
+        peers = pattern.peers[self.job.row_of[rank]]
         for peer, roles in _by_peer(peers, np.unique(edges.role[~own])).items():
-            other = self._sketch(peer)
+            other = self._pattern(peer)
             parts = [(np.flatnonzero(edges.role == role), role) for role in roles]
             at = np.concatenate([part for part, _ in parts])
             tasks = np.concatenate(
                 [
-                    named_tasks(edges, part, other, self._position(sketch, role, rank, edges.what[part]))
+                    named_tasks(edges, part, other, self._position(pattern, role, rank, edges.what[part]))
                     for part, role in parts
                 ]
             )
@@ -171,26 +173,26 @@ class _Observer:
                 before[at] = self._arrive(row, peer, other, tasks)
         return base + edges.task, before
 
-    def _position(self, sketch: Sketch, role: int, rank: int, what: npt.NDArray[np.int8]) -> int:
+    def _position(self, pattern: Pattern, role: int, rank: int, what: npt.NDArray[np.int8]) -> int:
         if not (what == MESSAGE).any():
             return -1
-        return self.job.grid.coordinate(rank, sketch.role_axes[role])
+        return self.job.grid.coordinate(rank, pattern.role_axes[role])
 
-    def _arrive(self, row: int, peer: int, sketch: Sketch, tasks: Int64) -> Int64:
+    def _arrive(self, row: int, peer: int, pattern: Pattern, tasks: Int64) -> Int64:
         """Copy the tasks of an unobserved peer that a row waits for, and all else that the peer sends there."""
-        to_us = np.append(sketch.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
-        sent = np.flatnonzero((sketch.kind == TRANSFER) & to_us[sketch.role])
+        to_us = np.append(pattern.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
+        sent = np.flatnonzero((pattern.kind == TRANSFER) & to_us[pattern.role])
         unique = np.unique(np.concatenate([tasks, sent]))
-        self.arrivals.append(_Arrivals(row, peer, sketch, unique, self._times_of(peer), self.num_tasks))
+        self.arrivals.append(_Arrivals(row, peer, pattern, unique, self._times_of(peer), self.num_tasks))
         self.num_tasks += len(unique)
         return self.arrivals[-1].first + np.searchsorted(unique, tasks)
 
     def _edges_of_arrivals(self, edges: list[tuple[Int64, Int64]]) -> list[tuple[Int64, Int64]]:
-        """An arrival waits for what the same task of an observed rank of its sketch waits for."""
+        """An arrival waits for what the same task of an observed rank of its pattern waits for."""
         found = []
-        numbers = {id(sketch): number for number, sketch in enumerate(self.job.sketches)}
+        numbers = {id(pattern): number for number, pattern in enumerate(self.job.patterns)}
         for arrival in self.arrivals:
-            row = self.row_of_sketch.get(numbers[id(arrival.sketch)])
+            row = self.row_of_pattern.get(numbers[id(arrival.pattern)])
             if row is None:
                 continue
             tasks, before = edges[row]
@@ -207,12 +209,12 @@ class _Observer:
         own = [self._times_of(rank)[which] for rank in self.ranks]
         return np.concatenate(own + [arrival.times[which][arrival.tasks] for arrival in self.arrivals])
 
-    def _joined(self, of: Callable[[Sketch], npt.NDArray[np.generic]]) -> npt.NDArray:  # type: ignore[type-arg]
-        own = [of(sketch) for sketch in self.sketches]
-        return np.concatenate(own + [of(arrival.sketch)[arrival.tasks] for arrival in self.arrivals])
+    def _joined(self, of: Callable[[Pattern], npt.NDArray[np.generic]]) -> npt.NDArray:  # type: ignore[type-arg]
+        own = [of(pattern) for pattern in self.patterns]
+        return np.concatenate(own + [of(arrival.pattern)[arrival.tasks] for arrival in self.arrivals])
 
-    def _own(self, of: Callable[[int, Sketch], npt.NDArray[np.generic]], fill: int) -> npt.NDArray:  # type: ignore[type-arg]
-        own = [of(row, sketch) for row, sketch in enumerate(self.sketches)]
+    def _own(self, of: Callable[[int, Pattern], npt.NDArray[np.generic]], fill: int) -> npt.NDArray:  # type: ignore[type-arg]
+        own = [of(row, pattern) for row, pattern in enumerate(self.patterns)]
         rest = self.num_tasks - int(self.sizes.sum())
         return np.concatenate([*own, np.full(rest, fill, own[0].dtype if own else np.int64)])
 
@@ -221,7 +223,7 @@ class _Observer:
         assembler.route((), 0)  # one route without links for all that is sent, so that what arrives can be told from it
         assembler.repeat_streams(self.job.streams, len(self.ranks))
         streams = len(self.job.streams)
-        kind = self._joined(lambda sketch: sketch.kind)
+        kind = self._joined(lambda pattern: pattern.kind)
         rank = np.concatenate(
             [np.repeat(np.arange(len(self.ranks)), self.sizes)]
             + [np.full(len(arrival.tasks), arrival.row) for arrival in self.arrivals]
@@ -231,12 +233,14 @@ class _Observer:
             kind=kind,
             rank=rank,
             peer=np.where(kind == TRANSFER, self._peers(rank), -1),
-            stream=self._own(lambda row, sketch: np.where(sketch.stream >= 0, sketch.stream + row * streams, -1), -1),
+            stream=self._own(
+                lambda row, pattern: np.where(pattern.stream >= 0, pattern.stream + row * streams, -1), -1
+            ),
             duration_ps=self._durations(),
-            size_bytes=self._joined(lambda sketch: sketch.size_bytes),
-            route=self._own(lambda row, sketch: np.where(sketch.kind == TRANSFER, 0, -1), -1),
+            size_bytes=self._joined(lambda pattern: pattern.size_bytes),
+            route=self._own(lambda row, pattern: np.where(pattern.kind == TRANSFER, 0, -1), -1),
             collective=self._collective_column(),
-            **{name: self._joined(lambda sketch, at=at: sketch.labels[at]) for at, name in enumerate(LABEL_FIELDS)},  # type: ignore[misc]
+            **{name: self._joined(lambda pattern, at=at: pattern.labels[at]) for at, name in enumerate(LABEL_FIELDS)},  # type: ignore[misc]
         )
         for tasks, before in edges:
             assembler.connect(tasks, before)
@@ -250,48 +254,52 @@ class _Observer:
     def _durations(self) -> Int64:
         """What compute tasks took, which may differ from what the program says (slow ranks, jitter)."""
         start, end = self._column_of_times(1), self._column_of_times(2)
-        is_compute = self._joined(lambda sketch: sketch.kind) == 0
+        is_compute = self._joined(lambda pattern: pattern.kind) == 0
         return np.where(is_compute, end - start, 0).astype(np.int64)
 
     def _peers(self, rank: Int64) -> Int64:
         """The row that a transfer goes to: of unobserved receivers, and of arrivals, the row itself."""
         found = []
-        for row, sketch in enumerate(self.sketches):
-            peers = sketch.peers[self.job.row_of[self.ranks[row]]]
+        for row, pattern in enumerate(self.patterns):
+            peers = pattern.peers[self.job.row_of[self.ranks[row]]]
             rows = [self.row_of.get(int(peer), row) for peer in peers]
-            found.append(np.array([*rows, row, *[row] * len(HOSTS)], np.int64)[sketch.role])
+            found.append(np.array([*rows, row, *[row] * len(HOSTS)], np.int64)[pattern.role])
         own = np.concatenate(found) if found else np.zeros(0, np.int64)
         return np.concatenate([own, rank[len(own) :]])
 
     def _collective_column(self) -> Int32:
-        own = [self._numbers(sketch, rank)[sketch.key] for sketch, rank in zip(self.sketches, self.ranks, strict=True)]
-        numbers = [self._numbers(self.sketches[a.row], self.ranks[a.row])[a.sketch.key[a.tasks]] for a in self.arrivals]
+        own = [
+            self._numbers(pattern, rank)[pattern.key] for pattern, rank in zip(self.patterns, self.ranks, strict=True)
+        ]
+        numbers = [
+            self._numbers(self.patterns[a.row], self.ranks[a.row])[a.pattern.key[a.tasks]] for a in self.arrivals
+        ]
         return np.concatenate(own + numbers)
 
-    def _numbers(self, sketch: Sketch, rank: int) -> Int32:
+    def _numbers(self, pattern: Pattern, rank: int) -> Int32:
         """The label of each collective for a rank; the last entry, of no collective, is -1."""
         numbers = np.full(len(self.job.keys) + 1, -1, np.int32)
-        for key in sketch.algorithm_of:
-            numbers[key] = self._number(sketch, rank, key)
+        for key in pattern.algorithm_of:
+            numbers[key] = self._number(pattern, rank, key)
         return numbers
 
-    def _number(self, sketch: Sketch, rank: int, key: int) -> int:
+    def _number(self, pattern: Pattern, rank: int, key: int) -> int:
         axis = self.job.keys[key][0]
         if (axis, rank) not in self._first:
             self._first[axis, rank] = self.job.grid.group(rank, axis)[0]
         name = (key, self._first[axis, rank])
         if name not in self._labels:
             self._labels[name] = len(self._collectives)
-            self._collectives.append(self._label(sketch, rank, key))
+            self._collectives.append(self._label(pattern, rank, key))
         return self._labels[name]
 
-    def _label(self, sketch: Sketch, rank: int, key: int) -> CollectiveLabel:
+    def _label(self, pattern: Pattern, rank: int, key: int) -> CollectiveLabel:
         axis, name = self.job.keys[key]
-        _, step = self.job.templates[sketch.program].collectives[name]
+        _, step = self.job.templates[pattern.program].collectives[name]
         group = self.job.grid.group(rank, axis)
         return CollectiveLabel(
             kind=step.kind,
-            algorithm=sketch.algorithm_of[key],
+            algorithm=pattern.algorithm_of[key],
             size_bytes=step.size_bytes,
             ranks=tuple(self.row_of[member] for member in group if member in self.row_of),
             axis=axis,
@@ -300,7 +308,7 @@ class _Observer:
         )
 
     def _memory(self) -> MemoryEvents:
-        return rank_memory(self.run, self.sketches, self.base)
+        return rank_memory(self.run, self.patterns, self.base)
 
 
 def _by_peer(peers: Int32, roles: npt.NDArray[np.int16]) -> dict[int, list[int]]:
@@ -311,26 +319,6 @@ def _by_peer(peers: Int32, roles: npt.NDArray[np.int16]) -> dict[int, list[int]]
     return found
 
 
-def rank_memory(run: FoldedRun, sketches: Sequence[Sketch], base: Int64) -> MemoryEvents:
-    """Memory changes of rows that follow ``sketches`` and whose tasks begin at ``base``."""
-    job = run.job
-    columns: list[list[npt.NDArray[np.generic]]] = [[], [], [], [], []]
-    for row, sketch in enumerate(sketches):
-        changes, template = job.job.programs[sketch.program].memory, job.templates[sketch.program]
-        rows = np.array([(c.step, c.at_end, c.delta_bytes, c.category) for c in changes], np.int64).reshape(-1, 4)
-        steps = rows[:, 0]
-        task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps]) + base[row]
-        for column, values in zip(
-            columns, (task, rows[:, 1], np.full(len(task), row), rows[:, 2], rows[:, 3]), strict=True
-        ):
-            column.append(values)
-    task, at_end, rank, delta, category = (np.concatenate(column) for column in columns)
-    resident = [job.job.programs[sketch.program].resident_bytes for sketch in sketches]
-    return MemoryEvents(
-        task=task.astype(np.int32),
-        at_end=at_end.astype(np.int8),
-        rank=rank.astype(np.int32),
-        delta_bytes=delta.astype(np.int64),
-        category=category.astype(np.int8),
-        resident_bytes=np.array(resident, np.int64),
-    )
+def rank_memory(run: FoldedRun, patterns: Sequence[Pattern], base: Int64) -> MemoryEvents:
+    """Memory changes of rows that follow ``patterns`` and whose tasks begin at ``base``."""
+    return memory_events(run.job.job, run.job.templates, [pattern.program for pattern in patterns], base)

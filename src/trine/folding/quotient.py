@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +10,16 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.errors import PlanError, SimulationError
-from trine.folding.partition import Partition, Sight
-from trine.folding.sight import Part, RouteTable
-from trine.folding.sketch import HOSTS, MESSAGE, SELF, SENT, Edges, Sketch
-from trine.folding.sketching import JobSketch
+from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable
+from trine.folding.pattern import HOSTS, MESSAGE, SELF, SENT, Edges, JobPatterns, Pattern
+from trine.folding.refine import Partition
 from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM
 from trine.graph.taskgraph import TRANSFER, TaskGraph
 
-#: (rank, tasks of its sketch, their durations in ps) -> the durations on that rank
-Stretch = Callable[[int, Int64, Int64], Int64]
+#: (rank, tasks of its pattern, their durations in ps) -> the durations on that rank
+DurationScaling = Callable[[int, Int64, Int64], Int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -32,7 +31,7 @@ class Quotient:
 
     graph: TaskGraph
     partition: Partition
-    parts: tuple[Part, ...]
+    parts: tuple[PatternPart, ...]
     part_of: Int32
     base: Int64
 
@@ -43,31 +42,25 @@ class Quotient:
 
 
 class QuotientBuilder:
-    """Makes the graph of a partition, without labels: only its records count.
-
-    closed: axes of each part along which nothing is exchanged yet.
-    """
+    """Makes the graph of a partition, without labels: only its records count."""
 
     def __init__(
         self,
-        job: JobSketch,
-        parts: Sequence[Part],
+        job: JobPatterns,
+        parts: Sequence[PatternPart],
         partition: Partition,
-        sight: Sight,
+        neighbourhood: Neighbourhood,
         table: RouteTable,
         placement: Placement,
-        *,
-        closed: Sequence[Container[str]],
-        stretch: Stretch | None = None,
+        scaling: DurationScaling | None = None,
     ) -> None:
         self.job = job
         self.parts = tuple(parts)
         self.partition = partition
         self.table = table
         self.placement = placement
-        self.closed = closed
-        self.stretch = stretch
-        self.sight = sight
+        self.scaling = scaling
+        self.neighbourhood = neighbourhood
         part_of_rank = np.empty(job.grid.num_ranks, np.int32)
         self.row_of_rank = np.empty(job.grid.num_ranks, np.int64)
         for number, part in enumerate(self.parts):
@@ -78,9 +71,9 @@ class QuotientBuilder:
         self.base = np.cumsum(self.sizes) - self.sizes
         self.num_tasks = int(self.sizes.sum())
         self.link_class = np.full(len(placement.link_bytes_per_s), -1, np.int32)
-        self.link_class[sight.links] = partition.link_class_of
+        self.link_class[neighbourhood.links] = partition.link_class_of
         self._resolved: dict[tuple[int, ...], _Resolved] = {}
-        self.real_links = sight.links[partition.link_representatives].astype(np.int64)
+        self.real_links = neighbourhood.links[partition.link_representatives].astype(np.int64)
         self.assembler = GraphAssembler(self._links())
         pairs: dict[int, tuple[list[tuple[int, int]], Int64]] = {}
         for part in self.parts:
@@ -93,12 +86,12 @@ class QuotientBuilder:
         self.assembler.repeat_streams(self.job.streams, self.partition.num_classes)
         self.assembler.tasks(
             self.num_tasks,
-            kind=self._column(lambda part: part.sketch.kind, np.int8),
+            kind=self._column(lambda part: part.pattern.kind, np.int8),
             rank=self._ranks(),
             peer=self._peers(),
             stream=self._streams(),
             duration_ps=self._durations(),
-            size_bytes=self._column(lambda part: part.sketch.size_bytes, np.int64),
+            size_bytes=self._column(lambda part: part.pattern.size_bytes, np.int64),
             route=self._route_column(),
             **self._pressure(),
         )
@@ -110,7 +103,7 @@ class QuotientBuilder:
 
     # -- columns ---------------------------------------------------------------------------------------------------
 
-    def _column(self, of: Callable[[Part], npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
+    def _column(self, of: Callable[[PatternPart], npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
         left = [of(part)[part.tasks] for part in self.parts]
         column = np.empty(self.num_tasks, dtype)
         for number, first in enumerate(self.base.tolist()):
@@ -124,12 +117,12 @@ class QuotientBuilder:
     def _peers(self) -> Int32:
         """The class that the representative's message goes to, -1 for tasks that are no transfers."""
         column = np.full(self.num_tasks, -1, np.int32)
-        roles = [part.sketch.role[part.tasks] for part in self.parts]
-        is_transfer = [part.sketch.kind[part.tasks] == TRANSFER for part in self.parts]
+        roles = [part.pattern.role[part.tasks] for part in self.parts]
+        is_transfer = [part.pattern.kind[part.tasks] == TRANSFER for part in self.parts]
         for number, rank in enumerate(self.partition.representatives.tolist()):
             at = self.part_of[number]
             part = self.parts[at]
-            peers = self.partition.class_of[part.sketch.peers[self.row_of_rank[rank]]]
+            peers = self.partition.class_of[part.pattern.peers[self.row_of_rank[rank]]]
             of_role = np.concatenate(
                 [peers, np.full(1 + len(HOSTS), number, np.int32)]
             )  # the hosts and the rank itself are at the end
@@ -139,26 +132,26 @@ class QuotientBuilder:
 
     def _streams(self) -> Int32:
         count = len(self.job.streams)
-        column: Int32 = self._column(lambda part: part.sketch.stream, np.int32)
+        column: Int32 = self._column(lambda part: part.pattern.stream, np.int32)
         shift = np.repeat(np.arange(self.partition.num_classes, dtype=np.int32) * count, self.sizes)
         return np.where(column >= 0, column + shift, -1).astype(np.int32)
 
     def _pressure(self) -> dict[str, Int32]:
         """What tasks take from the compute stream of their class, where any does."""
-        pressing = any(sketch.pressure_ppm is not None for sketch in self.job.sketches)
+        pressing = any(pattern.pressure_ppm is not None for pattern in self.job.patterns)
         if COMPUTE_STREAM not in self.job.streams or not pressing:
             return {}
-        ppm = self._column(lambda part: _pressure_of(part.sketch), np.int32)
+        ppm = self._column(lambda part: _pressure_of(part.pattern), np.int32)
         own = self._ranks() * len(self.job.streams) + self.job.streams.index(COMPUTE_STREAM)
         return {"pressure_ppm": ppm, "pressure_stream": np.where(ppm != 0, own, -1).astype(np.int32)}
 
     def _durations(self) -> Int64:
-        column: Int64 = self._column(lambda part: part.sketch.duration_ps, np.int64)
-        if self.stretch is not None:
+        column: Int64 = self._column(lambda part: part.pattern.duration_ps, np.int64)
+        if self.scaling is not None:
             for number, rank in enumerate(self.partition.representatives.tolist()):
                 first, part = int(self.base[number]), self.parts[self.part_of[number]]
                 own = slice(first, first + len(part.tasks))
-                column[own] = self.stretch(rank, part.tasks, column[own])
+                column[own] = self.scaling(rank, part.tasks, column[own])
         return column
 
     # -- dependencies ----------------------------------------------------------------------------------------------
@@ -169,7 +162,7 @@ class QuotientBuilder:
         at = int(self.part_of[number])
         part = self.parts[at]
         roles = part.read_roles
-        peers = part.sketch.peers[self.row_of_rank[rank]]
+        peers = part.pattern.peers[self.row_of_rank[rank]]
         classes = self.partition.class_of[peers[roles]]
         positions = self._positions(part, rank)
         others = [None if c < 0 else self.parts[self.part_of[c]] for c in classes.tolist()]  # None: that rank has ended
@@ -178,21 +171,21 @@ class QuotientBuilder:
         if key not in self._resolved:
             by_role = dict(zip(roles, others, strict=True))
             self._resolved[key] = _resolve_edges(part, by_role, positions, self._describe)
-        bases = np.zeros(part.sketch.peers.shape[1] + 1, np.int64)
+        bases = np.zeros(part.pattern.peers.shape[1] + 1, np.int64)
         bases[roles] = self.base[classes]
         bases[SELF] = self.base[number]
         return self._resolved[key], bases
 
-    def _positions(self, part: Part, rank: int) -> dict[int, int]:
+    def _positions(self, part: PatternPart, rank: int) -> dict[int, int]:
         """Position of a rank on the axis of each role that sends it messages."""
         one = np.array([rank], np.int64)
         found = {}
         for role in np.unique(part.edges.role[part.edges.what == MESSAGE]).tolist():
-            found[role] = int(self.job.grid.coordinates(one, part.sketch.role_axes[role])[0])
+            found[role] = int(self.job.grid.coordinates(one, part.pattern.role_axes[role])[0])
         return found
 
-    def _describe(self, part: Part) -> str:
-        return repr(self.job.job.programs[part.sketch.program].name)
+    def _describe(self, part: PatternPart) -> str:
+        return repr(self.job.job.programs[part.pattern.program].name)
 
     def _predecessors(self) -> tuple[Int64, Int32]:
         """CSR over all tasks."""
@@ -227,10 +220,10 @@ class QuotientBuilder:
     def _route(self, number: int, role: int, software_ps: int) -> int:
         part = self.parts[self.part_of[number]]
         row = int(self.row_of_rank[self.partition.representatives[number]])
-        links = self.table.of_row(part.sketch, role, row)
+        links = self.table.of_row(part.pattern, role, row)
         classes = self.link_class[links]
-        if role >= 0 and part.sketch.role_axes[role] in self.closed[self.part_of[number]]:
-            classes = classes[:0]  # nothing goes there before the next episode
+        if role >= 0 and part.pattern.role_axes[role] in part.deferred:
+            classes = classes[:0]  # nothing goes there before the next stage
         crossed: dict[int, int] = {}
         for link in classes.tolist():
             crossed[link] = crossed.get(link, 0) + 1
@@ -253,12 +246,15 @@ class _Resolved:
     number: Int32
 
 
-def _pressure_of(sketch: Sketch) -> Int32:
-    return np.zeros(sketch.num_tasks, np.int32) if sketch.pressure_ppm is None else sketch.pressure_ppm
+def _pressure_of(pattern: Pattern) -> Int32:
+    return np.zeros(pattern.num_tasks, np.int32) if pattern.pressure_ppm is None else pattern.pressure_ppm
 
 
 def _resolve_edges(
-    part: Part, others: dict[int, Part | None], positions: dict[int, int], describe: Callable[[Part], str]
+    part: PatternPart,
+    others: dict[int, PatternPart | None],
+    positions: dict[int, int],
+    describe: Callable[[PatternPart], str],
 ) -> _Resolved:
     edges = part.edges
     number = np.full(len(edges), -1, np.int64)
@@ -269,11 +265,11 @@ def _resolve_edges(
         if other is None:
             continue
         at = np.flatnonzero(edges.role == role)
-        tasks = named_tasks(edges, at, other.sketch, positions.get(role, -1))
+        tasks = named_tasks(edges, at, other.pattern, positions.get(role, -1))
         if (tasks < 0).any():
             raise PlanError(
                 f"program {describe(part)} waits for something that program {describe(other)} never does, along axis "
-                f"{part.sketch.role_axes[role]}"
+                f"{part.pattern.role_axes[role]}"
             )
         number[at] = other.number_of[tasks]
     left = number >= 0  # what has ended is not waited for any more
@@ -281,25 +277,25 @@ def _resolve_edges(
     return _Resolved(counts, edges.role[left], number[left].astype(np.int32))
 
 
-def _check_own(part: Part, edges: Edges, own: npt.NDArray[np.bool_]) -> None:
+def _check_own(part: PatternPart, edges: Edges, own: npt.NDArray[np.bool_]) -> None:
     assert (part.number_of[edges.task[own]] >= 0).all()
 
 
-def named_tasks(edges: Edges, at: Int64, sketch: Sketch, position: int) -> Int64:
-    """Tasks of another rank's ``sketch`` that the edges ``at`` name, -1 where it has no such task."""
+def named_tasks(edges: Edges, at: Int64, pattern: Pattern, position: int) -> Int64:
+    """Tasks of another rank's ``pattern`` that the edges ``at`` name, -1 where it has no such task."""
     key, number, what = edges.key[at], edges.number[at], edges.what[at]
     collective = np.where(what == MESSAGE, 0, key)
-    sent = np.append(sketch.first_sent, -1)[collective].astype(np.int64)  # a job may have no collective at all
-    entered = np.append(sketch.entered, -1)[collective].astype(np.int64)
+    sent = np.append(pattern.first_sent, -1)[collective].astype(np.int64)  # a job may have no collective at all
+    entered = np.append(pattern.entered, -1)[collective].astype(np.int64)
     tasks = np.where(what == SENT, np.where(sent >= 0, sent + number, -1), entered)
     for index in np.flatnonzero(what == MESSAGE).tolist():
-        tasks[index] = sketch.messages.get((int(key[index]), position), -1)
+        tasks[index] = pattern.messages.get((int(key[index]), position), -1)
     return tasks
 
 
-def _route_pairs(part: Part) -> tuple[list[tuple[int, int]], Int64]:
+def _route_pairs(part: PatternPart) -> tuple[list[tuple[int, int]], Int64]:
     """The distinct (role, software ps) of a part's transfers, and which of them each task has (the last: none)."""
-    role, software = part.sketch.role[part.tasks].astype(np.int64), part.sketch.software_ps[part.tasks]
+    role, software = part.pattern.role[part.tasks].astype(np.int64), part.pattern.software_ps[part.tasks]
     sends = np.flatnonzero((role >= 0) | np.isin(role, HOSTS))
     pairs, inverse = np.unique(np.stack([role[sends], software[sends]], axis=1), axis=0, return_inverse=True)
     index = np.full(len(part.tasks), len(pairs), np.int64)

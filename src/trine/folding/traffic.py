@@ -1,26 +1,27 @@
-"""What a job moves in all, over all ranks, from the sketches alone: bytes on links, numbers of collectives."""
+"""What a job moves in all, over all ranks, from the patterns alone, and whether classes contend for links."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
-from trine.folding.sight import RouteTable
-from trine.folding.sketch import HOSTS, Sketch
-from trine.folding.sketching import JobSketch
+from trine.folding.neighbourhood import RouteTable
+from trine.folding.pattern import HOSTS, JobPatterns, Pattern
+from trine.folding.refine import Partition
+from trine.folding.stages import FoldedRun
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER
 from trine.results.traffic import LinkUse
 from trine.units import PS_PER_S
 
 
-def link_bytes(job: JobSketch, placement: Placement, table: RouteTable, step: int | None) -> Int64:
+def link_bytes(job: JobPatterns, placement: Placement, table: RouteTable, step: int | None) -> Int64:
     """What each link of the cluster carries in a step (None: in all): int64[links], bytes."""
     carried = np.zeros(len(placement.link_bytes_per_s), np.int64)
-    for sketch in job.sketches:
-        for role, size in _bytes_by_role(sketch, step).items():
-            _, links = table.of_role(sketch, role)
+    for pattern in job.patterns:
+        for role, size in _bytes_by_role(pattern, step).items():
+            _, links = table.of_role(pattern, role)
             np.add.at(carried, links, size)
     return carried
 
@@ -60,31 +61,122 @@ def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkU
     )
 
 
-def _bytes_by_role(sketch: Sketch, step: int | None) -> dict[int, int]:
-    chosen = (sketch.kind == TRANSFER) & ((sketch.role >= 0) | np.isin(sketch.role, HOSTS))
+def _bytes_by_role(pattern: Pattern, step: int | None) -> dict[int, int]:
+    chosen = (pattern.kind == TRANSFER) & ((pattern.role >= 0) | np.isin(pattern.role, HOSTS))
     if step is not None:
-        chosen &= sketch.labels[5] == step
-    roles = sketch.role[chosen].astype(np.int64) - min(HOSTS)
+        chosen &= pattern.labels[5] == step
+    roles = pattern.role[chosen].astype(np.int64) - min(HOSTS)
     exact = np.zeros(int(roles.max(initial=-1)) + 1, np.int64)
-    np.add.at(exact, roles, sketch.size_bytes[chosen])
+    np.add.at(exact, roles, pattern.size_bytes[chosen])
     return {int(role) + min(HOSTS): int(exact[role]) for role in np.flatnonzero(exact)}
 
 
-def collective_totals(job: JobSketch, step: int | None) -> dict[tuple[str, int, int], int]:
+def collective_totals(job: JobPatterns, step: int | None) -> dict[tuple[str, int, int], int]:
     """How many collectives of each (kind, bytes, group size) the system runs in a step (None: in all)."""
     members: dict[tuple[str, int, int], int] = {}
-    for sketch in job.sketches:
-        named = job.templates[sketch.program].collectives
-        for key in sketch.algorithm_of:
+    for pattern in job.patterns:
+        named = job.templates[pattern.program].collectives
+        for key in pattern.algorithm_of:
             axis, name = job.keys[key]
             one = named[name][1]
             if step is None or one.label.step == step:
                 kind = (one.kind, one.size_bytes, job.grid.size(axis))
-                members[kind] = members.get(kind, 0) + len(sketch.ranks)
+                members[kind] = members.get(kind, 0) + len(pattern.ranks)
     totals = {kind: count // kind[2] for kind, count in members.items()}
-    for sketch in job.sketches:
-        for _, send in job.templates[sketch.program].sends:
+    for pattern in job.patterns:
+        for _, send in job.templates[pattern.program].sends:
             if step is None or send.label.step == step:
                 kind = ("send_recv", send.size_bytes, 2)
-                totals[kind] = totals.get(kind, 0) + len(sketch.ranks)
+                totals[kind] = totals.get(kind, 0) + len(pattern.ranks)
     return totals
+
+
+#: Links must carry for several classes, and classes be apart, for this share of the run: less cannot move it by more.
+WORTH_A_WORD = 2e-3
+
+
+def sensitivity_warning(run: FoldedRun, placement: Placement) -> str:
+    """A sentence for runs in which ranks that run one program are told apart and share links; "" for others.
+
+    It says what may be: such ranks need not send at the same time.
+    """
+    programs = len(run.job.job.programs)
+    finest = max((stage.partition for stage in run.stages), key=lambda partition: partition.num_classes)
+    least_ps = WORTH_A_WORD * int(run.step_ends()[-1])
+    if finest.num_classes <= programs or apart_ps(run) < least_ps:
+        return ""
+    if shared_s(run.job, placement, finest) * PS_PER_S < least_ps:
+        return ""
+    kinds = "one program" if programs == 1 else f"{programs} programs"
+    return (
+        f"ranks of {finest.num_classes} classes, which run {kinds}, share links: such contention can be sensitive to "
+        "picoseconds; --repeat 5 gives the spread"
+    )
+
+
+def apart_ps(run: FoldedRun) -> int:
+    """How far classes that run one program are apart: the most, over steps of programs, between their ends."""
+    ends: dict[int, tuple[Int64, Int64]] = {}
+    for stage in run.stages:
+        for number, at in enumerate(stage.part_of.tolist()):
+            part = stage.parts[at]
+            own = len(run.job.templates[part.pattern.program].kind)
+            if part.pattern.program not in ends:
+                ends[part.pattern.program] = np.full(own, np.iinfo(np.int64).max), np.full(own, -1)
+            first, last = ends[part.pattern.program]
+            end_ps = stage.end_ps[stage.tasks_of(number)]
+            over = (part.tasks < own) & (end_ps >= 0)
+            first[part.tasks[over]] = np.minimum(first[part.tasks[over]], end_ps[over])
+            last[part.tasks[over]] = np.maximum(last[part.tasks[over]], end_ps[over])
+    return max((int((last - first)[last >= 0].max(initial=0)) for first, last in ends.values()), default=0)
+
+
+def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> float:
+    """The most seconds that a link takes for what several classes send over it to several, in collectives of one kind.
+
+    What all goes to one rank is left out, as it waits for all of it in any order, and so are copies to and from the
+    host, which are short.
+    """
+    crossing: dict[object, _Crossing] = {}
+    table = RouteTable(placement.routes)
+    for pattern in job.patterns:
+        for (kind, role), size_bytes in _sent(job, pattern).items():
+            if kind not in crossing:
+                crossing[kind] = _Crossing(len(placement.link_bytes_per_s), partition.num_classes)
+            ptr, links = table.of_role(pattern, role)
+            senders, receivers = partition.class_of[pattern.ranks], partition.class_of[pattern.peers[:, role]]
+            counts = np.diff(ptr)
+            crossing[kind].add(np.repeat(senders, counts), np.repeat(receivers, counts), links, size_bytes)
+    return max((one.shared_s(placement.link_bytes_per_s) for one in crossing.values()), default=0.0)
+
+
+class _Crossing:
+    """Of each link, the bytes and the least and the greatest class of who sends and who receives: int64[links] each."""
+
+    def __init__(self, num_links: int, num_classes: int) -> None:
+        self.least, self.most = np.full((2, num_links), num_classes), np.full((2, num_links), -1)
+        self.carried = np.zeros(num_links, np.int64)
+
+    def add(self, senders: Int32, receivers: Int32, links: Int32, size_bytes: int) -> None:
+        known = (senders >= 0) & (receivers >= 0)
+        for least, most, classes in zip(self.least, self.most, (senders, receivers), strict=True):
+            np.minimum.at(least, links[known], classes[known])
+            np.maximum.at(most, links[known], classes[known])
+        np.add.at(self.carried, links, size_bytes)
+
+    def shared_s(self, bytes_per_s: Int64) -> float:
+        shared = (self.most > self.least).all(axis=0)
+        return float((self.carried[shared] / bytes_per_s[shared]).max(initial=0.0))
+
+
+def _sent(job: JobPatterns, pattern: Pattern) -> dict[tuple[object, int], int]:
+    """Bytes that a rank sends to each role: in collectives of one axis and algorithm, and in messages of one axis."""
+    sends = (pattern.kind == TRANSFER) & ~np.isin(pattern.role, HOSTS)
+    pairs, which = np.unique(np.stack([pattern.key[sends], pattern.role[sends]]), axis=1, return_inverse=True)
+    sizes = np.zeros(pairs.shape[1], np.int64)
+    np.add.at(sizes, which.ravel(), pattern.size_bytes[sends])
+    found: dict[tuple[object, int], int] = {}
+    for (key, role), size_bytes in zip(pairs.T.tolist(), sizes.tolist(), strict=True):
+        kind = (job.keys[key][0], pattern.algorithm_of[key]) if key >= 0 else pattern.role_axes[role]
+        found[kind, role] = found.get((kind, role), 0) + size_bytes
+    return found

@@ -8,8 +8,8 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.errors import SimulationError
-from trine.folding.episodes import FoldedRun
-from trine.folding.sketching import JobSketch
+from trine.folding.pattern import JobPatterns
+from trine.folding.stages import FoldedRun
 from trine.graph.taskgraph import Records, TaskGraph
 from trine.units import format_time
 
@@ -17,7 +17,7 @@ from trine.units import format_time
 class UnfoldedNumbers:
     """Where the tasks of each rank are in the graph that :func:`trine.parallel.instantiate.instantiate` makes."""
 
-    def __init__(self, job: JobSketch, graph: TaskGraph) -> None:
+    def __init__(self, job: JobPatterns, graph: TaskGraph) -> None:
         self.job = job
         self.collective = graph.labels.collective
         self.num_ranks = job.grid.num_ranks
@@ -31,15 +31,15 @@ class UnfoldedNumbers:
         self.firsts = sends[first]
 
     def of_rank(self, rank: int) -> Int64:
-        """int64[tasks of the rank's sketch]: the number of each in the graph."""
-        sketch = self.job.sketches[self.job.sketch_of[rank]]
-        own, base = int(self.own[sketch.program]), int(self.base[rank])
-        numbers = np.arange(base, base + sketch.num_tasks)
-        keys = np.array(list(sketch.algorithm_of), np.int64)
-        ends = np.append(sketch.first_sent[keys[1:]], sketch.num_tasks) if len(keys) else np.zeros(0, np.int64)
-        counts = ends - sketch.first_sent[keys]
+        """int64[tasks of the rank's pattern]: the number of each in the graph."""
+        pattern = self.job.patterns[self.job.pattern_of[rank]]
+        own, base = int(self.own[pattern.program]), int(self.base[rank])
+        numbers = np.arange(base, base + pattern.num_tasks)
+        keys = np.array(list(pattern.algorithm_of), np.int64)
+        ends = np.append(pattern.first_sent[keys[1:]], pattern.num_tasks) if len(keys) else np.zeros(0, np.int64)
+        counts = ends - pattern.first_sent[keys]
         keys, counts = keys[counts > 0], counts[counts > 0]
-        which = self.collective[base + sketch.entered[keys]].astype(np.int64)
+        which = self.collective[base + pattern.entered[keys]].astype(np.int64)
         firsts = self.firsts[np.searchsorted(self.names, which * self.num_ranks + rank)]
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         numbers[own:] = np.repeat(firsts, counts) + within
@@ -97,6 +97,6 @@ def check_fold(run: FoldedRun, graph: TaskGraph, unfolded: Records) -> FoldCheck
     return FoldCheck(
         num_ranks=run.job.grid.num_ranks,
         num_tasks=graph.num_tasks,
-        num_classes=max(episode.partition.num_classes for episode in run.episodes),
-        num_simulated=max(episode.num_tasks for episode in run.episodes),
+        num_classes=run.most_classes,
+        num_simulated=max(stage.num_tasks for stage in run.stages),
     )

@@ -199,7 +199,7 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
     made.ranks()
     made.messages()
     made.all_collectives()
-    return made.graph(), memory_events(job, made.templates, made.base)
+    return made.graph(), memory_events(job, made.templates, job.program_of, made.base)
 
 
 def _check_size(job: Job) -> None:

@@ -118,11 +118,13 @@ def _label_table(steps: Sequence[object], width: Int64) -> npt.NDArray[np.int32]
     return np.repeat(rows.reshape(len(steps), len(LABEL_FIELDS)), width, axis=0).T.copy()
 
 
-def memory_events(job: Job, templates: Sequence[Template], base: Int64) -> MemoryEvents:
-    """Memory changes of every rank on its own tasks; ``base``: the first task of each rank, int64[ranks]."""
+def memory_events(job: Job, templates: Sequence[Template], program_of: Sequence[int], base: Int64) -> MemoryEvents:
+    """Memory changes of ranks; of each its program, and ``base``, its first task: int64[ranks]."""
     parts: dict[str, list[npt.NDArray[np.generic]]] = {n: [] for n in ("task", "at_end", "rank", "delta", "category")}
-    tables = [_memory_table(*pair) for pair in zip(job.programs, templates, strict=True)]
-    for rank, program in enumerate(job.program_of):
+    tables = {
+        program: _memory_table(job.programs[program], templates[program]) for program in dict.fromkeys(program_of)
+    }
+    for rank, program in enumerate(program_of):
         task, at_end, delta, category = tables[program]
         parts["task"].append(task + base[rank])
         parts["at_end"].append(at_end)
@@ -136,7 +138,7 @@ def memory_events(job: Job, templates: Sequence[Template], base: Int64) -> Memor
         rank=joined["rank"].astype(np.int32),
         delta_bytes=joined["delta"].astype(np.int64),
         category=joined["category"].astype(np.int8),
-        resident_bytes=np.array([job.programs[p].resident_bytes for p in job.program_of], dtype=np.int64),
+        resident_bytes=np.array([job.programs[p].resident_bytes for p in program_of], dtype=np.int64),
     )
 
 

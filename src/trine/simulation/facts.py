@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.collectives.nccl.steps import StepCosts
     from trine.evidence import Evidence
-    from trine.folding.execute import JobRun
+    from trine.folding.run import JobRun
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import Kernels
     from trine.parallel.stragglers import Stragglers
@@ -165,7 +165,7 @@ def setup_warnings(setup: Setup) -> list[str]:
 
 
 def fold_warnings(done: JobRun) -> list[str]:
-    from trine.folding.sensitive import sensitivity_warning
+    from trine.folding.traffic import sensitivity_warning
 
     found = []
     if done.why:

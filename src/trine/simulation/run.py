@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trine.compute import Calibration
     from trine.engine.models import Network
     from trine.evidence import Evidence
-    from trine.folding.execute import JobRun
+    from trine.folding.run import JobRun
     from trine.folding.observe import Observation
     from trine.graph.program import Job
     from trine.graph.taskgraph import Progress
@@ -117,7 +117,7 @@ def simulate(
     InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
     """
     from trine.engine.circuit_model import network_on
-    from trine.folding.execute import JobRunner
+    from trine.folding.run import JobRunner
     from trine.parallel.build import build_job
     from trine.parallel.contention import under_pressure
 
@@ -223,7 +223,7 @@ class _Answer:
 
     def of_run(self, done: JobRun) -> Result:
         """The result of a run, with the ranks that it shows."""
-        from trine.folding.execute import scope_of
+        from trine.folding.run import scope_of
         from trine.folding.observe import Observation
 
         scope = scope_of(done, self._observed)

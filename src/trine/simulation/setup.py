@@ -130,7 +130,7 @@ class Setup:
 def places_on(
     placement: str | os.PathLike[str] | Sequence[int] | None, machine: Cluster | None, num_ranks: int
 ) -> Int64:
-    from trine.folding.places import places
+    from trine.parallel.rank_mapping import places
 
     if machine is None:
         if placement is not None:

@@ -1,7 +1,7 @@
 """Running a job folded: the classes hold until something reaches them that tells them apart, then finer ones go on.
 
-The first classes leave out what has not happened yet: what ranks exchange along *closed* axes. Tasks that would do so
-are held. When the first of them becomes ready, the run stops, the axis is opened for the programs that need it, the
+The first classes leave out what has not happened yet: what ranks exchange along *deferred* axes. Tasks that would do so
+are held. When the first of them becomes ready, the run stops, the axis is activated for the programs that need it, the
 classes are refined with what is left to do, and each new class takes over the state of the one that it was in. Ranks
 that have nothing to do with each other any more go on in runs of their own. See docs/design/folding.md.
 """
@@ -18,46 +18,49 @@ from trine.engine import advance, run
 from trine.engine.models import Network, QueueModel, network_model
 from trine.errors import PlanError
 from trine.folding._refine import join_components
-from trine.folding.partition import Partition, Sight, among, identity, refine
-from trine.folding.queues import SHARED, link_places
-from trine.folding.quotient import Quotient, QuotientBuilder, Stretch
-from trine.folding.sight import Part, RouteTable, look, whole_parts
-from trine.folding.sketch import HOSTS, SELF, Edges, Sketch
-from trine.folding.sketching import JobSketch
+from trine.folding.neighbourhood import (
+    SHARED,
+    Neighbourhood,
+    PatternPart,
+    RouteTable,
+    link_places,
+    neighbourhood_of,
+    whole_parts,
+)
+from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
+from trine.folding.quotient import DurationScaling, Quotient, QuotientBuilder
+from trine.folding.refine import Partition, among, identity, refine
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, Progress, Records, Snapshot
 from trine.units import format_time
-
-#: Axes along which nothing is exchanged yet.
-Shut = frozenset[str]
 
 #: With more classes than this share of the ranks, every rank is simulated by itself.
 MOST_CLASSES = 0.25
 #: Fewer ranks are always refined to the end: it costs nothing.
 FEW_RANKS = 4096
-#: Axes are closed while more tasks than this would be simulated, and closing one more at least halves them.
+#: Axes are deferred while more tasks than this would be simulated, and deferring one more at least halves them.
 MANY_TASKS = 2_000_000
 WORTH_A_STOP = 0.5
-#: At a stop everything is opened if this share of the tasks would have to be simulated by themselves anyway.
+#: At a stop all axes are activated if this share of the tasks would have to be simulated by themselves anyway.
 WORTH_WAITING = 0.9
 #: Runs of ranks that have nothing to do with each other are cut so that each has about this many tasks.
 RUN_TASKS = 6_000_000
 #: More tasks at a time (about 10 GB) are refused before they are built.
 MAX_TASKS = 60_000_000
-#: After so many stops everything is opened.
+#: After so many stops all axes are activated.
 MAX_STOPS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Episode:
-    """A stretch of a run on one set of classes. ready_ps, start_ps, end_ps: int64[tasks of the graph], -1 if not yet.
+class RunStage:
+    """What ran on one set of classes. ready_ps, start_ps, end_ps: int64[tasks of the graph], -1 if not yet.
 
     partition, parts, part_of, base: as in Quotient. begins_ps: when it began. num_tasks: of its graph. num_events: of
     the engine.
     """
 
     partition: Partition
-    parts: tuple[Part, ...]
+    parts: tuple[PatternPart, ...]
     part_of: Int32
     base: Int64
     ready_ps: Int64
@@ -76,56 +79,60 @@ class Episode:
 class FoldedRun:
     """What a folded run gave. ``table``: the routes of its ranks."""
 
-    job: JobSketch
-    episodes: tuple[Episode, ...]
+    job: JobPatterns
+    stages: tuple[RunStage, ...]
     num_events: int
     engine: str
     network: str
-    notes: tuple[str, ...]
     table: RouteTable
+
+    @property
+    def most_classes(self) -> int:
+        """The most classes that were simulated at a time."""
+        return max(stage.partition.num_classes for stage in self.stages)
 
     def class_of(self, rank: int) -> tuple[int, int]:
         """The last class that a rank was in, and how many ranks were in it."""
-        partition = next(e.partition for e in reversed(self.episodes) if e.partition.class_of[rank] >= 0)
+        partition = next(e.partition for e in reversed(self.stages) if e.partition.class_of[rank] >= 0)
         number = int(partition.class_of[rank])
         return number, int(partition.sizes[number])
 
     def times(self, rank: int) -> tuple[Int64, Int64, Int64]:
-        """Ready, start and end of each task of a rank's sketch, ps: int64[tasks of the sketch] each."""
-        sketch = self.job.sketches[self.job.sketch_of[rank]]
-        columns = [np.full(sketch.num_tasks, -1, np.int64) for _ in range(3)]
-        for episode in self.episodes:
-            number = int(episode.partition.class_of[rank])
+        """Ready, start and end of each task of a rank's pattern, ps: int64[tasks of the pattern] each."""
+        pattern = self.job.patterns[self.job.pattern_of[rank]]
+        columns = [np.full(pattern.num_tasks, -1, np.int64) for _ in range(3)]
+        for stage in self.stages:
+            number = int(stage.partition.class_of[rank])
             if number < 0:
                 continue
-            own, tasks = episode.tasks_of(number), episode.parts[episode.part_of[number]].tasks
-            for column, values in zip(columns, (episode.ready_ps, episode.start_ps, episode.end_ps), strict=True):
+            own, tasks = stage.tasks_of(number), stage.parts[stage.part_of[number]].tasks
+            for column, values in zip(columns, (stage.ready_ps, stage.start_ps, stage.end_ps), strict=True):
                 column[tasks] = values[own]
         return columns[0], columns[1], columns[2]
 
     def step_ends(self) -> Int64:
         """When each training step ended on all ranks: int64[steps], ps. Tasks without a step belong to the last."""
-        num_steps = 1 + max(int(sketch.labels[5].max(initial=0)) for sketch in self.job.sketches)
+        num_steps = 1 + max(int(pattern.labels[5].max(initial=0)) for pattern in self.job.patterns)
         ends = np.zeros(num_steps, np.int64)
-        for episode in self.episodes:
-            steps = [part.sketch.labels[5][part.tasks] for part in episode.parts]
-            for number, at in enumerate(episode.part_of.tolist()):
-                step, own = steps[at], episode.end_ps[episode.tasks_of(number)]
+        for stage in self.stages:
+            steps = [part.pattern.labels[5][part.tasks] for part in stage.parts]
+            for number, at in enumerate(stage.part_of.tolist()):
+                step, own = steps[at], stage.end_ps[stage.tasks_of(number)]
                 for one in range(num_steps) if num_steps > 1 else ():
                     ends[one] = max(ends[one], own[step == one].max(initial=0))
-            ends[-1] = max(int(ends[-1]), int(episode.end_ps.max(initial=0)))
+            ends[-1] = max(int(ends[-1]), int(stage.end_ps.max(initial=0)))
         return np.maximum.accumulate(ends)
 
     def rank_ends(self) -> Int64:
         """When the last task of each rank has ended: int64[ranks], ps."""
         ends = np.zeros(self.job.grid.num_ranks, np.int64)
-        for episode in self.episodes:
-            sizes = np.array([len(part.tasks) for part in episode.parts], np.int64)[episode.part_of]
+        for stage in self.stages:
+            sizes = np.array([len(part.tasks) for part in stage.parts], np.int64)[stage.part_of]
             of_class = np.zeros(len(sizes), np.int64)
             some = np.flatnonzero(sizes)
             if len(some):
-                of_class[some] = np.maximum.reduceat(episode.end_ps, episode.base[some])
-            np.maximum(ends, np.append(of_class, 0)[episode.partition.class_of], out=ends)
+                of_class[some] = np.maximum.reduceat(stage.end_ps, stage.base[some])
+            np.maximum(ends, np.append(of_class, 0)[stage.partition.class_of], out=ends)
         return ends
 
 
@@ -135,29 +142,26 @@ class _Waiting:
 
     before: tuple[Quotient, Snapshot] | None
     quotient: Quotient | None
-    closed: list[Shut]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[PatternPart] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Folder:
-    """Runs one job. ``distinct``: why every rank is simulated by itself, "" to fold.
+    """Runs one job.
 
-    colours: int64[ranks], what else tells ranks apart from the beginning. stretch: durations that differ by rank.
-    places: see :func:`trine.folding.queues.link_places`; None on networks of flows.
+    initial_colors: int64[ranks], what else tells ranks apart from the beginning. scaling: durations by rank.
+    places: see :func:`trine.folding.neighbourhood.link_places`; None on networks of flows.
     """
 
-    job: JobSketch
+    job: JobPatterns
     placement: Placement
     network: str | Network = "fair"
     engine: str = "compiled"
-    distinct: str = ""
-    colours: Int64 | None = None
-    stretch: Stretch | None = None
+    initial_colors: Int64 | None = None
+    scaling: DurationScaling | None = None
     progress: Progress | None = None
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
-    notes: list[str] = field(default_factory=list)
     table: RouteTable = field(init=False)
     places: Int64 | None = field(init=False)
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
@@ -166,7 +170,7 @@ class Folder:
         self.table = RouteTable(self.placement.routes)
         queues = isinstance(network_model(self.network), QueueModel)
         num_links = len(self.placement.link_bytes_per_s)
-        self.places = link_places(self.job.sketches, self.table, num_links) if queues else None
+        self.places = link_places(self.job.patterns, self.table, num_links) if queues else None
 
     @property
     def shared_link(self) -> str:
@@ -178,84 +182,75 @@ class Folder:
 
     def run(self) -> FoldedRun:
         """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time."""
-        parts = whole_parts(self.job.sketches)
-        closed: list[Shut] = [frozenset()] * len(parts)
-        partition, sight = self._classes(parts, closed)
-        if not self.distinct and self.places is None:  # runs of queues cannot stop
-            closed, partition, sight = self._close(parts, partition, sight)
-        quotient = self._quotient(parts, closed, partition, sight)
+        parts = whole_parts(self.job.patterns)
+        partition, neighbourhood = self._classes(parts)
+        if self.places is None:  # runs of queues cannot stop
+            parts, partition, neighbourhood = self._deferred(parts, partition, neighbourhood)
+        quotient = self._quotient(parts, partition, neighbourhood)
         self._say(quotient, 0)
-        if not any(closed):
+        if not any(part.deferred for part in parts):
             return self._whole(quotient)
-        return self._in_episodes(quotient, closed)
+        return self._in_stages(quotient)
 
     def first_classes(self) -> Int64:
         """The finest class of each rank, int64[ranks]; where they make too many tasks, that in which the run begins."""
-        parts = whole_parts(self.job.sketches)
-        partition, sight = self._classes(parts, [frozenset[str]()] * len(parts))
+        parts = whole_parts(self.job.patterns)
+        partition, neighbourhood = self._classes(parts)
         if _num_tasks(parts, partition) > RUN_TASKS:
-            partition = self._close(parts, partition, sight)[1]
+            partition = self._deferred(parts, partition, neighbourhood)[1]
         return partition.class_of.astype(np.int64)
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
-    def _classes(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Partition, Sight]:
-        """The classes of ranks that see the same along open axes, each by itself if they are too many."""
-        sight, ranks = self._sight(parts, closed)
-        colours = np.empty(self.placement.num_ranks, np.int64)
+    def _classes(self, parts: Sequence[PatternPart]) -> tuple[Partition, Neighbourhood]:
+        """The classes of ranks that see the same along active axes, each by itself if they are too many."""
+        neighbourhood, ranks = self._neighbourhood(parts)
+        colors = np.empty(self.placement.num_ranks, np.int64)
         for number, part in enumerate(parts):
-            colours[part.ranks] = number
-        if self.colours is not None:
-            colours = colours * (int(self.colours.max(initial=0)) + 1) + self.colours
+            colors[part.ranks] = number
+        if self.initial_colors is not None:
+            colors = colors * (int(self.initial_colors.max(initial=0)) + 1) + self.initial_colors
         limit = len(ranks) if len(ranks) <= FEW_RANKS else int(MOST_CLASSES * len(ranks))
-        partition = None
-        if not self.distinct:
-            partition = refine(colours[ranks], self._colours_of_links(sight), sight, limit)
+        partition = refine(colors[ranks], self._link_colors(neighbourhood), neighbourhood, limit)
         if partition is None:
-            partition = identity(len(ranks), len(sight.links))
-        return among(partition, ranks, self.placement.num_ranks), sight
+            partition = identity(len(ranks), len(neighbourhood.links))
+        return among(partition, ranks, self.placement.num_ranks), neighbourhood
 
-    def _colours_of_links(self, sight: Sight) -> Int64:
+    def _link_colors(self, neighbourhood: Neighbourhood) -> Int64:
         """Equal numbers for links of equal bandwidth, latency and place on their route, where that is of interest."""
         columns = [self.placement.link_bytes_per_s, self.placement.link_latency_ps]
         if self.places is not None:  # a message that crosses two links waits for both
             columns.append(self.places)
-        colours = np.zeros(len(sight.links), np.int64)
+        colors = np.zeros(len(neighbourhood.links), np.int64)
         for column in columns:
-            own = np.unique(column[sight.links], return_inverse=True)[1].ravel().astype(np.int64)
-            colours = colours * (int(own.max(initial=0)) + 1) + own
-        return colours
+            own = np.unique(column[neighbourhood.links], return_inverse=True)[1].ravel().astype(np.int64)
+            colors = colors * (int(own.max(initial=0)) + 1) + own
+        return colors
 
-    def _sight(self, parts: Sequence[Part], closed: Sequence[Shut]) -> tuple[Sight, Int64]:
+    def _neighbourhood(self, parts: Sequence[PatternPart]) -> tuple[Neighbourhood, Int64]:
         """What the ranks of ``parts`` see, and these ranks, rising."""
         ranks = np.sort(np.concatenate([part.ranks for part in parts]))
         number_of = np.full(self.placement.num_ranks, -1, np.int32)
         number_of[ranks] = np.arange(len(ranks), dtype=np.int32)
-        return look(parts, number_of, len(ranks), self.table, closed), ranks
+        return neighbourhood_of(parts, number_of, len(ranks), self.table), ranks
 
-    def _close(self, parts: Sequence[Part], partition: Partition, sight: Sight) -> tuple[list[Shut], Partition, Sight]:
-        """Close axes to begin with, as long as there are many tasks and that at least halves them."""
-        shut: Shut = frozenset()
-        axes = sorted({axis for part in parts for axis in part.sketch.role_axes})
-        tasks = _num_tasks(parts, partition)
-        while partition.num_classes > len(parts) and tasks > MANY_TASKS:
-            tried = {axis: self._classes(parts, [shut | {axis}] * len(parts)) for axis in axes if axis not in shut}
-            if not tried:
+    def _deferred(
+        self, parts: list[PatternPart], partition: Partition, neighbourhood: Neighbourhood
+    ) -> tuple[list[PatternPart], Partition, Neighbourhood]:
+        """Defer axes to begin with, as long as there are many tasks and that at least halves them."""
+        axes = sorted({axis for part in parts for axis in part.pattern.role_axes})
+        while partition.num_classes > len(parts) and (tasks := _num_tasks(parts, partition)) > MANY_TASKS:
+            deferred = parts[0].deferred
+            tried = {axis: _deferring(parts, deferred | {axis}) for axis in axes if axis not in deferred}
+            found = {axis: self._classes(fewer) for axis, fewer in tried.items()}
+            num_tasks = {axis: _num_tasks(parts, classes) for axis, (classes, _) in found.items()}
+            best = min(num_tasks, key=lambda axis: (num_tasks[axis], axis), default=None)
+            if best is None or num_tasks[best] > WORTH_A_STOP * tasks:
                 break
-            best = min(tried, key=lambda axis: (_num_tasks(parts, tried[axis][0]), axis))
-            fewer = _num_tasks(parts, tried[best][0])
-            if fewer > WORTH_A_STOP * tasks:
-                break
-            shut, (partition, sight), tasks = shut | {best}, tried[best], fewer
-        return [shut] * len(parts), partition, sight
+            parts, (partition, neighbourhood) = tried[best], found[best]
+        return parts, partition, neighbourhood
 
-    def _quotient(
-        self,
-        parts: Sequence[Part],
-        closed: Sequence[Shut],
-        partition: Partition,
-        sight: Sight,
-    ) -> Quotient:
+    def _quotient(self, parts: Sequence[PatternPart], partition: Partition, neighbourhood: Neighbourhood) -> Quotient:
         placement, tasks = self.placement, _num_tasks(parts, partition)
         if tasks > MAX_TASKS:
             raise PlanError(
@@ -263,16 +258,8 @@ class Folder:
                 f"tasks, more than the {MAX_TASKS:,} that fit into memory: take fewer GPUs, larger buckets "
                 '(--bucket "1 GiB"), or reductions behind the backward pass (--no-dp-overlap)'
             )
-        return QuotientBuilder(
-            self.job,
-            parts,
-            partition,
-            sight,
-            self.table,
-            placement,
-            closed=closed,
-            stretch=self.stretch,
-        ).build()
+        builder = QuotientBuilder(self.job, parts, partition, neighbourhood, self.table, placement, self.scaling)
+        return builder.build()
 
     def _say(self, quotient: Quotient, now_ps: int) -> None:
         if self.on_stage is not None:
@@ -287,17 +274,16 @@ class Folder:
         records = run(
             quotient.graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile
         )
-        episode = _episode(quotient, records, 0)
-        return self._gave([episode], records.num_events)
+        return self._gave([_stage_of(quotient, records, 0)], records.num_events)
 
-    def _in_episodes(self, quotient: Quotient, closed: list[Shut]) -> FoldedRun:
-        episodes: list[Episode] = []
-        waiting: list[_Waiting] = [_Waiting(None, quotient, closed)]
+    def _in_stages(self, quotient: Quotient) -> FoldedRun:
+        stages: list[RunStage] = []
+        waiting: list[_Waiting] = [_Waiting(None, quotient)]
         num_events = stops = 0
         while waiting:
             one = waiting.pop()
             quotient = one.quotient if one.quotient is not None else self._prepared(one)
-            hold = _held(quotient, one.closed)
+            hold = _held(quotient)
             resume = None if one.before is None else _taken_over(*one.before, quotient)
             now_ps = 0 if resume is None else resume.now_ps
             one.before = one.quotient = None
@@ -310,47 +296,39 @@ class Folder:
                 progress=self.progress,
                 on_compile=self.on_compile,
             )
-            episodes.append(_episode(quotient, snapshot, now_ps))
+            stages.append(_stage_of(quotient, snapshot, now_ps))
             num_events += snapshot.num_events
             if not snapshot.is_finished:
                 stops += 1
-                opened = self._open(quotient, snapshot, hold, one.closed, stops)
-                waiting += self._refined(quotient, snapshot, opened)
-        return self._gave(episodes, num_events)
+                active = self._activated(quotient, snapshot, hold) if stops <= MAX_STOPS else None
+                waiting += self._refined(quotient, snapshot, active)
+        return self._gave(stages, num_events)
 
-    def _gave(self, episodes: list[Episode], num_events: int) -> FoldedRun:
+    def _gave(self, stages: list[RunStage], num_events: int) -> FoldedRun:
         return FoldedRun(
             job=self.job,
-            episodes=tuple(episodes),
+            stages=tuple(stages),
             num_events=num_events,
             engine=self.engine,
             network=self.network if isinstance(self.network, str) else self.network.name,
-            notes=tuple(self.notes),
             table=self.table,
         )
 
-    def _open(
-        self, quotient: Quotient, snapshot: Snapshot, hold: Bool, closed: Sequence[Shut], stops: int
-    ) -> list[Shut]:
-        """Open the axes of held tasks that are ready, for all ranks that may notice; of parts, what stays closed."""
-        if stops > MAX_STOPS:
-            return [frozenset()] * len(closed)
-        opened: dict[str, set[int]] = {}
+    def _activated(self, quotient: Quotient, snapshot: Snapshot, hold: Bool) -> dict[str, set[int]]:
+        """The axes of held tasks that are ready -> the programs whose ranks may notice."""
+        active: dict[str, set[int]] = {}
         ready = np.flatnonzero(hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0))
         of_class = np.searchsorted(quotient.base, ready, side="right") - 1
         for task, number in zip(ready.tolist(), of_class.tolist(), strict=True):
             part = quotient.parts[quotient.part_of[number]]
             local = int(part.tasks[task - int(quotient.base[number])])
-            opened.setdefault(_axis_of(self.job, part.sketch, local), set()).add(part.sketch.program)
-        for axis, programs in opened.items():
+            active.setdefault(_axis_of(self.job, part.pattern, local), set()).add(part.pattern.program)
+        for axis, programs in active.items():
             self._spread(axis, programs)
-        return [
-            frozenset(axis for axis in shut if part.sketch.program not in opened.get(axis, ()))
-            for part, shut in zip(quotient.parts, closed, strict=True)
-        ]
+        return active
 
     def _spread(self, axis: str, programs: set[int]) -> None:
-        """Add the programs that wait for tasks of ``programs`` along ``axis``: what opens one may reach all of them."""
+        """Add the programs that wait for tasks of ``programs`` along ``axis``, and so on."""
         readers = self._readers(axis)
         new = set(programs)
         while new:
@@ -360,77 +338,77 @@ class Folder:
     def _readers(self, axis: str) -> dict[int, set[int]]:
         """Program -> programs whose ranks wait for tasks of its ranks along ``axis``."""
         if axis not in self._known_readers:
-            program_of = np.array([sketch.program for sketch in self.job.sketches])[self.job.sketch_of]
+            program_of = np.array([pattern.program for pattern in self.job.patterns])[self.job.pattern_of]
             found: dict[int, set[int]] = {}
-            for sketch in self.job.sketches:
-                for role in np.unique(sketch.edges.role).tolist():
-                    if role >= 0 and sketch.role_axes[role] == axis:
-                        for program in np.unique(program_of[sketch.peers[:, role]]).tolist():
-                            found.setdefault(program, set()).add(sketch.program)
+            for pattern in self.job.patterns:
+                for role in np.unique(pattern.edges.role).tolist():
+                    if role >= 0 and pattern.role_axes[role] == axis:
+                        for program in np.unique(program_of[pattern.peers[:, role]]).tolist():
+                            found.setdefault(program, set()).add(pattern.program)
             self._known_readers[axis] = found
         return self._known_readers[axis]
 
-    def _refined(self, quotient: Quotient, snapshot: Snapshot, closed: Sequence[Shut]) -> list[_Waiting]:
-        """What is left to do, cut into runs of ranks that have nothing to do with each other."""
-        parts, shut = [], []
-        masks: dict[tuple[int, bytes], Part] = {}
+    def _refined(self, quotient: Quotient, snapshot: Snapshot, active: dict[str, set[int]] | None) -> list[_Waiting]:
+        """What is left to do, cut into runs of ranks that have nothing to do with each other.
+
+        active: axis -> the programs for which it is activated now; None: all axes for all programs.
+        """
+        parts = []
+        masks: dict[tuple[int, bytes], PatternPart] = {}
         for number in range(quotient.partition.num_classes):
-            at = int(quotient.part_of[number])
+            part = quotient.parts[quotient.part_of[number]]
             left = snapshot.end_ps[quotient.tasks_of(number)] < 0
             if left.any():
-                parts.append(_left(quotient.parts[at], left, number, quotient.partition.class_of, masks))
-                shut.append(closed[at])
-        if any(shut) and self._all_at_once(parts, shut):
-            shut = [frozenset()] * len(parts)
-        before = (quotient, snapshot)
-        cuts = self._cut(parts, shut)
-        return [_Waiting(before, None, [shut_of for _, shut_of in cut], [part for part, _ in cut]) for cut in cuts]
+                rest = _left(part, left, number, quotient.partition.class_of, masks)
+                axes = (axis for axis in part.deferred if active is not None and _is_deferred(part, axis, active))
+                parts.append(replace(rest, deferred=frozenset(axes)))
+        if any(part.deferred for part in parts) and self._all_at_once(parts):
+            parts = _deferring(parts, frozenset())
+        return [_Waiting((quotient, snapshot), None, cut) for cut in self._cut(parts)]
 
-    def _all_at_once(self, parts: Sequence[Part], shut: Sequence[Shut]) -> bool:
-        """Whether opening everything now costs little more than opening what must be."""
+    def _all_at_once(self, parts: Sequence[PatternPart]) -> bool:
+        """Whether activating all axes now costs little more than activating what must be."""
         partly, wholly = (
-            _num_tasks(parts, self._classes(parts, which)[0]) for which in (shut, [frozenset[str]()] * len(parts))
+            _num_tasks(parts, self._classes(which)[0]) for which in (parts, _deferring(parts, frozenset()))
         )
         return partly >= (WORTH_A_STOP if wholly <= RUN_TASKS else WORTH_WAITING) * wholly
 
-    def _cut(self, parts: Sequence[Part], shut: Sequence[Shut]) -> list[list[tuple[Part, Shut]]]:
+    def _cut(self, parts: Sequence[PatternPart]) -> list[list[PatternPart]]:
         """Parts by run: all that may still be stopped in one, the others in runs of about RUN_TASKS tasks."""
-        # What is exchanged along closed axes later may cross the links of others now: it joins ranks too.
-        sight, ranks = self._sight(parts, [frozenset[str]()] * len(parts))
-        component = np.arange(len(ranks) + len(sight.links), dtype=np.int32)
-        join_components(sight.ptr, sight.items, component)
+        # What is exchanged along deferred axes later may cross the links of others now: it joins ranks too.
+        neighbourhood, ranks = self._neighbourhood(_deferring(parts, frozenset()))
+        component = np.arange(len(ranks) + len(neighbourhood.links), dtype=np.int32)
+        join_components(neighbourhood.ptr, neighbourhood.items, component)
         of_rank = np.zeros(self.placement.num_ranks, np.int64)
         of_rank[ranks] = component[: len(ranks)]
         stoppable = np.zeros(len(component), np.bool_)
         size = np.zeros(len(component), np.int64)
-        for part, closed in zip(parts, shut, strict=True):
-            stoppable[of_rank[part.ranks]] |= bool(closed)
+        for part in parts:
+            stoppable[of_rank[part.ranks]] |= bool(part.deferred)
             np.add.at(size, of_rank[part.ranks], len(part.tasks))
         free = np.flatnonzero((size > 0) & ~stoppable)
         run_of = np.full(len(component), -1, np.int64)  # -1: the run that may be stopped
         run_of[free] = np.cumsum(size[free]) // RUN_TASKS
-        if self._fold_well(parts, shut, free):
+        if (
+            len(free) and _num_tasks(parts, self._classes(parts)[0]) <= RUN_TASKS
+        ):  # all that cannot be stopped folds well
             run_of[free] = 0
-        runs: dict[int, list[tuple[Part, Shut]]] = {}
-        for part, closed in zip(parts, shut, strict=True):
+        runs: dict[int, list[PatternPart]] = {}
+        for part in parts:
             runs_of = run_of[of_rank[part.ranks]]
             for run_number in np.unique(runs_of).tolist():
-                runs.setdefault(run_number, []).append((_only(part, runs_of == run_number), closed))
+                mine = runs_of == run_number
+                runs.setdefault(run_number, []).append(replace(part, ranks=part.ranks[mine], rows=part.rows[mine]))
         return [runs[number] for number in sorted(runs)]
 
-    def _fold_well(self, parts: Sequence[Part], shut: Sequence[Shut], free: Int64) -> bool:
-        """Whether all that cannot be stopped any more folds into one run of tolerable size."""
-        return bool(len(free)) and _num_tasks(parts, self._classes(parts, shut)[0]) <= RUN_TASKS
-
     def _prepared(self, one: _Waiting) -> Quotient:
-        partition, sight = self._classes(one.parts, one.closed)
-        quotient = self._quotient(one.parts, one.closed, partition, sight)
+        quotient = self._quotient(one.parts, *self._classes(one.parts))
         assert one.before is not None
         self._say(quotient, one.before[1].now_ps)
         return quotient
 
 
-def _num_tasks(parts: Sequence[Part], partition: Partition) -> int:
+def _num_tasks(parts: Sequence[PatternPart], partition: Partition) -> int:
     """Tasks of the representatives of a partition."""
     total = 0
     for part in parts:
@@ -439,8 +417,8 @@ def _num_tasks(parts: Sequence[Part], partition: Partition) -> int:
     return total
 
 
-def _episode(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> Episode:
-    return Episode(
+def _stage_of(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> RunStage:
+    return RunStage(
         partition=quotient.partition,
         parts=quotient.parts,
         part_of=quotient.part_of,
@@ -454,36 +432,47 @@ def _episode(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> E
     )
 
 
-def _held(quotient: Quotient, closed: Sequence[frozenset[str]]) -> Bool:
-    """Which tasks begin an exchange along an axis that is closed to their part."""
-    of_part = [_begins(part, shut) for part, shut in zip(quotient.parts, closed, strict=True)]
+def _deferring(parts: Sequence[PatternPart], axes: frozenset[str]) -> list[PatternPart]:
+    """The same parts, exchanging nothing along ``axes`` yet."""
+    return [replace(part, deferred=axes) for part in parts]
+
+
+def _is_deferred(part: PatternPart, axis: str, active: dict[str, set[int]]) -> bool:
+    return part.pattern.program not in active.get(axis, ())
+
+
+def _held(quotient: Quotient) -> Bool:
+    """Which tasks begin an exchange along an axis that is deferred for their part."""
+    of_part = [_begins(part) for part in quotient.parts]
     hold = np.zeros(quotient.graph.num_tasks, np.bool_)
     for number, at in enumerate(quotient.part_of.tolist()):
         hold[quotient.tasks_of(number)] = of_part[at]
     return hold
 
 
-def _begins(part: Part, shut: frozenset[str]) -> Bool:
-    """bool[tasks that are left]: entries into collectives, and messages, along closed axes."""
-    sketch = part.sketch
-    begins = np.zeros(sketch.num_tasks, np.bool_)
-    if shut:
-        closed_role = np.array([axis in shut for axis in sketch.role_axes] + [False] * (1 + len(HOSTS)))
-        begins[(sketch.kind == TRANSFER) & closed_role[sketch.role]] = True
-        for key in sketch.algorithm_of:
-            if sketch.key_axes[key] in shut:
-                begins[sketch.entered[key]] = True
+def _begins(part: PatternPart) -> Bool:
+    """bool[tasks that are left]: entries into collectives, and messages, along deferred axes."""
+    pattern, deferred = part.pattern, part.deferred
+    begins = np.zeros(pattern.num_tasks, np.bool_)
+    if deferred:
+        is_deferred = np.array([axis in deferred for axis in pattern.role_axes] + [False] * (1 + len(HOSTS)))
+        begins[(pattern.kind == TRANSFER) & is_deferred[pattern.role]] = True
+        for key in pattern.algorithm_of:
+            if pattern.key_axes[key] in deferred:
+                begins[pattern.entered[key]] = True
     return begins[part.tasks]
 
 
-def _axis_of(job: JobSketch, sketch: Sketch, task: int) -> str:
+def _axis_of(job: JobPatterns, pattern: Pattern, task: int) -> str:
     """The axis along which a held task begins something."""
-    if sketch.key[task] >= 0:
-        return job.keys[int(sketch.key[task])][0]
-    return sketch.role_axes[int(sketch.role[task])]
+    if pattern.key[task] >= 0:
+        return job.keys[int(pattern.key[task])][0]
+    return pattern.role_axes[int(pattern.role[task])]
 
 
-def _left(part: Part, left: Bool, number: int, class_of: Int32, known: dict[tuple[int, bytes], Part]) -> Part:
+def _left(
+    part: PatternPart, left: Bool, number: int, class_of: Int32, known: dict[tuple[int, bytes], PatternPart]
+) -> PatternPart:
     """Ranks of class ``number`` with what is left of their tasks; ``known`` keeps what only depends on that."""
     name = (id(part), np.packbits(left).tobytes())
     if name not in known:
@@ -492,15 +481,10 @@ def _left(part: Part, left: Bool, number: int, class_of: Int32, known: dict[tupl
     return replace(known[name], number=number, ranks=part.ranks[mine], rows=part.rows[mine], before=number)
 
 
-def _only(part: Part, mine: Bool) -> Part:
-    """Some of the ranks of a part."""
-    return replace(part, ranks=part.ranks[mine], rows=part.rows[mine])
-
-
-def _trimmed(part: Part, left: Bool) -> Part:
-    sketch, edges = part.sketch, part.edges
+def _trimmed(part: PatternPart, left: Bool) -> PatternPart:
+    pattern, edges = part.pattern, part.edges
     tasks = part.tasks[left]
-    number_of = np.full(sketch.num_tasks, -1, np.int32)
+    number_of = np.full(pattern.num_tasks, -1, np.int32)
     number_of[tasks] = np.arange(len(tasks), dtype=np.int32)
     keep = number_of[edges.task] >= 0
     own = edges.role == SELF

@@ -1,73 +1,127 @@
-"""From a job to sketches: what each kind of rank does, its collectives expanded for its own position only."""
+"""From a job to patterns: what each kind of rank does, its collectives expanded for its own position only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
+from trine.collectives.local import LocalStructures, local_structures
+from trine.collectives.one_operation import schedule_of
+from trine.collectives.registry import check_sent_by_ranks
 from trine.collectives.schedule import RankSends
 from trine.errors import PlanError
-from trine.folding.calls import Answer, Call, CallPlan, call_of, group_answers, plan_call
-from trine.folding.sketch import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, TO_HOST, Edges, Sketch
+from trine.folding.pattern import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, TO_HOST, Edges, JobPatterns, Pattern
 from trine.graph.grid import RankGrid
 from trine.graph.placement import GroupCosts
-from trine.graph.program import Job, Peer
+from trine.graph.program import Collective, Job, Peer
 from trine.graph.taskgraph import JOIN, TRANSFER
 from trine.parallel.template import Template, make_template
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class JobSketch:
-    """A job as sketches. sketch_of: int32[ranks]; row_of: int32[ranks], the row of a rank in its sketch.
+class GroupCall(NamedTuple):
+    """A collective but for its place in the program."""
 
-    keys: all collectives, as (axis, key); calls: of each key what it does. streams: names of the streams of a rank.
-    templates: of each program.
-    """
-
-    job: Job
-    grid: RankGrid
-    sketches: tuple[Sketch, ...]
-    sketch_of: Int32
-    row_of: Int32
-    keys: tuple[tuple[str, tuple[int | str, ...]], ...]
-    templates: tuple[Template, ...]
-    streams: tuple[str, ...]
-
-    def program_of(self, rank: int) -> tuple[int, int]:
-        """The program of a rank, and how many ranks run it."""
-        program = self.sketches[int(self.sketch_of[rank])].program
-        return program, sum(len(sketch.ranks) for sketch in self.sketches if sketch.program == program)
+    axis: str
+    kind: str
+    size_bytes: int
+    root: int
+    algorithm: str | None
 
 
-def sketch_job(job: Job, costs: GroupCosts | None) -> JobSketch:
-    """Sketches of all ranks of ``job``; ``costs`` chooses schedules, and says what software adds to messages.
+def call_of(step: Collective) -> GroupCall:
+    return GroupCall(step.axis, step.kind, step.size_bytes, step.root, step.algorithm)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduledCall:
+    """How groups of one class run a call. timed_step: see :class:`trine.collectives.schedule.Schedule`."""
+
+    algorithm: str
+    software_ps: int
+    local: LocalStructures
+    timed_step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallPlan:
+    """How all groups run one call. firsts: int64[groups], sorted; group_class: int32[groups]; answers: one a class."""
+
+    call: GroupCall
+    firsts: Int64
+    group_class: Int32
+    answers: tuple[ScheduledCall, ...]
+
+    def of(self, ranks: Int64, grid: RankGrid) -> tuple[Int64, Int64]:
+        """The class of each rank's group, and the structure of its position: int64[ranks] each."""
+        group_class = self.group_class[np.searchsorted(self.firsts, grid.firsts(ranks, self.call.axis))].astype(
+            np.int64
+        )
+        position = grid.coordinates(ranks, self.call.axis)
+        structure = np.zeros(len(ranks), np.int64)
+        for number, answer in enumerate(self.answers):
+            own = group_class == number
+            structure[own] = answer.local.structure_of[position[own]]
+        return group_class, structure
+
+    def sends(self, group_class: int, structure: int) -> RankSends:
+        return self.answers[group_class].local.structures[structure]
+
+
+def plan_call(call: GroupCall, ranks: Int64, grid: RankGrid, costs: GroupCosts | None) -> CallPlan:
+    """How the groups of ``ranks`` run ``call``. Raises PlanError for a schedule that needs switches that add up."""
+    firsts = np.unique(grid.firsts(ranks, call.axis))
+    groups = firsts[:, None] + grid.offsets(call.axis)[None, :]
+    group_class, answers = group_answers(costs, call.kind, call.size_bytes, groups, call.algorithm)
+    return CallPlan(call, firsts, group_class, tuple(_answer(call, groups.shape[1], *answer) for answer in answers))
+
+
+def group_answers(
+    costs: GroupCosts | None, kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+) -> tuple[Int32, list[tuple[str | None, int]]]:
+    """Which answer each group gets, and the distinct answers: (algorithm, ps of software before each message)."""
+    if costs is None:
+        return np.zeros(len(groups), np.int32), [(algorithm, 0)]
+    group_class, answers = costs(kind, size_bytes, groups, algorithm)
+    distinct = {answer: number for number, answer in enumerate(dict.fromkeys(answers))}
+    number = np.array([distinct[answer] for answer in answers], np.int32)
+    return number[group_class], list(distinct)
+
+
+def _answer(call: GroupCall, num_ranks: int, algorithm: str | None, software_ps: int) -> ScheduledCall:
+    schedule = schedule_of(call.kind, num_ranks, call.size_bytes, algorithm, call.root)
+    check_sent_by_ranks(schedule)
+    return ScheduledCall(schedule.algorithm, software_ps, local_structures(schedule), schedule.timed_step)
+
+
+def extract_patterns(job: Job, costs: GroupCosts | None) -> JobPatterns:
+    """Patterns of all ranks of ``job``; ``costs`` chooses schedules, and says what software adds to messages.
 
     Raises PlanError where members of a group disagree on its collectives, or a message has no sender or receiver.
     """
-    maker = _Maker(job, costs)
-    sketches = [sketch for program in range(len(job.programs)) for sketch in maker.sketches(program)]
-    sketch_of, row_of = np.empty(maker.grid.num_ranks, np.int32), np.empty(maker.grid.num_ranks, np.int32)
-    for number, sketch in enumerate(sketches):
-        sketch_of[sketch.ranks] = number
-        row_of[sketch.ranks] = np.arange(len(sketch.ranks))
-    return JobSketch(
+    extraction = _Extraction(job, costs)
+    patterns = [pattern for program in range(len(job.programs)) for pattern in extraction.patterns(program)]
+    pattern_of, row_of = np.empty(extraction.grid.num_ranks, np.int32), np.empty(extraction.grid.num_ranks, np.int32)
+    for number, pattern in enumerate(patterns):
+        pattern_of[pattern.ranks] = number
+        row_of[pattern.ranks] = np.arange(len(pattern.ranks))
+    return JobPatterns(
         job=job,
-        grid=maker.grid,
-        sketches=tuple(sketches),
-        sketch_of=sketch_of,
+        grid=extraction.grid,
+        patterns=tuple(patterns),
+        pattern_of=pattern_of,
         row_of=row_of,
-        keys=tuple(maker.keys),
-        templates=tuple(maker.templates),
-        streams=tuple(maker.streams),
+        keys=tuple(extraction.keys),
+        templates=tuple(extraction.templates),
+        streams=tuple(extraction.streams),
     )
 
 
-class _Maker:
+class _Extraction:
     def __init__(self, job: Job, costs: GroupCosts | None) -> None:
         self.job = job
         self.costs = costs
@@ -77,9 +131,9 @@ class _Maker:
         self.program_of = np.asarray(job.program_of, dtype=np.int64)
         self.ranks_of = [np.flatnonzero(self.program_of == p) for p in range(len(job.programs))]
         self.keys: dict[tuple[str, tuple[int | str, ...]], int] = {}
-        self.calls: list[dict[int, Call]] = [self._calls(template) for template in self.templates]
+        self.calls: list[dict[int, GroupCall]] = [self._calls(template) for template in self.templates]
         self._check_agreement()
-        self.plans: dict[Call, CallPlan] = self._plans()
+        self.plans: dict[GroupCall, CallPlan] = self._plans()
         self.messages: dict[tuple[str, tuple[int | str, ...]], int] = {}
         self.sent = [self._sent(template) for template in self.templates]
         self._check_received()
@@ -88,7 +142,7 @@ class _Maker:
             for axis in _axes_of_shared_tags(template)
         }  # fmt: skip
 
-    def _calls(self, template: Template) -> dict[int, Call]:
+    def _calls(self, template: Template) -> dict[int, GroupCall]:
         """Number of each collective of a program -> what it is, in program order; those of one rank send nothing."""
         found = {}
         for _, step in template.collectives.values():
@@ -111,8 +165,8 @@ class _Maker:
                 first, second = self.job.programs[programs[0]].name, self.job.programs[other].name
                 raise PlanError(f"programs {first!r} and {second!r} disagree on the collectives of axis {axis}")
 
-    def _plans(self) -> dict[Call, CallPlan]:
-        users: dict[Call, list[int]] = {}
+    def _plans(self) -> dict[GroupCall, CallPlan]:
+        users: dict[GroupCall, list[int]] = {}
         for program, calls in enumerate(self.calls):
             for call in dict.fromkeys(calls.values()):
                 users.setdefault(call, []).append(program)
@@ -146,39 +200,39 @@ class _Maker:
                         first, second = self.job.programs[program].name, self.job.programs[other].name
                         raise PlanError(f"program {first!r} sends message {lost[0]}, which {second!r} never receives")
 
-    # -- the sketches of one program -------------------------------------------------------------------------------
+    # -- the patterns of one program -------------------------------------------------------------------------------
 
-    def sketches(self, program: int) -> list[Sketch]:
-        """One sketch for each combination of schedules, positions and software among the ranks of a program."""
+    def patterns(self, program: int) -> list[Pattern]:
+        """One pattern for each combination of schedules, positions and software among the ranks of a program."""
         ranks = self.ranks_of[program]
         if not len(ranks):
             return []
         calls = list(dict.fromkeys(self.calls[program].values()))
         found = [self.plans[call].of(ranks, self.grid) for call in calls]
         messages = self._message_costs(program, ranks)
-        columns = [column for pair in found for column in pair] + [make for make, _ in messages.values()]
+        columns = [column for pair in found for column in pair] + [group_class for group_class, _ in messages.values()]
         columns += [self.grid.coordinates(ranks, axis) for axis in sorted(self.many_targets)]
         kind_of = _combined(columns, len(ranks))
-        sketches = []
+        patterns = []
         for kind in range(int(kind_of.max()) + 1):
             rows = np.flatnonzero(kind_of == kind)
             first = rows[0]
             chosen = {
-                call: (int(make[first]), int(structure[first]))
-                for call, (make, structure) in zip(calls, found, strict=True)
+                call: (int(group_class[first]), int(structure[first]))
+                for call, (group_class, structure) in zip(calls, found, strict=True)
             }
-            software = {size: answers[int(make[first])] for size, (make, answers) in messages.items()}
-            sketches.append(_Sketcher(self, program, ranks[rows], chosen, software).sketch())
-        return sketches
+            software = {size: answers[int(group_class[first])] for size, (group_class, answers) in messages.items()}
+            patterns.append(_PatternBuilder(self, program, ranks[rows], chosen, software).pattern())
+        return patterns
 
     def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[int]]]:
-        """(peer, bytes) of each message that the program sends -> make of each rank, software ps of each make."""
+        """(peer, bytes) of each message that the program sends -> class of each rank, software ps of each class."""
         sent = dict.fromkeys((send.peer, send.size_bytes) for _, send in self.templates[program].sends)
         found = {}
         for peer, size in sent:
             pairs = np.stack([ranks, resolve(self.grid, ranks, peer)], axis=1)
-            make, answers = group_answers(self.costs, "send_recv", size, pairs, None)
-            found[peer, size] = make.astype(np.int64), [software for _, software in answers]
+            group_class, answers = group_answers(self.costs, "send_recv", size, pairs, None)
+            found[peer, size] = group_class.astype(np.int64), [software for _, software in answers]
         return found
 
 
@@ -249,37 +303,37 @@ def _all(value: int | Int64, n: int) -> Int64:
     return np.full(n, value, np.int64) if np.isscalar(value) else np.asarray(value, np.int64)
 
 
-class _Sketcher:
-    """Makes the sketch of ranks of one program that run every collective by the same structure."""
+class _PatternBuilder:
+    """Makes the pattern of ranks of one program that run every collective by the same structure."""
 
     def __init__(
         self,
-        maker: _Maker,
+        extraction: _Extraction,
         program: int,
         ranks: Int64,
-        chosen: dict[Call, tuple[int, int]],
+        chosen: dict[GroupCall, tuple[int, int]],
         software: dict[tuple[Peer, int], int],
     ) -> None:
-        self.maker = maker
+        self.extraction = extraction
         self.program = program
         self.ranks = ranks
         self.chosen = chosen
         self.software = software
-        self.template = maker.templates[program]
-        self.calls = maker.calls[program]
+        self.template = extraction.templates[program]
+        self.calls = extraction.calls[program]
         self.edges = _EdgeList()
         self.peers: list[Int32] = []
         self.role_axes: list[str] = []
         self._roles: dict[tuple[str, bytes], int] = {}
 
-    def sketch(self) -> Sketch:
+    def pattern(self) -> Pattern:
         template, own = self.template, len(self.template.kind)
-        num_keys = len(self.maker.keys)
+        num_keys = len(self.extraction.keys)
         entered = np.full(num_keys, -1, np.int32)
         first_sent = np.full(num_keys, -1, np.int32)
         key_column = np.full(own, -1, np.int32)
         for task, step in template.collectives.values():
-            number = self.maker.keys[step.axis, step.key]
+            number = self.extraction.keys[step.axis, step.key]
             entered[number] = task
             key_column[task : task + 2] = number
         counts = np.array([self._sends(key).num_sends for key in self.calls], dtype=np.int64)
@@ -290,7 +344,7 @@ class _Sketcher:
         self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
         self._collectives(columns, entered, dict(zip(self.calls, firsts.tolist(), strict=True)))
         self._messages(columns)
-        return Sketch(
+        return Pattern(
             program=self.program,
             ranks=self.ranks,
             peers=np.stack(self.peers, axis=1) if self.peers else np.zeros((len(self.ranks), 0), np.int32),
@@ -306,17 +360,18 @@ class _Sketcher:
             edges=self.edges.build(),
             entered=entered,
             first_sent=first_sent,
-            messages=self.maker.sent[self.program],
-            key_axes=tuple(axis for axis, _ in self.maker.keys),
+            messages=self.extraction.sent[self.program],
+            key_axes=tuple(axis for axis, _ in self.extraction.keys),
             pressure_ppm=columns.pressure_ppm,
             algorithm_of={
-                key: self.maker.plans[call].answers[self.chosen[call][0]].algorithm for key, call in self.calls.items()
+                key: self.extraction.plans[call].answers[self.chosen[call][0]].algorithm
+                for key, call in self.calls.items()
             },
         )
 
     def _sends(self, key: int) -> RankSends:
         call = self.calls[key]
-        return self.maker.plans[call].sends(*self.chosen[call])
+        return self.extraction.plans[call].sends(*self.chosen[call])
 
     def _role(self, axis: str, peers: npt.NDArray[np.integer]) -> int:
         """The number of the role that these peers are in, one a rank."""
@@ -332,7 +387,7 @@ class _Sketcher:
 
     def _collectives(self, columns: _Columns, entered: Int32, firsts: dict[int, int]) -> None:
         """The sends of all collectives; those of one call together, as they differ by their numbers only."""
-        of_call: dict[Call, list[int]] = {}
+        of_call: dict[GroupCall, list[int]] = {}
         for key, call in self.calls.items():
             of_call.setdefault(call, []).append(key)
         for call, numbers in of_call.items():
@@ -340,10 +395,10 @@ class _Sketcher:
             first = np.array([firsts[key] for key in numbers], np.int64)
             self._call(call, keys, first, entered[keys].astype(np.int64), columns)
 
-    def _call(self, call: Call, keys: Int64, first: Int64, entry: Int64, columns: _Columns) -> None:
-        plan = self.maker.plans[call]
-        make, structure = self.chosen[call]
-        answer, sends = plan.answers[make], plan.sends(make, structure)
+    def _call(self, call: GroupCall, keys: Int64, first: Int64, entry: Int64, columns: _Columns) -> None:
+        plan = self.extraction.plans[call]
+        group_class, structure = self.chosen[call]
+        answer, sends = plan.answers[group_class], plan.sends(group_class, structure)
         roles = np.array([SELF, *self._roles_of(call, answer.local.peers_of(self._positions(call)))], np.int64)
         m = sends.num_sends
         tasks = first[:, None] + np.arange(m, dtype=np.int64)
@@ -359,19 +414,19 @@ class _Sketcher:
         self.edges.add(tasks[:, by_peer].ravel(), receiver, ENTERED, np.repeat(keys, len(by_peer)))
         everywhere.completions(self.edges, entry + 1, roles, sends)
 
-    def _positions(self, call: Call) -> Int64:
-        return self.maker.grid.coordinates(self.ranks, call.axis)
+    def _positions(self, call: GroupCall) -> Int64:
+        return self.extraction.grid.coordinates(self.ranks, call.axis)
 
-    def _roles_of(self, call: Call, positions: Int32) -> list[int]:
+    def _roles_of(self, call: GroupCall, positions: Int32) -> list[int]:
         """Roles of the peers at ``positions`` [ranks, peers] of each rank's group."""
-        grid = self.maker.grid
+        grid = self.extraction.grid
         offsets, firsts = grid.offsets(call.axis), grid.firsts(self.ranks, call.axis)
         return [self._role(call.axis, firsts + offsets[column]) for column in positions.T]
 
     # -- messages --------------------------------------------------------------------------------------------------
 
     def _messages(self, columns: _Columns) -> None:
-        grid, roles = self.maker.grid, {}
+        grid, roles = self.extraction.grid, {}
         named = [send.peer for _, send in self.template.sends] + [one.peer for _, one in self.template.receives]
         for peer in named:
             if peer not in roles:
@@ -385,12 +440,12 @@ class _Sketcher:
         numbers = []
         for _, receive in receives:
             name = (receive.peer.axis, receive.tag)
-            if name not in self.maker.messages:
+            if name not in self.extraction.messages:
                 raise PlanError(
-                    f"program {self.maker.job.programs[self.program].name!r} waits for message {receive.tag}, which "
-                    "nobody sends"
+                    f"program {self.extraction.job.programs[self.program].name!r} waits for message {receive.tag}, "
+                    "which nobody sends"
                 )
-            numbers.append(self.maker.messages[name])
+            numbers.append(self.extraction.messages[name])
         if receives:
             tasks = np.array([task for task, _ in receives], np.int64)
             self.edges.add(tasks, np.array([roles[r.peer] for _, r in receives]), MESSAGE, np.array(numbers))
@@ -428,7 +483,7 @@ class _Repeated:
 
 
 class _Columns:
-    """Columns of a sketch's tasks: those of the program, and room for the sends of its collectives."""
+    """Columns of a pattern's tasks: those of the program, and room for the sends of its collectives."""
 
     def __init__(self, template: Template, total: int, keys: Int32) -> None:
         own = len(template.kind)
@@ -450,7 +505,9 @@ class _Columns:
         self.labels = np.full((len(template.labels), total), -1, np.int32)
         self.labels[:, :own] = template.labels
 
-    def sends(self, tasks: Int64, sends: RankSends, roles: Int64, answer: Answer, keys: Int64, entry: Int64) -> None:
+    def sends(
+        self, tasks: Int64, sends: RankSends, roles: Int64, answer: ScheduledCall, keys: Int64, entry: Int64
+    ) -> None:
         """The sends of one call: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
         is_sent = np.full(sends.num_sends, True) if answer.timed_step < 0 else sends.step == answer.timed_step
         has_software = is_sent if answer.timed_step < 0 else is_sent & (sends.size_bytes == 0)

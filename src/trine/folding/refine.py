@@ -1,6 +1,6 @@
 """Classes of ranks, and of links, that cannot be told apart: colour refinement, then a proof without hashes.
 
-Two ranks stay in one class while they have the same sketch, and see the same classes of ranks and links in the same
+Two ranks stay in one class while they have the same pattern, and see the same classes of ranks and links in the same
 places; two links while they are alike and the same numbers of the same routes of the same classes cross them. See
 docs/design/folding.md.
 """
@@ -15,28 +15,10 @@ import numpy.typing as npt
 from trine.arrays import Int32, Int64, UInt64
 from trine.errors import SimulationError
 from trine.folding._refine import count_distinct, ranks_agree, refine_round
+from trine.folding.neighbourhood import Neighbourhood
 
 #: Two sums of 64 bits that agree by chance: about once in 10**8 partitions of a million members; then try another.
 SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Sight:
-    """What every rank sees, in an order that is the same for ranks that may be alike.
-
-    ptr: int64[ranks + 1]. items: int32; the number of another rank, or ranks + index into ``links``, or -1 between
-    routes. slots: int32; the number of the route that an item belongs to, among those of its rank. links: int32, the
-    links that anybody crosses.
-    """
-
-    ptr: Int64
-    items: Int32
-    slots: Int32
-    links: Int32
-
-    @property
-    def num_ranks(self) -> int:
-        return len(self.ptr) - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -61,17 +43,17 @@ class Partition:
         return len(self.sizes)
 
 
-def refine(ranks: Int64, links: Int64, sight: Sight, limit: int) -> Partition | None:
+def refine(ranks: Int64, links: Int64, neighbourhood: Neighbourhood, limit: int) -> Partition | None:
     """The coarsest partition in which members of a class see the same; None if it has more than ``limit`` classes.
 
     ranks: int64[ranks], links: int64[crossed links]: numbers of what is different to begin with.
     """
     for seed in SEEDS:
-        colours = _refine(_mixed(ranks, seed), _mixed(links, seed + 1), sight, limit)
-        if colours is None:
+        colors = _refine(_mixed(ranks, seed), _mixed(links, seed + 1), neighbourhood, limit)
+        if colors is None:
             return None
-        partition = _partition(*colours)
-        if is_stable(partition, ranks, links, sight):
+        partition = _partition(*colors)
+        if is_stable(partition, ranks, links, neighbourhood):
             return partition
     raise SimulationError("the classes of ranks are not stable: please report this as a bug; --no-fold works")
 
@@ -97,7 +79,9 @@ def among(partition: Partition, ranks: Int64, num_ranks: int) -> Partition:
     return replace(partition, class_of=class_of, representatives=ranks[partition.representatives])
 
 
-def _refine(ranks: UInt64, links: UInt64, sight: Sight, limit: int) -> tuple[UInt64, UInt64, tuple[int, ...]] | None:
+def _refine(
+    ranks: UInt64, links: UInt64, neighbourhood: Neighbourhood, limit: int
+) -> tuple[UInt64, UInt64, tuple[int, ...]] | None:
     size = 1 << int(2 * max(len(ranks), len(links), 1)).bit_length()
     table, used = np.zeros(size, np.uint64), np.zeros(size, np.uint8)
     new_ranks, new_links = np.zeros_like(ranks), np.zeros_like(links)
@@ -111,13 +95,15 @@ def _refine(ranks: UInt64, links: UInt64, sight: Sight, limit: int) -> tuple[UIn
             if now == counts:
                 return ranks, links, tuple(rounds[:-1])
             counts = now
-            refine_round(ranks, links, sight.ptr, sight.items, sight.slots, new_ranks, new_links)
+            refine_round(
+                ranks, links, neighbourhood.ptr, neighbourhood.items, neighbourhood.slots, new_ranks, new_links
+            )
             ranks, new_ranks = new_ranks, ranks
             links, new_links = new_links, links
 
 
 def _mixed(numbers: Int64, seed: int) -> UInt64:
-    """Numbers as colours: different ones stay different (every step can be undone)."""
+    """Numbers as colors: different ones stay different (every step can be undone)."""
     with np.errstate(over="ignore"):
         value = numbers.astype(np.uint64) + np.uint64(seed)
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -151,27 +137,33 @@ def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
 # -- the proof ---------------------------------------------------------------------------------------------------------
 
 
-def is_stable(partition: Partition, ranks: Int64, links: Int64, sight: Sight) -> bool:
+def is_stable(partition: Partition, ranks: Int64, links: Int64, neighbourhood: Neighbourhood) -> bool:
     """Whether all members of each class see exactly what its representative sees. No hashes."""
     return (
         bool((ranks == ranks[partition.representatives][partition.class_of]).all())
         and bool((links == links[partition.link_representatives][partition.link_class_of]).all())
-        and ranks_agree(sight.ptr, sight.items, partition.class_of, partition.link_class_of, partition.representatives)
+        and ranks_agree(
+            neighbourhood.ptr,
+            neighbourhood.items,
+            partition.class_of,
+            partition.link_class_of,
+            partition.representatives,
+        )
         == 1
-        and _links_agree(partition, sight)
+        and _links_agree(partition, neighbourhood)
     )
 
 
-def _links_agree(partition: Partition, sight: Sight) -> bool:
+def _links_agree(partition: Partition, neighbourhood: Neighbourhood) -> bool:
     """Whether every link is crossed by the same (class, route)s as often as the representative of its class."""
-    at = np.flatnonzero(sight.items >= sight.num_ranks)
-    link = sight.items[at].astype(np.int64) - sight.num_ranks
-    owner = np.repeat(partition.class_of.astype(np.int64), np.diff(sight.ptr))[at]
-    slots = int(sight.slots.max(initial=0)) + 1
+    at = np.flatnonzero(neighbourhood.items >= neighbourhood.num_ranks)
+    link = neighbourhood.items[at].astype(np.int64) - neighbourhood.num_ranks
+    owner = np.repeat(partition.class_of.astype(np.int64), np.diff(neighbourhood.ptr))[at]
+    slots = int(neighbourhood.slots.max(initial=0)) + 1
     kinds = slots * partition.num_classes  # fewer than 2**40 in any machine: with a link in one word of 63 bits
-    crossings = np.sort(link * kinds + owner * slots + sight.slots[at])
+    crossings = np.sort(link * kinds + owner * slots + neighbourhood.slots[at])
     link, code = crossings // kinds, crossings % kinds
-    counts = np.bincount(link, minlength=len(sight.links))
+    counts = np.bincount(link, minlength=len(neighbourhood.links))
     first = np.cumsum(counts) - counts
     same = partition.link_representatives[partition.link_class_of]
     if (counts != counts[same]).any():

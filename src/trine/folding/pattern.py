@@ -1,6 +1,6 @@
 """What one rank does, with the tasks of other ranks named by role: the pattern of all ranks that may be alike.
 
-A sketch is a rank program with the messages of its collectives. Its tasks are numbered from 0: the steps of the
+A pattern is a rank program with the messages of its collectives. Its tasks are numbered from 0: the steps of the
 program, a collective being two joins (entered, ended), then what the rank sends in collectives, in program order.
 """
 
@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trine.arrays import Int8, Int16, Int32, Int64
+from trine.graph.grid import RankGrid
+from trine.graph.program import Job
+from trine.parallel.template import Template
 
 #: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from, or to.
 SELF, HOST, TO_HOST = -1, -2, -3
@@ -38,7 +41,7 @@ class Edges:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Sketch:
+class Pattern:
     """A pattern, and the ranks that follow it.
 
     program: its number in the job. ranks: int64[r]. peers: int32[r, roles], who is in each role. role_axes: the axis of
@@ -74,3 +77,26 @@ class Sketch:
     @property
     def num_tasks(self) -> int:
         return len(self.kind)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class JobPatterns:
+    """A job as patterns. pattern_of: int32[ranks]; row_of: int32[ranks], the row of a rank in its pattern.
+
+    keys: all collectives, as (axis, key); calls: of each key what it does. streams: names of the streams of a rank.
+    templates: of each program.
+    """
+
+    job: Job
+    grid: RankGrid
+    patterns: tuple[Pattern, ...]
+    pattern_of: Int32
+    row_of: Int32
+    keys: tuple[tuple[str, tuple[int | str, ...]], ...]
+    templates: tuple[Template, ...]
+    streams: tuple[str, ...]
+
+    def program_of(self, rank: int) -> tuple[int, int]:
+        """The program of a rank, and how many ranks run it."""
+        program = self.patterns[int(self.pattern_of[rank])].program
+        return program, sum(len(pattern.ranks) for pattern in self.patterns if pattern.program == program)

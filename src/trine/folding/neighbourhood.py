@@ -1,0 +1,194 @@
+"""What ranks see: whose tasks theirs wait for, and which links their messages cross."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trine.arrays import Int32, Int64
+from trine.folding._refine import SEPARATOR
+from trine.folding.pattern import HOST, HOSTS, TO_HOST, Edges, Pattern
+
+#: Items of links until they have numbers: below those of ranks and of the separator.
+FIRST_LINK = SEPARATOR - 1
+#: (ranks or None for the hosts of the others, ranks or None likewise) -> CSR of links of the routes
+Routes = Callable[[Int64 | None, Int64 | None], tuple[Int64, Int32]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Neighbourhood:
+    """What every rank sees, in an order that is the same for ranks that may be alike.
+
+    ptr: int64[ranks + 1]. items: int32; the number of another rank, or ranks + index into ``links``, or -1 between
+    routes. slots: int32; the number of the route that an item belongs to, among those of its rank. links: int32, the
+    links that anybody crosses.
+    """
+
+    ptr: Int64
+    items: Int32
+    slots: Int32
+    links: Int32
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.ptr) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PatternPart:
+    """Ranks of one pattern that have behaved alike so far, and what they have still to do.
+
+    ranks: int64, ascending; rows: int64, theirs in the pattern. tasks: int64, tasks of the pattern that are left;
+    number_of: int32[tasks of the pattern], the number of each among them, -1 if it has ended. edges: those of the tasks
+    that are left, with numbers of the pattern. before: the class that they were in so far, -1 at the beginning.
+    deferred: axes along which nothing is exchanged yet.
+    """
+
+    pattern: Pattern
+    number: int
+    ranks: Int64
+    rows: Int64
+    tasks: Int64
+    number_of: Int32
+    edges: Edges
+    before: int = -1
+    deferred: frozenset[str] = frozenset()
+
+    @property
+    def read_roles(self) -> list[int]:
+        """Roles whose tasks are waited for, in order."""
+        return [int(role) for role in np.unique(self.edges.role) if role >= 0]
+
+    @property
+    def sent_roles(self) -> list[int]:
+        """Roles that messages go to (or come from, the host first), in order."""
+        return [int(role) for role in np.unique(self.pattern.role[self.tasks]) if role >= 0 or role in HOSTS]
+
+
+def whole_parts(patterns: Sequence[Pattern]) -> list[PatternPart]:
+    """All ranks of each pattern, at the beginning."""
+    return [
+        PatternPart(
+            pattern=pattern,
+            number=number,
+            ranks=pattern.ranks,
+            rows=np.arange(len(pattern.ranks)),
+            tasks=np.arange(pattern.num_tasks),
+            number_of=np.arange(pattern.num_tasks, dtype=np.int32),
+            edges=pattern.edges,
+        )
+        for number, pattern in enumerate(patterns)
+    ]
+
+
+@dataclass(slots=True)
+class RouteTable:
+    """Routes of the roles of each pattern, found when they are first asked for."""
+
+    routes: Routes
+    known: dict[tuple[int, int], tuple[Int64, Int32]] = field(default_factory=dict)
+
+    def of_role(self, pattern: Pattern, role: int) -> tuple[Int64, Int32]:
+        """CSR over the ranks of a pattern: the links of their messages to (from, of the host) the role."""
+        key = (id(pattern), role)
+        if key not in self.known:
+            if role == HOST:
+                self.known[key] = self.routes(None, pattern.ranks)
+            elif role == TO_HOST:
+                self.known[key] = self.routes(pattern.ranks, None)
+            else:
+                self.known[key] = self.routes(pattern.ranks, pattern.peers[:, role].astype(np.int64))
+        return self.known[key]
+
+    def of_row(self, pattern: Pattern, role: int, row: int) -> Int32:
+        """Links of one rank's route."""
+        ptr, links = self.of_role(pattern, role)
+        return links[ptr[row] : ptr[row + 1]]
+
+
+def neighbourhood_of(
+    parts: Sequence[PatternPart], number_of: Int32, num_ranks: int, table: RouteTable
+) -> Neighbourhood:
+    """What every rank of ``parts`` sees along axes that are not deferred for its part.
+
+    number_of: int32[ranks of the job], the number of each among the ``num_ranks`` ranks of the parts.
+    """
+    blocks = [block for part in parts for block in _blocks(part, number_of, table)]
+    lengths = np.zeros(num_ranks, np.int64)
+    for ranks, counts, _, _ in blocks:
+        lengths[ranks] += counts
+    ptr = np.zeros(num_ranks + 1, np.int64)
+    np.cumsum(lengths, out=ptr[1:])
+    items, slots = np.empty(int(ptr[-1]), np.int64), np.zeros(int(ptr[-1]), np.int32)
+    at = ptr[:-1].copy()
+    for ranks, counts, values, slot in blocks:
+        where = np.repeat(at[ranks] - (np.cumsum(counts) - counts), counts) + np.arange(len(values))
+        items[where] = values
+        slots[where] = slot
+        at[ranks] += counts
+    return _numbered(ptr, items, slots, num_ranks)
+
+
+def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int) -> Neighbourhood:
+    """Number the links that are crossed; in ``items`` link l was FIRST_LINK - l."""
+    is_link = items <= FIRST_LINK
+    crossed = FIRST_LINK - items[is_link]
+    is_used = np.zeros(int(crossed.max(initial=-1)) + 1, np.bool_)
+    is_used[crossed] = True
+    links = np.flatnonzero(is_used)
+    number = np.cumsum(is_used) - 1
+    items[is_link] = number[crossed] + num_ranks
+    return Neighbourhood(ptr=ptr, items=items.astype(np.int32), slots=slots, links=links.astype(np.int32))
+
+
+def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tuple[Int64, Int64, Int64, int]]:
+    """(ranks, items of each, items, slot) for what a part sees, role by role."""
+    pattern, count = part.pattern, len(part.ranks)
+    own = number_of[part.ranks].astype(np.int64)
+    blocks = []
+    for role in part.read_roles:
+        if pattern.role_axes[role] not in part.deferred:
+            ones = np.ones(count, np.int64)
+            blocks.append((own, ones, number_of[pattern.peers[part.rows, role]].astype(np.int64), 0))
+    return blocks + [
+        _route_block(part, own, table, role)
+        for role in part.sent_roles
+        if role in HOSTS or pattern.role_axes[role] not in part.deferred
+    ]
+
+
+def _route_block(part: PatternPart, own: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int64, int]:
+    """The links of each route, as FIRST_LINK - link, after a separator."""
+    ptr, links = table.of_role(part.pattern, role)
+    counts = np.diff(ptr)[part.rows]
+    total = int(counts.sum())
+    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    values = np.full(total + len(part.ranks), SEPARATOR, np.int64)
+    firsts = np.cumsum(counts + 1) - (counts + 1)
+    where = np.repeat(firsts + 1, counts) + within
+    values[where] = FIRST_LINK - links[np.repeat(ptr[:-1][part.rows], counts) + within].astype(np.int64)
+    return own, counts + 1, values, role + 1 - min(HOSTS)
+
+
+#: The place of a link that several routes cross.
+SHARED = -2
+
+
+def link_places(patterns: Sequence[Pattern], table: RouteTable, num_links: int) -> Int64:
+    """The place of each link on the only route that crosses it, from 0; -1 on none, SHARED on several: int64[links].
+
+    Runs fold on networks that serve messages one after the other only where each link carries one route's messages:
+    those of one rank come in the same order folded and unfolded; those of several, at one instant, come in the order
+    of their task numbers, which folding does not keep.
+    """
+    place, times = np.full(num_links, -1, np.int64), np.zeros(num_links, np.int64)
+    for pattern in patterns:
+        for role in np.unique(pattern.role).tolist():
+            if role >= 0 or role in HOSTS:
+                ptr, links = table.of_role(pattern, role)
+                place[links] = np.arange(len(links)) - np.repeat(ptr[:-1], np.diff(ptr))
+                times += np.bincount(links, minlength=num_links)
+    place[times > 1] = SHARED
+    return place

@@ -1,0 +1,367 @@
+"""Running a job, folded where that is possible, and choosing which ranks the result shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from trine.arrays import Bool, Int8, Int32, Int64
+from trine.engine import run
+from trine.errors import InputError, nearest
+from trine.folding.extract import extract_patterns
+from trine.folding.observe import Observation, observe, rank_memory
+from trine.folding.pattern import JobPatterns, Pattern
+from trine.folding.stages import FoldedRun, Folder
+from trine.folding.traffic import collective_totals, link_bytes, link_uses
+from trine.folding.verify import check_fold, unfolded_records
+from trine.graph.memory import MemoryEvents
+from trine.graph.placement import Placement
+from trine.graph.program import COMPUTE_STREAM, Job
+from trine.graph.taskgraph import COMPUTE, Records, TaskGraph
+from trine.engine.models import Network, QueueModel, network_model, why_unfolded
+from trine.parallel.instantiate import instantiate
+from trine.parallel.stragglers import Stragglers, scaled_ps
+from trine.results import Result
+from trine.results.memory import memory_timeline
+from trine.results.records import Ends
+from trine.results.run import FoldStage, Scope
+from trine.results.traffic import LinkUse
+
+FOLDING = ("on", "off", "verify")
+#: Results of up to so many ranks show all of them.
+SHOW_ALL = 64
+#: Results of more ranks show so many of them: of each kind of program the one that ends last.
+SHOWN = 32
+#: Classes with more tasks than this in all are not looked at one by one (about 1 s).
+MAX_PEAK_TASKS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StragglerScaling:
+    """Factors of ``stragglers`` on the operators of a job. What is drawn depends on the seed, the rank and the number
+    of the task in the program (or of the training step), so that a rank drawn alone gets what it gets among all.
+    draws_as: int64[ranks], the number that a rank draws by; None: its own.
+    """
+
+    job: JobPatterns
+    stragglers: Stragglers
+    draws_as: Int64 | None = None
+
+    def __call__(self, rank: int, tasks: Int64, duration_ps: Int64) -> Int64:
+        """Durations of ``tasks`` of the pattern of ``rank``."""
+        pattern = self.job.patterns[int(self.job.pattern_of[rank])]
+        chosen = np.flatnonzero((pattern.kind[tasks] == COMPUTE) & self._on_gpu(pattern.stream[tasks]))
+        index = pattern.labels[5][tasks[chosen]] if self.stragglers.per == "step" else tasks[chosen]
+        scaled = duration_ps.copy()
+        number = None if self.draws_as is None else self.draws_as[rank]
+        factors = self.stragglers.factors(np.array(rank), index.astype(np.int64), number)
+        scaled[chosen] = scaled_ps(duration_ps[chosen], factors)
+        return scaled
+
+    def _on_gpu(self, stream: Int32) -> Bool:
+        wanted = self.job.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in self.job.streams else -2
+        return np.asarray(stream == wanted)
+
+    def initial_colors(self) -> Int64:
+        """int64[ranks]: equal numbers for ranks that are equally slow and draw alike."""
+        factors = self.stragglers.slow_factors(np.arange(self.job.grid.num_ranks))
+        slow = np.unique(factors, return_inverse=True)[1].ravel().astype(np.int64)
+        if self.draws_as is None:
+            return slow
+        return slow * (int(self.draws_as.max(initial=0)) + 1) + self.draws_as
+
+    def on_graph(self, graph: TaskGraph) -> TaskGraph:
+        """The same durations on the tasks of all ranks, as :func:`trine.parallel.instantiate.instantiate` numbers."""
+        duration_ps = graph.duration_ps.copy()
+        own = np.array([len(template.kind) for template in self.job.templates], np.int64)
+        sizes = own[np.asarray(self.job.job.program_of, np.int64)]
+        for rank, (first, size) in enumerate(zip((np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True)):
+            tasks = slice(first, first + size)
+            duration_ps[tasks] = self(rank, np.arange(size), duration_ps[tasks])
+        return replace(graph, duration_ps=duration_ps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class JobRun:
+    """What a run gave: the graph of the ranks that are shown, and their records.
+
+    ranks: of each row of the graph. folded: None where every rank was simulated without a try; why: the reason.
+    sentence: what --verify-fold found. ends, reasons: as in :class:`trine.folding.observe.Observation`.
+    """
+
+    graph: TaskGraph
+    records: Records
+    memory: MemoryEvents
+    ranks: tuple[int, ...]
+    folded: FoldedRun | None
+    placement: Placement
+    why: str = ""
+    sentence: str = ""
+    ends: Ends | None = None
+    reasons: Int8 | None = None
+
+    @property
+    def num_ranks(self) -> int:
+        return self.placement.num_ranks
+
+    @property
+    def num_simulated(self) -> int:
+        """Ranks that were simulated, the most at a time."""
+        return self.num_ranks if self.folded is None else self.folded.most_classes
+
+
+@dataclass(slots=True)
+class JobRunner:
+    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter."""
+
+    job: Job
+    placement: Placement
+    network: str | Network = "fair"
+    engine: str = "compiled"
+    fold: str = "on"
+    stragglers: Stragglers | None = None
+    progress: Callable[[int, int, int], None] | None = None
+    on_compile: Callable[[], None] | None = None
+    on_stage: Callable[[str], None] | None = None
+
+    def run(self) -> JobRun:
+        """Simulate; raises SimulationError where ``verify`` finds a difference."""
+        if self.fold not in FOLDING:
+            raise InputError(f"unknown folding {self.fold!r}{nearest(self.fold, FOLDING)}", field="fold")
+        why = self._why_unfolded()
+        if self.fold == "off" or (why and self.stragglers is None and self.fold != "verify"):
+            return self._unfolded(None, why)
+        patterns = extract_patterns(self.job, self.placement.group_costs)
+        scaling = self._scaling(patterns)
+        folder = self._folder(patterns, scaling)
+        why = why or _why_queues(folder)
+        if self.fold == "verify" and (why or self.placement.num_ranks == 1):
+            raise InputError(f"nothing is folded, so nothing can be verified: {why or 'one rank'}", field="fold")
+        if why:
+            return self._unfolded(scaling, why)
+        folded = folder.run()
+        sentence = self._verify(folded, scaling) if self.fold == "verify" else ""
+        return self._shown(folded, scaling, sentence)
+
+    def _folder(self, patterns: JobPatterns, scaling: StragglerScaling | None) -> Folder:
+        return Folder(
+            job=patterns,
+            placement=self.placement,
+            network=self.network,
+            engine=self.engine,
+            initial_colors=None if scaling is None else scaling.initial_colors(),
+            scaling=scaling,
+            progress=self.progress,
+            on_compile=self.on_compile,
+            on_stage=self.on_stage,
+        )
+
+    def _scaling(self, patterns: JobPatterns) -> StragglerScaling | None:
+        """Factors on durations; where each class draws, the classes are those without jitter."""
+        if self.stragglers is None:
+            return None
+        scaling = StragglerScaling(patterns, self.stragglers)
+        if self.stragglers.jitter is None or self.stragglers.tells_ranks_apart:
+            return scaling
+        return replace(scaling, draws_as=self._folder(patterns, scaling).first_classes())
+
+    def _why_unfolded(self) -> str:
+        """Why every rank must be simulated by itself; "" where ranks may be folded."""
+        if self.placement.num_ranks == 1:
+            return ""
+        if self.stragglers is not None and self.stragglers.tells_ranks_apart:
+            return "jitter makes every rank different"
+        model = network_model(self.network)
+        return "" if isinstance(model, QueueModel) else why_unfolded(model) or ""
+
+    def _unfolded(self, scaling: StragglerScaling | None, why: str) -> JobRun:
+        if scaling is None and self.stragglers is not None:
+            scaling = self._scaling(extract_patterns(self.job, self.placement.group_costs))
+        graph, memory = self._instantiated(scaling)
+        return self._all(graph, self._run(graph), memory, None, why=why if self.fold != "off" else "")
+
+    def _instantiated(self, scaling: StragglerScaling | None) -> tuple[TaskGraph, MemoryEvents]:
+        """The tasks of all ranks, made by code that folding shares nothing but storage with."""
+        graph, memory = instantiate(self.job, self.placement)
+        return graph if scaling is None else scaling.on_graph(graph), memory
+
+    def _run(self, graph: TaskGraph) -> Records:
+        return run(graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile)
+
+    def _verify(self, folded: FoldedRun, scaling: StragglerScaling | None) -> str:
+        graph, _ = self._instantiated(scaling)
+        return check_fold(folded, graph, self._run(graph)).sentence()
+
+    def _shown(self, folded: FoldedRun, scaling: StragglerScaling | None, sentence: str) -> JobRun:
+        if self.placement.num_ranks <= SHOW_ALL:
+            graph, memory = self._instantiated(scaling)
+            return self._all(graph, unfolded_records(folded, graph), memory, folded, sentence=sentence)
+        ranks = representative_ranks(folded)
+        seen = observe(folded, self.placement, ranks)
+        return JobRun(
+            graph=seen.graph,
+            records=seen.records,
+            memory=seen.memory,
+            ends=seen.ends,
+            reasons=seen.reasons,
+            ranks=tuple(ranks),
+            folded=folded,
+            placement=self.placement,
+            sentence=sentence,
+        )
+
+    def _all(
+        self, graph: TaskGraph, records: Records, memory: MemoryEvents, folded: FoldedRun | None, *,
+        why: str = "", sentence: str = "",
+    ) -> JobRun:  # fmt: skip
+        return JobRun(
+            graph=graph,
+            records=records,
+            memory=memory,
+            ranks=tuple(range(self.placement.num_ranks)),
+            folded=folded,
+            placement=self.placement,
+            why=why,
+            sentence=sentence,
+        )
+
+
+def _why_queues(folder: Folder) -> str:
+    """Why a run on a network of queues does not fold; "" where it does, and on other networks."""
+    if not folder.shared_link:
+        return ""
+    why = why_unfolded(network_model(folder.network))
+    return f"{why}, and link {folder.shared_link} carries those of several routes"
+
+
+def representative_ranks(folded: FoldedRun, limit: int = SHOWN) -> list[int]:
+    """The ranks to show, at most ``limit``: the one that ends last of all, and of each pattern; and of each pattern the
+    one that holds most memory.
+    """
+    ends = folded.rank_ends()
+    last = int(np.argmax(ends))
+    found = {last}
+    last_of_each = [int(pattern.ranks[np.argmax(ends[pattern.ranks])]) for pattern in folded.job.patterns]
+    for rank in (*last_of_each, *peak_memory_ranks(folded)):
+        if len(found) >= limit:
+            break
+        found.add(rank)
+    return sorted(found)
+
+
+def spread_ranks(folded: FoldedRun, limit: int = SHOWN) -> dict[int, float]:
+    """Rank -> how many it stands for: of each pattern those that end at evenly spaced places of its order."""
+    ends = folded.rank_ends()
+    found: dict[int, float] = {}
+    for pattern in folded.job.patterns:
+        count = min(len(pattern.ranks), max(1, limit // len(folded.job.patterns)))
+        order = pattern.ranks[np.argsort(ends[pattern.ranks], kind="stable")]
+        places = (2 * np.arange(count) + 1) * len(order) // (2 * count)
+        found.update(dict.fromkeys(order[places].tolist(), len(order) / count))
+    return found
+
+
+def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope], Result]) -> Scope | None:
+    """What stands behind the rows of a result; ``observed`` makes a result of the ranks that somebody asks for."""
+    folded = done.folded
+    if folded is None:
+        return None
+    step_ends = folded.step_ends()
+    shows_all = len(done.ranks) == done.num_ranks
+    step = None if len(step_ends) == 1 else len(step_ends) - 1
+    step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
+
+    @cache
+    def carried() -> Int64:
+        return link_bytes(folded.job, done.placement, folded.table, step)
+
+    @cache
+    def uses() -> tuple[LinkUse, ...]:
+        return link_uses(carried(), done.placement, step_ps)
+
+    scope = Scope(
+        ranks=done.ranks,
+        num_ranks=done.num_ranks,
+        stages=tuple(
+            FoldStage(
+                begins_ps=stage.begins_ps,
+                num_classes=stage.partition.num_classes,
+                num_link_classes=len(stage.partition.link_sizes),
+                num_tasks=stage.num_tasks,
+                num_events=stage.num_events,
+                num_ranks=int(stage.partition.sizes.sum()),
+            )
+            for stage in folded.stages
+        ),
+        notes=(*_why_so_many(folded.job, folded), *([done.sentence] if done.sentence else [])),
+        links=None if shows_all else uses(),
+        link_bytes=carried(),
+        totals=None if shows_all else collective_totals(folded.job, step),
+        observe=lambda ranks: observed(
+            observe(folded, done.placement, ranks),
+            ranks,
+            replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step)),
+        ),
+        class_of=lambda rank: folded.class_of(rank)[0],
+        class_size=lambda rank: folded.class_of(rank)[1],
+        program_of=folded.job.program_of,
+        spread=lambda: spread_ranks(folded),
+        step_ends_ps=step_ends,
+    )
+    return scope
+
+
+def _why_so_many(job: JobPatterns, folded: FoldedRun) -> list[str]:
+    """What tells the classes apart."""
+    programs, kinds = len(job.job.programs), len(job.patterns)
+    if all(stage.partition.num_classes == 1 for stage in folded.stages):
+        return []
+    parts = [f"{programs} program{'s' if programs > 1 else ''}"]
+    if kinds > programs:
+        parts.append(f"{kinds} with their places in collectives")
+    finest = folded.most_classes
+    if finest > kinds:
+        parts.append(f"{finest} with the links and neighbours that they see")
+    return [", ".join(parts)]
+
+
+def peak_memory_ranks(run: FoldedRun) -> list[int]:
+    """Of each pattern the rank with the highest peak, of several the lowest, where the last classes differ in it.
+
+    Patterns of one class are left out: its ranks are alike. Where classes have more than MAX_PEAK_TASKS tasks: none.
+    """
+    found = []
+    left = MAX_PEAK_TASKS
+    for pattern in run.job.patterns:
+        ranks = one_of_each_class(run, pattern.ranks)
+        left -= len(ranks) * pattern.num_tasks
+        if left < 0:
+            return []
+        if len(ranks) > 1:
+            peaks = _peaks(run, pattern, ranks)
+            found.append(int(ranks[np.argmax(peaks)]))
+    return found
+
+
+def one_of_each_class(run: FoldedRun, ranks: Int64) -> Int64:
+    """The lowest of the given ``ranks`` of each class in which a rank ends."""
+    last, count = np.full(len(ranks), -1, np.int64), 0
+    for stage in run.stages:
+        number = stage.partition.class_of[ranks]
+        last[number >= 0] = count + number[number >= 0]
+        count += stage.partition.num_classes
+    return ranks[np.sort(np.unique(last, return_index=True)[1])]
+
+
+def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
+    """Bytes that each of the ranks, which follow one pattern, holds at most."""
+    memory = rank_memory(run, [pattern], np.zeros(1, np.int64))
+    peaks = []
+    for rank in ranks.tolist():
+        ready, start, end = run.times(rank)
+        records = Records(ready_ps=ready, start_ps=start, end_ps=end, num_events=0, engine="", network="")
+        peaks.append(int(memory_timeline(memory, records).total_bytes.max(initial=0)))
+    return peaks
