@@ -210,7 +210,7 @@ def test_tensor_parallel_ranks_keep_whole_inputs_and_their_share_of_outputs() ->
     assert held(job.programs[0])[0] == Counter({"inputs": one, "activations": one // 2})
 
 
-def test_one_rank_of_each_class_is_looked_at_in_whichever_episode_it_ends() -> None:
+def test_one_rank_of_each_class_is_looked_at_in_whichever_stage_it_ends() -> None:
     """Classes are numbered anew in each stage: class 0 of the first is not class 0 of the second."""
 
     def stage(*class_of: int) -> SimpleNamespace:
