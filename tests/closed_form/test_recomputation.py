@@ -9,7 +9,7 @@ import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
 from trine.graph.memory import MEMORY_CATEGORIES
-from trine.graph.program import PHASE_BACKWARD, PHASE_RECOMPUTE
+from trine.graph.program import Phase
 from trine.parallel.build import build_job
 
 LAYERS = 6
@@ -28,7 +28,7 @@ def program(**fields):
 
 def held_after_forward(program):
     """Bytes of activations when the first backward operator starts."""
-    first = next(i for i, step in enumerate(program.steps) if step.label.phase in (PHASE_BACKWARD, PHASE_RECOMPUTE))
+    first = next(i for i, step in enumerate(program.steps) if step.label.phase in (Phase.BACKWARD, Phase.RECOMPUTE))
     kind = MEMORY_CATEGORIES.index("activations")
     return sum(change.delta_bytes for change in program.memory if change.step < first and change.category == kind)
 

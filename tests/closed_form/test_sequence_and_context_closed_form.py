@@ -12,7 +12,7 @@ from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
 from trine.cluster import build_topology
 from trine.compute import Split, work
 from trine.graph.memory import MEMORY_CATEGORIES
-from trine.graph.program import PHASE_RECOMPUTE, Compute
+from trine.graph.program import Compute, Phase
 from trine.graph.workload import BACKWARD, FORWARD
 from trine.parallel.plan import Plan
 from trine.parallel.portions import is_attention
@@ -109,7 +109,7 @@ def test_a_weight_gradient_does_not_wait_for_the_reduction_beside_it() -> None:
 def test_what_runs_again_is_sent_again_and_counts_as_recomputation(sequence_parallel: bool) -> None:
     """Full recomputation repeats the forward collectives of its layers, none of the embedding, the head or the loss."""
     plan = megatron(4, sequence_parallel=sequence_parallel, recompute="full")
-    again = [s for s in collectives(build(model(), plan)[0].programs[0]) if s.label.phase == PHASE_RECOMPUTE]
+    again = [s for s in collectives(build(model(), plan)[0].programs[0]) if s.label.phase == Phase.RECOMPUTE]
     kinds = Counter(step.kind for step in again)
     expected = {"all_gather": 2, "reduce_scatter": 2} if sequence_parallel else {"all_reduce": 2}
     assert kinds == {kind: count * LAYERS for kind, count in expected.items()}

@@ -9,7 +9,7 @@ from transformers import B, Transformer
 import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
-from trine.graph.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_RECOMPUTE, Compute, Recv, Send
+from trine.graph.program import Compute, Phase, Recv, Send
 from trine.parallel.build import build_job
 
 
@@ -47,7 +47,7 @@ def test_operators_messages_and_the_end(plan, layers):
     for rank, program in enumerate(job.programs):
         halves = Counter()
         for step in program.steps:
-            if isinstance(step, Compute) and step.label.phase in (PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE):
+            if isinstance(step, Compute) and step.label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
                 key = (step.label.operator, step.label.phase, step.label.microbatch, step.label.step)
                 halves[key] += 1
             elif isinstance(step, Send):
@@ -61,7 +61,7 @@ def test_operators_messages_and_the_end(plan, layers):
     names = {i: op.phase for i, op in enumerate(workload.operators)}
     assert times == Counter(
         {(i, {"forward": 0, "backward": 1}[phase]): count for i, phase in names.items()}
-        | {key: count for key in times if key[1] == PHASE_RECOMPUTE}
+        | {key: count for key in times if key[1] == Phase.RECOMPUTE}
     )
 
 

@@ -11,7 +11,7 @@ from transformers import B, Transformer
 import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
-from trine.graph.program import PHASE_BACKWARD, Collective, Compute, Recv, Send
+from trine.graph.program import Collective, Compute, Phase, Recv, Send
 from trine.graph.workload import FORWARD
 from trine.parallel.blocks import block_of, units_of
 from trine.parallel.build import build_job
@@ -141,7 +141,7 @@ def test_what_a_joined_pair_sends_leaves_when_both_have_ended():
     steps = job.programs[0].steps
     operators = [(s.label.phase, s.label.microbatch) for s in steps if isinstance(s, Compute)]
     at = operators.index((0, 3))  # the first forward pass that is joined: with the backward pass of micro-batch 5
-    assert operators[at + 1][0] == PHASE_BACKWARD
+    assert operators[at + 1][0] == Phase.BACKWARD
     sends = [s for s in steps if isinstance(s, Send) and s.tag[1] == 0 and s.label.microbatch == 3]
     computes = [i for i, s in enumerate(steps) if isinstance(s, Compute)]
     assert max(sends[0].after) == computes[at + 2]

@@ -8,11 +8,22 @@ needs, because a program is then the same object for every rank that behaves ali
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 #: The streams of a rank: operators on the GPU, their launches by the CPU thread, and work that the host does for it.
 COMPUTE_STREAM, LAUNCH_STREAM, HOST_STREAM = "compute", "cpu", "host"
-PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER, PHASE_INPUT, PHASE_RECOMPUTE, PHASE_OFFLOAD = 0, 1, 2, 3, 4, 5
+
+
+class Phase(IntEnum):
+    """What part of a training step a task belongs to; -1 in labels: none."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+    INPUT = 3
+    RECOMPUTE = 4
+    OFFLOAD = 5
 
 
 class Label(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
-from trine.graph.program import PHASE_BACKWARD, PHASE_FORWARD, PHASE_OPTIMIZER, PHASE_RECOMPUTE, Label
+from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import Chunk, operators_by_chunk
 from trine.parallel.expert_load import expert_load
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_TENSOR_BYTES = 2**50
 #: The share of an operator that is not divided.
 WHOLE = Fraction(1)
-PHASE_NUMBER = {FORWARD: PHASE_FORWARD, BACKWARD: PHASE_BACKWARD, OPTIMIZER: PHASE_OPTIMIZER}
+PHASE_NUMBER = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
 
 
 class JobContext:
@@ -253,7 +253,7 @@ class JobContext:
     def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
         """The label of an operator, ``rerun``: one that is run again; the optimizer belongs to no micro-batch."""
         microbatch = -1 if op.phase == OPTIMIZER else microbatch
-        phase = PHASE_RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
+        phase = Phase.RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
         return Label(phase, self.operator_index[op.id], self.layer_index[op.layer], stage, microbatch, step)
 
     def algorithm(self, collective: str) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trine.errors import PlanError
-from trine.graph.program import PHASE_OPTIMIZER, Label
+from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.extension import Extension, Place
@@ -74,7 +74,7 @@ class ContextAttention(Extension):
     # -- points of a program -----------------------------------------------------------------------------------------
 
     def before(self, op: Operator, place: Place) -> None:
-        if place.phase == PHASE_OPTIMIZER or self._style == "ring" or not is_attention(op):
+        if place.phase == Phase.OPTIMIZER or self._style == "ring" or not is_attention(op):
             return
         batch, after = self.context.micro_batches[place.microbatch], self.writer.last_compute_and_waits()
         if self._style == "all-gather":
@@ -88,7 +88,7 @@ class ContextAttention(Extension):
         self.writer.wait(step)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        if place.phase == PHASE_OPTIMIZER or self._style == "ring" or not is_attention(op):
+        if place.phase == Phase.OPTIMIZER or self._style == "ring" or not is_attention(op):
             return
         if self._style == "all-gather":
             step, size = self._gathered.pop(self.writer.lane)

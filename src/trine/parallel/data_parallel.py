@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.compute import kind_of
-from trine.graph.program import (
-    PHASE_BACKWARD,
-    PHASE_FORWARD,
-    PHASE_INPUT,
-    HostCopy,
-    Label,
-    Peer,
-    RankProgram,
-    Recv,
-    Send,
-)
+from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
@@ -65,17 +55,17 @@ class _DataParallelProgram:
         weights = sum(p.size_bytes for p in context.workload.parameters)
         for step in range(context.plan.num_steps):
             self._scatter_inputs(step)
-            self._collective("broadcast", weights + context.buffer_bytes(self.model), PHASE_FORWARD, step)
+            self._collective("broadcast", weights + context.buffer_bytes(self.model), Phase.FORWARD, step)
             self._run(self.model, step)
             outputs = self._output_bytes()
-            self._gather("outputs", outputs, PHASE_FORWARD, step)
+            self._gather("outputs", outputs, Phase.FORWARD, step)
             if self.is_first:
                 self._run(self.loss, step, replicas)
                 self._run(self.loss_backward, step, replicas)
             if context.workload.is_training:
-                self._scatter("output gradients", outputs, PHASE_BACKWARD, step)
+                self._scatter("output gradients", outputs, Phase.BACKWARD, step)
                 self._run(self.backward, step)
-                self._collective("reduce", context.total_trained_bytes, PHASE_BACKWARD, step)
+                self._collective("reduce", context.total_trained_bytes, Phase.BACKWARD, step)
             if self.is_first:
                 self._run(self.optimizer, step)
             self.memory.end_step(self.writer.last_compute())
@@ -91,10 +81,10 @@ class _DataParallelProgram:
         if not size:
             return
         if self.is_first and self.has_host:
-            label = Label(phase=PHASE_INPUT, stage=0, step=step)
+            label = Label(phase=Phase.INPUT, stage=0, step=step)
             copy = HostCopy(size * self.context.plan.dp, self.writer.last_of_step(), label)
             self.writer.wait(self.writer.add(copy))
-        self._scatter("inputs", size, PHASE_INPUT, step)
+        self._scatter("inputs", size, Phase.INPUT, step)
 
     def _scatter(self, what: str, size: int, phase: int, step: int) -> None:
         label = Label(phase=phase, stage=0, step=step)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trine.collectives.one_operation import ONE_OPERATION
-from trine.graph.program import PHASE_BACKWARD, PHASE_FORWARD, Label
+from trine.graph.program import Label, Phase
 from trine.graph.workload import Operator
 from trine.parallel.buckets import Bucket, Gradient, fill_buckets
 from trine.parallel.extension import Extension, Place
@@ -40,7 +40,7 @@ class BucketReductions(Extension):
         builder, writer = self.builder, self.writer
         size = self.context.buffer_bytes(builder.forward)
         if size and self.context.workload.is_training and broadcasts_buffers(self.context.plan):
-            label = Label(phase=PHASE_FORWARD, stage=builder.stage, step=step)
+            label = Label(phase=Phase.FORWARD, stage=builder.stage, step=step)
             after = (*writer.last_compute(), *list(builder.copies.values())[:1])
             key = ("buffers", builder.stage, step)
             algorithm = ONE_OPERATION if self.context.plan.buffers == "auto" else None
@@ -49,7 +49,7 @@ class BucketReductions(Extension):
             )
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        if place.phase != PHASE_BACKWARD or not place.is_last:
+        if place.phase != Phase.BACKWARD or not place.is_last:
             return
         for number in self._ready.get(op.id, ()):
             label = self.context.label(op, self.builder.stage, place.microbatch, place.step)

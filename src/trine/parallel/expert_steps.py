@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from trine.graph.program import PHASE_OPTIMIZER, Label, Peer, Recv, Send
+from trine.graph.program import Label, Peer, Phase, Recv, Send
 from trine.graph.workload import FORWARD, Operator
 from trine.parallel.extension import WEIGHT_PART, Extension, Place
 from trine.parallel.portions import WHOLE
@@ -30,7 +30,7 @@ class ExpertExchange(Extension):
 
     def before(self, op: Operator, place: Place) -> None:
         role = op.attributes.get("moe")
-        if role is None or place.phase == PHASE_OPTIMIZER or place.part == WEIGHT_PART:
+        if role is None or place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
             return
         if role == (COMBINE if op.phase == FORWARD else DISPATCH):
             batch = self.context.micro_batches[place.microbatch]
@@ -38,7 +38,7 @@ class ExpertExchange(Extension):
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         role = op.attributes.get("moe")
-        if role is None or place.phase == PHASE_OPTIMIZER or place.part == WEIGHT_PART:
+        if role is None or place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
             return
         if role == (DISPATCH if op.phase == FORWARD else COMBINE):
             self._exchange(op, op.outputs[0], True, batch, place, (done,))

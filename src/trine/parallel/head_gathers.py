@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine.graph.program import PHASE_OPTIMIZER
+from trine.graph.program import Phase
 from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.extension import Extension, Place
 
@@ -33,7 +33,7 @@ class HeadGathers(Extension):
 
     def before(self, op: Operator, place: Place) -> None:
         """A reduce-scatter before the first backward operator of a projection."""
-        if place.phase == PHASE_OPTIMIZER or op.phase != BACKWARD or op.forward_id is None or not self._regroups(op):
+        if place.phase == Phase.OPTIMIZER or op.phase != BACKWARD or op.forward_id is None or not self._regroups(op):
             return
         once = op.forward_id, place.microbatch, place.step
         if once in self._scattered:
@@ -46,7 +46,7 @@ class HeadGathers(Extension):
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         """An all-gather behind the projection; what it made is given back behind its first reader."""
-        if place.phase == PHASE_OPTIMIZER:
+        if place.phase == Phase.OPTIMIZER:
             return
         tensors = self.context.workload.tensors
         pending = self._pending.get(self.writer.lane)

@@ -17,7 +17,7 @@ from trine.arrays import Int64
 from trine.errors import PlanError
 from trine.graph.assembler import no_labels
 from trine.graph.builder import TaskGraphBuilder
-from trine.graph.program import COMPUTE_STREAM, PHASE_BACKWARD, PHASE_OPTIMIZER
+from trine.graph.program import COMPUTE_STREAM, Phase
 from trine.graph.taskgraph import TaskGraph
 from trine.parallel.hop import HopProtocol, WorkerGraph
 
@@ -174,9 +174,9 @@ class _Writer:
         gradient_ps = int(self.work.gradient_ps[worker, visit.iteration])
         apply_ps = int(self.work.apply_ps[worker, visit.iteration])
         parallel = self.protocol.order == "parallel"
-        self._compute(visit, worker, PHASE_BACKWARD, gradient_ps, [tasks.enter])
+        self._compute(visit, worker, Phase.BACKWARD, gradient_ps, [tasks.enter])
         self._compute(
-            visit, worker, PHASE_OPTIMIZER, apply_ps, [tasks.gradient, tasks.got] if parallel else [tasks.gradient]
+            visit, worker, Phase.OPTIMIZER, apply_ps, [tasks.gradient, tasks.got] if parallel else [tasks.gradient]
         )
         self._join(visit, worker, after, need)
         self._join(visit, worker, [tasks.apply, tasks.got])

@@ -20,18 +20,7 @@ import numpy as np
 
 from trine.errors import PlanError
 from trine.graph.memory import MEMORY_CATEGORIES
-from trine.graph.program import (
-    HOST_STREAM,
-    PHASE_BACKWARD,
-    PHASE_FORWARD,
-    PHASE_OFFLOAD,
-    PHASE_OPTIMIZER,
-    Compute,
-    HostCopy,
-    Label,
-    MemoryChange,
-    RankProgram,
-)
+from trine.graph.program import HOST_STREAM, Compute, HostCopy, Label, MemoryChange, Phase, RankProgram
 from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.blocks import units_of
 from trine.parallel.buckets import Bucket, fill_buckets
@@ -123,7 +112,7 @@ class GradientsToHost(Extension):
         return -(-bucket.size_bytes // ways)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        if place.phase != PHASE_BACKWARD or not place.is_last:
+        if place.phase != Phase.BACKWARD or not place.is_last:
             return
         self._copy_reduced(place.step)
         for bucket in self._own:
@@ -143,7 +132,7 @@ class GradientsToHost(Extension):
             self.reductions.reduced.clear()
 
     def _copy(self, bucket: Bucket, done: tuple[int, ...], step: int) -> None:
-        label = Label(phase=PHASE_OFFLOAD, stage=self.builder.stage, step=step)
+        label = Label(phase=Phase.OFFLOAD, stage=self.builder.stage, step=step)
         after = (*done, *self.copies[-1:])
         self.copies.append(self.writer.add(HostCopy(self.part_bytes(bucket), after, label, to_host=True)))
         self.builder.memory.gradients_left(bucket.weights, self.copies[-1])
@@ -169,9 +158,9 @@ class HostOptimizer(Extension):
         back: tuple[int, ...] = ()
         for size in sizes:
             moved = 3 * size + 2 * state * size // sum(sizes)
-            label = Label(phase=PHASE_OPTIMIZER, stage=builder.stage, step=step)
+            label = Label(phase=Phase.OPTIMIZER, stage=builder.stage, step=step)
             updated = writer.add(Compute(HOST_STREAM, self._time_ps(moved), after, label))
-            back = (writer.add(HostCopy(size, (updated, *back), label._replace(phase=PHASE_OFFLOAD))),)
+            back = (writer.add(HostCopy(size, (updated, *back), label._replace(phase=Phase.OFFLOAD))),)
         for copied in back:  # copies end in order
             writer.wait(copied)
         gradients.copies.clear()
@@ -217,12 +206,12 @@ class ActivationOffload(Extension):
         self._storages.clear()
 
     def begin_pass(self, place: Place) -> None:
-        if place.phase == PHASE_BACKWARD:
+        if place.phase == Phase.BACKWARD:
             self._fetch_next(place, len(self._units[place.chunk].ends))
 
     def before(self, op: Operator, place: Place) -> None:
         """The next operator of the backward pass waits for what its unit needs, while the next unit's is fetched."""
-        if place.phase != PHASE_BACKWARD:
+        if place.phase != Phase.BACKWARD:
             return
         unit = self._units[place.chunk].of(op)
         key = (place.microbatch, place.chunk, unit)
@@ -233,7 +222,7 @@ class ActivationOffload(Extension):
             self._fetch_next(place, unit)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        if place.phase != PHASE_FORWARD or place.rerun:
+        if place.phase != Phase.FORWARD or place.rerun:
             return
         units = self._units[place.chunk]
         if op.id in units.ends:
@@ -277,7 +266,7 @@ class ActivationOffload(Extension):
             self.writer.memory.append(MemoryChange(self._back[key], False, size, _ACTIVATIONS))
 
     def _label(self, place: Place) -> Label:
-        return Label(phase=PHASE_OFFLOAD, stage=self.builder.stage, microbatch=place.microbatch, step=place.step)
+        return Label(phase=Phase.OFFLOAD, stage=self.builder.stage, microbatch=place.microbatch, step=place.step)
 
 
 class _Units:

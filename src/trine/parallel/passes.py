@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from trine.graph.program import PHASE_FORWARD
+from trine.graph.program import Phase
 from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.context import JobContext
@@ -85,7 +85,7 @@ class RankPasses:
         target = rank_of(crossing.target, place.microbatch, pipeline)
         if source == target:
             return -1
-        if place.phase == PHASE_FORWARD:
+        if place.phase == Phase.FORWARD:
             for earlier in self.context.earlier_targets(crossing):
                 if rank_of(earlier, place.microbatch, pipeline) == target:
                     return -1

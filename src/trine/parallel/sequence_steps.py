@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trine.errors import PlanError
-from trine.graph.program import PHASE_BACKWARD, PHASE_OPTIMIZER, Label
+from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.chunks import Run
 from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART, Extension, Place
@@ -92,7 +92,7 @@ class SequenceCollectives(SplitCollectives):
 
     def before(self, op: Operator, place: Place) -> None:
         self.let_weights_pass(op)
-        if place.phase == PHASE_OPTIMIZER:
+        if place.phase == Phase.OPTIMIZER:
             return
         self._give_back(op.forward_id if op.phase == BACKWARD else op.id, place)
         split = self._splits.get(op.id)
@@ -207,7 +207,7 @@ class SequenceGradients(Extension):
     def before_optimizer(self, step: int) -> None:
         if not self.size_bytes or not self.context.workload.is_training:
             return
-        label = Label(phase=PHASE_BACKWARD, stage=self.builder.stage, step=step)
+        label = Label(phase=Phase.BACKWARD, stage=self.builder.stage, step=step)
         after = self.writer.last_compute_and_waits()
         key = ("tp", "norms", self.builder.stage, step)
         self.writer.wait(self.writer.collective("all_reduce", "tp", key, self.size_bytes, after, label))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from trine.graph.program import PHASE_OPTIMIZER, Label
+from trine.graph.program import Label, Phase
 from trine.graph.workload import FORWARD, Operator
 from trine.parallel.ddp import BucketReductions
 from trine.parallel.extension import Place
@@ -99,7 +99,7 @@ class ParameterUpdates(ShardedReductions):
             axis = self.groups.expert_shard if bucket.is_expert else self.groups.shard
             if not axis:
                 continue
-            label = Label(phase=PHASE_OPTIMIZER, stage=self.builder.stage, step=step)
+            label = Label(phase=Phase.OPTIMIZER, stage=self.builder.stage, step=step)
             key = ("parameters", self.builder.stage, number, step)
             done = self.writer.collective("all_gather", axis, key, bucket.size_bytes, after, label)
             if self._overlaps:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trine.graph.program import PHASE_FORWARD, PHASE_OPTIMIZER, Label
+from trine.graph.program import Label, Phase
 from trine.graph.workload import FORWARD, Operator
 from trine.parallel.blocks import has_blocks, units_of
 from trine.parallel.buckets import Bucket, fill_buckets
@@ -122,10 +122,10 @@ class ParameterGathers(ShardedReductions):
 
     def _walk_of(self, place: Place) -> _Walk | None:
         """None where no parameters are needed: in the optimizer, and for the gradients of weights alone."""
-        if place.phase == PHASE_OPTIMIZER or place.part == WEIGHT_PART:
+        if place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
             return None
         kind = INPUT_PASS if place.part == INPUT_PART else BACKWARD_PASS
-        return self._walks.get((place.chunk, FORWARD_PASS if place.phase == PHASE_FORWARD else kind))
+        return self._walks.get((place.chunk, FORWARD_PASS if place.phase == Phase.FORWARD else kind))
 
     def begin_pass(self, place: Place) -> None:
         walk = self._walk_of(place)
@@ -142,7 +142,7 @@ class ParameterGathers(ShardedReductions):
         for later in (number, *walk.units[index + self._ahead : index + self._ahead + 1]):
             self._gather(self._units[later], place)
         unit = self._units[number]
-        if place.phase == PHASE_FORWARD or not self._keeps:
+        if place.phase == Phase.FORWARD or not self._keeps:
             unit.users += 1
         for step in unit.steps:
             self.writer.wait(step)
@@ -151,7 +151,7 @@ class ParameterGathers(ShardedReductions):
         super().after(op, done, batch, place)
         walk = self._walk_of(place)
         for number in walk.ends.get((op.id, place.rerun), ()) if walk is not None else ():
-            if self._keeps and place.phase == PHASE_FORWARD:
+            if self._keeps and place.phase == Phase.FORWARD:
                 continue
             unit = self._units[number]
             unit.users -= 1

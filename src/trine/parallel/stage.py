@@ -6,18 +6,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import groupby
 
-from trine.graph.program import (
-    PHASE_BACKWARD,
-    PHASE_FORWARD,
-    PHASE_INPUT,
-    PHASE_OPTIMIZER,
-    HostCopy,
-    Label,
-    Peer,
-    RankProgram,
-    Recv,
-    Send,
-)
+from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
 from trine.graph.workload import OPTIMIZER
 from trine.parallel.buckets import Bucket
 from trine.parallel.chunks import ChunkPass, Run
@@ -117,7 +106,7 @@ class StageBuilder:
         after = self.writer.last_of_step()
         for one in self.passes.passes:
             if one.kind == FORWARD_PASS:
-                label = Label(phase=PHASE_INPUT, stage=self.stage, microbatch=one.microbatch, step=step)
+                label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=one.microbatch, step=step)
                 chunk = self.context.chunks[one.chunk]
                 size = self.context.input_bytes(chunk.forward, self.context.micro_batches[one.microbatch])
                 if size:
@@ -134,7 +123,7 @@ class StageBuilder:
         for extension in self.extensions:
             share = extension.optimizer_share(share)
         if share:
-            place = Place(PHASE_OPTIMIZER, -1, step)
+            place = Place(Phase.OPTIMIZER, -1, step)
             for op in self.optimizer:
                 self._run(Run(op), place, share)
         for extension in self.extensions:
@@ -147,7 +136,7 @@ class StageBuilder:
         shared = [w for w in self.weights if w.tied_to >= 0 and w.gradient_operator is not None]
         for other, group in groupby(sorted(shared, key=lambda w: w.tied_to), key=lambda w: w.tied_to):
             weights = [owned.weight for owned in group]
-            label = Label(phase=PHASE_BACKWARD, stage=self.stage, step=step)
+            label = Label(phase=Phase.BACKWARD, stage=self.stage, step=step)
             tag = ("tied", min(weights), step)
             groups = self.context.plan.groups
             ways = groups.size(groups.shard) if self.context.plan.sharding != "none" else 1
@@ -192,12 +181,12 @@ class StageBuilder:
     def _pass(self, one: Pass, step: int) -> Iterator[int]:
         """Write a pass, operator by operator; yields the time of each."""
         chunk_pass = self._chunk_pass(one)
-        phase = PHASE_FORWARD if one.kind == FORWARD_PASS else PHASE_BACKWARD
+        phase = Phase.FORWARD if one.kind == FORWARD_PASS else Phase.BACKWARD
         place = Place(phase, one.microbatch, step, False, one.chunk, _PART.get(one.kind, ""))
         ends = self.passes.completes(one)
         complete = place._replace(is_last=True)
         again = place._replace(rerun=True)
-        if phase == PHASE_FORWARD and (one.chunk, one.microbatch) in self.copies:
+        if phase == Phase.FORWARD and (one.chunk, one.microbatch) in self.copies:
             self.writer.wait(self.copies[one.chunk, one.microbatch])
         for extension in self.extensions:
             extension.begin_pass(complete if ends.weights else place)
@@ -271,7 +260,7 @@ class StageBuilder:
         tag = ("pp", place.phase, crossing.source, crossing.target, crossing.tensor, place.microbatch, place.step)
         received = self.writer.add(Recv(Peer("pp", source), tag, (), label))
         self.writer.wait(received)
-        if place.phase == PHASE_FORWARD:
+        if place.phase == Phase.FORWARD:
             self.memory.received(crossing.tensor, received, place.microbatch)
         else:
             self.memory.received_gradient(crossing, received, place.microbatch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine.graph.program import PHASE_OPTIMIZER
+from trine.graph.program import Phase
 from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.extension import WEIGHT_PART, Extension, Place
 
@@ -56,7 +56,7 @@ class TensorCollectives(SplitCollectives):
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         """The collective that follows a split operator; the next operator waits for it."""
         self.hold_again()
-        if place.phase == PHASE_OPTIMIZER:
+        if place.phase == Phase.OPTIMIZER:
             return
         split = self.context.split_of(op)
         if split is None or place.part == WEIGHT_PART:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
-from trine.graph.program import HOST_STREAM, LAUNCH_STREAM, PHASE_INPUT, PHASE_OFFLOAD
+from trine.graph.program import HOST_STREAM, LAUNCH_STREAM, Phase
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, TaskGraph
 
 PHASE_NAMES = ("forward", "backward", "optimizer", "input copy", "recompute", "offload")
@@ -73,15 +73,15 @@ def input_copies(graph: TaskGraph) -> Bool:
     """Return which tasks copy inputs from the host: bool[tasks]."""
     labels = graph.labels
     with_host = (graph.rank < 0) | (graph.peer < 0)
-    of_phase = (labels.phase == PHASE_INPUT) & (labels.collective < 0)
-    mask: Bool = (graph.kind == TRANSFER) & (with_host | of_phase) & (labels.phase != PHASE_OFFLOAD)
+    of_phase = (labels.phase == Phase.INPUT) & (labels.collective < 0)
+    mask: Bool = (graph.kind == TRANSFER) & (with_host | of_phase) & (labels.phase != Phase.OFFLOAD)
     return mask
 
 
 def offloads(graph: TaskGraph) -> Bool:
     """Return which tasks copy to host memory and back, or work there for a rank: bool[tasks]."""
     on_host = np.array([name.startswith(HOST_STREAM) for name in graph.stream_names] + [False])[graph.stream]
-    copies = (graph.kind == TRANSFER) & (graph.labels.phase == PHASE_OFFLOAD)
+    copies = (graph.kind == TRANSFER) & (graph.labels.phase == Phase.OFFLOAD)
     mask: Bool = copies | ((graph.kind == COMPUTE) & on_host)
     return mask
 

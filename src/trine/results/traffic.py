@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
-from trine.graph.program import PHASE_INPUT, PHASE_OFFLOAD
+from trine.graph.program import Phase
 from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
 from trine.results.activity import Window
 from trine.results.intervals import sum_by_group
@@ -83,7 +83,7 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
     """Messages outside of collectives, by size; in a ``partial`` graph those to ranks that it does not show stay."""
     labels = graph.labels
     chosen = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
-    chosen &= ~np.isin(labels.phase, (PHASE_INPUT, PHASE_OFFLOAD))
+    chosen &= ~np.isin(labels.phase, (Phase.INPUT, Phase.OFFLOAD))
     if not partial:
         chosen &= graph.rank != graph.peer
     if window.step:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from trine.errors import PlanError
 from trine.formats.chakra import encode, schema
 from trine.graph.grid import RankGrid
-from trine.graph.program import LAUNCH_STREAM, PHASE_INPUT, Collective, Compute, HostCopy, Job, Label, Recv, Send, Step
+from trine.graph.program import LAUNCH_STREAM, Collective, Compute, HostCopy, Job, Label, Phase, Recv, Send, Step
 from trine.units import PS_PER_US
 
 #: Our word -> number of the enum CollectiveCommType; reduce_scatter by the plain number, not that of the block form.
@@ -126,7 +126,7 @@ class Encoder:
         if isinstance(step, Collective):
             return step.kind
         if isinstance(step, HostCopy):
-            return "copy of inputs" if step.label.phase == PHASE_INPUT else "offload"
+            return "copy of inputs" if step.label.phase == Phase.INPUT else "offload"
         return {Send: "send", Recv: "receive"}.get(type(step), "compute")
 
 
