@@ -10,6 +10,7 @@ import numpy as np
 
 from trine.arrays import Bool, Int8, Int32, Int64
 from trine.engine import run
+from trine.engine.models import Network, QueueModel, network_model, why_unfolded
 from trine.errors import InputError, nearest
 from trine.folding.extract import extract_patterns
 from trine.folding.observe import Observation, observe, rank_memory
@@ -21,7 +22,6 @@ from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM, Job
 from trine.graph.taskgraph import COMPUTE, Records, TaskGraph
-from trine.engine.models import Network, QueueModel, network_model, why_unfolded
 from trine.parallel.instantiate import instantiate
 from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result

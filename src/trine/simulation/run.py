@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from trine.compute import Calibration
     from trine.engine.models import Network
     from trine.evidence import Evidence
-    from trine.folding.run import JobRun
     from trine.folding.observe import Observation
+    from trine.folding.run import JobRun
     from trine.graph.program import Job
     from trine.graph.taskgraph import Progress
     from trine.parallel.stragglers import Stragglers
@@ -223,8 +223,8 @@ class _Answer:
 
     def of_run(self, done: JobRun) -> Result:
         """The result of a run, with the ranks that it shows."""
-        from trine.folding.run import scope_of
         from trine.folding.observe import Observation
+        from trine.folding.run import scope_of
 
         scope = scope_of(done, self._observed)
         seen = Observation(
