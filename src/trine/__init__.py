@@ -145,12 +145,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'trine' has no attribute {name!r}")
-    value = getattr(import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # or type checkers would take any name for one of trine's
+
+    def __getattr__(name: str) -> object:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'trine' has no attribute {name!r}")
+        value = getattr(import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

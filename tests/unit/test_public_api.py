@@ -1,7 +1,9 @@
 """Is the public surface what it says, complete, and cheap to import?"""
 
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,36 @@ def test_all_is_sorted_complete_and_resolves():
     assert set(trine.__all__) == set(trine._PUBLIC)
     for name in trine.__all__:
         assert getattr(trine, name).__module__.startswith("trine."), name
+
+
+def test_type_checkers_see_what_the_runtime_sees(tmp_path):
+    """As trio's test_exports: mypy finds every public name, with a type, and finds no name that is not there."""
+    from mypy import api
+
+    program = tmp_path / "uses.py"
+    lines = ["import trine", *(f"reveal_type(trine.{name})" for name in trine.__all__), "trine.no_such_name"]
+    program.write_text("\n".join(lines) + "\n")
+    root = Path(__file__).parents[2]
+    settings = ["--config-file", str(root / "pyproject.toml"), "--cache-dir", str(root / ".mypy_cache")]
+    found, errors, _ = api.run([*settings, "--no-error-summary", str(program)])
+    assert not errors
+    rows = found.splitlines()
+    assert len(rows) == len(trine.__all__) + 1, found
+    for name, row in zip(trine.__all__, rows, strict=False):
+        assert "Revealed type is" in row, f"{name}: {row}"
+        assert 'is "Any"' not in row, f"{name} has no type"
+    assert "no_such_name" in rows[-1]
+
+
+def test_every_public_name_is_documented_and_typed():
+    for name in trine.__all__:
+        value = getattr(trine, name)
+        assert inspect.getdoc(value), name
+        if inspect.isfunction(value):
+            hints = value.__annotations__
+            missing = [each for each in inspect.signature(value).parameters if each not in hints]
+            assert not missing, f"{name}: no types for {missing}"
+            assert "return" in hints, name
 
 
 def test_unknown_names_are_attribute_errors():
