@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from trine.collectives.kernels.lower.memory import line_layout, payload_of_line
 from trine.collectives.kernels.lower.plan import lower_plan
-from trine.collectives.mscclpp.memory import Memory
+from trine.collectives.mscclpp.cells import PlanMemory, Value, add, goals, input_range, single
 from trine.collectives.mscclpp.plan import KernelPlan
-from trine.collectives.mscclpp.values import Value, add, goals, input_range, single
 from trine.gpu.program import (
     ACQUIRE,
     DATA_OPS,
@@ -130,7 +129,7 @@ def prove(plan: KernelPlan, size_bytes: int, seed: int = 0, line_bytes: int = 12
     """Lower, run, and compare all results of all ranks."""
     program = lower_plan(plan, size_bytes, line_bytes=line_bytes)
     unit = payload_of_line(plan, line_bytes)
-    memory = Memory(plan, line_layout(plan, size_bytes, unit))
+    memory = PlanMemory(plan, line_layout(plan, size_bytes, unit))
     machine = Interpreter(program, unit)
     bases = {buffer.name: buffer.base for buffer in program.buffers}
 

@@ -9,7 +9,7 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
-from trine.collectives.nccl.conventions import bus_factor
+from trine.collectives.sizes import bus_factor
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.reference import simulate
 from trine.gpu.run import run_gpus

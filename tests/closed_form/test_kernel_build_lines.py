@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import READING, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import count_lines
-from trine.collectives.kernels.registry import READING
 from trine.gpu.program import DATA_OPS
 
 PAYLOAD = {"simple": 128, "ll": 64, "ll128": 120}

@@ -14,7 +14,7 @@ import pytest
 from trine.cluster import load_cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.parameters import Medium
-from trine.collectives.nccl.view import Tier, View
+from trine.collectives.nccl.topology import CommTopology, Tier
 
 MI = 1 << 20
 SIZES = (4096, MI, 1 << 30)
@@ -38,15 +38,15 @@ def machine(name: str, sizes: dict[str, int], inside: float = 1.0, between: floa
     What leaves a domain again takes 0.7 of the rate of rings that close in it; every fabric reduces.
     """
     model = Collectives(load_cluster(name, **sizes))
-    view = model.view
+    topology = model.topology
     changed = replace(
-        view,
-        inside=view.inside and faster(view.inside, inside),
-        between=view.between and faster(view.between, between),
-        path_bytes_per_s=view.path_bytes_per_s * inside * 0.7,
-        sharp=view.between is not None,
+        topology,
+        inside=topology.inside and faster(topology.inside, inside),
+        between=topology.between and faster(topology.between, between),
+        path_bytes_per_s=topology.path_bytes_per_s * inside * 0.7,
+        sharp=topology.between is not None,
     )
-    model.view, model.setting = changed, replace(model.setting, view=changed)
+    model.topology, model.context = changed, replace(model.context, topology=changed)
     return model
 
 
@@ -59,15 +59,15 @@ class Table:
     """The rows of the table for one machine and protocol: steps in us, bytes in us, and the name of what bounds."""
 
     def __init__(self, model: Collectives, protocol: str) -> None:
-        self.view: View = model.view
+        self.topology: CommTopology = model.topology
         self.library, self.p = model.library, protocol
-        self.inner, self.outer = model.setting.inner, model.setting.outer
-        inside, between = self.view.inside, self.view.between
+        self.inner, self.outer = model.context.inner, model.context.outer
+        inside, between = self.topology.inside, self.topology.between
         self.hop_in = self.hop(inside, self.inner)
         self.hop_out = self.hop(between, self.outer)
-        self.n, self.d, self.m = self.view.num_ranks, self.view.num_domains, self.view.max_per_domain
+        self.n, self.d, self.m = self.topology.num_ranks, self.topology.num_domains, self.topology.max_per_domain
         self.r_in = inf if inside is None else inside.ring_bytes_per_s / 1e6
-        self.p_in = inf if inside is None else self.view.path_bytes_per_s / 1e6
+        self.p_in = inf if inside is None else self.topology.path_bytes_per_s / 1e6
         self.r_out = inf if between is None else between.ring_bytes_per_s / 1e6
         self.e_in, self.e_out = self.inner.efficiency[protocol], self.outer.efficiency[protocol]
         self.peak_in = 1.0 if inside is None else inside.headroom
@@ -78,13 +78,13 @@ class Table:
 
     def bound(self, inside: float, between: float) -> str:
         """The name of the slower; of equals that inside."""
-        slower = self.view.between if between < inside else self.view.inside
+        slower = self.topology.between if between < inside else self.topology.inside
         return slower.limit if slower else ""
 
     def ring(self, op: str, size: int) -> tuple[float, float, str]:
         t = 2 if op == "all_reduce" else 1
         steps = t * (self.d - 1) * self.hop_out + t * (self.n - self.d) * self.hop_in
-        through = self.p_in if self.view.between else self.r_in
+        through = self.p_in if self.topology.between else self.r_in
         rates = through * self.e_in, self.r_out * self.e_out
         sent = size if op in ("broadcast", "reduce") else t * (self.n - 1) * size / self.n
         extra = 0.0 if op in ("broadcast", "reduce") else self.library.extra_steps.get(op, 0.0) * size / self.n
@@ -101,20 +101,20 @@ class Table:
 
     def nvls(self, op: str, size: int) -> tuple[float, float, str]:
         steps = 2 * self.hop_in + 2 * ceil(log2(self.d)) * self.hop_out
-        shard = 1 + 1 / self.view.min_per_domain
-        nics = self.view.between.lanes if self.view.between else 1
+        shard = 1 + 1 / self.topology.min_per_domain
+        nics = self.topology.between.lanes if self.topology.between else 1
         leaves = self.r_out / (1 if self.d <= 2 else 2) * (16 / nics if nics > 16 else 1.0)
         rates = self.r_in * self.inner.nvls_efficiency / shard, leaves * self.e_out
         least = size / min(self.r_in / shard * self.peak_in, leaves * self.peak_out)
         return steps, max(size / min(rates), least), self.bound(*rates)
 
     def collnet(self, op: str, size: int) -> tuple[float, float, str]:
-        m = self.view.min_per_domain
+        m = self.topology.min_per_domain
         steps = 2 * self.hop_in + 2 * self.hop_out
         inside = 2 * size * (m - 1) / m / (self.p_in * min(self.e_in, self.peak_in))
         between = size / (self.r_out * min(0.8 * self.e_out, self.peak_out))
-        assert self.view.between is not None
-        return steps, max(inside, between), self.view.between.limit
+        assert self.topology.between is not None
+        return steps, max(inside, between), self.topology.between.limit
 
     def pat(self, op: str, size: int) -> tuple[float, float, str]:
         steps = ceil(log2(self.n)) * self.hop_out
@@ -125,12 +125,14 @@ class Table:
 def setup_us(model: Collectives, size: int, protocol: str, algorithm: str) -> float:
     """The larger of the media that are crossed; LL's further channels start later as messages grow."""
     if algorithm.startswith("nvls"):
-        return model.setting.inner.nvls_us
+        return model.context.inner.nvls_us
     if algorithm == "collnet":
         return 31.0
-    view = model.view
+    topology = model.topology
     media = [
-        medium for tier, medium in ((view.inside, model.setting.inner), (view.between, model.setting.outer)) if tier
+        medium
+        for tier, medium in ((topology.inside, model.context.inner), (topology.between, model.context.outer))
+        if tier
     ]
     later = max(medium.spread_us for medium in media) * size / (size + 16384) if protocol == "ll" else 0.0
     return max(medium.base_us[protocol] for medium in media) + later
@@ -158,7 +160,7 @@ def test_each_part_is_that_of_the_table(name: str, sizes: dict[str, int], inside
                     row = table.nvls if algorithm.startswith("nvls") else getattr(table, algorithm)
                     steps, carried, limit = row(op, size)
                     setup = setup_us(model, size, pair[1], algorithm)
-                    medium = model.setting.outer if model.view.between else model.setting.inner
+                    medium = model.context.outer if model.topology.between else model.context.inner
                     late = steps if algorithm == "collnet" else setup + steps
                     ramp = 2 * medium.ramp[pair[1]] * late * carried / (late + carried)
                     parts = (found.base_us, found.steps_us, found.bytes_us, found.delay_us)
@@ -176,37 +178,40 @@ def test_messages_to_peers_are_those_of_the_table(
     name: str, sizes: dict[str, int], inside: float, between: float, op: str
 ) -> None:
     model = machine(name, sizes, inside, between)
-    view, inner, outer = model.view, model.setting.inner, model.setting.outer
+    topology, inner, outer = model.topology, model.context.inner, model.context.outer
     one = op == "send_recv"
-    peers = {"in": 1 if one else view.max_per_domain - 1, "out": 1 if one else view.num_ranks - view.min_per_domain}
+    peers = {
+        "in": 1 if one else topology.max_per_domain - 1,
+        "out": 1 if one else topology.num_ranks - topology.min_per_domain,
+    }
     field = {"send_recv": "shift", "all_to_all": "gpu"}.get(op, "root") + "_bytes_per_s"
     for size in SIZES:
-        part = size if one else size / view.num_ranks
+        part = size if one else size / topology.num_ranks
         took = {"in": 0.0, "out": 0.0}
         steps = 0.0
-        if view.inside:
+        if topology.inside:
             efficiency = inner.efficiency["simple"] if one else inner.p2p_efficiency
-            rate = getattr(view.inside, field) * min(efficiency, view.inside.headroom) / 1e6
+            rate = getattr(topology.inside, field) * min(efficiency, topology.inside.headroom) / 1e6
             took["in"] = part * peers["in"] / rate
-            steps = peers["in"] * inner.p2p_step_us + view.inside.latency_ps / 1e6
-        if view.between:
-            rate = getattr(view.between, field) * min(outer.p2p_efficiency, view.between.headroom) / 1e6
+            steps = peers["in"] * inner.p2p_step_us + topology.inside.latency_ps / 1e6
+        if topology.between:
+            rate = getattr(topology.between, field) * min(outer.p2p_efficiency, topology.between.headroom) / 1e6
             took["out"] = part * peers["out"] / rate
-            outside = peers["out"] * outer.p2p_step_us + view.between.latency_ps / 1e6
+            outside = peers["out"] * outer.p2p_step_us + topology.between.latency_ps / 1e6
             steps = outside if one else steps + outside
-        slower = view.between if view.between and took["out"] >= took["in"] else view.inside
-        copied = 0.0 if one else part / ((inner if view.inside else outer).copy_GBps * 1e3)
-        pair = {"all_to_all": view.pair_bytes_per_s}.get(op, view.root_pair_bytes_per_s)
+        slower = topology.between if topology.between and took["out"] >= took["in"] else topology.inside
+        copied = 0.0 if one else part / ((inner if topology.inside else outer).copy_GBps * 1e3)
+        pair = {"all_to_all": topology.pair_bytes_per_s}.get(op, topology.root_pair_bytes_per_s)
         carried = max(took["in"] + copied, took["out"], 0.0 if one else part / (pair / 1e6))
         found = model.cost(op, size, ("direct", "simple"))
-        furthest = [tier.shift_latency_ps for tier in (view.inside, view.between) if tier]
+        furthest = [tier.shift_latency_ps for tier in (topology.inside, topology.between) if tier]
         if one:
             steps = max(steps, max(furthest) / 1e6)
         assert (found.steps_us, found.bytes_us) == pytest.approx((steps, carried), rel=1e-9)
         assert found.limit == (slower.limit if slower else "")
-        bases = [medium.p2p_base_us for tier, medium in ((view.inside, inner), (view.between, outer)) if tier]
+        bases = [medium.p2p_base_us for tier, medium in ((topology.inside, inner), (topology.between, outer)) if tier]
         assert found.base_us == max(bases)
-        assert found.num_steps == (1 if one else view.num_ranks - 1)
+        assert found.num_steps == (1 if one else topology.num_ranks - 1)
 
 
 def test_steps_are_counted_as_in_the_table() -> None:
@@ -225,19 +230,21 @@ def test_steps_are_counted_as_in_the_table() -> None:
 def test_the_data_sheet_bounds_a_fit_that_is_too_good() -> None:
     """Efficiencies above the peak of the links are no reason to take less than their bytes at that peak."""
     model = machine("dgx-h100", {"nodes": 3})
-    view = model.view
-    assert view.inside is not None
-    assert view.between is not None
-    peaked = replace(view, inside=replace(view.inside, headroom=1e-3), between=replace(view.between, headroom=1e-2))
-    inside = view.path_bytes_per_s * 1e-3 / 1e6
-    between = view.between.ring_bytes_per_s * 1e-2 / 1e6
+    topology = model.topology
+    assert topology.inside is not None
+    assert topology.between is not None
+    peaked = replace(
+        topology, inside=replace(topology.inside, headroom=1e-3), between=replace(topology.between, headroom=1e-2)
+    )
+    inside = topology.path_bytes_per_s * 1e-3 / 1e6
+    between = topology.between.ring_bytes_per_s * 1e-2 / 1e6
     expected = {
         "ring": 2 * 23 / 24 * MI / min(inside, between),
         "tree": MI / min(inside / 2, between / 2),
-        "nvlstree": MI / min(view.inside.ring_bytes_per_s * 1e-9 / (1 + 1 / 8), between / 2),
+        "nvlstree": MI / min(topology.inside.ring_bytes_per_s * 1e-9 / (1 + 1 / 8), between / 2),
         "collnet": max(2 * MI * 7 / 8 / inside, MI / between),
     }
-    model.setting = replace(model.setting, view=peaked)
+    model.context = replace(model.context, topology=peaked)
     for algorithm, carried in expected.items():
         assert model.cost("all_reduce", MI, (algorithm, "simple")).bytes_us == pytest.approx(carried, rel=1e-9)
 
@@ -247,14 +254,14 @@ def test_fewer_channels_scale_every_rate(channels: int) -> None:
     """``bytes_us`` of each algorithm is that of all channels times channels / limit, where the same medium bounds."""
     for inside, between in ((1.0, 0.02), (0.02, 1.0)):
         model = machine("dgx-h100", {"nodes": 3}, inside, between)
-        limited = replace(model.setting, max_channels=channels)
+        limited = replace(model.context, max_channels=channels)
         for op in ("all_reduce", "all_to_all", "broadcast"):
             for pair in model.candidates(op):
                 before = model.cost(op, 1 << 30, pair).bytes_us
-                medium = model.setting.outer if between < inside else model.setting.inner
-                usual, model.setting = model.setting, limited
+                medium = model.context.outer if between < inside else model.context.inner
+                usual, model.context = model.context, limited
                 after = model.cost(op, 1 << 30, pair).bytes_us
-                model.setting = usual
+                model.context = usual
                 if op == "all_to_all" and inside < between:
                     continue  # the copy of the part that stays is no channel's
                 assert after == pytest.approx(before * medium.channels / channels, rel=1e-6), (op, pair)
@@ -263,16 +270,16 @@ def test_fewer_channels_scale_every_rate(channels: int) -> None:
 def test_way_to_the_furthest_rank_bounds_the_steps() -> None:
     """Data that must reach the furthest rank cannot arrive before light has."""
     model = machine("dgx-h100", {"nodes": 2})
-    view = model.view
-    assert view.inside is not None
-    assert view.between is not None
+    topology = model.topology
+    assert topology.inside is not None
+    assert topology.between is not None
     for tiers, way_ps in (((7e9, 2e9), 9e9), ((2e9, 7e9), 9e9)):
         far = replace(
-            view,
-            inside=replace(view.inside, far_latency_ps=int(tiers[0])),
-            between=replace(view.between, far_latency_ps=int(tiers[1])),
+            topology,
+            inside=replace(topology.inside, far_latency_ps=int(tiers[0])),
+            between=replace(topology.between, far_latency_ps=int(tiers[1])),
         )
-        model.setting = replace(model.setting, view=far)
+        model.context = replace(model.context, topology=far)
         assert model.cost("all_reduce", 8, ("ring", "ll")).steps_us == pytest.approx(way_ps / 1e6)
-        model.setting = replace(model.setting, view=replace(far, far_latency_ps=12_000_000_000))
+        model.context = replace(model.context, topology=replace(far, far_latency_ps=12_000_000_000))
         assert model.cost("all_to_all", 8, ("direct", "simple")).steps_us == pytest.approx(12_000.0)

@@ -13,8 +13,8 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives.nccl import Collectives
-from trine.collectives.nccl.conventions import bus_factor, sent_bytes
 from trine.collectives.options import CollectiveOptions
+from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.errors import InputError
 
 # -- nccl-tests ------------------------------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ def test_ll128_needs_nvlink() -> None:
 def test_where_an_h200_changes_from_ll_to_nvls() -> None:
     """tuning.cc: base 6.6, LL hop 0.6 on NVLink, LL at most 141 GB/s or half; NVLS 25 us, 0.85 of 7/8 of the links."""
     model = Collectives(load_cluster("hgx-h200"))
-    assert model.view.inside is not None
-    bus = model.view.inside.ring_bytes_per_s / 1e6
+    assert model.topology.inside is not None
+    bus = model.topology.inside.ring_bytes_per_s / 1e6
     ll_us, ll_rate = 6.6 + 2 * 7 * 0.6, min(141e3, bus / 2) * 8 / 14
     nvls_us, nvls_rate = 25.0, bus * 0.85 * 7 / 8
     size = (nvls_us - ll_us) / (1 / ll_rate - 1 / nvls_rate)
@@ -100,9 +100,9 @@ def test_where_two_h100_change_from_ll_to_simple(channels: int | None) -> None:
     """With two GPUs a ring has two steps; Simple: base 8.4, hop 3.4 on NVLink. Fewer channels carry their part."""
     options = CollectiveOptions(algorithm="ring", max_channels=channels)
     model = Collectives(load_cluster("dgx-h100", gpus=2), None, options)
-    assert model.view.inside is not None
+    assert model.topology.inside is not None
     usual = model.library.media["nvlink4"].channels
-    bus = model.view.inside.ring_bytes_per_s / 1e6 * (channels or usual) / usual
+    bus = model.topology.inside.ring_bytes_per_s / 1e6 * (channels or usual) / usual
     ll_us, ll_rate = 6.6 + 2 * 0.6, min(141e3, bus / 2) * 2 / 2
     simple_us, simple_rate = 8.4 + 2 * 3.4, bus * 2 / 2
     first = math.ceil((simple_us - ll_us) / (1 / ll_rate - 1 / simple_rate))
@@ -135,7 +135,7 @@ def test_a_demand_is_kept_and_the_choice_does_not_matter() -> None:
 @pytest.mark.parametrize(("op", "turns"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)])
 def test_a_ring_on_one_node(op: str, turns: int, size: int, protocol: str) -> None:
     model = Collectives(load_cluster("dgx-a100"), None, CollectiveOptions(algorithm="ring", protocol=protocol))
-    library, inside, n = model.library, model.view.inside, 8
+    library, inside, n = model.library, model.topology.inside, 8
     assert inside is not None
     medium = library.media["nvlink3"]
     launch = library.launch_us["process-per-gpu"] * library.launch_factor.get(
@@ -152,7 +152,7 @@ def test_a_ring_on_one_node(op: str, turns: int, size: int, protocol: str) -> No
 
 def test_nvls_moves_the_buffer_and_one_shard_more() -> None:
     model = Collectives(load_cluster("dgx-h100"), None, CollectiveOptions(nvls=True))
-    medium, inside, size = model.library.media["nvlink4"], model.view.inside, 8 << 30
+    medium, inside, size = model.library.media["nvlink4"], model.topology.inside, 8 << 30
     assert inside is not None
     carried = size * (1 + 1 / 8) / (inside.ring_bytes_per_s * medium.nvls_efficiency / 1e6)
     parts = {part.name: part.time_ps / 1e6 for part in model.predict("all_reduce", size).parts}

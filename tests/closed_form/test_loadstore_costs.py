@@ -16,7 +16,7 @@ from trine.cluster.select import slow_down
 from trine.collectives import make_schedule
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.loadstore import LoadStoreCosts, LoadStoreOptions, loadstore_collective
-from trine.collectives.loadstore.grid import MOST, STEPS, around, duration_ps
+from trine.collectives.loadstore.durations import MOST, STEPS, around, duration_ps
 from trine.collectives.run import run_schedule
 from trine.errors import InputError
 from trine.gpu.model.files import gpu_model_of

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from schedule_runs import end_ps
 
 from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
-from trine.collectives.checker import check_expanded, check_schedule
 from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import ExpandedSchedule, Schedule, Sends
 from trine.collectives.sends import LATENCY_BYTES
 from trine.errors import InputError
+from trine.testing.schedule_proof import check_expanded, check_schedule
 
 CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
 WITH_PARAMETERS = [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
-from trine.collectives.kernels.registry import READING
+from trine.collectives.kernels.build import READING, build_kernel, known_kernels, known_ops
 from trine.testing.proofs import check_program
 
 RANKS = (2, 3, 4, 5, 8)

@@ -73,7 +73,7 @@ def test_parts_add_up_and_the_band_holds_the_time(machine: tuple[str, int, int |
             assert sum(part.time_ps for part in row.parts) == row.time_ps
             assert all(part.time_ps > 0 and part.why for part in row.parts)
             assert 0 < row.low_ps <= row.time_ps <= row.high_ps
-            assert (row.size_bytes, row.num_ranks, row.op) == (size, model.view.num_ranks, op)
+            assert (row.size_bytes, row.num_ranks, row.op) == (size, model.topology.num_ranks, op)
             assert 0 <= row.sent_bytes <= size
 
 
@@ -146,8 +146,8 @@ def test_the_same_question_has_the_same_answer(size: int, op: str) -> None:
 
 def test_ranks_on_two_nodes_are_dearer_than_on_one() -> None:
     one, two = asked(("dgx-h100", 1, None)), Collectives(load_cluster("dgx-h100", nodes=2, gpus=8))
-    assert one.view.num_ranks == two.view.num_ranks == 8
-    assert (one.view.num_nodes, two.view.num_nodes, two.view.max_per_domain) == (1, 2, 4)
+    assert one.topology.num_ranks == two.topology.num_ranks == 8
+    assert (one.topology.num_nodes, two.topology.num_nodes, two.topology.max_per_domain) == (1, 2, 4)
     for op in OPS:
         for size in (1 << 10, 1 << 20, 1 << 30):
             assert two.predict(op, size) > one.predict(op, size), (op, size)

@@ -52,7 +52,7 @@ def test_protocols_cost_bytes_steps_and_a_launch(protocol: str, wire: float) -> 
     rate = cluster.links[cluster.paths(cluster.gpus[0], cluster.gpus[1])[0][0][0]].bytes_per_s
     messages_us = 14 * (medium.step_us[protocol] + 0.7 + size / n * wire / (rate / 1e6))
     parts = {part.name: part.time_ps for part in row.parts}
-    assert parts["launch"] == round(model.setting.launch_us * 1e6)
+    assert parts["launch"] == round(model.context.launch_us * 1e6)
     assert parts["messages"] / 1e6 == pytest.approx(messages_us, rel=1e-6)
     assert sum(parts.values()) == row.time_ps
     assert (answer.launch, answer.library, answer.network) == ("process-per-gpu", "nccl", "fair")
@@ -206,7 +206,7 @@ def test_alternatives_are_all_that_fit_the_fastest_first() -> None:
 
 
 def test_alternatives_of_too_many_messages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trine.collectives.stepwise.MAX_MESSAGES", 70)
+    monkeypatch.setattr("trine.collectives.message_level.MAX_MESSAGES", 70)
     (others,) = collective("all_reduce", [1 << 20], ring(6), explain=True).alternatives
     assert "ring" in {other.algorithm for other in others}  # 60 messages
     (others,) = collective("all_reduce", [1 << 20], ring(8), explain=True).alternatives

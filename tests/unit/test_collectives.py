@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
-from trine.collectives.checker import check_schedule
 from trine.collectives.schedule import Schedule, Sends
 from trine.errors import InputError
+from trine.testing.schedule_proof import check_schedule
 
 
 def test_known_names() -> None:

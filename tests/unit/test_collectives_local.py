@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from trine.collectives import expand, local_structures, make_schedule, rank_sends
-from trine.collectives.checker import check_schedule
-from trine.collectives.local_check import check_local
-from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.schedule import Schedule, Sends, moved, opposite, symmetry_of
 from trine.collectives.sends import SendList
-from trine.collectives.symmetry import moved, opposite, symmetry_of
 from trine.errors import InputError
+from trine.testing.schedule_proof import check_local, check_schedule
 
 
 def counted(schedule: Schedule) -> tuple[Schedule, list[int]]:

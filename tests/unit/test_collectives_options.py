@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from trine.collectives import expand, make_schedule
-from trine.collectives.checker import check_schedule
 from trine.collectives.registry import ALGORITHMS
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, cut
 from trine.errors import InputError, PlanError
+from trine.testing.schedule_proof import check_schedule
 
 # -- parameters --------------------------------------------------------------------------------------------------------
 

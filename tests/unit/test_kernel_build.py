@@ -7,9 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import automatic, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import KERNELS, automatic, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.options import KernelOptions
-from trine.collectives.kernels.registry import KERNELS
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, DATA_OPS, RELEASE
 

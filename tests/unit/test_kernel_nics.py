@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.build import READING, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.collectives.kernels.nics import through_nics
-from trine.collectives.kernels.registry import READING, known_kernels, known_ops
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from trine.cluster import Cluster, load_cluster
-from trine.collectives.nccl import Collectives, View, group_view
-from trine.collectives.nccl.view import domains_of
+from trine.collectives.nccl import Collectives, CommTopology, comm_topology
+from trine.collectives.nccl.topology import domains_of
 from trine.errors import InputError
 
 
-def view(name: str, **machine: object) -> View:
+def view(name: str, **machine: object) -> CommTopology:
     cluster = load_cluster(name, **machine)
-    return group_view(cluster, range(len(cluster.gpus)))
+    return comm_topology(cluster, range(len(cluster.gpus)))
 
 
 #: Two GPUs of a DGX-1 share one or two NVLinks; NCCL finds so many rings (its graph search, NCCL_DEBUG=INFO).
@@ -55,7 +55,7 @@ def test_a_rack_is_one_domain() -> None:
 
 def test_one_gpu_a_node_has_nothing_inside() -> None:
     cluster = load_cluster("dgx-h100", nodes=4)
-    alone = group_view(cluster, (0, 8, 16, 24))
+    alone = comm_topology(cluster, (0, 8, 16, 24))
     assert alone.inside is None
     assert alone.num_domains == 4
     assert not alone.multicast
@@ -99,14 +99,14 @@ def test_a_slow_nic_bounds_all_rings_between_nodes() -> None:
 def test_a_slow_lane_of_direct_links_lowers_the_ring_rate() -> None:
     cluster = load_cluster("dgx1-v100")
     slow = load_cluster("dgx1-v100", slow_links=[(first(cluster, "gpu0->gpu"), "0.5")])
-    usual, degraded = group_view(cluster, range(8)).inside, group_view(slow, range(8)).inside
+    usual, degraded = comm_topology(cluster, range(8)).inside, comm_topology(slow, range(8)).inside
     assert usual is not None
     assert degraded is not None
     assert degraded.ring_bytes_per_s < usual.ring_bytes_per_s
 
 
 def test_nodes_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trine.collectives.nccl import view as module
+    from trine.collectives.nccl import topology as module
 
     seen: list[object] = []
     real = module._one_domain
@@ -118,9 +118,9 @@ def test_nodes_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch
 def test_ranks_may_have_any_names() -> None:
     cluster = load_cluster("dgx1-v100", gpus=8)
     order = (5, 2, 7, 0, 1, 6, 3, 4)
-    assert group_view(cluster, order) == group_view(cluster, range(8))
+    assert comm_topology(cluster, order) == comm_topology(cluster, range(8))
     cards = load_cluster("l40s-pcie")
-    assert group_view(cards, order) == group_view(cards, range(8))
+    assert comm_topology(cards, order) == comm_topology(cards, range(8))
 
 
 def test_domains_hold_every_gpu_once() -> None:
@@ -135,7 +135,7 @@ def test_domains_hold_every_gpu_once() -> None:
 )
 def test_wrong_groups_are_refused(group: tuple[int, ...], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        group_view(load_cluster("dgx-h100"), group)
+        comm_topology(load_cluster("dgx-h100"), group)
 
 
 def test_a_library_runs_on_its_own_gpus() -> None:

@@ -190,7 +190,7 @@ def _answer(
     """The answer, and what was assumed about the machine."""
     from trine.cli.machine import group_machine
     from trine.collectives.ask import collective as ask
-    from trine.collectives.stepwise import is_bare
+    from trine.collectives.message_level import is_bare
 
     machine, warnings = group_machine(described)
     if launch is not None and is_bare(options, machine):

@@ -194,7 +194,7 @@ class _Source:
     @property
     def bus_factor(self) -> float | None:
         """busbw / algbw of what a plan computes; None of a text."""
-        from trine.collectives.nccl.conventions import bus_factor
+        from trine.collectives.sizes import bus_factor
 
         return None if self.plan is None else bus_factor(self.plan.collective, self.plan.num_ranks)
 

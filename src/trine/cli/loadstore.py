@@ -224,12 +224,12 @@ def _refuse_others(others: Mapping[str, object], comparing: bool) -> None:
 def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: MachineOptions) -> None:
     """Options about links and routes without which every way between two of the GPUs is the same."""
     from trine.cli.machine import group_machine, options_of_links
-    from trine.collectives.loadstore.ways import all_ways
+    from trine.collectives.loadstore.runs import all_paths
 
     known = None
     for option, without in options_of_links(described):
-        known = all_ways(machine, how) if known is None else known
-        if all_ways(group_machine(without)[0], how) == known:
+        known = all_paths(machine, how) if known is None else known
+        if all_paths(group_machine(without)[0], how) == known:
             raise InputError(f"{option} changes nothing: no load or store of this group goes that way")
 
 

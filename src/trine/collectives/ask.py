@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.tiers import busiest, crowded_warning
+from trine.collectives.message_level import MessageLevelRuns, is_bare
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.nccl.load import link_load
@@ -18,7 +19,6 @@ from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import check_sizes, format_size
-from trine.collectives.stepwise import Stepwise, is_bare
 from trine.engine.circuit_model import usual_network
 from trine.errors import InputError
 
@@ -71,7 +71,9 @@ def collective(
         raise InputError(f"{text}, by which the library chooses", field="protocol")
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
-        stepwise = Stepwise(cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix)
+        stepwise = MessageLevelRuns(
+            cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix
+        )
         return _stepwise(op, sizes, stepwise, explain)
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)
@@ -88,8 +90,8 @@ def collective(
         alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
         crossovers=tuple(asked.crossovers(op)) if explain else (),
         **_loads(cluster, load, (*asked.notes(op), *_row_notes(rows, load))),
-        num_domains=asked.view.num_domains,
-        num_nodes=asked.view.num_nodes,
+        num_domains=asked.topology.num_domains,
+        num_nodes=asked.topology.num_nodes,
     )
 
 
@@ -123,14 +125,16 @@ def needs_steps(op: str, options: CollectiveOptions, cluster: Cluster) -> bool:
 def _only_trine_has_it(op: str, asked: Collectives) -> bool:
     """Whether the library lacks the algorithm on this group, and trine has a schedule of that name."""
     algorithm = asked.options.algorithm
-    there = {name for name, _ in runnable(asked.view, asked.library.name, op)} if op in LIBRARY_ALGORITHMS else set()
+    there = (
+        {name for name, _ in runnable(asked.topology, asked.library.name, op)} if op in LIBRARY_ALGORITHMS else set()
+    )
     return algorithm not in (AUTO, *there) and algorithm in known_algorithms(op)
 
 
 def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[CollectiveTime]) -> None:
     """Options that are right for a library, but make no difference to these answers."""
     options = asked.options
-    in_network = [pair for pair in runnable(asked.view, asked.library.name, op) if pair[0] in IN_NETWORK]
+    in_network = [pair for pair in runnable(asked.topology, asked.library.name, op) if pair[0] in IN_NETWORK]
     if options.nvls is False and not in_network:
         raise InputError(f"forbids what {asked.library.name} has not for {op} on this group anyway", field="nvls")
     for name, value, other in (
@@ -149,7 +153,7 @@ def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[Col
             )
 
 
-def _stepwise(op: str, sizes: Sequence[int], asked: Stepwise, explain: bool) -> CollectiveResult:
+def _stepwise(op: str, sizes: Sequence[int], asked: MessageLevelRuns, explain: bool) -> CollectiveResult:
     rows = tuple(asked.run(op, size) for size in sizes)
     cluster, ranks = asked.cluster, tuple(asked.ranks)
     return CollectiveResult(

@@ -18,8 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
-from trine.collectives.columns import Columns, columns_of
-from trine.collectives.dependencies import check_edges, check_units, csr, previous_of_same, received_before
+from trine.collectives.dependencies import (
+    SendColumns,
+    check_edges,
+    check_units,
+    columns_of,
+    csr,
+    previous_of_same,
+    received_before,
+)
 from trine.collectives.schedule import ExpandedSchedule, Pieces, Schedule
 from trine.errors import InputError
 
@@ -120,7 +127,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
     )
 
 
-def _received(one: Columns, num_chunks: int) -> tuple[Int64, Int64]:
+def _received(one: SendColumns, num_chunks: int) -> tuple[Int64, Int64]:
     """Pairs (transfer, transfer that brought one of its chunks to its sender in an earlier step)."""
     src, dst, step, channel = (column[one.unit_transfer] for column in (one.src, one.dst, one.step, one.channel))
     earlier = previous_of_same(src, channel, one.unit_chunk)
@@ -188,7 +195,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
     )
 
 
-def _received_at_0(one: Columns, sender: Int64, part: int, num_chunks: int) -> tuple[Int64, Int64, Int64]:
+def _received_at_0(one: SendColumns, sender: Int64, part: int, num_chunks: int) -> tuple[Int64, Int64, Int64]:
     """(transfer of position 0, sender and number of the transfer that brought one of its chunks), for every such."""
     step, channel = one.step[one.unit_transfer], one.channel[one.unit_transfer]
     earlier = previous_of_same(channel, one.unit_chunk)

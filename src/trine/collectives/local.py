@@ -19,12 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
-from trine.collectives.columns import columns_of
+from trine.collectives.dependencies import columns_of
 from trine.collectives.expand import MANY_RANKS, transfer_bytes, without_sizes
-from trine.collectives.local_form import Form, forms_of
-from trine.collectives.local_waits import waits_of_all, waits_of_first
-from trine.collectives.schedule import RankSends, Schedule
-from trine.collectives.symmetry import moved, symmetry_of
+from trine.collectives.schedule import RankSends, Schedule, moved, symmetry_of
+from trine.collectives.send_patterns import SendPattern, patterns_of, waits_of_all, waits_of_first
 from trine.errors import InputError
 
 Positions = npt.NDArray[np.integer] | Sequence[int]
@@ -100,12 +98,12 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
     if not 0 <= position < schedule.num_ranks + schedule.num_agents:
         raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_agents - 1}, got {position}")
     kept = _structures(schedule)
-    form = kept.forms[kept.structure_of[position]]
+    pattern = kept.patterns[kept.structure_of[position]]
     peers = kept.peers(np.array([position]))[0]
     if schedule.chunk_sizes is None:
-        return dataclasses.replace(_equal_chunks(form, schedule.chunk_bytes), peers=peers)
+        return dataclasses.replace(_equal_chunks(pattern, schedule.chunk_bytes), peers=peers)
     one = columns_of(schedule, range(position, position + 1))
-    return dataclasses.replace(_own_sizes(form, transfer_bytes(schedule, one.chunk, one.pieces)), peers=peers)
+    return dataclasses.replace(_own_sizes(pattern, transfer_bytes(schedule, one.chunk, one.pieces)), peers=peers)
 
 
 def local_structures(schedule: Schedule) -> LocalStructures:
@@ -120,7 +118,7 @@ def local_structures(schedule: Schedule) -> LocalStructures:
     kept = _structures(schedule)
     if schedule.chunk_sizes is not None:
         return _by_size(schedule, kept)
-    structures = tuple(_equal_chunks(form, schedule.chunk_bytes) for form in kept.forms)
+    structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in kept.patterns)
     return LocalStructures(structure_of=kept.structure_of, structures=structures, _peers=kept.peers)
 
 
@@ -130,7 +128,7 @@ def local_structures(schedule: Schedule) -> LocalStructures:
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Structures:
     structure_of: Int32
-    forms: tuple[Form, ...]
+    patterns: tuple[SendPattern, ...]
     peers: _Peers
 
 
@@ -147,11 +145,11 @@ def _kept_symmetric(schedule: Schedule) -> _Structures:
     symmetry = symmetry_of(schedule)
     assert symmetry is not None
     num_ranks = schedule.num_ranks
-    form = forms_of(waits_of_first(schedule, symmetry), num_ranks).form(0)
+    pattern = patterns_of(waits_of_first(schedule, symmetry), num_ranks).pattern(0)
     return _Structures(
         structure_of=np.zeros(num_ranks, dtype=np.int32),
-        forms=(form,),
-        peers=_Moved(of_first=form.sends.peers, symmetry=symmetry),
+        patterns=(pattern,),
+        peers=_Moved(of_first=pattern.sends.peers, symmetry=symmetry),
     )
 
 
@@ -166,15 +164,15 @@ def _kept_large(schedule: Schedule) -> _Structures:
 
 
 def _compared(schedule: Schedule) -> _Structures:
-    """The distinct ones among the forms of all positions."""
+    """The distinct ones among the patterns of all positions."""
     num_positions = schedule.num_ranks + schedule.num_agents
-    table = forms_of(waits_of_all(schedule), num_positions)
+    table = patterns_of(waits_of_all(schedule), num_positions)
     found: dict[bytes, int] = {}
     structure_of = np.array([found.setdefault(table.key(p), len(found)) for p in range(num_positions)], dtype=np.int32)
     firsts = np.unique(structure_of, return_index=True)[1]
     return _Structures(
         structure_of=structure_of,
-        forms=tuple(table.form(int(position)) for position in firsts),
+        patterns=tuple(table.pattern(int(position)) for position in firsts),
         peers=_Listed(ptr=table.peers_ptr, peers=table.peers),
     )
 
@@ -182,14 +180,14 @@ def _compared(schedule: Schedule) -> _Structures:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-def _equal_chunks(form: Form, chunk_bytes: int) -> RankSends:
-    key = form.sends.structure_key + b"=" + chunk_bytes.to_bytes(8, "little")
-    return dataclasses.replace(form.sends, size_bytes=form.units * chunk_bytes, structure_key=key)
+def _equal_chunks(pattern: SendPattern, chunk_bytes: int) -> RankSends:
+    key = pattern.sends.structure_key + b"=" + chunk_bytes.to_bytes(8, "little")
+    return dataclasses.replace(pattern.sends, size_bytes=pattern.units * chunk_bytes, structure_key=key)
 
 
-def _own_sizes(form: Form, size_bytes: Int64) -> RankSends:
-    key = form.sends.structure_key + b":" + hashlib.blake2b(size_bytes.tobytes(), digest_size=16).digest()
-    return dataclasses.replace(form.sends, size_bytes=size_bytes, structure_key=key)
+def _own_sizes(pattern: SendPattern, size_bytes: Int64) -> RankSends:
+    key = pattern.sends.structure_key + b":" + hashlib.blake2b(size_bytes.tobytes(), digest_size=16).digest()
+    return dataclasses.replace(pattern.sends, size_bytes=size_bytes, structure_key=key)
 
 
 def _by_size(schedule: Schedule, kept: _Structures) -> LocalStructures:
@@ -202,7 +200,7 @@ def _by_size(schedule: Schedule, kept: _Structures) -> LocalStructures:
     structures: list[RankSends] = []
     structure_of = np.empty(num_positions, dtype=np.int32)
     for position in range(num_positions):
-        one = _own_sizes(kept.forms[kept.structure_of[position]], sizes[ptr[position] : ptr[position + 1]])
+        one = _own_sizes(kept.patterns[kept.structure_of[position]], sizes[ptr[position] : ptr[position + 1]])
         structure_of[position] = number.setdefault(one.structure_key, len(number))
         if len(structures) < len(number):
             structures.append(dataclasses.replace(one, peers=kept.peers(np.array([position]))[0]))

@@ -38,7 +38,7 @@ class CollectiveOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class TimePart:
     """A part of a collective's time: ``name`` (``launch``, ``latency``, ``bandwidth``, ...), and why it is so long."""
 
     name: str
@@ -69,7 +69,7 @@ class CollectiveTime:
     bus_factor: float
     evidence: str
     limit: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TimePart, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __float__(self) -> float:

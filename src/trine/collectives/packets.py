@@ -10,9 +10,9 @@ import numpy as np
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.collectives.expand import expand
-from trine.collectives.nccl.conventions import bus_factor
 from trine.collectives.run import schedule_graph
 from trine.collectives.schedule import ExpandedSchedule, Schedule
+from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.model import GpuModel

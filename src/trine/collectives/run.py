@@ -48,7 +48,7 @@ class ScheduleRun:
     records: Records
 
 
-class _Routes(NamedTuple):
+class _PairRoutes(NamedTuple):
     """Routes that occur: pair p has first[p] to first[p + 1]. share: of its pair's bytes, summed up so far."""
 
     links: list[tuple[int, ...]]
@@ -118,7 +118,7 @@ def schedule_graph(
     devices = _devices(expanded, cluster, group, agents)
     pairs, pair = _distinct_pairs(expanded.src, expanded.dst, len(devices))
     routes = _routes(cluster, devices, pairs, step_ps)
-    columns = _Columns(
+    columns = _TransferColumns(
         kind=np.full(expanded.num_transfers, TRANSFER, np.int8),
         size_bytes=_wire_bytes(expanded.size_bytes, byte_factor),
         route=routes.first[pair].astype(np.int32),
@@ -138,7 +138,7 @@ def schedule_graph(
     return assembler.build(rank_names=[cluster.device_name(device) for device in devices]), expanded
 
 
-class _Columns(NamedTuple):
+class _TransferColumns(NamedTuple):
     """Those columns of the task graph that splitting changes."""
 
     kind: npt.NDArray[np.int8]
@@ -190,7 +190,7 @@ def _distinct_pairs(src: Int32, dst: Int32, num_devices: int) -> tuple[Int64, In
     return pairs, number[key]
 
 
-def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | StepCost) -> _Routes:
+def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | StepCost) -> _PairRoutes:
     """The routes of each pair of positions, each with the latency of its links and the software before them."""
     links: list[tuple[int, ...]] = []
     latency_ps: list[int] = []
@@ -211,7 +211,7 @@ def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | S
             latency_ps.append(cluster.route_latency_ps(route) + software_ps)
             share.append(so_far)
         first.append(len(links))
-    return _Routes(links, latency_ps, np.array(first, np.int64), np.array(share))
+    return _PairRoutes(links, latency_ps, np.array(first, np.int64), np.array(share))
 
 
 def _wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
@@ -227,7 +227,7 @@ def _wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
     return np.array(wire, np.int64)[which]
 
 
-def _split(columns: _Columns, routes: _Routes, pair: Int64, split: Int64) -> _Columns:
+def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: Int64) -> _TransferColumns:
     """Put a transfer for each path of the transfers ``split`` at the end, and joins in their place."""
     count = (routes.first[pair[split] + 1] - routes.first[pair[split]]).astype(np.int64)
     owner = np.repeat(split, count)  # of each part
@@ -257,7 +257,7 @@ def _split(columns: _Columns, routes: _Routes, pair: Int64, split: Int64) -> _Co
         array.copy() for array in (columns.kind, columns.size_bytes, columns.route, columns.peer)
     )
     kind[split], size_bytes[split], own_route[split], peer[split] = JOIN, 0, -1, -1
-    return _Columns(
+    return _TransferColumns(
         kind=np.concatenate((kind, np.full(len(owner), TRANSFER, np.int8))),
         size_bytes=np.concatenate((size_bytes, upto - before)),
         route=np.concatenate((own_route, route.astype(np.int32))),

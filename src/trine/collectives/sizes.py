@@ -1,4 +1,7 @@
-"""Sizes of messages as nccl-tests takes them: K, M and G are powers of 1024."""
+"""How nccl-tests counts: sizes (K, M and G are powers of 1024), the bytes that are sent for a size, bus bandwidth.
+
+Its doc/PERFORMANCE.md has the bus bandwidths.
+"""
 
 from __future__ import annotations
 
@@ -115,3 +118,31 @@ def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
         widths = sorted({len(row) for row in rows})
         raise InputError(f"must be square, has {len(rows)} lines of {widths} entries", file=path)
     return tuple(rows)
+
+
+#: Element of nccl-tests' default data type, and what it rounds a rank's part down to (float32; 16 bytes).
+ELEMENT_BYTES, ALIGN_BYTES = 4, 16
+MAX_BYTES = 1 << 50
+#: Every rank has a part of its own.
+_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter")
+
+
+def sent_bytes(op: str, size_bytes: int, num_ranks: int) -> int:
+    """What nccl-tests really sends for ``-b size``: whole float32 elements; equal parts in steps of 16 bytes.
+
+    Raises InputError for a size below 0 or above 1 PiB.
+    """
+    if not 0 <= size_bytes <= MAX_BYTES:
+        raise InputError(f"a collective has 0 to {MAX_BYTES} bytes, got {size_bytes}", field="size")
+    if op in _PARTS:
+        return size_bytes // num_ranks // ALIGN_BYTES * ALIGN_BYTES * num_ranks
+    return size_bytes // ELEMENT_BYTES * ELEMENT_BYTES
+
+
+def bus_factor(op: str, num_ranks: int) -> float:
+    """busbw / algbw (nccl-tests, doc/PERFORMANCE.md)."""
+    if op in ("all_reduce", "barrier"):
+        return 2 * (num_ranks - 1) / num_ranks
+    if op in _PARTS:
+        return (num_ranks - 1) / num_ranks
+    return 1.0

@@ -75,7 +75,7 @@ class Operations(NamedTuple):
     operands: Mapping[str, Int64]
 
 
-class _Block(NamedTuple):
+class _OperationBlock(NamedTuple):
     """n operations of one kind with m operands each, somewhere in their workgroups: operands int64[fields, n, m]."""
 
     kind: int
@@ -98,7 +98,7 @@ class ProgramBuilder:
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._operands: list[Operand] = []
         self._written: list[Operations] = []
-        self._unsorted: list[_Block] = []
+        self._unsorted: list[_OperationBlock] = []
         self._workgroup_ptr = [0]
         self._kernels: list[tuple[int, int, str]] = []
         self._kernel_ptr = [0]
@@ -157,7 +157,7 @@ class ProgramBuilder:
                 columns[row, :, at : at + width] = column[:, None] if flat else column  # type: ignore[index]
             at += width
         amounts = np.broadcast_to(np.asarray(amount, np.int64), n)
-        self._unsorted.append(_Block(kind, self.label(label), workgroup, order, amounts, columns))
+        self._unsorted.append(_OperationBlock(kind, self.label(label), workgroup, order, amounts, columns))
         self.num_ops += n
         self.num_operands += n * sum(widths)
 

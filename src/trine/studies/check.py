@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.nccl.conventions import bus_factor
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
+from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
 from trine.studies.hypotheses import Expected, Hypothesis, expect
 from trine.studies.likelihood import NOISE, Noise

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields
 
-from trine.collectives import checker, expand
+from trine.collectives import expand
 from trine.collectives.registry import ROOTED, Algorithm
 from trine.collectives.schedule import Schedule, Sends
 from trine.errors import TrineError
+from trine.testing import schedule_proof
 from trine.testing.require import require
 
 SIZES = (0, 1, 10, 4096, 1_000_003, 64 * 2**20)
@@ -22,7 +23,7 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
     allow; the chunks make up the payload and no more; the schedule says what it was asked for; it is the same each
     time; and ``shift_symmetric`` and ``symmetry`` are claimed only where they hold.
     """
-    require(kind in checker.KINDS, f"the collective {kind!r} is not one of {', '.join(checker.KINDS)}")
+    require(kind in schedule_proof.KINDS, f"the collective {kind!r} is not one of {', '.join(schedule_proof.KINDS)}")
     for num_ranks in ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10):
         proven: set[tuple[int, int]] = set()
         for size, root in [(s, r) for s in SIZES for r in (range(num_ranks) if kind in ROOTED else (-1,))]:
@@ -32,7 +33,7 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
                 _require_as_asked(schedule, kind, num_ranks, size, root, where)
                 if (schedule.num_chunks, root) not in proven:
                     _require_sends(schedule, where)
-                    checker.check_schedule(schedule)
+                    schedule_proof.check_schedule(schedule)
                     proven.add((schedule.num_chunks, root))
                 moved = expand(schedule).size_bytes.sum()
             except TrineError as error:
@@ -48,13 +49,13 @@ def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, 
     chunks, chunk_bytes = schedule.num_chunks, schedule.chunk_bytes
     require(chunks >= 1 and chunk_bytes >= 0, f"{where}: {chunks} chunks of {chunk_bytes} bytes")
     # Of the blocks of all pairs of ranks, those that one rank sends are its payload; of a shift, its own buffer.
-    own = num_ranks if kind in checker.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
+    own = num_ranks if kind in schedule_proof.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
     require(
         size <= own * chunk_bytes < size + own,
         f"{where}: {own} chunks of {chunk_bytes} bytes are {own * chunk_bytes}; equal chunks, rounded up, would "
         f"have {-(-size // own)} bytes each",
     )
-    if kind in checker.PARTED:
+    if kind in schedule_proof.PARTED:
         require(chunks % num_ranks == 0, f"{where}: {chunks} chunks; this collective has as many of them for each rank")
 
 
@@ -68,12 +69,12 @@ def _require_sends(schedule: Schedule, where: str) -> None:
         lengths = {name: len(column) for name, column in columns.items() if column is not None}
         require(len(set(lengths.values())) == 1, f"{where}: columns of rank {position} have the lengths {lengths}")
         require(
-            checker.equal_sends(sends, schedule.sends_of(position, *shape)),
+            schedule_proof.equal_sends(sends, schedule.sends_of(position, *shape)),
             f"{where}: the sends of rank {position} differ from call to call",
         )
         if schedule.shift_symmetric and position < schedule.num_ranks:
             require(
-                checker.equal_sends(sends, checker.shifted_sends(schedule, first, position)),
+                schedule_proof.equal_sends(sends, schedule_proof.shifted_sends(schedule, first, position)),
                 f"{where}: says that it is shift_symmetric, but the sends of rank {position} are not those of rank 0 "
                 "shifted",
             )

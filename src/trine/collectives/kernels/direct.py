@@ -1,4 +1,4 @@
-"""All-gather, reduce-scatter and all-to-all between all pairs of ranks: data put to its peers, or got from them."""
+"""Collectives between all pairs of ranks: data put to its peers, or got from them; all-reduce in one step or two."""
 
 from __future__ import annotations
 
@@ -99,5 +99,108 @@ def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
         barrier.start(group)
         sources = [group.read(source), *(group.read(source, d) for d in group.rotated(options.distances))]
         group.reduce(sources, group.write(result), label="reduce")
+        barrier.end(group)
+    return builder.finished()
+
+
+def all_reduce_oneshot(options: KernelOptions) -> GpuProgram:
+    """Each rank writes all of its input into scratch of all; when all parts are there, each adds them up by itself."""
+    builder, ranks = CollectiveBuilder("all_reduce/oneshot", options), options.num_ranks
+    lines = options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    slots = builder.slots("scratch", ranks - 1, lines)
+    barrier = RankBarrier(builder, options.distances, usual="none")
+    signal = Signal(builder, options.distances)
+    for group in builder.workgroups(lines):
+        order = group.rotated(options.distances)
+        barrier.start(group)
+        for d in order:
+            group.copy(group.read(source), group.write(slots, d, d - 1), label="put")
+        signal.send(group)
+        signal.receive(group)
+        sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
+        group.reduce(sources, group.write(result), label="reduce")
+        barrier.end(group)
+    return builder.finished()
+
+
+def all_reduce_oneshot_get(options: KernelOptions) -> GpuProgram:
+    """When all are ready, each rank reads the inputs of all and adds each line up as soon as it has arrived."""
+    builder = CollectiveBuilder("all_reduce/oneshot-get", options)
+    lines = options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    barrier = RankBarrier(builder, options.distances, usual="both")
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        sources = [group.read(source), *(group.read(source, d) for d in group.rotated(options.distances))]
+        group.reduce(sources, group.write(result), label="reduce")
+        barrier.end(group)
+    return builder.finished()
+
+
+def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
+    """When all are ready, each rank reads its chunk from all and writes the sum to all, line by line; then signals."""
+    builder, ranks = CollectiveBuilder("all_reduce/twoshot", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    # At the end nobody reads any more: the signals behind the sums say so.
+    barrier = RankBarrier(builder, options.distances, usual="start")
+    signal = Signal(builder, options.distances)
+    for group in builder.workgroups(lines):
+        order = group.rotated(options.distances)
+        barrier.start(group)
+        sources = [group.read(source), *(group.read(source, d) for d in order)]
+        targets = [group.write(result), *(group.write(result, d) for d in order)]
+        group.reduce(sources, *targets, label="reduce")
+        signal.send(group)
+        signal.receive(group, last=True)
+        barrier.end(group)
+    return builder.finished()
+
+
+def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
+    """Each rank writes its part of each chunk into scratch of the chunk's rank, which writes the sum to all."""
+    builder, ranks = CollectiveBuilder("all_reduce/twoshot-put", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    slots = builder.slots("scratch", ranks - 1, lines)
+    sums = builder.slots("sums", ranks - 1, lines) if options.flagged else None
+    barrier = RankBarrier(builder, options.distances, usual="none")
+    first, second = Signal(builder, options.distances), Signal(builder, options.distances)
+    for group in builder.workgroups(lines):
+        order = group.rotated(options.distances)
+        barrier.start(group)
+        for d in order:
+            group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
+        first.send(group)
+        first.receive(group)
+        sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
+        others = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
+        group.reduce(sources, group.write(result), *others, label="reduce")
+        second.send(group)
+        second.receive(group, last=True)
+        if sums is not None:
+            for d in order:
+                group.copy(group.read(sums, chunk=d - 1), group.write(result, chunk=-d), label="unpack")
+        barrier.end(group)
+    return builder.finished()
+
+
+def all_reduce_twoshot_get(options: KernelOptions) -> GpuProgram:
+    """When all are ready, each rank reads its chunk from all and adds it up; when all have, it gets all sums."""
+    builder, ranks = CollectiveBuilder("all_reduce/twoshot-get", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    barrier = RankBarrier(builder, options.distances, usual="both")
+    signal = Signal(builder, options.distances)
+    for group in builder.workgroups(lines):
+        order = group.rotated(options.distances)
+        barrier.start(group)
+        sources = [group.read(source), *(group.read(source, d) for d in order)]
+        group.reduce(sources, group.write(result), label="reduce")
+        signal.send(group)
+        signal.receive(group)
+        for d in order:
+            group.copy(group.read(result, d, d), group.write(result, chunk=d), label="get")
         barrier.end(group)
     return builder.finished()

@@ -39,7 +39,7 @@ def through_nics(program: GpuProgram, crosses: Crosses) -> GpuProgram:
     ------
     InputError: it reads from behind a NIC, has flags in lines that cross one, or releases more than 1 there.
     """
-    rewriter = _Rewriter(program, crosses)
+    rewriter = _NicRewriter(program, crosses)
     builder = ProgramBuilder.like(program)
     names = program.kernel_names or ("",) * program.num_kernels
     for kernel, rank in enumerate(program.kernel_rank.tolist()):
@@ -56,7 +56,7 @@ def through_nics(program: GpuProgram, crosses: Crosses) -> GpuProgram:
     )
 
 
-class _Rewriter:
+class _NicRewriter:
     """Rewrites workgroup by workgroup; sums that are sent on lie in a buffer behind all others."""
 
     def __init__(self, program: GpuProgram, crosses: Crosses) -> None:

@@ -77,7 +77,7 @@ def _get(name: str, options: KernelOptions, own_chunks: int) -> GpuProgram:
     return builder.finished()
 
 
-class _Work(NamedTuple):
+class _PeerWork(NamedTuple):
     """What one workgroup does: slices of peers' chunks, each with the peer's distance, and at most one of the own."""
 
     remote: tuple[tuple[Workgroup, int], ...]
@@ -97,7 +97,7 @@ def _served(options: KernelOptions) -> range:
     return range(1, 1 - (options.num_ranks - 1) // -options.workgroups)
 
 
-def _works(builder: CollectiveBuilder, lines: int) -> Iterator[_Work]:
+def _works(builder: CollectiveBuilder, lines: int) -> Iterator[_PeerWork]:
     """The workgroups, with what each does; one that has nothing gets no operations."""
     count, peers = builder.options.workgroups, builder.options.num_ranks - 1
     for number in range(count):
@@ -108,7 +108,7 @@ def _works(builder: CollectiveBuilder, lines: int) -> Iterator[_Work]:
             share, shares = number // peers, (count - number % peers + peers - 1) // peers
         first, some = _slice(lines, share, shares)
         own_first, own = _slice(lines, number, count)
-        yield _Work(
+        yield _PeerWork(
             remote=tuple((Workgroup(builder, number, first, some), d) for d in distances if some),
             own=(Workgroup(builder, number, own_first, own),) if own else (),
         )

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.ask import collective
-from trine.collectives.kernels.registry import has_kernel
+from trine.collectives.kernels.build import has_kernel
 from trine.collectives.loadstore.idealised import LATENCY, LAUNCH, LINKS, split
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.result import OVERLAP, PARTS, ComparedRow, FidelityResult, LevelPart
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
-from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime, Part, is_plan
+from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime, TimePart, is_plan
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import check_sizes
@@ -126,7 +126,7 @@ def _operator_parts(
     }
 
 
-def _summed(parts: Sequence[Part]) -> dict[str, tuple[int, str]]:
+def _summed(parts: Sequence[TimePart]) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     for part in parts:
         name = _OF_FORMULA.get(part.name, OVERLAP)

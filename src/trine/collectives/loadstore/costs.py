@@ -8,16 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.kernels.build import has_kernel, known_kernels
 from trine.collectives.kernels.options import WORKGROUPS
-from trine.collectives.kernels.registry import has_kernel, known_kernels
-from trine.collectives.loadstore.cache import DurationCache, user_folder
-from trine.collectives.loadstore.durations import GroupDurations
+from trine.collectives.loadstore.durations import DurationCache, GroupDurations, user_folder
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import EVIDENCE, Callbacks
-from trine.collectives.nccl.conventions import bus_factor
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import CollectiveTime
+from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
 
 #: The schedule at the operator level that sends what a program sends; ``direct`` for all others.
@@ -32,7 +31,8 @@ class LoadStoreCosts(StepCosts):
     A schedule that sends what the program sends is simulated on the links, and each of its messages is preceded by so
     much time that alone it takes the duration of the load-store run (to a picosecond a step; nothing is taken off where
     the links alone take longer: ``worst``). So traffic still meets on the links. Sizes between those of a grid are
-    interpolated, beyond 16 MiB continued (:mod:`trine.collectives.loadstore.grid`); durations are kept in ``folder``.
+    interpolated, beyond 16 MiB continued (:func:`trine.collectives.loadstore.durations.duration_ps`); durations are
+    kept in ``folder``.
 
     What has no program (groups that no scale-up links join, kinds without a builder, other algorithms) costs what the
     library costs, or nothing on links of no known kind; ``notes`` names it.
@@ -101,15 +101,15 @@ class LoadStoreCosts(StepCosts):
             instead = "costs what the library costs" if self._has_library else "costs nothing besides the links"
             self._left[f"{kind}: {why}, so it {instead}"] = None
             return None
-        make = self._makes_of(np.array([ranks], np.int64))[2][0]
+        group_class = self._classes_of(np.array([ranks], np.int64))[2][0]
         self._answered[kind] = None
-        return self.durations.of(kind, size_bytes, ranks, make, _PROGRAM[algorithm])
+        return self.durations.of(kind, size_bytes, ranks, group_class, _PROGRAM[algorithm])
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
         """As of :class:`StepCosts`; channels are workgroups."""
         if groups.shape[1] < 2:
             return []
-        _, examples, _ = self._makes_of(groups)
+        _, examples, _ = self._classes_of(groups)
         found = [self._time(kind, size_bytes, tuple(groups[group].tolist())) for group in examples]
         known = [time for time in found if time is not None]
         if len(known) == len(found):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -11,12 +13,11 @@ from typing import Any
 
 from trine._version import __version__
 from trine.cluster.cluster import Cluster
-from trine.collectives.loadstore.cache import DurationCache, Known
-from trine.collectives.loadstore.grid import around, duration_ps
 from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.errors import InputError
 from trine.gpu.fabric import Fabric
+from trine.outputs import open_whole, user_cache
 
 #: What decides durations besides the input: a file that changes makes new keys.
 _SOURCES = (
@@ -28,27 +29,27 @@ _SOURCES = (
 class GroupDurations:
     """Durations on one cluster. ``num_runs``: how many load-store runs were needed.
 
-    Groups are given with a name that those have in common that are alike (:class:`GroupMakes`).
+    Groups are given with a name that those have in common that are alike (:class:`EquivalenceClasses`).
     """
 
     def __init__(self, cluster: Cluster, options: LoadStoreOptions, kept: DurationCache, callbacks: Callbacks) -> None:
         self.cluster, self.options, self.kept, self.callbacks = cluster, options, kept, callbacks
         self.num_runs = 0
-        self._groups: dict[tuple[object, ...], _Group] = {}
+        self._groups: dict[tuple[object, ...], _GroupSizes] = {}
         self._joined: dict[tuple[int, ...], bool] = {}
 
     def of(
-        self, kind: str, size_bytes: int, ranks: Sequence[int], make: bytes, algorithm: str | None = None
+        self, kind: str, size_bytes: int, ranks: Sequence[int], group_class: bytes, algorithm: str | None = None
     ) -> tuple[int, str]:
         """(ps, program) of one collective of at least one byte. algorithm: in place of the options' one.
 
         Raises KeyboardInterrupt where a run was stopped by Ctrl-C.
         """
-        which = (kind, len(ranks), make, algorithm)
+        which = (kind, len(ranks), group_class, algorithm)
         if which not in self._groups:
             options = self.options if algorithm is None else replace(self.options, algorithm=algorithm)
             asked = LoadStoreRuns(kind, self.cluster, ranks, options, self.callbacks)
-            self._groups[which] = _Group(asked, self._key(asked, make), self.kept)
+            self._groups[which] = _GroupSizes(asked, self._key(asked, group_class), self.kept)
         group = self._groups[which]
         before = group.num_runs
         found = duration_ps(size_bytes, lambda size: group.at(size)[0]), group.at(around(size_bytes)[1])[1]
@@ -73,7 +74,7 @@ class GroupDurations:
             return False
         return True
 
-    def _key(self, asked: LoadStoreRuns, make: bytes) -> dict[str, Any]:
+    def _key(self, asked: LoadStoreRuns, group_class: bytes) -> dict[str, Any]:
         """Everything that a duration depends on."""
         options, programs = asked.options, asked.programs
         model = {
@@ -83,7 +84,7 @@ class GroupDurations:
             "trine": __version__,
             "sources": hash_of_sources(_SOURCES),
             "cluster": self._fingerprint,
-            "group": hashlib.sha256(make).hexdigest(),
+            "group": hashlib.sha256(group_class).hexdigest(),
             "num_ranks": len(asked.ranks),
             "model": model,
             "op": asked.op,
@@ -98,7 +99,7 @@ class GroupDurations:
         return self.cluster.fingerprint
 
 
-class _Group:
+class _GroupSizes:
     """Sizes of the grid of one collective on groups that are alike."""
 
     def __init__(self, asked: LoadStoreRuns, key: Mapping[str, Any], kept: DurationCache) -> None:
@@ -127,3 +128,151 @@ def hash_of_sources(names: tuple[str, ...]) -> str:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+_FORMAT, _VERSION = "trine-loadstore-durations", 1
+_MAX_BYTES, _MAX_ENTRIES, _MAX_NAME = 1 << 20, 4096, 256
+#: Files of a folder; beyond, the ones that were not written for longest go.
+MAX_FILES = 512
+
+#: size in bytes -> (duration in ps, the program that took it)
+Known = dict[int, tuple[int, str]]
+
+
+def user_folder() -> Path | None:
+    """``$XDG_CACHE_HOME/trine/loadstore``, or that of ``~/.cache``; None where there is no home."""
+    base = user_cache()
+    return None if base is None else base / "trine" / "loadstore"
+
+
+class DurationCache:
+    """One file a key, in ``folder``; None keeps nothing. ``notes``: what went wrong, in sentences.
+
+    A key is plain data; a file is believed only if it holds the whole key, and every entry is what it should be.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.notes: list[str] = []
+
+    def read(self, key: Mapping[str, Any]) -> Known:
+        """What is known for ``key``; empty where there is no file, or a damaged one, which a note names."""
+        path = self._path(key)
+        if path is None or not path.exists():
+            return {}
+        try:
+            found = _durations(path, key)
+        except OSError as error:
+            self._note(f"cannot read {path} ({error.strerror or error}): it is not used")
+            return {}
+        if found is None:
+            self._note(f"{path} is damaged: it is not used, and is written anew")
+            return {}
+        return found
+
+    def add(self, key: Mapping[str, Any], size_bytes: int, time_ps: int, name: str) -> None:
+        """Keep one more duration; a note says where that cannot be done."""
+        path = self._path(key)
+        if path is None:
+            return
+        known = self.read(key)
+        known[size_bytes] = time_ps, name
+        rows = [[size, *known[size]] for size in sorted(known)][:_MAX_ENTRIES]
+        data = {"format": _FORMAT, "version": _VERSION, "key": key, "durations": rows}
+        try:
+            _write(path, json.dumps(data, separators=(",", ":"), allow_nan=False))
+            _drop_old(path.parent)
+        except OSError as error:
+            self._note(f"durations of collectives are not kept: cannot write {path.parent} ({error.strerror or error})")
+
+    def _path(self, key: Mapping[str, Any]) -> Path | None:
+        if self.folder is None:
+            return None
+        text = json.dumps(key, sort_keys=True, separators=(",", ":"))
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def _durations(path: Path, key: Mapping[str, Any]) -> Known | None:
+    """The entries of a file; None where anything is not as :meth:`DurationCache.add` writes it."""
+    with path.open("rb") as file:
+        text = file.read(_MAX_BYTES + 1)
+    if len(text) > _MAX_BYTES:
+        return None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or set(data) != {"format", "version", "key", "durations"}:
+        return None
+    if (data["format"], data["version"], data["key"]) != (_FORMAT, _VERSION, dict(key)):
+        return None
+    rows = data["durations"]
+    if not isinstance(rows, list) or len(rows) > _MAX_ENTRIES or not all(map(_is_row, rows)):
+        return None
+    return {size: (time_ps, name) for size, time_ps, name in rows}
+
+
+def _is_row(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != 3:
+        return False
+    size, time_ps, name = row
+    whole = all(type(number) is int and 0 < number < 1 << 62 for number in (size, time_ps))
+    return whole and isinstance(name, str) and len(name) <= _MAX_NAME
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing, whoever else writes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open_whole(os.fspath(path)) as file:
+        file.write(text.encode())
+
+
+def _drop_old(folder: Path) -> None:
+    files = [Path(entry) for entry in os.scandir(folder) if entry.name.endswith((".json", ".part"))]
+    if len(files) <= MAX_FILES:
+        return
+    files.sort(key=_written_at)
+    for path in files[: len(files) - MAX_FILES]:
+        path.unlink(missing_ok=True)
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another process has dropped it in the meantime
+        return 0.0
+
+
+#: The smallest and the largest size that is run; beyond, bytes are taken to cost what they cost between half of the
+#: largest and the largest.
+LEAST, MOST = 16, 16 << 20
+#: Sizes of the grid in each doubling.
+STEPS = 4
+
+
+def around(size_bytes: int) -> tuple[int, int]:
+    """The sizes of the grid that a duration is interpolated between: twice the size itself where that is one of them.
+
+    Below the grid its first one; above it the two that it is continued from.
+    """
+    if size_bytes <= LEAST:
+        return LEAST, LEAST
+    if size_bytes > MOST:
+        return MOST // 2, MOST
+    step = (1 << (size_bytes.bit_length() - 1)) // STEPS
+    low = size_bytes // step * step
+    return (low, low) if low == size_bytes else (low, low + step)
+
+
+def duration_ps(size_bytes: int, at: Callable[[int], int]) -> int:
+    """Interpolate linearly; ``at`` gives the duration of a size of the grid. Never shorter than the lower one's."""
+    low, high = around(size_bytes)
+    first = at(low)
+    if low == high:
+        return first
+    rise = max(0, at(high) - first)
+    return first + rise * (size_bytes - low) // (high - low)

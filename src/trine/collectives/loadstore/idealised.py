@@ -25,14 +25,14 @@ _RATE, _REDUCE, _UNROLL, _OUTSTANDING = 10**15, 1 << 20, 1 << 12, 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Split:
+class TimeSplit:
     """Parts (name, ps, why) that sum to the time of a row; none where a run was stopped (not finished)."""
 
     parts: tuple[tuple[str, int, str], ...]
     finished: bool
 
 
-def split(asked: LoadStoreRuns, row: LoadStoreRow) -> Split:
+def split(asked: LoadStoreRuns, row: LoadStoreRow) -> TimeSplit:
     """The parts of a row of :meth:`LoadStoreRuns.row` that has its result; four runs more."""
     name, size = row.time.algorithm, row.time.size_bytes
     program = asked.programs.program(name, size)
@@ -54,12 +54,12 @@ def split(asked: LoadStoreRuns, row: LoadStoreRow) -> Split:
         finished &= done.finished
         times.append(done.end_ps)
         if not finished:
-            return Split(parts=(), finished=False)
+            return TimeSplit(parts=(), finished=False)
     times.append(row.time.time_ps)
     ends = [0, *times]
     steps = [after - before for before, after in pairwise(ends)]
     whys = _whys(row, least, model)
-    return Split(
+    return TimeSplit(
         parts=tuple(zip((LAUNCH, LATENCY, LINKS, REQUESTS, CUS, INSIDE), steps, whys, strict=True)), finished=True
     )
 

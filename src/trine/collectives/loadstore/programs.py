@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster.parts import SCALE_UP
-from trine.collectives.kernels.build import automatic, build_kernel
+from trine.collectives.kernels.build import FAMILIES, automatic, build_kernel, kernel_name
 from trine.collectives.kernels.options import WAVEFRONTS, WORKGROUPS, KernelOptions
-from trine.collectives.kernels.registry import FAMILIES, kernel_name
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.options import AUTO
 from trine.errors import InputError

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.collectives.loadstore.programs import ONESHOT, Programs
-from trine.collectives.nccl.conventions import bus_factor
 from trine.collectives.options import CollectiveTime
-from trine.collectives.sizes import format_size
+from trine.collectives.sizes import bus_factor, format_size
 from trine.errors import InputError
+from trine.gpu.fabric import Fabric
 from trine.gpu.model import GpuModel
 from trine.gpu.program import GpuProgram
 from trine.gpu.run import GpuRun, run_gpus
@@ -179,3 +179,26 @@ class LoadStoreRuns:
             evidence=EVIDENCE,
             limit=bottleneck.name or bottleneck.what,
         )
+
+
+#: Of each pair of GPUs, of each of its paths: ports, and name, lane, rate and latency of each link
+PathTable = tuple[tuple[object, ...], ...]
+
+
+def all_paths(cluster: Cluster, options: LoadStoreOptions) -> PathTable:
+    """The paths between any two GPUs of ``cluster``.
+
+    Raises
+    ------
+    InputError: two that only NICs or hosts join. SpecError: two that nothing joins.
+    """
+    gpus = list(cluster.gpus)
+    fabric = Fabric(cluster, gpus, model_for(options, cluster, gpus))
+    names = cluster.link_names
+    return tuple(
+        (path.port_out, path.port_in, *((names[hop.link], *hop[1:]) for hop in path.hops))
+        for here in range(len(gpus))
+        for there in range(len(gpus))
+        if here != there
+        for path in fabric.paths(here, there)
+    )

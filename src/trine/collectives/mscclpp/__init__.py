@@ -2,7 +2,7 @@
 
 from trine.collectives.mscclpp.describe import PlanSummary, describe_plan
 from trine.collectives.mscclpp.load import load_plan
-from trine.collectives.mscclpp.proof import Proof, check_plan
+from trine.collectives.mscclpp.proof import PlanProof, check_plan
 from trine.collectives.mscclpp.transfers import plan_agents, plan_schedule
 
-__all__ = ["PlanSummary", "Proof", "check_plan", "describe_plan", "load_plan", "plan_agents", "plan_schedule"]
+__all__ = ["PlanProof", "PlanSummary", "check_plan", "describe_plan", "load_plan", "plan_agents", "plan_schedule"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from trine.collectives.mscclpp.assemble import walk
 from trine.collectives.mscclpp.plan import KernelPlan
+from trine.collectives.mscclpp.reading import walk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

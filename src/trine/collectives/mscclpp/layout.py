@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trine.collectives.mscclpp.assemble import walk
 from trine.collectives.mscclpp.plan import PIPELINE, SCRATCH, KernelOp, KernelOperand, KernelPlan
+from trine.collectives.mscclpp.reading import walk
 from trine.errors import InputError
 
 #: MSCCL++ gives plans that reuse resources a scratch buffer of this size, whatever the message (executor.cc, 1f5f065)
@@ -15,7 +15,7 @@ REUSED_SCRATCH_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class ChunkLayout:
     """Ranges of operands, in units (bytes, or cells of a grid).
 
     ``group_units`` units hold ``group_chunks`` chunks; where they do not divide, the first chunks of a group are one
@@ -96,7 +96,7 @@ def parts_grid(plan: KernelPlan) -> int:
     return grid
 
 
-def message_layout(plan: KernelPlan, size_bytes: int) -> Layout:
+def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
     """The layout of a message of ``size_bytes``, as nccl-tests counts it.
 
     Raises
@@ -108,7 +108,7 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> Layout:
     if chunks == 0:
         raise InputError("its buffers have no chunks", file=plan.file)
     if plan.format == "msccl":
-        return Layout(group_chunks=1, group_units=-(-size_bytes // chunks))
+        return ChunkLayout(group_chunks=1, group_units=-(-size_bytes // chunks))
     groups = 1
     if plan.format == "mscclpp-1":
         inputs = plan.gpus[0].input_chunks or chunks
@@ -121,7 +121,7 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> Layout:
         raise InputError(
             f"this plan takes multiples of {per} bytes, {size_bytes} is none; the next is {near}", file=plan.file
         )
-    layout = Layout(
+    layout = ChunkLayout(
         group_chunks=1 if plan.format == "mscclpp-2" else chunks // groups,
         group_units=size_bytes // (chunks if plan.format == "mscclpp-2" else groups),
         alignment=plan.alignment,
@@ -141,7 +141,7 @@ def _check_limits(plan: KernelPlan, size_bytes: int) -> None:
         )
 
 
-def _check_scratch(plan: KernelPlan, layout: Layout) -> None:
+def _check_scratch(plan: KernelPlan, layout: ChunkLayout) -> None:
     """Scratch of a fixed size must hold a chunk, but for pipelines, which take turns in it."""
     if layout.window is None:
         return

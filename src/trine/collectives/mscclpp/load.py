@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from trine.collectives.mscclpp.assemble import check_plan_shape
 from trine.collectives.mscclpp.plan import KernelPlan
 from trine.collectives.mscclpp.read_v1 import read_v1
 from trine.collectives.mscclpp.read_v2 import read_v2
 from trine.collectives.mscclpp.read_xml import read_xml
+from trine.collectives.mscclpp.reading import check_plan_shape
 from trine.errors import SpecError
 from trine.inputs import read_text
 from trine.spec import parse_json, show

@@ -11,8 +11,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trine.collectives.mscclpp.layout import Layout
-from trine.collectives.mscclpp.memory import PACKETS, Memory
+from trine.collectives.mscclpp.cells import PACKETS, PlanMemory
+from trine.collectives.mscclpp.layout import ChunkLayout
 from trine.collectives.mscclpp.plan import (
     ACQUIRE,
     BARRIER,
@@ -37,7 +37,7 @@ Cells = tuple[range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """One operation of one thread block, once; ``offset`` and ``unit`` where its pipeline is."""
 
     op: KernelOp
@@ -48,13 +48,13 @@ class Step:
 
 
 @dataclass(slots=True)
-class Block:
+class RunningBlock:
     """A thread block at work."""
 
     actor: int
     gpu: KernelGpu
     id: int
-    steps: list[Step]
+    steps: list[PlanStep]
     next: int = 0
     arrived: bool = False
     passed: bool = False
@@ -64,17 +64,17 @@ class Block:
         return self.next == len(self.steps)
 
     @property
-    def step(self) -> Step:
+    def step(self) -> PlanStep:
         return self.steps[self.next]
 
-    def name(self, step: Step | None = None) -> str:
+    def name(self, step: PlanStep | None = None) -> str:
         step = step or self.step
         turn = f" (round {step.iteration})" if step.pipeline else ""
         return f"GPU {self.gpu.rank} thread block {self.id} {step.place} {step.op.name!r}{turn}"
 
 
 @dataclass(slots=True)
-class Move:
+class DataMove:
     """What one data operation touches; ``received``: what came out of FIFOs, in the order of the sources."""
 
     sources: list[Cells]
@@ -85,26 +85,26 @@ class Move:
 class Watcher(Protocol):
     """What happens, in an order that the plan allows. What a release returns, the acquire that it allows is given."""
 
-    def release(self, block: Block, step: Step, connection: int | None) -> object:
+    def release(self, block: RunningBlock, step: PlanStep, connection: int | None) -> object:
         """A signal through one of the GPU's connections; None: to other thread blocks of the GPU."""
 
-    def acquire(self, block: Block, step: Step, token: object) -> None:
+    def acquire(self, block: RunningBlock, step: PlanStep, token: object) -> None:
         """A wait has been answered."""
 
-    def sync(self, block: Block) -> None:
+    def sync(self, block: RunningBlock) -> None:
         """All threads of the block have met."""
 
-    def barrier(self, blocks: list[Block]) -> None:
+    def barrier(self, blocks: list[RunningBlock]) -> None:
         """These thread blocks have met."""
 
-    def flush(self, block: Block, connections: tuple[int, ...]) -> None:
+    def flush(self, block: RunningBlock, connections: tuple[int, ...]) -> None:
         """What was put through these ports has left."""
 
-    def move(self, block: Block, step: Step, move: Move) -> object:
+    def move(self, block: RunningBlock, step: PlanStep, move: DataMove) -> object:
         """Data is read and written; returns what goes into FIFOs."""
 
 
-class Machine:
+class PlanMachine:
     """Runs ``plan`` once.
 
     Parameters
@@ -115,12 +115,17 @@ class Machine:
     """
 
     def __init__(
-        self, plan: KernelPlan, layout: Layout, watcher: Watcher, timing: Layout | None, order: random.Random | None
+        self,
+        plan: KernelPlan,
+        layout: ChunkLayout,
+        watcher: Watcher,
+        timing: ChunkLayout | None,
+        order: random.Random | None,
     ) -> None:
         self.plan, self.layout, self.timing = plan, layout, timing or layout
         self.still = timing is not None
         self.watcher, self.order = watcher, order
-        self.memory = Memory(plan, layout)
+        self.memory = PlanMemory(plan, layout)
         self.blocks = self._blocks()
         self.signals: dict[tuple[int, str, int, int], deque[object]] = defaultdict(deque)
         self.fifos: dict[tuple[int, int, int], deque[tuple[int, object]]] = defaultdict(deque)
@@ -129,7 +134,7 @@ class Machine:
             for gpu in plan.gpus
             for number, initial in enumerate(gpu.semaphores)
         }
-        self.arrivals: dict[tuple[int, int], list[Block]] = defaultdict(list)
+        self.arrivals: dict[tuple[int, int], list[RunningBlock]] = defaultdict(list)
         self.written: set[int] = set()
         self.ended: dict[tuple[int, int, int], object] = {}
         self.awaited = {
@@ -139,19 +144,19 @@ class Machine:
             for dependency in step.op.dependencies
         }
 
-    def _blocks(self) -> list[Block]:
-        blocks: list[Block] = []
+    def _blocks(self) -> list[RunningBlock]:
+        blocks: list[RunningBlock] = []
         for gpu in self.plan.gpus:
             for block in gpu.blocks:
                 steps = [s for number, op in enumerate(block.operations) for s in self._steps(op, number)]
-                blocks.append(Block(len(blocks), gpu, block.id, steps))
+                blocks.append(RunningBlock(len(blocks), gpu, block.id, steps))
         return blocks
 
-    def _steps(self, op: KernelOp, number: int) -> list[Step]:
+    def _steps(self, op: KernelOp, number: int) -> list[PlanStep]:
         if op.action != PIPELINE:
-            return [Step(op, f"op {number}", number)]
+            return [PlanStep(op, f"op {number}", number)]
         return [
-            Step(body, f"op {number}.{inner}", number, turn, op)
+            PlanStep(body, f"op {number}.{inner}", number, turn, op)
             for turn in range(self.timing.iterations(op))
             for inner, body in enumerate(op.operations)
         ]
@@ -181,7 +186,7 @@ class Machine:
 
     # -- one step ------------------------------------------------------------------------------------------------
 
-    def _advance(self, block: Block) -> bool:
+    def _advance(self, block: RunningBlock) -> bool:
         """Run the next step of a block, unless it must wait."""
         step = block.step
         tokens = self._tokens_awaited(block, step)
@@ -200,7 +205,7 @@ class Machine:
         block.arrived = block.passed = False
         return True
 
-    def _tokens_awaited(self, block: Block, step: Step) -> list[deque[object]] | None:
+    def _tokens_awaited(self, block: RunningBlock, step: PlanStep) -> list[deque[object]] | None:
         """The queues that a step takes one token each from, None if it has to wait."""
         op = step.op
         if any((block.gpu.rank, *d) not in self.ended for d in op.dependencies if d[0] != block.id):
@@ -214,16 +219,16 @@ class Machine:
             return None
         return queues if all(queues) else None
 
-    def _may_go_on(self, block: Block, step: Step) -> bool:
+    def _may_go_on(self, block: RunningBlock, step: PlanStep) -> bool:
         if step.op.action == BARRIER:
             return self._met(block, step.op)
         return step.op.action not in (PAIRS, REDUCE) or self._data_is_there(block, step)
 
-    def _inbox(self, block: Block, connection: int) -> tuple[int, str, int, int]:
+    def _inbox(self, block: RunningBlock, connection: int) -> tuple[int, str, int, int]:
         end = block.gpu.connections[connection]
         return block.gpu.rank, end.kind, end.peer, end.pair
 
-    def _met(self, block: Block, op: KernelOp) -> bool:
+    def _met(self, block: RunningBlock, op: KernelOp) -> bool:
         if not block.arrived:
             block.arrived = True
             group = self.arrivals[block.gpu.rank, op.barrier]
@@ -235,7 +240,7 @@ class Machine:
                 group.clear()
         return block.passed
 
-    def _data_is_there(self, block: Block, step: Step) -> bool:
+    def _data_is_there(self, block: RunningBlock, step: PlanStep) -> bool:
         for operand in step.op.sources:
             if operand.buffer == FIFO:
                 if not self.fifos[self._fifo(operand.rank, block.gpu.rank, block, operand)]:
@@ -244,11 +249,11 @@ class Machine:
                 return False
         return True
 
-    def _fifo(self, source: int, target: int, block: Block, operand: KernelOperand) -> tuple[int, int, int]:
+    def _fifo(self, source: int, target: int, block: RunningBlock, operand: KernelOperand) -> tuple[int, int, int]:
         assert operand.connection is not None
         return source, target, block.gpu.connections[operand.connection].pair
 
-    def _perform(self, block: Block, step: Step) -> None:
+    def _perform(self, block: RunningBlock, step: PlanStep) -> None:
         op = step.op
         if op.action == SYNC:
             self.watcher.sync(block)
@@ -262,15 +267,15 @@ class Machine:
         elif op.action in (PAIRS, REDUCE):
             self._move(block, step)
 
-    def _signal(self, block: Block, step: Step) -> None:
+    def _signal(self, block: RunningBlock, step: PlanStep) -> None:
         for connection in step.op.connections:
             end = block.gpu.connections[connection]
             inbox = (end.peer, end.kind, block.gpu.rank, end.pair)
             self.signals[inbox].append(self.watcher.release(block, step, connection))
 
-    def _move(self, block: Block, step: Step) -> None:
+    def _move(self, block: RunningBlock, step: PlanStep) -> None:
         op = step.op
-        move = Move([self.cells(step, o) for o in op.sources], [self.cells(step, o) for o in op.targets])
+        move = DataMove([self.cells(step, o) for o in op.sources], [self.cells(step, o) for o in op.targets])
         for operand in op.sources:
             if operand.buffer == FIFO:
                 count, payload = self.fifos[self._fifo(operand.rank, block.gpu.rank, block, operand)].popleft()
@@ -292,7 +297,7 @@ class Machine:
         if op.flushes:
             self.watcher.flush(block, op.connections)
 
-    def cells(self, step: Step, operand: KernelOperand) -> Cells:
+    def cells(self, step: PlanStep, operand: KernelOperand) -> Cells:
         """The cells of an operand in this round, for each rank that owns them; none for a FIFO."""
         if operand.buffer == FIFO:
             return ()
@@ -307,12 +312,12 @@ class Machine:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _deadlock(self, waiting: list[Block]) -> DeadlockError:
+    def _deadlock(self, waiting: list[RunningBlock]) -> DeadlockError:
         reasons = [f"{block.name()} waits for {self._reason(block)}" for block in waiting[:8]]
         more = f"; and {len(waiting) - 8} more" if len(waiting) > 8 else ""
         return DeadlockError(f"{self.plan.file}: thread blocks wait for ever: " + "; ".join(reasons) + more)
 
-    def _reason(self, block: Block) -> str:
+    def _reason(self, block: RunningBlock) -> str:
         op, rank = block.step.op, block.gpu.rank
         if op.action == WAIT:
             lacking = [c for c in op.connections if not self.signals[self._inbox(block, c)]]

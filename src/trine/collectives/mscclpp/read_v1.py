@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trine.collectives.mscclpp.assemble import BUFFER_LETTERS, COLLECTIVES, chunks_of_size, make_connections
-from trine.collectives.mscclpp.fields import MAX_BYTES, MAX_CHUNKS, MAX_RANKS, Fields, pick
 from trine.collectives.mscclpp.plan import (
     BARRIER,
     FLUSH,
@@ -26,6 +24,17 @@ from trine.collectives.mscclpp.plan import (
     MulticastGroup,
     ThreadBlock,
 )
+from trine.collectives.mscclpp.reading import (
+    BUFFER_LETTERS,
+    COLLECTIVES,
+    MAX_BYTES,
+    MAX_CHUNKS,
+    MAX_RANKS,
+    PlanFields,
+    chunks_of_size,
+    make_connections,
+    pick,
+)
 
 #: v0.5 and v0.6 say sm, proxy and nvls for what is memory, port and switch today
 KINDS = {"memory": MEMORY, "port": PORT, "nvls": SWITCH, "sm": MEMORY, "proxy": PORT}
@@ -33,7 +42,7 @@ NO_CHANNEL = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
+class MoveFormV1:
     """Where an operation finds its data, in this order.
 
     Sources: ``i`` remote data through i_cids, ``s`` the local src, ``S`` local srcs, ``p`` local packets srcs,
@@ -47,20 +56,20 @@ class Form:
 
 
 MOVES = {
-    "put": Form(action=PAIRS, sources="S", targets="o"),
-    "pws": Form(action=PAIRS, sources="S", targets="o"),
-    "pwsf": Form(action=PAIRS, sources="S", targets="o"),
-    "get": Form(action=PAIRS, sources="i", targets="D"),
-    "copy": Form(action=PAIRS, sources="s", targets="d"),
-    "re": Form(action=REDUCE, sources="sS", targets="d"),
-    "rs": Form(action=REDUCE, sources="sS", targets="do"),
-    "rrc": Form(action=REDUCE, sources="si", targets="d"),
-    "rrcs": Form(action=REDUCE, sources="si", targets="do"),
-    "ppkt": Form(action=PAIRS, sources="S", targets="k"),
-    "rspkt": Form(action=REDUCE, sources="sp", targets="dk"),
-    "rpkt": Form(action=REDUCE, sources="sp", targets="d"),
-    "cpkt": Form(action=PAIRS, sources="P", targets="d"),
-    "tpkt": Form(action=PAIRS, sources="s", targets="q"),
+    "put": MoveFormV1(action=PAIRS, sources="S", targets="o"),
+    "pws": MoveFormV1(action=PAIRS, sources="S", targets="o"),
+    "pwsf": MoveFormV1(action=PAIRS, sources="S", targets="o"),
+    "get": MoveFormV1(action=PAIRS, sources="i", targets="D"),
+    "copy": MoveFormV1(action=PAIRS, sources="s", targets="d"),
+    "re": MoveFormV1(action=REDUCE, sources="sS", targets="d"),
+    "rs": MoveFormV1(action=REDUCE, sources="sS", targets="do"),
+    "rrc": MoveFormV1(action=REDUCE, sources="si", targets="d"),
+    "rrcs": MoveFormV1(action=REDUCE, sources="si", targets="do"),
+    "ppkt": MoveFormV1(action=PAIRS, sources="S", targets="k"),
+    "rspkt": MoveFormV1(action=REDUCE, sources="sp", targets="dk"),
+    "rpkt": MoveFormV1(action=REDUCE, sources="sp", targets="d"),
+    "cpkt": MoveFormV1(action=PAIRS, sources="P", targets="d"),
+    "tpkt": MoveFormV1(action=PAIRS, sources="s", targets="q"),
 }
 NAMES = (*MOVES, "glres", "signal", "wait", "flush", "nop", "barrier")
 
@@ -72,7 +81,7 @@ def read_v1(data: object, file: str) -> KernelPlan:
     ------
     SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and operation.
     """
-    top = Fields(data, file, "")
+    top = PlanFields(data, file, "")
     gpus = top.mappings("gpus")
     if not 1 <= len(gpus) <= MAX_RANKS:
         raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
@@ -107,7 +116,7 @@ Key = tuple[str, str, str]
 class _Gpu:
     """One GPU: its connections by key, and its thread blocks."""
 
-    def __init__(self, gpu: Fields, rank: int, num_ranks: int, groups: list[MulticastGroup]) -> None:
+    def __init__(self, gpu: PlanFields, rank: int, num_ranks: int, groups: list[MulticastGroup]) -> None:
         self.gpu, self.rank, self.num_ranks, self.groups = gpu, rank, num_ranks, groups
         if gpu.integer("id", 0, num_ranks - 1) != rank:
             raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
@@ -122,7 +131,7 @@ class _Gpu:
             output_chunks=gpu.integer("outputChunks", 0, MAX_CHUNKS),
             scratch_chunks=gpu.integer("scratchChunks", 0, MAX_CHUNKS),
             chunk_groups=gpu.integer("chunkGroups", 1, MAX_CHUNKS, 1),
-            blocks=tuple(_Block(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
+            blocks=tuple(_BlockV1(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
             connections=self.connections,
             groups=tuple(self.own_groups),
         )
@@ -145,7 +154,7 @@ class _Gpu:
             channel.done()
         return (*make_connections(MEMORY, ends[MEMORY]), *make_connections(PORT, ends[PORT]))
 
-    def _switch(self, channel: Fields) -> None:
+    def _switch(self, channel: PlanFields) -> None:
         buffer = BUFFER_LETTERS[channel.text("buff", BUFFER_LETTERS)]
         for item in channel.mappings("rankGroups"):
             ranks = item.integers("ranks", 0, self.num_ranks - 1)
@@ -166,10 +175,10 @@ class _Gpu:
         return known[ordinal]
 
 
-class _Block:
+class _BlockV1:
     """One thread block: its channels by key, and the operations that index them."""
 
-    def __init__(self, gpu: _Gpu, block: Fields, number: int) -> None:
+    def __init__(self, gpu: _Gpu, block: PlanFields, number: int) -> None:
         self.gpu, self.block, self.number = gpu, block, number
         if block.integer("id", 0, MAX_CHUNKS) != number:
             raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
@@ -192,7 +201,7 @@ class _Block:
             groups=tuple(number for kind, number in listed if kind == SWITCH),
         )
 
-    def _key(self, ends: Fields, kind: str, kind_from: Fields) -> Key:
+    def _key(self, ends: PlanFields, kind: str, kind_from: PlanFields) -> Key:
         source = BUFFER_LETTERS[ends.text("src", BUFFER_LETTERS)]
         target = BUFFER_LETTERS[ends.text("dst", BUFFER_LETTERS)]
         return source, target, KINDS[kind_from.text(kind, KINDS)]
@@ -210,7 +219,7 @@ class _Block:
 
     # -- operations ----------------------------------------------------------------------------------------------
 
-    def _operation(self, op: Fields) -> KernelOp:
+    def _operation(self, op: PlanFields) -> KernelOp:
         name = op.text("name", NAMES)
         if name == "nop":
             result = KernelOp(action=SYNC, name=name, dependencies=self._dependencies(op))
@@ -229,19 +238,19 @@ class _Block:
         op.done()
         return result
 
-    def _dependencies(self, op: Fields) -> tuple[tuple[int, int], ...]:
+    def _dependencies(self, op: PlanFields) -> tuple[tuple[int, int], ...]:
         result = []
         for item in op.mappings("deps", []):
             result.append((item.integer("tb", 0, MAX_CHUNKS), item.integer("step", 0, MAX_CHUNKS)))
             item.done()
         return tuple(result)
 
-    def _ids(self, op: Fields, side: str) -> tuple[int, ...]:
+    def _ids(self, op: PlanFields, side: str) -> tuple[int, ...]:
         """Connections that a signal, wait or flush names; offsets and counts say nothing to it."""
         op.integer("cnt", 1, MAX_CHUNKS, 1)
         return tuple(number for number, _ in self._through(op, side))
 
-    def _through(self, op: Fields, side: str) -> list[tuple[int, int]]:
+    def _through(self, op: PlanFields, side: str) -> list[tuple[int, int]]:
         """(connection, chunk at the other end) of each entry of i_cids or o_cids."""
         key = self._key(op.mapping(f"{side}_buff"), "ctype", op)
         channels = tuple(self.channels.get(key, ()))
@@ -255,7 +264,7 @@ class _Block:
             raise op.fail("names no channel", f"{side}_cids")
         return result
 
-    def _load_reduce_store(self, op: Fields) -> KernelOp:
+    def _load_reduce_store(self, op: PlanFields) -> KernelOp:
         count = op.integer("cnt", 1, MAX_CHUNKS)
         op.text("ctype", ("nvls",))
         operands = []
@@ -274,7 +283,7 @@ class _Block:
         sources, targets = (operands[0],), (operands[1],)
         return KernelOp(action=REDUCE, name="glres", sources=sources, targets=targets, reduce_op="sum")
 
-    def _move(self, op: Fields, name: str, form: Form) -> KernelOp:
+    def _move(self, op: PlanFields, name: str, form: MoveFormV1) -> KernelOp:
         count = op.integer("cnt", 1, MAX_CHUNKS)
         kind = op.text("ctype", (*KINDS, NO_CHANNEL))
         via = None if kind == NO_CHANNEL else KINDS[kind]
@@ -297,7 +306,7 @@ class _Block:
         )
 
     def _operands(
-        self, op: Fields, form: str, count: int, raw: bool
+        self, op: PlanFields, form: str, count: int, raw: bool
     ) -> tuple[tuple[KernelOperand, ...], tuple[int, ...]]:
         result: list[KernelOperand] = []
         connections: list[int] = []
@@ -312,7 +321,7 @@ class _Block:
                 result.append(self._local(op, letter, count))
         return tuple(result), tuple(connections)
 
-    def _remote(self, op: Fields, number: int, chunk: int, count: int, packet: bool) -> KernelOperand:
+    def _remote(self, op: PlanFields, number: int, chunk: int, count: int, packet: bool) -> KernelOperand:
         connection = self.gpu.connections[number]
         assert connection.remote_buffer is not None
         self._scratch(op, connection.remote_buffer, packet)
@@ -326,7 +335,7 @@ class _Block:
             connection=number,
         )
 
-    def _locals(self, op: Fields, name: str, count: int, polls: bool, raw: bool) -> list[KernelOperand]:
+    def _locals(self, op: PlanFields, name: str, count: int, polls: bool, raw: bool) -> list[KernelOperand]:
         result = []
         for item in op.mappings(name):
             buffer = BUFFER_LETTERS[item.text("buff", BUFFER_LETTERS)]
@@ -340,7 +349,7 @@ class _Block:
             )
         return result
 
-    def _local(self, op: Fields, letter: str, count: int) -> KernelOperand:
+    def _local(self, op: PlanFields, letter: str, count: int) -> KernelOperand:
         end = "src" if letter in "sP" else "dst"
         packet = letter in "Pq"
         self._own(op, end)
@@ -351,10 +360,10 @@ class _Block:
             rank=self.gpu.rank, buffer=buffer, index=index, count=count, packet=packet, polls=letter == "P"
         )
 
-    def _own(self, op: Fields, end: str) -> None:
+    def _own(self, op: PlanFields, end: str) -> None:
         if op.integer(end, 0, self.gpu.num_ranks - 1, self.gpu.rank) != self.gpu.rank:
             raise op.fail(f"must be {self.gpu.rank}, the GPU that runs it", end)
 
-    def _scratch(self, op: Fields, buffer: str, packet: bool) -> None:
+    def _scratch(self, op: PlanFields, buffer: str, packet: bool) -> None:
         if packet and buffer != SCRATCH:
             raise op.fail(f"packets lie in scratch, not in the {buffer}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trine.collectives.mscclpp.assemble import BUFFER_LETTERS, COLLECTIVES, chunks_of_size, make_connections
-from trine.collectives.mscclpp.fields import MAX_BYTES, MAX_CHUNKS, MAX_RANKS, Fields, pick
 from trine.collectives.mscclpp.plan import (
     ACQUIRE,
     BARRIER,
@@ -29,6 +27,17 @@ from trine.collectives.mscclpp.plan import (
     RemoteBuffer,
     ThreadBlock,
 )
+from trine.collectives.mscclpp.reading import (
+    BUFFER_LETTERS,
+    COLLECTIVES,
+    MAX_BYTES,
+    MAX_CHUNKS,
+    MAX_RANKS,
+    PlanFields,
+    chunks_of_size,
+    make_connections,
+    pick,
+)
 from trine.errors import nearest
 
 CHANNEL_TYPES = (MEMORY, PORT, SWITCH)
@@ -36,7 +45,7 @@ REDUCE_OPS = ("sum", "min", "max")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
+class MoveFormV2:
     """What an operation that moves data looks like: a letter an operand, the last one of a side may repeat (``+``).
 
     l: local data. p: local packets, which are polled. q: local packets that are written. r: remote data.
@@ -50,26 +59,26 @@ class Form:
 
 
 MOVES = {
-    "put": Form(action=PAIRS, sources="l+", targets="r+", channels=(MEMORY, PORT)),
-    "pws": Form(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
-    "pwsf": Form(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
-    "get": Form(action=PAIRS, sources="r+", targets="l+", channels=(MEMORY,)),
-    "copy": Form(action=PAIRS, sources="l", targets="l"),
-    "re": Form(action=REDUCE, sources="ll+", targets="l"),
-    "res": Form(action=REDUCE, sources="ll+", targets="lr+", channels=(MEMORY,)),
-    "rre": Form(action=REDUCE, sources="lr+", targets="l", channels=(MEMORY,)),
-    "rres": Form(action=REDUCE, sources="lr+", targets="lr+", channels=(MEMORY,)),
-    "ppkt": Form(action=PAIRS, sources="l+", targets="k+", channels=(MEMORY, PORT)),
-    "rppkt": Form(action=REDUCE, sources="p", targets="k+", channels=(MEMORY, PORT)),
-    "respkt": Form(action=REDUCE, sources="lp+", targets="lk+", channels=(MEMORY,)),
-    "repkt": Form(action=REDUCE, sources="lp+", targets="l"),
-    "recpkt": Form(action=REDUCE, sources="lp+", targets="lq"),
-    "recspkt": Form(action=REDUCE, sources="lp+", targets="lqk+", channels=(MEMORY,)),
-    "cpkt": Form(action=PAIRS, sources="l", targets="q"),
-    "upkt": Form(action=PAIRS, sources="p", targets="l"),
-    "glres": Form(action=REDUCE, sources="m", targets="m", channels=(SWITCH,)),
-    "gstore": Form(action=REDUCE, sources="l", targets="m", channels=(SWITCH,)),
-    "gstorepkt": Form(action=REDUCE, sources="l", targets="n", channels=(SWITCH,)),
+    "put": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(MEMORY, PORT)),
+    "pws": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
+    "pwsf": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
+    "get": MoveFormV2(action=PAIRS, sources="r+", targets="l+", channels=(MEMORY,)),
+    "copy": MoveFormV2(action=PAIRS, sources="l", targets="l"),
+    "re": MoveFormV2(action=REDUCE, sources="ll+", targets="l"),
+    "res": MoveFormV2(action=REDUCE, sources="ll+", targets="lr+", channels=(MEMORY,)),
+    "rre": MoveFormV2(action=REDUCE, sources="lr+", targets="l", channels=(MEMORY,)),
+    "rres": MoveFormV2(action=REDUCE, sources="lr+", targets="lr+", channels=(MEMORY,)),
+    "ppkt": MoveFormV2(action=PAIRS, sources="l+", targets="k+", channels=(MEMORY, PORT)),
+    "rppkt": MoveFormV2(action=REDUCE, sources="p", targets="k+", channels=(MEMORY, PORT)),
+    "respkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lk+", channels=(MEMORY,)),
+    "repkt": MoveFormV2(action=REDUCE, sources="lp+", targets="l"),
+    "recpkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lq"),
+    "recspkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lqk+", channels=(MEMORY,)),
+    "cpkt": MoveFormV2(action=PAIRS, sources="l", targets="q"),
+    "upkt": MoveFormV2(action=PAIRS, sources="p", targets="l"),
+    "glres": MoveFormV2(action=REDUCE, sources="m", targets="m", channels=(SWITCH,)),
+    "gstore": MoveFormV2(action=REDUCE, sources="l", targets="m", channels=(SWITCH,)),
+    "gstorepkt": MoveFormV2(action=REDUCE, sources="l", targets="n", channels=(SWITCH,)),
 }
 SIGNALS = {"signal": (SIGNAL, False), "rlxsignal": (SIGNAL, True), "wait": (WAIT, False), "rlxwait": (WAIT, True)}
 OTHERS = ("nop", "barrier", "flush", "sem_acquire", "sem_release", "pipeline")
@@ -83,11 +92,11 @@ def read_v2(data: object, file: str) -> KernelPlan:
     ------
     SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and operation.
     """
-    top = Fields(data, file, "")
+    top = PlanFields(data, file, "")
     gpus = top.mappings("gpus")
     if not 1 <= len(gpus) <= MAX_RANKS:
         raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
-    reader = _Reader(len(gpus))
+    reader = _PlanReader(len(gpus))
     read = tuple(reader.gpu(gpu, rank) for rank, gpu in enumerate(gpus))
     collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
     plan = KernelPlan(
@@ -112,7 +121,7 @@ def read_v2(data: object, file: str) -> KernelPlan:
     return plan
 
 
-class _Reader:
+class _PlanReader:
     """The GPUs of one plan."""
 
     def __init__(self, num_ranks: int) -> None:
@@ -121,7 +130,7 @@ class _Reader:
         self.notes: dict[str, None] = {}
         self._group_numbers: dict[tuple[MulticastGroup, int], int] = {}
 
-    def gpu(self, gpu: Fields, rank: int) -> KernelGpu:
+    def gpu(self, gpu: PlanFields, rank: int) -> KernelGpu:
         if gpu.integer("id", 0, self.num_ranks - 1) != rank:
             raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
         connections, groups = self._channels(gpu, rank)
@@ -134,7 +143,7 @@ class _Reader:
             input_chunks=gpu.integer("input_chunks", 0, MAX_CHUNKS),
             output_chunks=gpu.integer("output_chunks", 0, MAX_CHUNKS),
             scratch_chunks=gpu.integer("scratch_chunks", 0, MAX_CHUNKS),
-            blocks=tuple(_Block(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
+            blocks=tuple(_BlockV2(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
             connections=connections,
             remote_buffers=self.remote,
             groups=groups,
@@ -143,12 +152,12 @@ class _Reader:
         gpu.done()
         return result
 
-    def _semaphore(self, item: Fields) -> int:
+    def _semaphore(self, item: PlanFields) -> int:
         value = item.integer("init_value", 0, 2**20)
         item.done()
         return value
 
-    def _channels(self, gpu: Fields, rank: int) -> tuple[tuple[Connection, ...], tuple[int, ...]]:
+    def _channels(self, gpu: PlanFields, rank: int) -> tuple[tuple[Connection, ...], tuple[int, ...]]:
         peers: dict[str, list[tuple[int, str | None, str | None]]] = {MEMORY: [], PORT: []}
         groups: list[int] = []
         for channel in gpu.mappings("channels"):
@@ -163,7 +172,7 @@ class _Reader:
             channel.done()
         return (*make_connections(MEMORY, peers[MEMORY]), *make_connections(PORT, peers[PORT])), tuple(groups)
 
-    def _switch(self, channel: Fields, rank: int, before: list[int]) -> list[int]:
+    def _switch(self, channel: PlanFields, rank: int, before: list[int]) -> list[int]:
         spelling = "buffer_type"
         if channel.has("buff"):
             # Plans written between PR #579 and v0.8.0; today's MSCCL++ refuses them.
@@ -190,7 +199,7 @@ class _Reader:
             self.groups.append(group)
         return self._group_numbers[key]
 
-    def _remote_buffer(self, item: Fields, rank: int) -> RemoteBuffer:
+    def _remote_buffer(self, item: PlanFields, rank: int) -> RemoteBuffer:
         peer = item.integer("rank", 0, self.num_ranks - 1)
         if peer == rank:
             raise item.fail(f"a remote buffer of GPU {rank} must be another's", "rank")
@@ -206,10 +215,10 @@ class _Reader:
         return RemoteBuffer(rank=peer, buffer=buffer, access=tuple(access))
 
 
-class _Block:
+class _BlockV2:
     """One thread block: its lists, and the operations that index them."""
 
-    def __init__(self, gpu: _Reader, block: Fields, number: int) -> None:
+    def __init__(self, gpu: _PlanReader, block: PlanFields, number: int) -> None:
         self.gpu, self.block = gpu, block
         if block.integer("id", 0, MAX_CHUNKS) != number:
             raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
@@ -256,7 +265,7 @@ class _Block:
 
     # -- operations ----------------------------------------------------------------------------------------------
 
-    def _operation(self, op: Fields, inside: bool) -> KernelOp:
+    def _operation(self, op: PlanFields, inside: bool) -> KernelOp:
         name = op.text("name", NAMES)
         if name in MOVES:
             result = self._move(op, name, MOVES[name])
@@ -268,7 +277,7 @@ class _Block:
         op.done()
         return result
 
-    def _other(self, op: Fields, name: str, inside: bool) -> KernelOp:
+    def _other(self, op: PlanFields, name: str, inside: bool) -> KernelOp:
         if name == "nop":
             return KernelOp(action=SYNC, name=name)
         if name == "flush":
@@ -283,7 +292,7 @@ class _Block:
             pick(op, tuple(range(self.gpu.num_semaphores)), number, "semaphore", "semaphore_ids")
         return KernelOp(action=ACQUIRE if name == "sem_acquire" else RELEASE, name=name, semaphores=numbers)
 
-    def _pipeline(self, op: Fields, inside: bool) -> KernelOp:
+    def _pipeline(self, op: PlanFields, inside: bool) -> KernelOp:
         if inside:
             raise op.fail("a pipeline inside a pipeline")
         context = op.mapping("iter_context")
@@ -292,17 +301,17 @@ class _Block:
         body = tuple(self._operation(item, inside=True) for item in op.mappings("ops"))
         return KernelOp(action=PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
 
-    def _connections(self, op: Fields, kinds: tuple[str, ...] = (MEMORY, PORT)) -> tuple[int, ...]:
+    def _connections(self, op: PlanFields, kinds: tuple[str, ...] = (MEMORY, PORT)) -> tuple[int, ...]:
         kind = op.text("channel_type", kinds)
         ids = op.integers("channel_ids", 0, MAX_CHUNKS)
         if not ids:
             raise op.fail("names no channel", "channel_ids")
         return tuple(pick(op, tuple(self.channels[kind]), i, f"{kind} channel", "channel_ids") for i in ids)
 
-    def _move(self, op: Fields, name: str, form: Form) -> KernelOp:
+    def _move(self, op: PlanFields, name: str, form: MoveFormV2) -> KernelOp:
         via = op.text("channel_type", form.channels) if form.channels else None
         if via == PORT and name == "ppkt":
-            form = Form(action=PAIRS, sources="w+", targets="k+")
+            form = MoveFormV2(action=PAIRS, sources="w+", targets="k+")
         sources = self._operands(op, "src_buff", form.sources, via)
         targets = self._operands(op, "dst_buff", form.targets, via)
         if form.action == PAIRS and len(sources) != len(targets):
@@ -336,13 +345,13 @@ class _Block:
             reduce_op=op.text("reduce_op", REDUCE_OPS, "sum") if _adds(form) else None,
         )
 
-    def _switch_ids(self, op: Fields, via: str | None) -> None:
+    def _switch_ids(self, op: PlanFields, via: str | None) -> None:
         if via != SWITCH:
             raise op.fail("only operations on ports and switches name channels", "channel_ids")
         for index in op.integers("channel_ids", 0, MAX_CHUNKS):
             pick(op, tuple(self.channels[SWITCH]), index, "switch channel", "channel_ids")
 
-    def _part(self, op: Fields) -> tuple[int, int]:
+    def _part(self, op: PlanFields) -> tuple[int, int]:
         if not op.has("tbg_info"):
             return 0, 1
         info = op.mapping("tbg_info")
@@ -351,7 +360,7 @@ class _Block:
         info.done()
         return part, size
 
-    def _operands(self, op: Fields, name: str, form: str, via: str | None) -> tuple[KernelOperand, ...]:
+    def _operands(self, op: PlanFields, name: str, form: str, via: str | None) -> tuple[KernelOperand, ...]:
         items = op.mappings(name)
         fixed = form.replace("+", "")
         if len(items) < len(fixed) - (1 if form in ("lqk+", "lr+", "lk+") else 0) or (
@@ -361,7 +370,7 @@ class _Block:
         letters = fixed + fixed[-1] * (len(items) - len(fixed))
         return tuple(self._operand(item, letter, via) for item, letter in zip(items, letters, strict=False))
 
-    def _operand(self, item: Fields, letter: str, via: str | None) -> KernelOperand:
+    def _operand(self, item: PlanFields, letter: str, via: str | None) -> KernelOperand:
         index, count = item.integer("index", 0, MAX_CHUNKS), item.integer("size", 1, MAX_CHUNKS)
         packet, polls = letter in "pqknw", letter == "p"
         if letter in "mn":
@@ -385,5 +394,5 @@ class _Block:
         )
 
 
-def _adds(form: Form) -> bool:
+def _adds(form: MoveFormV2) -> bool:
     return form.action == REDUCE and (len(form.sources) > 1 or form.sources == "m")

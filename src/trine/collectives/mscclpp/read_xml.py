@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from trine.collectives.mscclpp.assemble import BUFFER_LETTERS, COLLECTIVES, chunks_of_size
-from trine.collectives.mscclpp.fields import MAX_BYTES, MAX_CHUNKS, MAX_OPERATIONS, MAX_RANKS
 from trine.collectives.mscclpp.plan import (
     FIFO,
     LOCAL,
@@ -19,6 +17,15 @@ from trine.collectives.mscclpp.plan import (
     KernelOperand,
     KernelPlan,
     ThreadBlock,
+)
+from trine.collectives.mscclpp.reading import (
+    BUFFER_LETTERS,
+    COLLECTIVES,
+    MAX_BYTES,
+    MAX_CHUNKS,
+    MAX_OPERATIONS,
+    MAX_RANKS,
+    chunks_of_size,
 )
 from trine.errors import SpecError, nearest
 from trine.units import whole_number
@@ -65,7 +72,7 @@ def read_xml(text: str, file: str) -> KernelPlan:
     ------
     SpecError: anything unknown, missing, out of range or not consistent; names file, line and attribute.
     """
-    return _Reader(_parse(text, file), file).plan()
+    return _XmlReader(_parse(text, file), file).plan()
 
 
 def _parse(text: str, file: str) -> _Element:
@@ -121,7 +128,7 @@ def _check_attributes(tag: str, attributes: dict[str, str], where: str) -> None:
             raise SpecError(f"<{tag}>: attribute {name!r} is missing", file=where)
 
 
-class _Reader:
+class _XmlReader:
     """From elements to a plan."""
 
     def __init__(self, root: _Element, file: str) -> None:

@@ -20,8 +20,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from trine.collectives.mscclpp.layout import Layout, message_layout, parts_grid, pipelines
-from trine.collectives.mscclpp.machine import Block, Machine, Move, Step
+from trine.collectives.mscclpp.layout import ChunkLayout, message_layout, parts_grid, pipelines
+from trine.collectives.mscclpp.machine import DataMove, PlanMachine, PlanStep, RunningBlock
 from trine.collectives.mscclpp.plan import FIFO, MEMORY, PORT, SWITCH, KernelOp, KernelOperand, KernelPlan
 from trine.collectives.schedule import ExpandedSchedule
 from trine.graph.assembler import csr
@@ -39,7 +39,7 @@ NONE: Ids = frozenset()
 
 
 @dataclass(slots=True)
-class Stage:
+class HopStage:
     """Transfers of one hop of an operation; ``head``: those that must have ended before the next hop may follow."""
 
     head: set[int] = field(default_factory=set)
@@ -67,18 +67,18 @@ def plan_agents(plan: KernelPlan) -> tuple[tuple[int, ...], ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Structure:
+class PlanStructure:
     """Everything about the transfers of a plan but their bytes."""
 
     plan: KernelPlan
-    sizes_of: tuple[tuple[Step, KernelOperand | None, int], ...]
+    sizes_of: tuple[tuple[PlanStep, KernelOperand | None, int], ...]
     schedule: ExpandedSchedule
 
-    def sized(self, layout: Layout) -> ExpandedSchedule:
+    def sized(self, layout: ChunkLayout) -> ExpandedSchedule:
         sizes = np.array([self._bytes(layout, *entry) for entry in self.sizes_of], dtype=np.int64)
         return dataclasses.replace(self.schedule, size_bytes=sizes)
 
-    def _bytes(self, layout: Layout, step: Step, operand: KernelOperand | None, piece: int) -> int:
+    def _bytes(self, layout: ChunkLayout, step: PlanStep, operand: KernelOperand | None, piece: int) -> int:
         if operand is None or piece == EMPTY:
             return 0
         unit = layout.unit(step.pipeline) if step.pipeline else None
@@ -96,19 +96,19 @@ class Structure:
 
 
 @lru_cache(maxsize=16)
-def _structure(plan: KernelPlan, rounds: tuple[int, ...], timing: Layout | None) -> Structure:
+def _structure(plan: KernelPlan, rounds: tuple[int, ...], timing: ChunkLayout | None) -> PlanStructure:
     """``rounds`` and ``timing`` matter to plans with pipelines only."""
-    return Recorder(plan, timing).record()
+    return TransferRecorder(plan, timing).record()
 
 
-class Recorder:
+class TransferRecorder:
     """Follows through one run what each thread block has to wait for, in transfers."""
 
-    def __init__(self, plan: KernelPlan, timing: Layout | None) -> None:
+    def __init__(self, plan: KernelPlan, timing: ChunkLayout | None) -> None:
         self.plan = plan
         self.agents = {ranks: plan.num_ranks + number for number, ranks in enumerate(plan_agents(plan))}
-        grid = Layout(group_chunks=1, group_units=parts_grid(plan))
-        self.machine = Machine(plan, grid, self, timing, None)
+        grid = ChunkLayout(group_chunks=1, group_units=parts_grid(plan))
+        self.machine = PlanMachine(plan, grid, self, timing, None)
         blocks = range(len(self.machine.blocks))
         self.waits: list[Ids] = [NONE for _ in blocks]
         self.under_way: list[Ids] = [NONE for _ in blocks]
@@ -123,10 +123,10 @@ class Recorder:
         self.before: list[Ids] = []
         self.starter: list[int] = []
         self.entered: list[bool] = []
-        self.sizes_of: list[tuple[Step, KernelOperand | None, int]] = []
+        self.sizes_of: list[tuple[PlanStep, KernelOperand | None, int]] = []
         self.reduces: set[int] = set()
 
-    def record(self) -> Structure:
+    def record(self) -> PlanStructure:
         self.machine.run()
         columns = list(zip(*self.rows, strict=True)) or [()] * 7
         predecessor_ptr, predecessor_idx = csr([sorted(ids) for ids in self.before])
@@ -147,7 +147,7 @@ class Recorder:
             completion_idx=completion_idx,
             num_agents=len(self.agents),
         )
-        return Structure(plan=self.plan, sizes_of=tuple(self.sizes_of), schedule=schedule)
+        return PlanStructure(plan=self.plan, sizes_of=tuple(self.sizes_of), schedule=schedule)
 
     def _completion(self) -> list[list[int]]:
         """Of each rank: what its thread blocks wait for, what they have sent, and what nobody else waits for."""
@@ -168,8 +168,8 @@ class Recorder:
 
     def _transfer(
         self,
-        block: Block,
-        step: Step,
+        block: RunningBlock,
+        step: PlanStep,
         ends: tuple[int, int],
         before: Iterable[int],
         operand: KernelOperand | None,
@@ -199,15 +199,15 @@ class Recorder:
 
     def _stage(
         self,
-        block: Block,
-        step: Step,
+        block: RunningBlock,
+        step: PlanStep,
         ends: tuple[int, int],
-        behind: Stage,
+        behind: HopStage,
         operand: KernelOperand,
         pieces: tuple[int, ...],
-    ) -> Stage:
+    ) -> HopStage:
         """One hop of a fused operation, in pieces; LAST waits for all of the hop before, the others for its head."""
-        stage = Stage()
+        stage = HopStage()
         for piece in pieces:
             before = behind.all if piece == LAST else behind.head
             number = self._transfer(block, step, ends, before, operand, piece)
@@ -223,14 +223,14 @@ class Recorder:
 
     # -- what the machine tells ----------------------------------------------------------------------------------
 
-    def release(self, block: Block, step: Step, connection: int | None) -> object:
+    def release(self, block: RunningBlock, step: PlanStep, connection: int | None) -> object:
         """What the receiver has to wait for, and from whom: later tokens of the same origin imply the earlier ones."""
         origin = (block.actor, connection)
         if connection is None:
             return origin, self._fence(block.actor)
         return origin, frozenset(self._signal(block, step, connection))
 
-    def _signal(self, block: Block, step: Step, connection: int) -> set[int]:
+    def _signal(self, block: RunningBlock, step: PlanStep, connection: int) -> set[int]:
         """A signal behind data rides with it; another is a transfer without bytes, behind the one before it."""
         actor, end, key = block.actor, block.gpu.connections[connection], (block.gpu.rank, connection)
         before = {self.last_signal[key]} if key in self.last_signal else set()
@@ -251,7 +251,7 @@ class Recorder:
     def _all_of(self, actor: int) -> Ids:
         return self._merge(self.waits[actor], self.under_way[actor])
 
-    def acquire(self, block: Block, step: Step, token: object) -> None:
+    def acquire(self, block: RunningBlock, step: PlanStep, token: object) -> None:
         if token is None:
             return
         assert isinstance(token, tuple)
@@ -263,25 +263,25 @@ class Recorder:
         if not step.op.dependencies:
             self.sent_to[actor].clear()
 
-    def sync(self, block: Block) -> None:
+    def sync(self, block: RunningBlock) -> None:
         """Costs no time."""
 
-    def barrier(self, blocks: list[Block]) -> None:
+    def barrier(self, blocks: list[RunningBlock]) -> None:
         together = NONE
         for block in blocks:
             together = self._merge(together, self._all_of(block.actor))
         for block in blocks:
             self.waits[block.actor], self.under_way[block.actor] = together, NONE
 
-    def flush(self, block: Block, connections: tuple[int, ...]) -> None:
+    def flush(self, block: RunningBlock, connections: tuple[int, ...]) -> None:
         for connection in connections:
             ids = self.on_port.get((block.gpu.rank, connection), NONE)
             self.waits[block.actor] = self._merge(self.waits[block.actor], ids)
 
-    def move(self, block: Block, step: Step, move: Move) -> object:
+    def move(self, block: RunningBlock, step: PlanStep, move: DataMove) -> object:
         op, actor = step.op, block.actor
         self._take_arrived(actor, op, move)
-        behind = Stage(head=set(self.waits[actor]), all=set(self.waits[actor]))
+        behind = HopStage(head=set(self.waits[actor]), all=set(self.waits[actor]))
         fused = any(o.via in (MEMORY, SWITCH) for o in op.sources) and any(o.via != "local" for o in op.targets)
         read = self._reads(block, step, behind, fused)
         if read is not None:
@@ -293,7 +293,7 @@ class Recorder:
                 self.packets.update((cell, ids) for cells in owned for cell in cells)
         return frozenset(sent)
 
-    def _take_arrived(self, actor: int, op: KernelOp, move: Move) -> None:
+    def _take_arrived(self, actor: int, op: KernelOp, move: DataMove) -> None:
         """Packets that have been polled, and messages that have been received."""
         for operand, owned in zip(op.sources, move.sources, strict=True):
             if operand.polls and operand.buffer != FIFO:
@@ -305,18 +305,18 @@ class Recorder:
             if op.reduce_op is not None:
                 self.reduces |= message
 
-    def _reads(self, block: Block, step: Step, behind: Stage, fused: bool) -> Stage | None:
+    def _reads(self, block: RunningBlock, step: PlanStep, behind: HopStage, fused: bool) -> HopStage | None:
         """Remote sources, all at once; None where there are none."""
         result, rank = None, block.gpu.rank
         for operand in step.op.sources:
             if operand.via not in (MEMORY, SWITCH) or operand.buffer == FIFO:
                 continue
-            result = result or Stage()
+            result = result or HopStage()
             if operand.via == SWITCH:
                 stage = self._load_reduce(block, step, operand, behind, fused)
             else:
                 request = self._transfer(block, step, (rank, operand.rank), behind.all, None, EMPTY)
-                asked = Stage(head={request}, all={request})
+                asked = HopStage(head={request}, all={request})
                 stage = self._stage(block, step, (operand.rank, rank), asked, operand, START if fused else (WHOLE,))
             if step.op.reduce_op is not None:
                 self.reduces |= stage.all
@@ -324,14 +324,16 @@ class Recorder:
             result.all |= stage.all
         return result
 
-    def _load_reduce(self, block: Block, step: Step, operand: KernelOperand, behind: Stage, fused: bool) -> Stage:
+    def _load_reduce(
+        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, fused: bool
+    ) -> HopStage:
         """The switch asks all members, adds up what comes and passes the sum on."""
         rank, members, agent = block.gpu.rank, *self._group(operand)
         request = self._transfer(block, step, (rank, agent), behind.all, None, EMPTY)
-        gathered = Stage()
+        gathered = HopStage()
         for member in members:
             asked = self._transfer(block, step, (agent, member), {request}, None, EMPTY)
-            pieces = Stage(head={asked}, all={asked})
+            pieces = HopStage(head={asked}, all={asked})
             stage = self._stage(block, step, (member, agent), pieces, operand, START)
             self.reduces |= stage.all
             gathered.head |= stage.head
@@ -343,7 +345,7 @@ class Recorder:
         ranks = self.plan.groups[operand.group].ranks
         return ranks, self.agents[ranks]
 
-    def _writes(self, block: Block, step: Step, behind: Stage, fused: bool) -> set[int]:
+    def _writes(self, block: RunningBlock, step: PlanStep, behind: HopStage, fused: bool) -> set[int]:
         """Remote targets; which of them go on without the thread block, and what they wait for."""
         op, rank, sent = step.op, block.gpu.rank, set()
         pieces = FOLLOW if fused else (WHOLE,)
@@ -361,7 +363,9 @@ class Recorder:
                 sent |= moved
         return sent
 
-    def _multicast(self, block: Block, step: Step, operand: KernelOperand, behind: Stage, fused: bool) -> set[int]:
+    def _multicast(
+        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, fused: bool
+    ) -> set[int]:
         rank, members, agent = block.gpu.rank, *self._group(operand)
         up = self._stage(block, step, (rank, agent), behind, operand, FOLLOW if fused else START)
         down: set[int] = set()
@@ -371,7 +375,7 @@ class Recorder:
         self.under_way[block.actor] |= down
         return down
 
-    def _send(self, block: Block, step: Step, operand: KernelOperand, behind: Stage) -> int:
+    def _send(self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage) -> int:
         """Sends of one connection go one after the other."""
         assert operand.connection is not None
         key = (block.gpu.rank, operand.connection)
@@ -381,7 +385,7 @@ class Recorder:
         return number
 
     def _through_port(
-        self, block: Block, step: Step, operand: KernelOperand, behind: Stage, connection: int
+        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, connection: int
     ) -> set[int]:
         """A port works off its puts in order, without the thread block."""
         key = (block.gpu.rank, connection)

@@ -2,6 +2,6 @@
 
 from trine.collectives.nccl.predict import Collectives
 from trine.collectives.nccl.repeated import collective_time, predict
-from trine.collectives.nccl.view import View, group_view
+from trine.collectives.nccl.topology import CommTopology, comm_topology
 
-__all__ = ["Collectives", "View", "collective_time", "group_view", "predict"]
+__all__ = ["Collectives", "CommTopology", "collective_time", "comm_topology", "predict"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
-from trine.collectives.nccl.view import Tier, View
+from trine.collectives.nccl.topology import CommTopology, Tier
 
 #: In-network reduction on the fabric: microseconds of a whole collective (NCCL's CollNet base, tuning.cc: 31).
 COLLNET_US = 31.0
@@ -47,10 +47,10 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class CostContext:
     """What a cost depends on besides the size. ``min_channels``, ``max_channels``: limits that the user sets."""
 
-    view: View
+    topology: CommTopology
     library: Library
     launch: str
     min_channels: int | None = None
@@ -58,11 +58,11 @@ class Setting:
 
     @property
     def inner(self) -> Medium:
-        return self.library.medium(self.view.inside.medium if self.view.inside else "", between=False)
+        return self.library.medium(self.topology.inside.medium if self.topology.inside else "", between=False)
 
     @property
     def outer(self) -> Medium:
-        return self.library.medium(self.view.between.medium if self.view.between else "", between=True)
+        return self.library.medium(self.topology.between.medium if self.topology.between else "", between=True)
 
     def num_channels(self, medium: Medium) -> int:
         """How many channels are used where ``medium`` is what they go over."""
@@ -72,14 +72,14 @@ class Setting:
     @property
     def launch_us(self) -> float:
         factor = self.library.launch_factor
-        return self.library.launch_us[self.launch] * factor.get(launch_class(self.view), factor["default"])
+        return self.library.launch_us[self.launch] * factor.get(launch_class(self.topology), factor["default"])
 
 
-def launch_class(view: View) -> str:
+def launch_class(topology: CommTopology) -> str:
     """Whose launches a machine's resemble: those of cards without scale-up links, else of the GPU's generation."""
-    if view.inside is not None and not view.inside.medium.startswith(("nvlink", "xgmi")):
+    if topology.inside is not None and not topology.inside.medium.startswith(("nvlink", "xgmi")):
         return "pcie"
-    return next((name for start, name in GENERATIONS if view.gpu.startswith(start)), "default")
+    return next((name for start, name in GENERATIONS if topology.gpu.startswith(start)), "default")
 
 
 def step_us(tier: Tier | None, medium: Medium, protocol: str) -> float:
@@ -97,30 +97,34 @@ def _best(tier: Tier | None, rate: float) -> float:
     return math.inf if tier is None else rate * tier.headroom / 1e6
 
 
-def _capped(setting: Setting, medium: Medium) -> float:
+def _capped(context: CostContext, medium: Medium) -> float:
     """The part of a medium's rate that a limited number of channels reaches; more than usual reach no more."""
-    return min(1.0, setting.num_channels(medium) / medium.channels)
+    return min(1.0, context.num_channels(medium) / medium.channels)
 
 
-def ring_rate(setting: Setting, protocol: str) -> tuple[float, str]:
+def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
     """bytes/us of all rings, and the name of the link that bounds them."""
-    view, inner, outer = setting.view, setting.inner, setting.outer
-    inside = view.inside
-    through = inside.ring_bytes_per_s if inside and view.between is None else view.path_bytes_per_s
-    a = _rate(inside, through, inner.efficiency[protocol], _capped(setting, inner))
+    topology, inner, outer = context.topology, context.inner, context.outer
+    inside = topology.inside
+    through = inside.ring_bytes_per_s if inside and topology.between is None else topology.path_bytes_per_s
+    a = _rate(inside, through, inner.efficiency[protocol], _capped(context, inner))
     b = math.inf
-    if view.between is not None:
-        b = _rate(view.between, view.between.ring_bytes_per_s, outer.efficiency[protocol], _capped(setting, outer))
-    if b < a and view.between is not None:
-        return b, view.between.limit
+    if topology.between is not None:
+        b = _rate(
+            topology.between, topology.between.ring_bytes_per_s, outer.efficiency[protocol], _capped(context, outer)
+        )
+    if b < a and topology.between is not None:
+        return b, topology.between.limit
     return a, inside.limit if inside else ""
 
 
-def best_ring_rate(view: View) -> float:
+def best_ring_rate(topology: CommTopology) -> float:
     """bytes/us that all rings can carry at most."""
-    inside = view.inside
-    through = inside.ring_bytes_per_s if inside and view.between is None else view.path_bytes_per_s
-    return min(_best(inside, through), _best(view.between, view.between.ring_bytes_per_s if view.between else 0.0))
+    inside = topology.inside
+    through = inside.ring_bytes_per_s if inside and topology.between is None else topology.path_bytes_per_s
+    return min(
+        _best(inside, through), _best(topology.between, topology.between.ring_bytes_per_s if topology.between else 0.0)
+    )
 
 
 def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
@@ -128,31 +132,31 @@ def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
     return 2.0 * ramp * steps_us * bytes_us / (steps_us + bytes_us) if bytes_us else 0.0
 
 
-def _base_us(setting: Setting, protocol: str, size: float) -> float:
+def _base_us(context: CostContext, protocol: str, size: float) -> float:
     """What a protocol costs once; LL takes more channels, which start later, from some 16 KiB on, each alike."""
-    media = [setting.inner] if setting.view.inside else []
-    media += [setting.outer] if setting.view.between else []
+    media = [context.inner] if context.topology.inside else []
+    media += [context.outer] if context.topology.between else []
     base_us = max(medium.base_us[protocol] for medium in media)
     if protocol != LL:
         return base_us
-    spread_us = max(medium.spread_us * setting.num_channels(medium) / medium.channels for medium in media)
+    spread_us = max(medium.spread_us * context.num_channels(medium) / medium.channels for medium in media)
     return base_us + spread_us * size / (size + SPREAD_BYTES)
 
 
-def _ramp(setting: Setting, protocol: str) -> float:
-    medium = setting.outer if setting.view.between else setting.inner
+def _ramp(context: CostContext, protocol: str) -> float:
+    medium = context.outer if context.topology.between else context.inner
     return medium.ramp[protocol]
 
 
 def _cost(
-    setting: Setting, op: str, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int,
+    context: CostContext, op: str, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int,
     limit: str, delayed_us: float | None = None,
 ) -> Cost:  # fmt: skip
     """A cost whose bytes are delayed by ``delayed_us``: by default set-up and steps."""
-    steps_us = max(steps_us, _way_us(setting.view, op))
+    steps_us = max(steps_us, _way_us(context.topology, op))
     delayed_us = base_us + steps_us if delayed_us is None else delayed_us
     return Cost(
-        launch_us=setting.launch_us,
+        launch_us=context.launch_us,
         base_us=base_us,
         steps_us=steps_us,
         bytes_us=bytes_us,
@@ -162,22 +166,22 @@ def _cost(
     )
 
 
-def ring_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+def ring_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """Rounds of a ring: 2(N-1) for all_reduce, N-1 else; broadcast and reduce are pipelined chains."""
-    view = setting.view
-    n, domains = view.num_ranks, view.num_domains
+    topology = context.topology
+    n, domains = topology.num_ranks, topology.num_domains
     turns = 2 if op in ("all_reduce", "barrier") else 1
     steps, crossings = turns * (n - 1), turns * (domains - 1)
-    inner_us = step_us(view.inside, setting.inner, protocol)
-    outer_us = step_us(view.between, setting.outer, protocol)
+    inner_us = step_us(topology.inside, context.inner, protocol)
+    outer_us = step_us(topology.between, context.outer, protocol)
     steps_us = (steps - crossings) * inner_us + crossings * outer_us
-    rate, limit = ring_rate(setting, protocol)
-    extra = setting.library.extra_steps.get(op, 0.0)
+    rate, limit = ring_rate(context, protocol)
+    extra = context.library.extra_steps.get(op, 0.0)
     sent = size if op in ("broadcast", "reduce") else steps * size / n
     volume = sent if op in ("broadcast", "reduce") else sent + extra * size / n
-    base_us = _base_us(setting, protocol, size)
-    bytes_us = max(volume / rate, sent / best_ring_rate(view))
-    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, protocol), steps, limit)
+    base_us = _base_us(context, protocol, size)
+    bytes_us = max(volume / rate, sent / best_ring_rate(topology))
+    return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, protocol), steps, limit)
 
 
 def _tree_load(domains: int) -> int:
@@ -185,113 +189,117 @@ def _tree_load(domains: int) -> int:
     return 1 if domains <= 2 else 2
 
 
-def tree_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+def tree_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """Double binary tree between domains, a chain inside each (Sanders, Speck, Traff 2009; NCCL 2.4)."""
-    view, inner, outer = setting.view, setting.inner, setting.outer
-    depth = math.ceil(math.log2(view.num_domains)) if view.between else 0
-    inner_us = step_us(view.inside, inner, protocol)
-    outer_us = step_us(view.between, outer, protocol)
-    hops = view.max_per_domain - 1
+    topology, inner, outer = context.topology, context.inner, context.outer
+    depth = math.ceil(math.log2(topology.num_domains)) if topology.between else 0
+    inner_us = step_us(topology.inside, inner, protocol)
+    outer_us = step_us(topology.between, outer, protocol)
+    hops = topology.max_per_domain - 1
     steps_us = 2 * (hops * inner_us + depth * outer_us)
-    halves = 2 if view.max_per_domain > 2 else 1  # up and down leave by one link
-    share = setting.library.tree_efficiency / halves
-    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[protocol] * share, _capped(setting, inner))
-    rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains) if view.between else 0.0
-    b = _rate(view.between, rate, outer.efficiency[protocol], _capped(setting, outer))
-    base_us = _base_us(setting, protocol, size)
-    most = min(_best(view.inside, view.path_bytes_per_s) / halves, _best(view.between, rate))
+    halves = 2 if topology.max_per_domain > 2 else 1  # up and down leave by one link
+    share = context.library.tree_efficiency / halves
+    a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[protocol] * share, _capped(context, inner))
+    rate = topology.between.ring_bytes_per_s / _tree_load(topology.num_domains) if topology.between else 0.0
+    b = _rate(topology.between, rate, outer.efficiency[protocol], _capped(context, outer))
+    base_us = _base_us(context, protocol, size)
+    most = min(_best(topology.inside, topology.path_bytes_per_s) / halves, _best(topology.between, rate))
     bytes_us = max(size / min(a, b), size / most)
-    limit = view.between.limit if view.between and b < a else view.inside.limit if view.inside else ""
-    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, protocol), 2 * (hops + depth), limit)
+    limit = topology.between.limit if topology.between and b < a else topology.inside.limit if topology.inside else ""
+    return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, protocol), 2 * (hops + depth), limit)
 
 
-def nvls_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """Switches add and multicast: each GPU sends S + S/n through its own links; trees between domains."""
-    view, inner, outer = setting.view, setting.inner, setting.outer
-    assert view.inside is not None
-    n = view.min_per_domain
-    a = _rate(view.inside, view.inside.ring_bytes_per_s, inner.nvls_efficiency, _capped(setting, inner)) / (
+    topology, inner, outer = context.topology, context.inner, context.outer
+    assert topology.inside is not None
+    n = topology.min_per_domain
+    a = _rate(topology.inside, topology.inside.ring_bytes_per_s, inner.nvls_efficiency, _capped(context, inner)) / (
         1.0 + 1.0 / n
     )
     b, rate = math.inf, 0.0
-    steps_us = 2 * step_us(view.inside, inner, SIMPLE)
+    steps_us = 2 * step_us(topology.inside, inner, SIMPLE)
     num_steps = 2
-    if view.between is not None:
-        paths = min(1.0, NVLS_PATHS / view.between.lanes)
-        rate = view.between.ring_bytes_per_s / _tree_load(view.num_domains) * paths
-        b = _rate(view.between, rate, outer.efficiency[SIMPLE], _capped(setting, outer))
-        depth = math.ceil(math.log2(view.num_domains))
-        steps_us += 2 * depth * step_us(view.between, outer, SIMPLE)
+    if topology.between is not None:
+        paths = min(1.0, NVLS_PATHS / topology.between.lanes)
+        rate = topology.between.ring_bytes_per_s / _tree_load(topology.num_domains) * paths
+        b = _rate(topology.between, rate, outer.efficiency[SIMPLE], _capped(context, outer))
+        depth = math.ceil(math.log2(topology.num_domains))
+        steps_us += 2 * depth * step_us(topology.between, outer, SIMPLE)
         num_steps += 2 * depth
-    most = min(_best(view.inside, view.inside.ring_bytes_per_s) / (1.0 + 1.0 / n), _best(view.between, rate))
+    most = min(
+        _best(topology.inside, topology.inside.ring_bytes_per_s) / (1.0 + 1.0 / n), _best(topology.between, rate)
+    )
     bytes_us = max(size / min(a, b), size / most)
-    limit = view.between.limit if view.between and b < a else view.inside.limit
-    return _cost(setting, op, inner.nvls_us, steps_us, bytes_us, _ramp(setting, SIMPLE), num_steps, limit)
+    limit = topology.between.limit if topology.between and b < a else topology.inside.limit
+    return _cost(context, op, inner.nvls_us, steps_us, bytes_us, _ramp(context, SIMPLE), num_steps, limit)
 
 
-def collnet_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """The fabric's switches add: each domain sends its reduced buffer once and gets the result once (SHARP)."""
-    view, inner = setting.view, setting.inner
-    assert view.between is not None
-    n = view.min_per_domain
-    inner_us = step_us(view.inside, inner, SIMPLE)
-    steps_us = 2 * inner_us + 2 * step_us(view.between, setting.outer, SIMPLE)
-    a = _rate(view.inside, view.path_bytes_per_s, inner.efficiency[SIMPLE], _capped(setting, inner))
-    part = COLLNET_EFFICIENCY * setting.outer.efficiency[SIMPLE]
-    b = _rate(view.between, view.between.ring_bytes_per_s, part, _capped(setting, setting.outer))
-    most = _best(view.inside, view.path_bytes_per_s), _best(view.between, view.between.ring_bytes_per_s)
+    topology, inner = context.topology, context.inner
+    assert topology.between is not None
+    n = topology.min_per_domain
+    inner_us = step_us(topology.inside, inner, SIMPLE)
+    steps_us = 2 * inner_us + 2 * step_us(topology.between, context.outer, SIMPLE)
+    a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[SIMPLE], _capped(context, inner))
+    part = COLLNET_EFFICIENCY * context.outer.efficiency[SIMPLE]
+    b = _rate(topology.between, topology.between.ring_bytes_per_s, part, _capped(context, context.outer))
+    most = _best(topology.inside, topology.path_bytes_per_s), _best(topology.between, topology.between.ring_bytes_per_s)
     bytes_us = max(2 * size * (n - 1) / n / min(a, most[0]), size / min(b, most[1]))
-    return _cost(setting, op, COLLNET_US, steps_us, bytes_us, _ramp(setting, SIMPLE), 4, view.between.limit, steps_us)
+    return _cost(
+        context, op, COLLNET_US, steps_us, bytes_us, _ramp(context, SIMPLE), 4, topology.between.limit, steps_us
+    )
 
 
-def pat_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+def pat_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """Parallel aggregated trees, one rank a domain: ceil(log2 N) steps (NCCL 2.23)."""
-    view = setting.view
-    depth = math.ceil(math.log2(view.num_ranks))
-    steps_us = depth * step_us(view.between, setting.outer, SIMPLE)
-    rate, limit = ring_rate(setting, SIMPLE)
-    base_us = _base_us(setting, SIMPLE, size)
-    bytes_us = size * (view.num_ranks - 1) / view.num_ranks / min(rate, best_ring_rate(view))
-    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, SIMPLE), depth, limit)
+    topology = context.topology
+    depth = math.ceil(math.log2(topology.num_ranks))
+    steps_us = depth * step_us(topology.between, context.outer, SIMPLE)
+    rate, limit = ring_rate(context, SIMPLE)
+    base_us = _base_us(context, SIMPLE, size)
+    bytes_us = size * (topology.num_ranks - 1) / topology.num_ranks / min(rate, best_ring_rate(topology))
+    return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, SIMPLE), depth, limit)
 
 
-def direct_cost(setting: Setting, op: str, size: float, protocol: str) -> Cost:
+def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """Messages from each rank straight to its peers: all_to_all; gather, scatter at the root; send_recv to the next."""
-    view, inner, outer = setting.view, setting.inner, setting.outer
-    n, most, least = view.num_ranks, view.max_per_domain, view.min_per_domain
+    topology, inner, outer = context.topology, context.inner, context.outer
+    n, most, least = topology.num_ranks, topology.max_per_domain, topology.min_per_domain
     one = op == "send_recv"
     peers_in, peers_out = (1, 1) if one else (most - 1, n - least)  # of the rank that has most to do
     part = size if one else size / n
     steps_us = inside_us = between_us = 0.0
     limit = ""
-    if view.inside is not None:
-        efficiency = min(view.inside.headroom, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
-        rate = _message_rate(view.inside, op) * efficiency * _capped(setting, inner)
+    if topology.inside is not None:
+        efficiency = min(topology.inside.headroom, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
+        rate = _message_rate(topology.inside, op) * efficiency * _capped(context, inner)
         inside_us = part * peers_in / (rate / 1e6)
-        steps_us = peers_in * inner.p2p_step_us + view.inside.latency_ps / 1e6
-        limit = view.inside.limit
-    if view.between is not None:
-        efficiency = min(view.between.headroom, outer.p2p_efficiency)
-        rate = _message_rate(view.between, op) * efficiency * _capped(setting, outer)
+        steps_us = peers_in * inner.p2p_step_us + topology.inside.latency_ps / 1e6
+        limit = topology.inside.limit
+    if topology.between is not None:
+        efficiency = min(topology.between.headroom, outer.p2p_efficiency)
+        rate = _message_rate(topology.between, op) * efficiency * _capped(context, outer)
         between_us = part * peers_out / (rate / 1e6)
-        steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + view.between.latency_ps / 1e6
-        limit = view.between.limit if between_us >= inside_us else limit
+        steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + topology.between.latency_ps / 1e6
+        limit = topology.between.limit if between_us >= inside_us else limit
     if not one:  # the part that stays is copied beside the others, by the same kernel
-        inside_us += part / ((inner if view.inside else outer).copy_GBps * 1e3)
-    base_us = max(inner.p2p_base_us if view.inside else 0.0, outer.p2p_base_us if view.between else 0.0)
+        inside_us += part / ((inner if topology.inside else outer).copy_GBps * 1e3)
+    base_us = max(inner.p2p_base_us if topology.inside else 0.0, outer.p2p_base_us if topology.between else 0.0)
     bytes_us = max(inside_us, between_us)
     if not one:  # what is inside and what goes out may share links
-        pair = view.pair_bytes_per_s if op == "all_to_all" else view.root_pair_bytes_per_s
+        pair = topology.pair_bytes_per_s if op == "all_to_all" else topology.root_pair_bytes_per_s
         bytes_us = max(bytes_us, part / (pair / 1e6))
-    return _cost(setting, op, base_us, steps_us, bytes_us, _ramp(setting, P2P), 1 if one else n - 1, limit)
+    return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, P2P), 1 if one else n - 1, limit)
 
 
-def _way_us(view: View, op: str) -> float:
+def _way_us(topology: CommTopology, op: str) -> float:
     """The hardware's latency from a rank to the one furthest from it that its data must reach."""
-    tiers = [tier for tier in (view.inside, view.between) if tier is not None]
+    tiers = [tier for tier in (topology.inside, topology.between) if tier is not None]
     if op == "send_recv":
         return max(tier.shift_latency_ps for tier in tiers) / 1e6
-    return max(view.far_latency_ps, sum(tier.far_latency_ps for tier in tiers)) / 1e6
+    return max(topology.far_latency_ps, sum(tier.far_latency_ps for tier in tiers)) / 1e6
 
 
 def _message_rate(tier: Tier, op: str) -> float:
@@ -302,7 +310,7 @@ def _message_rate(tier: Tier, op: str) -> float:
 
 
 #: The built-in algorithms of the libraries.
-COSTS: dict[str, Callable[[Setting, str, float, str], Cost]] = {
+COSTS: dict[str, Callable[[CostContext, str, float, str], Cost]] = {
     "ring": ring_cost,
     "tree": tree_cost,
     "nvls": nvls_cost,
@@ -339,23 +347,23 @@ LIBRARY_ALGORITHMS = {
 }
 
 
-def ll128_allowed(view: View) -> bool:
+def ll128_allowed(topology: CommTopology) -> bool:
     """LL128 needs links that write 128 bytes at once: where all of a node's GPUs are joined by NVLink or xGMI."""
-    return view.inside is not None and view.inside.medium.startswith(("nvlink", "xgmi"))
+    return topology.inside is not None and topology.inside.medium.startswith(("nvlink", "xgmi"))
 
 
-def runnable(view: View, library: str, op: str) -> list[tuple[str, str]]:
+def runnable(topology: CommTopology, library: str, op: str) -> list[tuple[str, str]]:
     """The (algorithm, protocol) pairs that the library has for ``op`` on this group."""
-    nvls = view.multicast and view.min_per_domain > 1
+    nvls = topology.multicast and topology.min_per_domain > 1
     there = {
         "ring": True,
         "tree": True,
-        "nvls": nvls and view.num_domains == 1,
-        "nvlstree": nvls and view.num_domains > 1,
-        "collnet": view.sharp,
-        "pat": view.max_per_domain == 1 and library == "nccl",
+        "nvls": nvls and topology.num_domains == 1,
+        "nvlstree": nvls and topology.num_domains > 1,
+        "collnet": topology.sharp,
+        "pat": topology.max_per_domain == 1 and library == "nccl",
         "direct": True,
     }
     names = [name for name in LIBRARY_ALGORITHMS[op] if there[name]]
-    allowed = {LL, SIMPLE, LL128} if ll128_allowed(view) else {LL, SIMPLE}
+    allowed = {LL, SIMPLE, LL128} if ll128_allowed(topology) else {LL, SIMPLE}
     return [(name, protocol) for name in names for protocol in _PROTOCOLS[name] if protocol in allowed]

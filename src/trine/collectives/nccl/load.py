@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
-from trine.collectives.nccl.view import domains_of
+from trine.collectives.nccl.topology import domains_of
 from trine.collectives.options import CollectiveTime
 
 #: With more pairs than this nobody waits for their routes: the loads of direct collectives are left out.

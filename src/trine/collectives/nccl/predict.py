@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.nccl.conventions import MAX_BYTES, bus_factor, sent_bytes
-from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, Setting, runnable
+from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
+from trine.collectives.nccl.topology import CommTopology, comm_topology, slowed
 from trine.collectives.nccl.tuner import tuner_us
-from trine.collectives.nccl.view import View, group_view, slowed
-from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, Part
+from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, TimePart
+from trine.collectives.sizes import MAX_BYTES, bus_factor, sent_bytes
 from trine.errors import InputError, nearest
 from trine.evidence import EVIDENCE
 from trine.units import format_time
@@ -85,25 +85,25 @@ class Collectives:
         options = options or CollectiveOptions()
         self.options, self.cluster = options, cluster
         self.group = range(len(cluster.gpus)) if group is None else group
-        self.view = group_view(cluster, self.group)
-        name = self.view.library if options.library == AUTO else options.library
+        self.topology = comm_topology(cluster, self.group)
+        name = self.topology.library if options.library == AUTO else options.library
         if cluster.library not in (None, name):
             raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
         self.library = library or load_library(name)
-        _check_options(options, self.view)
-        self.setting = Setting(
-            view=self.view, library=self.library, launch=options.launch,
+        _check_options(options, self.topology)
+        self.context = CostContext(
+            topology=self.topology, library=self.library, launch=options.launch,
             min_channels=options.min_channels, max_channels=options.max_channels,
         )  # fmt: skip
         self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
-        self._less: dict[float, Setting] = {}
+        self._less: dict[float, CostContext] = {}
 
     # -- what there is to choose from ----------------------------------------------------------------------------
 
     def candidates(self, op: str) -> list[Candidate]:
         """The (algorithm, protocol) pairs that the options leave. Raises InputError where none is left."""
         _check_op(op)
-        every = runnable(self.view, self.library.name, op)
+        every = runnable(self.topology, self.library.name, op)
         options = self.options
         left = [
             pair
@@ -134,27 +134,27 @@ class Collectives:
             return pairs[0]
         if self.library.name != "nccl":  # its tables are not modelled: the best of its own candidates
             return min(pairs, key=lambda pair: self.cost(op, size_bytes, pair).total_us)
-        return self._choice(self.setting, op, size_bytes)
+        return self._choice(self.context, op, size_bytes)
 
-    def _choice(self, setting: Setting, op: str, size_bytes: int) -> Candidate:
+    def _choice(self, context: CostContext, op: str, size_bytes: int) -> Candidate:
         pairs = self.candidates(op)
         best: tuple[float, Candidate] | None = None
         for pair in pairs:
-            us = tuner_us(setting, op, float(size_bytes), *pair)
+            us = tuner_us(context, op, float(size_bytes), *pair)
             if us is not None and (best is None or us < best[0]):
                 best = us, pair
         return best[1] if best else pairs[0]
 
     def cost(self, op: str, size_bytes: int, pair: Candidate) -> Cost:
         """Our model of one candidate."""
-        return COSTS[pair[0]](self.setting, op, float(size_bytes), pair[1])
+        return COSTS[pair[0]](self.context, op, float(size_bytes), pair[1])
 
     def notes(self, op: str) -> tuple[str, ...]:
         """What an answer rests on, and what it leaves out, in sentences."""
         notes = list(self.cost_notes())
         if self.library.name != "nccl":
             notes.append(f"{self.library.name} chooses by tables that are not modelled: its fastest candidate is taken")
-        if self.view.between is not None:
+        if self.topology.between is not None:
             notes.append("not modelled: other traffic on the fabric, and congestion control of its transport")
         return tuple(notes)
 
@@ -184,13 +184,13 @@ class Collectives:
 
     def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
         """With what the library would take."""
-        sent = sent_bytes(op, size_bytes, self.view.num_ranks)
+        sent = sent_bytes(op, size_bytes, self.topology.num_ranks)
         segment = self._segment(op, sent)
         return self._answer(op, size_bytes, sent, segment.candidate, segment.floor_us)
 
     def alternatives(self, op: str, size_bytes: int) -> list[CollectiveTime]:
         """Every candidate's own time, the fastest first, whatever the library would choose."""
-        sent = sent_bytes(op, size_bytes, self.view.num_ranks)
+        sent = sent_bytes(op, size_bytes, self.topology.num_ranks)
         rows = [self._answer(op, size_bytes, sent, pair, None) for pair in self.candidates(op)]
         return sorted(rows, key=lambda row: row.time_ps)
 
@@ -213,14 +213,14 @@ class Collectives:
             op=op,
             size_bytes=size,
             sent_bytes=sent,
-            num_ranks=self.view.num_ranks,
+            num_ranks=self.topology.num_ranks,
             time_ps=_ps(time_us),
             low_ps=_ps(time_us * low),
             high_ps=_ps(time_us * high),
             algorithm=pair[0],
             protocol=pair[1],
             channels=self._channels(),
-            bus_factor=bus_factor(op, self.view.num_ranks),
+            bus_factor=bus_factor(op, self.topology.num_ranks),
             evidence=evidence,
             limit=cost.limit,
             parts=_parts(cost, time_us),
@@ -237,7 +237,7 @@ class Collectives:
         links described by hand; on those of the catalogue its choice is what was measured.
         """
         pairs = self.candidates(op)
-        if len(pairs) < 2 or self.library.name != "nccl" or not self.view.by_hand:
+        if len(pairs) < 2 or self.library.name != "nccl" or not self.topology.by_hand:
             return None
         own_us = self.cost(op, size, chosen).total_us
         best: tuple[Cost, Candidate, float] | None = None
@@ -271,12 +271,12 @@ class Collectives:
                 high = middle
         return low
 
-    def _slowed(self, part: float) -> Setting:
+    def _slowed(self, part: float) -> CostContext:
         """The same group with a part of its bandwidth."""
         if part not in self._less:
             if len(self._less) > _MOST_KEPT:
                 self._less.clear()
-            self._less[part] = replace(self.setting, view=slowed(self.view, part))
+            self._less[part] = replace(self.context, topology=slowed(self.topology, part))
         return self._less[part]
 
     def _said(self, op: str, chosen: Candidate, own: Cost, slower: tuple[Cost, Candidate, float]) -> str:
@@ -288,7 +288,7 @@ class Collectives:
         )
 
     def _channels(self) -> int:
-        return self.setting.num_channels(self.setting.inner if self.view.inside else self.setting.outer)
+        return self.context.num_channels(self.context.inner if self.topology.inside else self.context.outer)
 
     def _evidence(self) -> str:
         found = [medium.evidence for medium in self._media()]
@@ -296,11 +296,11 @@ class Collectives:
         return max(found, key=order.index)
 
     def _media(self) -> list[Medium]:
-        view, setting = self.view, self.setting
-        return ([setting.inner] if view.inside else []) + ([setting.outer] if view.between else [])
+        topology, context = self.topology, self.context
+        return ([context.inner] if topology.inside else []) + ([context.outer] if topology.between else [])
 
     def _band(self, evidence: str, size: int) -> tuple[float, float]:
-        kind = f"{evidence}-net" if self.view.between else evidence
+        kind = f"{evidence}-net" if self.topology.between else evidence
         rows = self.library.bands.get(kind) or self.library.bands[evidence]
         (_, *small), (_, *large) = rows
         share = min(1.0, max(0.0, (math.log2(max(size, 1)) - _BAND_FROM) / (_BAND_TO - _BAND_FROM)))
@@ -352,7 +352,7 @@ def _check_op(op: str) -> None:
         raise InputError(f"unknown collective {op!r}{nearest(op, OPS)}", field="op")
 
 
-def _check_options(options: CollectiveOptions, view: View) -> None:
+def _check_options(options: CollectiveOptions, topology: CommTopology) -> None:
     """Refuse names that do not exist and limits that contradict each other."""
     for name, value, known in (
         ("algorithm", options.algorithm, (AUTO, *ALGORITHMS)),
@@ -367,7 +367,7 @@ def _check_options(options: CollectiveOptions, view: View) -> None:
             raise InputError(f"must be 1 to {MAX_CHANNELS}, got {number}", field=name)
     if low is not None and high is not None and low > high:
         raise InputError(f"is {low}, more than max_channels {high}", field="min_channels")
-    if options.nvls and not view.multicast:
+    if options.nvls and not topology.multicast:
         raise InputError("no switch of this group reduces (NVLS), so it cannot be demanded", field="nvls")
 
 
@@ -377,7 +377,7 @@ def _bounded(own: CollectiveTime, whole: CollectiveTime) -> CollectiveTime:
         f"{own.op} is bounded by the all_reduce of its size ({whole.algorithm}/{whole.protocol}), which contains it: "
         f"{own.algorithm}/{own.protocol} alone would take {format_time(own.time_ps)}"
     )
-    part = Part(name="all_reduce", time_ps=whole.time_ps, why=note)
+    part = TimePart(name="all_reduce", time_ps=whole.time_ps, why=note)
     return replace(
         own, time_ps=whole.time_ps, low_ps=whole.low_ps, high_ps=whole.high_ps, limit=whole.limit, parts=(part,),
         notes=(*own.notes, note),
@@ -388,7 +388,7 @@ def _ps(us: float) -> int:
     return round(us * 1e6)
 
 
-def _parts(cost: Cost, time_us: float) -> tuple[Part, ...]:
+def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
     """The parts of a cost, and what the time stays above it for; they add up to the time exactly."""
     steps = f"{cost.num_steps} step{'s' if cost.num_steps != 1 else ''}"
     given = [
@@ -406,7 +406,7 @@ def _parts(cost: Cost, time_us: float) -> tuple[Part, ...]:
         ends.append(_ps(total))
     ends[-1] = _ps(time_us)
     return tuple(
-        Part(name=name, time_ps=after - before, why=why)
+        TimePart(name=name, time_ps=after - before, why=why)
         for (name, us, why), before, after in zip(given, ends, ends[1:], strict=False)
         if us > 0 and after > before
     )
@@ -417,7 +417,7 @@ def with_library(collectives: Collectives, library: Library) -> Collectives:
     other = object.__new__(Collectives)
     other.__dict__.update(collectives.__dict__)
     other.library = library
-    other.setting = replace(collectives.setting, library=library)
+    other.context = replace(collectives.context, library=library)
     other._segments = {}
     other._less = {}
     return other

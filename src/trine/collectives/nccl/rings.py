@@ -80,7 +80,7 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         return None
     links = [rates[i][j] for i in members for j in members if i != j]
     slowest = min(used, key=lambda link: link.bytes_per_s)
-    pairs = _Pairs(cluster, domain, rates)
+    pairs = _PairTable(cluster, domain, rates)
     shift, root = pairs.together(_around(size)), pairs.star()
     if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
         count = size - 1
@@ -114,7 +114,7 @@ class Use(NamedTuple):
     latencies_ps: list[int]
 
 
-class _Pairs:
+class _PairTable:
     """How the GPUs of a domain reach each other: over the link between the two, else over the cluster's route as far as
     that stays on such links, else through one other GPU, as libraries do where GPUs do not forward, else through hosts.
     """

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.cluster.routing import SPLIT
 from trine.collectives.closed_forms import has_closed_form, uncontended_ps
-from trine.collectives.nccl.makes import GroupMakes
+from trine.collectives.nccl.equivalence_classes import EquivalenceClasses
 from trine.collectives.nccl.predict import OPS, Collectives
-from trine.collectives.nccl.view import View, domains_of, without_names
+from trine.collectives.nccl.topology import CommTopology, domains_of, without_names
 from trine.collectives.one_operation import ONE_OPERATION, chain_ps, name_of, next_of
 from trine.collectives.options import CollectiveTime
 from trine.collectives.registry import ROOTED, make_schedule
@@ -50,11 +50,11 @@ class StepCosts:
         self.library = cluster.library or "nccl"
         self._asked: dict[tuple[int, ...], Collectives] = {}
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
-        self._alike: dict[View, Collectives] = {}
-        self._makes = GroupMakes(cluster)
+        self._alike: dict[CommTopology, Collectives] = {}
+        self._classes = EquivalenceClasses(cluster)
         self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
-        self._of_make: dict[tuple[object, ...], tuple[str | None, int]] = {}
+        self._of_class: dict[tuple[object, ...], tuple[str | None, int]] = {}
 
     @property
     def software(self) -> str:
@@ -87,43 +87,43 @@ class StepCosts:
     def of_groups(
         self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
     ) -> tuple[npt.NDArray[np.int32], list[tuple[str | None, int]]]:
-        """(make: int32[groups], what :meth:`__call__` answers for the groups of each make).
+        """(class: int32[groups], what :meth:`__call__` answers for the groups of each class).
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``.
         """
         if groups.shape[1] < 2 or _SAME.get(kind, kind) not in OPS:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
-        make, examples, names = self._makes_of(groups)
+        class_of, examples, names = self._classes_of(groups)
         answers = []
         for group, name in zip(examples, names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name, algorithm)
-            if key not in self._of_make:
-                self._of_make[key] = self(kind, size_bytes, tuple(groups[group].tolist()), algorithm)
-            answers.append(self._of_make[key])
-        return make, answers
+            if key not in self._of_class:
+                self._of_class[key] = self(kind, size_bytes, tuple(groups[group].tolist()), algorithm)
+            answers.append(self._of_class[key])
+        return class_of, answers
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
-        """What the library does for the groups of each make; empty for a kind that it does not have.
+        """What the library does for the groups of each class; empty for a kind that it does not have.
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``.
         """
         kind = _SAME.get(kind, kind)
         if groups.shape[1] < 2 or kind not in OPS:
             return []
-        _, examples, _ = self._makes_of(groups)
+        _, examples, _ = self._classes_of(groups)
         return [self._asked_of(tuple(groups[group].tolist())).predict(kind, size_bytes) for group in examples]
 
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
         if group not in self._asked:
             asked = self._asked[group] = Collectives(self.cluster, group)
-            asked.share_choices(self._alike.setdefault(without_names(asked.view), asked))
+            asked.share_choices(self._alike.setdefault(without_names(asked.topology), asked))
         return self._asked[group]
 
-    def _makes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
+    def _classes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
         """Makes of groups, kept: the same groups are asked for with many sizes."""
         key = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
         if key not in self._kept:
-            self._kept[key] = self._makes.named(groups)
+            self._kept[key] = self._classes.named(groups)
         return self._kept[key]
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
@@ -189,7 +189,7 @@ class StepCosts:
 
         They move as many bytes as rings do, and all ranks do alike, which those of a tree do not.
         """
-        num_ranks, num_domains = asked.view.num_ranks, asked.view.num_domains
+        num_ranks, num_domains = asked.topology.num_ranks, asked.topology.num_domains
         if num_ranks < FEW_STEPS_FROM or kind not in _SPREAD:
             return []
         if usual is not None and usual.startswith("hierarchical"):
@@ -218,13 +218,17 @@ class StepCosts:
 
     def _usual(self, kind: str, asked: Collectives, group: tuple[int, ...]) -> str | None:
         """``direct`` where every pair has a link, ``hierarchical`` across domains of one size, else the default."""
-        view = asked.view
+        topology = asked.topology
         if kind not in _SPREAD:
             return None
-        if view.num_domains == 1:
-            return "direct" if view.inside is not None and view.inside.lanes == view.num_ranks - 1 > 1 else None
-        if view.min_per_domain == view.max_per_domain > 1 and self._in_order(group, view.min_per_domain):
-            return f"hierarchical:{view.num_domains}x{view.min_per_domain}"
+        if topology.num_domains == 1:
+            return (
+                "direct"
+                if topology.inside is not None and topology.inside.lanes == topology.num_ranks - 1 > 1
+                else None
+            )
+        if topology.min_per_domain == topology.max_per_domain > 1 and self._in_order(group, topology.min_per_domain):
+            return f"hierarchical:{topology.num_domains}x{topology.min_per_domain}"
         return None
 
     def _in_order(self, group: tuple[int, ...], width: int) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from trine.collectives.nccl.costs import Setting
+from trine.collectives.nccl.costs import CostContext
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
-from trine.collectives.nccl.view import View
+from trine.collectives.nccl.topology import CommTopology
 
 VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)
 NVLINK, PCI, NET = "nvlink", "pci", "net"
@@ -64,13 +64,13 @@ def architecture(gpu: str) -> int:
     return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
 
 
-def tuner_us(setting: Setting, op: str, size: float, algorithm: str, protocol: str) -> float | None:
+def tuner_us(context: CostContext, op: str, size: float, algorithm: str, protocol: str) -> float | None:
     """What NCCL's model says; None for what it would not consider."""
-    view = setting.view
+    topology = context.topology
     if op in ("gather", "scatter", "all_to_all", "send_recv"):
         return 0.0
-    rate = _rate(setting, op, algorithm, protocol)
-    latency = _latency(view, op, algorithm, protocol)
+    rate = _rate(context, op, algorithm, protocol)
+    latency = _latency(topology, op, algorithm, protocol)
     if rate <= 0.0:
         return None
     if algorithm == "tree" and op == "all_reduce":
@@ -78,9 +78,9 @@ def tuner_us(setting: Setting, op: str, size: float, algorithm: str, protocol: s
         table = TREE_CORRECTION[protocol]
         if index < len(table):
             rate *= table[index]
-    plateau = size / (setting.num_channels(setting.inner) * view.num_ranks) >= 64
-    if algorithm == "ring" and protocol == SIMPLE and view.num_nodes > 1 and op == "all_reduce" and plateau:
-        latency *= 1.9 if architecture(view.gpu) < AMPERE else 1.4
+    plateau = size / (context.num_channels(context.inner) * topology.num_ranks) >= 64
+    if algorithm == "ring" and protocol == SIMPLE and topology.num_nodes > 1 and op == "all_reduce" and plateau:
+        latency *= 1.9 if architecture(topology.gpu) < AMPERE else 1.4
     return latency + size / rate
 
 
@@ -89,37 +89,39 @@ def _log2i(number: int) -> int:
     return number.bit_length() - 1
 
 
-def _hardware(view: View) -> str:
-    return NVLINK if view.inside is not None and view.inside.medium.startswith(("nvlink", "xgmi")) else PCI
+def _hardware(topology: CommTopology) -> str:
+    return NVLINK if topology.inside is not None and topology.inside.medium.startswith(("nvlink", "xgmi")) else PCI
 
 
-def _columns(view: View) -> tuple[int, int]:
+def _columns(topology: CommTopology) -> tuple[int, int]:
     """Indices of architecture and of the number of nodes (1, 2, 4 and more)."""
-    return architecture(view.gpu), 0 if view.num_nodes == 1 else 1 if view.num_nodes == 2 else 2
+    return architecture(topology.gpu), 0 if topology.num_nodes == 1 else 1 if topology.num_nodes == 2 else 2
 
 
-def _graph_rate(setting: Setting) -> float:
+def _graph_rate(context: CostContext) -> float:
     """bytes/us of NCCL's channels together, rings and trees alike."""
-    view = setting.view
-    inner = view.inside.ring_bytes_per_s if view.inside and view.between is None else view.path_bytes_per_s
-    outer = view.between.ring_bytes_per_s if view.between else math.inf
-    medium = setting.inner if view.inside else setting.outer
-    return min(inner, outer) / 1e6 * min(1.0, setting.num_channels(medium) / medium.channels)
+    topology = context.topology
+    inner = (
+        topology.inside.ring_bytes_per_s if topology.inside and topology.between is None else topology.path_bytes_per_s
+    )
+    outer = topology.between.ring_bytes_per_s if topology.between else math.inf
+    medium = context.inner if topology.inside else context.outer
+    return min(inner, outer) / 1e6 * min(1.0, context.num_channels(medium) / medium.channels)
 
 
-def _rate(setting: Setting, op: str, algorithm: str, protocol: str) -> float:
+def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float:
     """Algorithm bandwidth in bytes/us."""
-    view = setting.view
-    generation, nodes = _columns(view)
-    channels = setting.num_channels(setting.inner if view.inside else setting.outer)
-    bus = _graph_rate(setting)
-    n = view.num_ranks
+    topology = context.topology
+    generation, nodes = _columns(topology)
+    channels = context.num_channels(context.inner if topology.inside else context.outer)
+    bus = _graph_rate(context)
+    n = topology.num_ranks
     if algorithm == "ring":
         if protocol == LL:
             bus = min(LL_MAX[generation][nodes] * 1e3, bus * 0.5)
         elif protocol == LL128:
             bus = min(
-                bus * (0.7 if view.per_domain < 2 else 0.92), channels * CHANNEL_RING_LL128[generation][nodes] * 1e3
+                bus * (0.7 if topology.per_domain < 2 else 0.92), channels * CHANNEL_RING_LL128[generation][nodes] * 1e3
             )
         steps = (
             2 * (n - 1) if op in ("all_reduce", "barrier") else n - 1 if op in ("all_gather", "reduce_scatter") else n
@@ -130,32 +132,38 @@ def _rate(setting: Setting, op: str, algorithm: str, protocol: str) -> float:
         if protocol == LL:
             bus = min(bus / 3.8, LL_MAX[generation][nodes] * 1e3)
         elif protocol == LL128:
-            part = 7.0 / 9.0 if view.num_nodes == 1 else 120.0 / 128.0
+            part = 7.0 / 9.0 if topology.num_nodes == 1 else 120.0 / 128.0
             bus = min(bus * part, channels * CHANNEL_TREE_LL128[generation][nodes] * 1e3)
         return bus * 0.5
     if algorithm in ("nvls", "nvlstree"):
-        inner = view.inside.ring_bytes_per_s / 1e6 if view.inside else 0.0
-        inner *= NVLS_PART[generation] * (view.min_per_domain - 1) / view.min_per_domain
-        outer = view.between.ring_bytes_per_s / 1e6 / (2 if view.num_domains > 2 else 1) if view.between else math.inf
+        inner = topology.inside.ring_bytes_per_s / 1e6 if topology.inside else 0.0
+        inner *= NVLS_PART[generation] * (topology.min_per_domain - 1) / topology.min_per_domain
+        outer = (
+            topology.between.ring_bytes_per_s / 1e6 / (2 if topology.num_domains > 2 else 1)
+            if topology.between
+            else math.inf
+        )
         return min(inner, outer)
     if algorithm == "pat":
         return bus * n / (n - 1) * 0.75
     return bus * 0.8
 
 
-def _latency(view: View, op: str, algorithm: str, protocol: str) -> float:
+def _latency(topology: CommTopology, op: str, algorithm: str, protocol: str) -> float:
     key = (algorithm, protocol)
-    inner_us = HOP_US[_hardware(view)][key] if view.inside else 0.0
+    inner_us = HOP_US[_hardware(topology)][key] if topology.inside else 0.0
     outer_us = HOP_US[NET][key]
-    if protocol == SIMPLE and view.between and not view.by_hand:  # a network that nobody names says nothing of itself
-        outer_us += view.between.latency_ps / 1e6
+    if (
+        protocol == SIMPLE and topology.between and not topology.by_hand
+    ):  # a network that nobody names says nothing of itself
+        outer_us += topology.between.latency_ps / 1e6
     base_us = BASE_US.get(key, 0.0)
-    domains, n = view.num_domains, view.num_ranks
+    domains, n = topology.num_domains, topology.num_ranks
     if algorithm == "ring":
         if op in ("broadcast", "reduce"):
-            return base_us + (outer_us if view.between else inner_us)
+            return base_us + (outer_us if topology.between else inner_us)
         turns = 2 if op in ("all_reduce", "barrier") else 1
-        if view.between:
+        if topology.between:
             inner_us = max(inner_us, NET_OVERHEAD_US * (3 if protocol == SIMPLE else 1))
         return base_us + turns * ((n - domains) * inner_us + (domains - 1) * outer_us)
     if algorithm == "tree":
@@ -163,5 +171,5 @@ def _latency(view: View, op: str, algorithm: str, protocol: str) -> float:
     if algorithm == "nvlstree":
         return base_us + inner_us + 2 * _log2i(domains) * outer_us
     if algorithm == "pat":
-        return base_us + _log2i(view.num_nodes) * outer_us / 3.5 + n * 2.8
+        return base_us + _log2i(topology.num_nodes) * outer_us / 3.5 + n * 2.8
     return base_us + inner_us + (outer_us if algorithm == "collnet" else 0.0)

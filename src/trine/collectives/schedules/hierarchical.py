@@ -15,9 +15,8 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf
+from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf, symmetry_of
 from trine.collectives.sends import SendList, cut, positive
-from trine.collectives.symmetry import symmetry_of
 from trine.errors import InputError, nearest
 
 #: What each kind does, level by level: (kind, whether within the group).

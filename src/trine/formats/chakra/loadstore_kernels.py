@@ -10,10 +10,9 @@ import numpy as np
 
 from trine.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
-from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.options import SIMPLE, WAVEFRONTS, WORKGROUPS
-from trine.collectives.kernels.registry import known_kernels, known_ops
 from trine.collectives.options import AUTO
 from trine.errors import InputError, PlanError, nearest
 from trine.formats.chakra.loadstore_compute import ComputeShape

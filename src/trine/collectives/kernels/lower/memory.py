@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trine.collectives.mscclpp.assemble import buffer_chunks
-from trine.collectives.mscclpp.layout import Layout, message_layout, operations
-from trine.collectives.mscclpp.memory import PACKETS, in_place
+from trine.collectives.mscclpp.cells import PACKETS, in_place
+from trine.collectives.mscclpp.layout import ChunkLayout, message_layout, operations
 from trine.collectives.mscclpp.plan import (
     FIFO,
     INPUT,
@@ -22,6 +21,7 @@ from trine.collectives.mscclpp.plan import (
     KernelPlan,
     ThreadBlock,
 )
+from trine.collectives.mscclpp.reading import buffer_chunks
 from trine.errors import InputError
 from trine.gpu.program import Buffer
 
@@ -31,7 +31,7 @@ BUFFER_ALIGNMENT = 2**20
 FIFOS, SEMAPHORES = "fifos", "semaphores"
 
 
-class Step(NamedTuple):
+class LoweredStep(NamedTuple):
     """An operation of a thread block, once; ``offset`` and ``unit`` (bytes): the round of its pipeline."""
 
     op: KernelOp
@@ -58,7 +58,7 @@ def payload_of_line(plan: KernelPlan, line_bytes: int) -> int:
     return line_bytes // 2 if packets else line_bytes
 
 
-def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> Layout:
+def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> ChunkLayout:
     """The plan's layout for this message with every chunk rounded up to whole lines of ``payload`` bytes.
 
     Raises
@@ -89,19 +89,21 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: Layout, payload: int) -> Iterator[Step]:
+def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: ChunkLayout, payload: int) -> Iterator[LoweredStep]:
     """What one thread block does."""
     for number, op in enumerate(block.operations):
         if op.action != PIPELINE:
-            yield Step(op, gpu, block, number, f"op {number}")
+            yield LoweredStep(op, gpu, block, number, f"op {number}")
             continue
         unit = _round_up(op.unit_bytes, payload)
         for turn in range(num_rounds(op, layout, payload)):
             for inner, body in enumerate(op.operations):
-                yield Step(body, gpu, block, number, f"op {number}.{inner}", turn * unit, unit)
+                yield LoweredStep(body, gpu, block, number, f"op {number}.{inner}", turn * unit, unit)
 
 
-def data_range(plan: KernelPlan, layout: Layout, step: Step, operand: KernelOperand) -> tuple[str, int, int]:
+def data_range(
+    plan: KernelPlan, layout: ChunkLayout, step: LoweredStep, operand: KernelOperand
+) -> tuple[str, int, int]:
     """Buffer, start and length of an operand, in bytes of data; packets lie in PACKETS."""
     start, length = layout.span(step.op, operand, step.offset, step.unit)
     if operand.packet:
@@ -109,13 +111,13 @@ def data_range(plan: KernelPlan, layout: Layout, step: Step, operand: KernelOper
     return *in_place(plan, layout, operand.rank, operand.buffer, start), length
 
 
-def num_rounds(pipeline: KernelOp, layout: Layout, payload: int) -> int:
+def num_rounds(pipeline: KernelOp, layout: ChunkLayout, payload: int) -> int:
     """How often a pipeline goes through its operations."""
     return -(-pipeline.num_chunks * layout.at(1) // _round_up(pipeline.unit_bytes, payload))
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class AddressSpan:
     """Bytes of data from ``address`` on; packets of them take twice the room."""
 
     rank: int
@@ -130,7 +132,7 @@ class Addresses:
     """
 
     def __init__(
-        self, plan: KernelPlan, layout: Layout, line_bytes: int, payload: int, fifo_bytes: int, num_semaphores: int
+        self, plan: KernelPlan, layout: ChunkLayout, line_bytes: int, payload: int, fifo_bytes: int, num_semaphores: int
     ) -> None:
         self.plan, self.layout, self.line_bytes, self.payload = plan, layout, line_bytes, payload
         self.num_packet_lines = 0
@@ -168,12 +170,12 @@ class Addresses:
         window = self.layout.window
         return chunks * window if window is not None and window < self.layout.at(1) else self.layout.at(chunks)
 
-    def span(self, step: Step, operand: KernelOperand) -> Span:
+    def span(self, step: LoweredStep, operand: KernelOperand) -> AddressSpan:
         """Where an operand lies."""
         buffer, start, length = data_range(self.plan, self.layout, step, operand)
         if operand.packet:
             start = start // self.payload * self.line_bytes
-        return Span(operand.rank, self.base[buffer] + start, length)
+        return AddressSpan(operand.rank, self.base[buffer] + start, length)
 
     def semaphore(self, number: int) -> int:
         """The address of a semaphore: a line of its own."""

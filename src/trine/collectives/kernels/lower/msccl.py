@@ -17,8 +17,8 @@ from typing import NamedTuple
 from trine.collectives.kernels.lower.emit import Emitter
 from trine.collectives.kernels.lower.memory import FIFOS, Addresses
 from trine.collectives.kernels.lower.semaphores import Semaphores, Take
-from trine.collectives.mscclpp.layout import Layout
-from trine.collectives.mscclpp.memory import in_place
+from trine.collectives.mscclpp.cells import in_place
+from trine.collectives.mscclpp.layout import ChunkLayout
 from trine.collectives.mscclpp.plan import FIFO, KernelGpu, KernelOp, KernelOperand, KernelPlan, ThreadBlock
 from trine.errors import InputError
 from trine.gpu.builder import Operand
@@ -92,7 +92,7 @@ class Fifo:
 class Cutting:
     """How steps are cut into loops, pieces and slices, of one message size."""
 
-    def __init__(self, plan: KernelPlan, layout: Layout, payload: int, line_bytes: int) -> None:
+    def __init__(self, plan: KernelPlan, layout: ChunkLayout, payload: int, line_bytes: int) -> None:
         self.chunk_bytes = layout.at(1)
         self.payload = payload
         self.shape = shape_of(plan.protocol, payload, line_bytes)

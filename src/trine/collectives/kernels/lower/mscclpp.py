@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from trine.collectives.kernels.lower.emit import Emitter
-from trine.collectives.kernels.lower.memory import Addresses, Span, Step
+from trine.collectives.kernels.lower.memory import Addresses, AddressSpan, LoweredStep
 from trine.collectives.kernels.lower.semaphores import Barriers, Dependencies, Packets, Signals, Take, Turn
 from trine.collectives.mscclpp.plan import (
     ACQUIRE,
@@ -47,13 +47,13 @@ class BlockLowering:
         self.addresses = wiring.addresses
         self.barriers_passed: Counter[int] = Counter()
 
-    def run(self, steps: list[Step]) -> None:
+    def run(self, steps: list[LoweredStep]) -> None:
         for number, step in enumerate(steps):
             self.out.label = step.label
             self._step(Turn(self.block, number), step)
             self._tell_dependents(step)
 
-    def _step(self, turn: Turn, step: Step) -> None:
+    def _step(self, turn: Turn, step: LoweredStep) -> None:
         op, out, rank = step.op, self.out, step.gpu.rank
         if turn in self.wiring.dependencies.takes:
             out.acquire(self.wiring.dependencies.takes[turn])
@@ -75,7 +75,7 @@ class BlockLowering:
         else:
             self._move(turn, step)
 
-    def _tell_dependents(self, step: Step) -> None:
+    def _tell_dependents(self, step: LoweredStep) -> None:
         rank = step.gpu.rank
         waiting = self.wiring.dependencies.gives.get((rank, step.block.id, step.number))
         if waiting:
@@ -86,7 +86,7 @@ class BlockLowering:
         for take in takes:
             self.out.acquire(take)
 
-    def _barrier(self, step: Step) -> None:
+    def _barrier(self, step: LoweredStep) -> None:
         """All thread blocks tell all others that they are there, each turn on the other semaphore of the two."""
         rank, own, number = step.gpu.rank, step.block.id, step.op.barrier
         self.out.sync()
@@ -99,7 +99,7 @@ class BlockLowering:
         self.out.acquire(Take(members[own][parity], len(members) - 1))
         self.out.meet()
 
-    def _signal(self, turn: Turn, step: Step) -> None:
+    def _signal(self, turn: Turn, step: LoweredStep) -> None:
         """Through memory: a release. Through a port: it follows what has been put there."""
         if not step.op.relaxed:
             self.out.settle()
@@ -114,7 +114,7 @@ class BlockLowering:
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def _move(self, turn: Turn, step: Step) -> None:
+    def _move(self, turn: Turn, step: LoweredStep) -> None:
         op, packets = step.op, self.wiring.packets
         for number in range(len(op.sources)):
             if (turn, number) in packets.takes:
@@ -136,7 +136,7 @@ class BlockLowering:
             self.out.settle()
             self.out.release(waiting)
 
-    def _data(self, turn: Turn, step: Step, sources: list[int], targets: list[int]) -> None:
+    def _data(self, turn: Turn, step: LoweredStep, sources: list[int], targets: list[int]) -> None:
         op = step.op
         operands = [op.sources[n] for n in sources] + [op.targets[n] for n in targets]
         spans = [self.addresses.span(step, operand) for operand in operands]
@@ -159,7 +159,7 @@ class BlockLowering:
         ]
         self.out.data(length // step_bytes, reads, writes)
 
-    def _length(self, step: Step, operands: list[KernelOperand], spans: list[Span]) -> int:
+    def _length(self, step: LoweredStep, operands: list[KernelOperand], spans: list[AddressSpan]) -> int:
         lengths = {span.length for span in spans}
         if len(lengths) > 1:
             raise InputError(
@@ -169,7 +169,7 @@ class BlockLowering:
             )
         return lengths.pop()
 
-    def _place(self, role: int, operand: KernelOperand, span: Span, step_bytes: int) -> Operand:
+    def _place(self, role: int, operand: KernelOperand, span: AddressSpan, step_bytes: int) -> Operand:
         """``step_bytes`` of data a line; a packet takes a whole line for them."""
         if not operand.packet:
             return Operand(role, span.rank, span.address, step_bytes)
@@ -179,7 +179,7 @@ class BlockLowering:
             semaphore = self.wiring.first_flag + self.addresses.packet_line(span.address)
         return Operand(role, span.rank, span.address, line, semaphore)
 
-    def _put_through_ports(self, turn: Turn, step: Step) -> None:
+    def _put_through_ports(self, turn: Turn, step: LoweredStep) -> None:
         """Packets that are polled are waited for; then the copy engine (or NIC) reads memory by itself."""
         op, wiring = step.op, self.wiring
         if op.action == REDUCE and len(op.sources) > 1:
@@ -201,7 +201,7 @@ class BlockLowering:
         if op.flushes:
             self.out.flush()
 
-    def _put(self, turn: Turn, step: Step, source: KernelOperand, number: int) -> None:
+    def _put(self, turn: Turn, step: LoweredStep, source: KernelOperand, number: int) -> None:
         target, wiring = step.op.targets[number], self.wiring
         given = list(wiring.packets.gives.get((turn, number), ()))
         if step.op.signals:
@@ -217,6 +217,6 @@ class BlockLowering:
             self.out.dma_signal(target.rank, semaphore)
 
 
-def where(step: Step) -> str:
+def where(step: LoweredStep) -> str:
     """The operation in the file."""
     return f"gpus[{step.gpu.rank}].threadblocks[{step.block.id}].{step.place.replace('op ', 'ops ')}"

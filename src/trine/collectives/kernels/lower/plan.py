@@ -5,7 +5,7 @@ from __future__ import annotations
 from trine.collectives.kernels.lower.emit import MAX_OPERATIONS, Emitter
 from trine.collectives.kernels.lower.memory import (
     Addresses,
-    Step,
+    LoweredStep,
     block_steps,
     line_layout,
     num_rounds,
@@ -14,9 +14,9 @@ from trine.collectives.kernels.lower.memory import (
 from trine.collectives.kernels.lower.msccl import Cutting, Fifos, FifoWiring, StepDependencies, StepLowering
 from trine.collectives.kernels.lower.mscclpp import BlockLowering, Wiring
 from trine.collectives.kernels.lower.semaphores import Barriers, Dependencies, Packets, Semaphores, Signals
-from trine.collectives.mscclpp.assemble import walk
-from trine.collectives.mscclpp.layout import Layout, operations
+from trine.collectives.mscclpp.layout import ChunkLayout, operations
 from trine.collectives.mscclpp.plan import PIPELINE, SWITCH, KernelGpu, KernelPlan
+from trine.collectives.mscclpp.reading import walk
 from trine.errors import InputError
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.program import GpuProgram
@@ -88,7 +88,7 @@ def _refuse_multicast(plan: KernelPlan) -> None:
 class _Lowering:
     """Everything that is known of one program while it is made."""
 
-    def __init__(self, plan: KernelPlan, layout: Layout, line_bytes: int, payload: int, wavefronts: int) -> None:
+    def __init__(self, plan: KernelPlan, layout: ChunkLayout, line_bytes: int, payload: int, wavefronts: int) -> None:
         self.plan, self.layout, self.line_bytes, self.payload = plan, layout, line_bytes, payload
         self.wavefronts = wavefronts
         self.builder = ProgramBuilder(plan.name, plan.num_ranks, line_bytes=line_bytes)
@@ -126,7 +126,7 @@ class _Lowering:
         self._run_blocks(steps, wiring)
         self._note_blocks(wiring)
 
-    def _steps(self) -> list[list[Step]]:
+    def _steps(self) -> list[list[LoweredStep]]:
         rounds = sum(
             num_rounds(op, self.layout, self.payload) * len(op.operations)
             for op in operations(self.plan)
@@ -142,7 +142,7 @@ class _Lowering:
             list(block_steps(gpu, block, self.layout, self.payload)) for gpu in self.plan.gpus for block in gpu.blocks
         ]
 
-    def _run_blocks(self, steps: list[list[Step]], wiring: Wiring) -> None:
+    def _run_blocks(self, steps: list[list[LoweredStep]], wiring: Wiring) -> None:
         number, early = 0, False
         for gpu in self.plan.gpus:
             for _ in gpu.blocks:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.arrays import Bool, Int64
-from trine.collectives.kernels.lower.memory import Step, data_range
-from trine.collectives.mscclpp.layout import Layout
+from trine.collectives.kernels.lower.memory import LoweredStep, data_range
+from trine.collectives.mscclpp.layout import ChunkLayout
 from trine.collectives.mscclpp.plan import BARRIER, PORT, SIGNAL, WAIT, KernelGpu, KernelOperand, KernelPlan
 from trine.errors import InputError
 
@@ -61,7 +61,7 @@ class Semaphores:
 class Signals:
     """``takes[turn]``: what a wait takes. ``gives[turn, n]``: the peer's semaphore for a signal's n-th connection."""
 
-    def __init__(self, blocks: list[list[Step]], semaphores: Semaphores) -> None:
+    def __init__(self, blocks: list[list[LoweredStep]], semaphores: Semaphores) -> None:
         self.semaphores = semaphores
         self.takes: dict[Turn, list[Take]] = {}
         self.gives: dict[tuple[Turn, int], int] = {}
@@ -80,7 +80,7 @@ class Signals:
                 if sender not in self.gives:
                     self.gives[sender] = self._connection(inbox)
 
-    def _collect(self, turn: Turn, step: Step) -> None:
+    def _collect(self, turn: Turn, step: LoweredStep) -> None:
         rank = step.gpu.rank
         if step.op.action == SIGNAL or step.op.signals:
             for number, connection in enumerate(step.op.connections):
@@ -90,7 +90,7 @@ class Signals:
             for inbox in inboxes(step.gpu, step.op.connections):
                 self._waiters[inbox].add(turn.block)
 
-    def _takes(self, step: Step) -> list[Take]:
+    def _takes(self, step: LoweredStep) -> list[Take]:
         wanted = inboxes(step.gpu, step.op.connections)
         if len(wanted) > 1 and all(self._is_ordered(inbox) for inbox in wanted):
             semaphore = self.semaphores.new(step.gpu.rank)
@@ -161,7 +161,7 @@ class Barriers:
 class Dependencies:
     """``takes[turn]``: what a step takes first. ``gives[rank, block, number]``: semaphores of those waiting for it."""
 
-    def __init__(self, blocks: list[list[Step]], semaphores: Semaphores) -> None:
+    def __init__(self, blocks: list[list[LoweredStep]], semaphores: Semaphores) -> None:
         self.takes: dict[Turn, Take] = {}
         self.gives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for b, steps in enumerate(blocks):
@@ -194,7 +194,9 @@ class _Ranges:
 class Packets:
     """``flagged``: reads and writes that are flagged lines. ``takes[read]``, ``gives[write]``: gated ones."""
 
-    def __init__(self, plan: KernelPlan, layout: Layout, blocks: list[list[Step]], semaphores: Semaphores) -> None:
+    def __init__(
+        self, plan: KernelPlan, layout: ChunkLayout, blocks: list[list[LoweredStep]], semaphores: Semaphores
+    ) -> None:
         self.plan, self.layout, self.blocks = plan, layout, blocks
         self.flagged_reads: set[OperandKey] = set()
         self.flagged_writes: set[OperandKey] = set()
@@ -212,7 +214,7 @@ class Packets:
     def gated(self) -> bool:
         return bool(self.takes)
 
-    def _collect(self, turn: Turn, step: Step, reads: list[_Ranges], writes: list[_Ranges]) -> None:
+    def _collect(self, turn: Turn, step: LoweredStep, reads: list[_Ranges], writes: list[_Ranges]) -> None:
         for number, operand in enumerate(step.op.sources):
             if operand.packet and operand.polls:
                 reads[operand.rank].add((turn, number), *self._range(step, operand), False)
@@ -220,7 +222,7 @@ class Packets:
             if operand.packet:
                 writes[operand.rank].add((turn, number), *self._range(step, operand), operand.via == PORT)
 
-    def _range(self, step: Step, operand: KernelOperand) -> tuple[int, int]:
+    def _range(self, step: LoweredStep, operand: KernelOperand) -> tuple[int, int]:
         return data_range(self.plan, self.layout, step, operand)[1:]
 
     def _decide(self, rank: int, reads: _Ranges, writes: _Ranges, semaphores: Semaphores) -> None:

@@ -1,8 +1,8 @@
-"""Which groups of ranks are alike in everything that a collective's time can depend on.
+"""Equivalence classes of groups of ranks: groups of one class agree in all that a collective's time depends on.
 
-Two groups are of one make if a renaming of nodes, leaf switches and pods takes one to the other, rank for rank: nodes
-of one make (links, their numbers, NICs), the same GPU of them, the same order of the GPUs, and routes that meet on as
-many links. Within one make everything is worked out once.
+Two groups are equivalent if a renaming of nodes, leaf switches and pods takes one to the other, rank for rank: nodes
+of one class (links, their numbers, NICs), the same GPU of them, the same order of the GPUs, and routes that meet on as
+many links. The time of a class is worked out once.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from trine.cluster.routing import HASH, RAIL, SHORTEST, SPLIT
 
 
 @dataclass(frozen=True, eq=False)
-class GroupMakes:
-    """Makes of groups on one cluster."""
+class EquivalenceClasses:
+    """Equivalence classes of groups on one cluster."""
 
     cluster: Cluster
 
     def of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int]]:
-        """(make: int32[groups], which group to look at for each make), see :meth:`named`."""
-        make, examples, _ = self.named(groups)
-        return make, examples
+        """(class: int32[groups], one group of each class), see :meth:`named`."""
+        class_of, examples, _ = self.named(groups)
+        return class_of, examples
 
     def named(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
-        """(make: int32[groups], which group to look at for each make, a name of each make).
+        """(class: int32[groups], one group of each class, a name of each class).
 
-        Groups of one size and make have the same name, whichever groups they are asked for with.
+        Groups of one size and class have the same name, whichever groups they are asked for with.
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``. Where the cluster is not known to be made of nodes,
-        or a link of the fabric is unlike the others, groups that use them are makes of their own.
+        or a link of the fabric is unlike the others, groups that use them are classes of their own.
         """
         gpus = self._gpus[groups]
         known: dict[bytes, int] = {}
-        make = np.array([known.setdefault(row.tobytes(), len(known)) for row in self._rows(gpus)], np.int32)
-        return make, np.unique(make, return_index=True)[1].tolist(), list(known)
+        class_of = np.array([known.setdefault(row.tobytes(), len(known)) for row in self._rows(gpus)], np.int32)
+        return class_of, np.unique(class_of, return_index=True)[1].tolist(), list(known)
 
     @cached_property
     def _gpus(self) -> Int64:
         return np.array(self.cluster.gpus, np.int64)
 
     def _rows(self, gpus: Int64) -> npt.NDArray[np.int32]:
-        """int32[groups, ...]: equal for groups of one make."""
+        """int32[groups, ...]: equal for groups of one class."""
         bulk, node_make = self.cluster.likeness.bulk, self.cluster.likeness.node_make
         if bulk is None or node_make is None:
             return gpus.astype(np.int32)

@@ -51,7 +51,7 @@ class Tier:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class CommTopology:
     """A group of ranks as a library sees it.
 
     ``num_domains`` domains of ``min_per_domain`` to ``max_per_domain`` ranks on ``num_nodes`` hosts. ``path`` is the
@@ -89,13 +89,15 @@ class View:
         return self.num_ranks / self.num_domains
 
 
-def without_names(view: View) -> View:
-    """A view as far as times depend on it: without the names of the links that limit them."""
-    inside, between = (None if tier is None else replace(tier, limit="") for tier in (view.inside, view.between))
-    return replace(view, inside=inside, between=between)
+def without_names(topology: CommTopology) -> CommTopology:
+    """A topology as far as times depend on it: without the names of the links that limit them."""
+    inside, between = (
+        None if tier is None else replace(tier, limit="") for tier in (topology.inside, topology.between)
+    )
+    return replace(topology, inside=inside, between=between)
 
 
-def slowed(view: View, part: float) -> View:
+def slowed(topology: CommTopology, part: float) -> CommTopology:
     """The same group with a part of the bandwidth of all links; data sheets' peaks stay."""
 
     def of(tier: Tier | None) -> Tier | None:
@@ -108,11 +110,14 @@ def slowed(view: View, part: float) -> View:
         )  # fmt: skip
 
     return replace(
-        view, inside=of(view.inside), between=of(view.between), path_bytes_per_s=view.path_bytes_per_s * part
+        topology,
+        inside=of(topology.inside),
+        between=of(topology.between),
+        path_bytes_per_s=topology.path_bytes_per_s * part,
     )
 
 
-def group_view(cluster: Cluster, group: Sequence[int]) -> View:
+def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     """Look at the ranks ``group`` of ``cluster`` as a library does.
 
     Raises
@@ -127,7 +132,7 @@ def group_view(cluster: Cluster, group: Sequence[int]) -> View:
     inside, path = _inside(cluster, domains)
     everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
     devices = cluster.devices
-    return View(
+    return CommTopology(
         num_ranks=len(gpus),
         num_domains=len(domains),
         num_nodes=len(np.unique(cluster.node_of[gpus])),
@@ -188,24 +193,24 @@ def _of_one_node(cluster: Cluster, gpus: Sequence[int], parts: Sequence[int | No
 
 
 def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
-    """The slowest domain, and the rate of ring paths through it. One domain of each make is looked at."""
+    """The slowest domain, and the rate of ring paths through it. Only one domain of each class is measured."""
     best: dict[object, tuple[Tier, float]] = {}
     several = [domain for domain in domains if len(domain) > 1]
-    for make, domain in zip(_makes(cluster, several), several, strict=True):
-        if make not in best:
-            best[make] = _one_domain(cluster, domain)
+    for domain_class, domain in zip(_domain_classes(cluster, several), several, strict=True):
+        if domain_class not in best:
+            best[domain_class] = _one_domain(cluster, domain)
     if not best:
         return None, float("inf")
     tiers = list(best.values())
     return min((tier for tier, _ in tiers), key=lambda tier: tier.ring_bytes_per_s), min(path for _, path in tiers)
 
 
-def _makes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
+def _domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
     """Equal for domains that are built alike: their links, both ways, between devices as they are counted inside."""
     if len(domains) < 2:
         return list(range(len(domains)))
     if cluster.likeness.node_make is not None:
-        return _makes_of_nodes(cluster, cluster.likeness.node_make, domains)
+        return _node_classes(cluster, cluster.likeness.node_make, domains)
     devices = cluster.devices
     owner: dict[object, int] = {}
     for number, domain in enumerate(domains):
@@ -230,16 +235,14 @@ def _makes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
     ]
 
 
-def _makes_of_nodes(
-    cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]
-) -> list[object]:
+def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]) -> list[object]:
     """The same where nodes are known to be alike: no domain is larger than one of them."""
     layout = cluster.device_table.layout
     assert layout is not None
     gpus = np.concatenate([np.array(domain) for domain in domains])
-    make, local = node_make[gpus].tolist(), layout.places(gpus)[2].tolist()
+    node_class, local = node_make[gpus].tolist(), layout.places(gpus)[2].tolist()
     ends = list(accumulate(map(len, domains), initial=0))
-    return [(make[first], tuple(local[first:last])) for first, last in pairwise(ends)]
+    return [(node_class[first], tuple(local[first:last])) for first, last in pairwise(ends)]
 
 
 def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:

@@ -13,15 +13,15 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
 from trine.collectives.nccl import Collectives
-from trine.collectives.nccl.conventions import bus_factor, sent_bytes
-from trine.collectives.nccl.costs import Setting, ll128_allowed
+from trine.collectives.nccl.costs import CostContext, ll128_allowed
 from trine.collectives.nccl.parameters import LL, LL128
 from trine.collectives.nccl.predict import OPS
-from trine.collectives.neighbours import to_the_next
-from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, Part, is_plan
+from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, TimePart, is_plan
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import ScheduleRun, StepCost, run_schedule
 from trine.collectives.schedule import ExpandedSchedule, Schedule
+from trine.collectives.schedules.neighbours import to_the_next
+from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.errors import InputError, SpecError, TrineError, nearest
 from trine.graph.taskgraph import Progress
 
@@ -37,7 +37,7 @@ SCHEDULE_OF = {"collnet": "sharp"}
 MAX_MESSAGES = 3_000_000
 
 
-class Stepwise:
+class MessageLevelRuns:
     """Simulates the collectives of one group. ``load``: bytes over each link in the last run: int64[links]."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Stepwise:
         if not self.is_bare:
             asked = CollectiveOptions(library=options.library, launch=options.launch)
             self.library = Collectives(cluster, ranks, asked)
-            if options.protocol == LL128 and not ll128_allowed(self.library.view):
+            if options.protocol == LL128 and not ll128_allowed(self.library.topology):
                 raise InputError("LL128 needs links that write 128 bytes at once, such as NVLink", field="protocol")
             if options.algorithm in ("nvls", "sharp") and options.protocol in (LL, LL128):
                 raise InputError("switches that reduce take the protocol simple only", field="protocol")
@@ -149,14 +149,14 @@ class Stepwise:
 
     def _schedule_for(self, op: str, algorithm: str) -> str:
         """A library's algorithm as one of trine's: trees and NVLS of several domains are hierarchies of them."""
-        view = self._setting.view
-        alike = view.min_per_domain == view.max_per_domain
+        topology = self._context.topology
+        alike = topology.min_per_domain == topology.max_per_domain
         if self.options.algorithm == AUTO and algorithm == "tree":
-            if view.num_domains > 1 and view.max_per_domain > 1 and alike:
-                return f"hierarchical:{view.num_domains}x{view.max_per_domain}:outer=double-binary-tree"
+            if topology.num_domains > 1 and topology.max_per_domain > 1 and alike:
+                return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}:outer=double-binary-tree"
             return "double-binary-tree"
         if algorithm == "nvlstree":
-            return f"hierarchical:{view.num_domains}x{view.max_per_domain}" if alike else "hierarchical"
+            return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}" if alike else "hierarchical"
         return SCHEDULE_OF.get(algorithm, algorithm)
 
     def _simulate(
@@ -246,9 +246,9 @@ class Stepwise:
     # -- costs ---------------------------------------------------------------------------------------------------
 
     @property
-    def _setting(self) -> Setting:
+    def _context(self) -> CostContext:
         assert self.library is not None
-        return self.library.setting
+        return self.library.context
 
     def _steps(self, protocol: str) -> StepCost:
         """The software's part of a message: by whether it leaves the domain."""
@@ -256,7 +256,7 @@ class Stepwise:
         def step_ps(source: int, target: int) -> int:
             route, _ = self.cluster.paths(source, target)[0]
             out = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
-            medium = self._setting.outer if out else self._setting.inner
+            medium = self._context.outer if out else self._context.inner
             return round(medium.step_us[protocol] * 1e6)
 
         return step_ps
@@ -264,9 +264,11 @@ class Stepwise:
     def _answer(self, op: str, size: int, sent: int, pair: tuple[str, str], done: ScheduleRun) -> CollectiveTime:
         parts = []
         if self.library is not None:
-            setting = self._setting
-            parts.append(Part(name="launch", time_ps=round(setting.launch_us * 1e6), why="starting the kernels"))
-        parts.append(Part(name="messages", time_ps=done.end_ps, why=f"{done.graph.num_tasks} messages on the links"))
+            context = self._context
+            parts.append(TimePart(name="launch", time_ps=round(context.launch_us * 1e6), why="starting the kernels"))
+        parts.append(
+            TimePart(name="messages", time_ps=done.end_ps, why=f"{done.graph.num_tasks} messages on the links")
+        )
         time_ps = sum(part.time_ps for part in parts)
         low = high = 1.0
         if self.library is not None:

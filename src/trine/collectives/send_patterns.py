@@ -1,0 +1,275 @@
+"""What positions send and wait for, as patterns that do not depend on which positions they are.
+
+Other positions are numbered in the order in which a position's sends first name them. What one send waits for is a set;
+it is put in order by the number of the send that is waited for, and sends of one number by their positions, which is
+the order in which schedules list children too. Positions with the same pattern do the same among those that they name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.arrays import Bool, Int32, Int64
+from trine.collectives.dependencies import SendColumns, columns_of, csr, previous_of_same, received_before, stable_order
+from trine.collectives.expand import last_of_pairs, structure
+from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, is_shifted, opposite
+from trine.errors import InputError
+
+#: Of a pattern, which has no sizes yet.
+NO_SIZES = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitPattern:
+    """Sends of some positions, all of each; what they wait for is named by position and number among its sends.
+
+    src, dst, step, units, entry_src, entry_dst: one entry a send, positions ascending, each one's in its order;
+    ``units``: chunks that it carries. user, who, number: send ``user`` (a row of the above) waits for send ``number``
+    of position ``who``. ended, ended_who, ended_number: the collective ends on position ``ended`` after those.
+    """
+
+    src: Int64
+    dst: Int64
+    step: Int32
+    units: Int64
+    entry_src: Bool
+    entry_dst: Bool
+    user: Int64
+    who: Int64
+    number: Int64
+    ended: Int64
+    ended_who: Int64
+    ended_number: Int64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SendPattern:
+    """The sends of a position without their sizes; ``units``: int64[m], chunks that each carries."""
+
+    sends: RankSends
+    units: Int64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SendPatterns:
+    """The patterns of all positions as tables: rows of a position, or a send, p are those from ptr[p] to ptr[p + 1].
+
+    sends: int32[m, 5]: receiver, step, chunks, entries (1 its own, 2 the receiver's), number of predecessors.
+    waits: int32[e, 2] by send and ends: int32[c, 2] by position: whose (index into peers, -1 its own) and number.
+    """
+
+    sends_ptr: Int64
+    sends: Int32
+    waits_ptr: Int64
+    waits: Int32
+    ends_ptr: Int64
+    ends: Int32
+    peers_ptr: Int64
+    peers: Int32
+
+    def key(self, position: int) -> bytes:
+        """Equal for positions of one pattern."""
+        digest = hashlib.blake2b(digest_size=16)
+        for table in self._tables(position):
+            digest.update(len(table).to_bytes(8, "little"))
+            digest.update(table.tobytes())
+        return digest.digest()
+
+    def pattern(self, position: int) -> SendPattern:
+        """Its arrays, copied."""
+        sends, waits, ends = self._tables(position)
+        who, number = waits.T.copy()
+        ended_who, ended_number = ends.T.copy()
+        one = RankSends(
+            peers=self.peers[self.peers_ptr[position] : self.peers_ptr[position + 1]].copy(),
+            receiver=sends[:, 0].copy(),
+            step=sends[:, 1].copy(),
+            size_bytes=NO_SIZES,
+            entry_src=(sends[:, 3] & 1) != 0,
+            entry_dst=(sends[:, 3] & 2) != 0,
+            predecessor_ptr=np.concatenate(([0], np.cumsum(sends[:, 4], dtype=np.int64))),
+            predecessor_who=who,
+            predecessor_number=number,
+            completion_who=ended_who,
+            completion_number=ended_number,
+            structure_key=self.key(position),
+        )
+        return SendPattern(sends=one, units=sends[:, 2].astype(np.int64))
+
+    def _tables(self, position: int) -> tuple[Int32, Int32, Int32]:
+        first, last = self.sends_ptr[position], self.sends_ptr[position + 1]
+        return (
+            self.sends[first:last],
+            self.waits[self.waits_ptr[first] : self.waits_ptr[last]],
+            self.ends[self.ends_ptr[position] : self.ends_ptr[position + 1]],
+        )
+
+
+def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
+    """The patterns of ``num_positions`` ranks and switches; ``waits`` may leave out those without sends."""
+    m, e = len(waits.src), len(waits.user)
+    of_send = _canonical(waits.user, waits.src[waits.user], waits.who, waits.number)
+    of_end = _canonical(waits.ended, waits.ended, waits.ended_who, waits.ended_number)
+    user, ended = waits.user[of_send], waits.ended[of_end]
+    sends_ptr = _pointers(waits.src, num_positions)
+    # The order of first use: a send's receiver, then its predecessors; at the end of a position what ends it.
+    order = stable_order(np.concatenate([3 * np.arange(m) + 1, 3 * user + 2, 3 * sends_ptr[ended + 1]]))
+    position = np.concatenate([waits.src, waits.src[user], ended])
+    other = np.concatenate([waits.dst, waits.who[of_send], waits.ended_who[of_end]])
+    in_order, peers_ptr, peers = _numbered(position[order], other[order], num_positions)
+    local = np.empty_like(in_order)
+    local[order] = in_order
+    counts = np.bincount(user, minlength=m)
+    entries = waits.entry_src + 2 * waits.entry_dst.astype(np.int64)
+    return SendPatterns(
+        sends_ptr=sends_ptr,
+        sends=np.stack([local[:m], waits.step, waits.units, entries, counts], axis=1).astype(np.int32),
+        waits_ptr=_pointers(user, m),
+        waits=np.stack([local[m : m + e], waits.number[of_send]], axis=1).astype(np.int32),
+        ends_ptr=_pointers(ended, num_positions),
+        ends=np.stack([local[m + e :], waits.ended_number[of_end]], axis=1).astype(np.int32),
+        peers_ptr=peers_ptr,
+        peers=peers,
+    )
+
+
+def _canonical(row: Int64, position: Int64, who: Int64, number: Int64) -> Int64:
+    """The order of pairs (who, number): by row, a position's own first, by number, by whose it is."""
+    return np.lexsort((who, number, who != position, row))
+
+
+def _pointers(rows: Int64, num_rows: int) -> Int64:
+    return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows))))
+
+
+def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
+    """Number of each entry's ``other`` among those of its position by first use (-1: itself), and CSR of the others.
+
+    Entries are those of all positions, ascending, each one's in the order of use.
+    """
+    is_other = np.flatnonzero(other != position)
+    pairs, first, inverse = np.unique(
+        position[is_other] * num_positions + other[is_other], return_index=True, return_inverse=True
+    )
+    by_use = np.argsort(first)
+    rank = np.empty_like(by_use)
+    rank[by_use] = np.arange(len(pairs))
+    ptr = _pointers(pairs // num_positions, num_positions)
+    number = np.full(len(other), -1, dtype=np.int64)
+    number[is_other] = (rank - ptr[pairs // num_positions])[inverse]
+    return number, ptr, (pairs[by_use] % num_positions).astype(np.int32)
+
+
+#: Chunks, the number of the transfer that brings each, and whether they are added.
+Arrivals = tuple[Int64, Int64, npt.NDArray[np.bool_]]
+
+
+def waits_of_all(schedule: Schedule) -> WaitPattern:
+    """Of every position, by expanding the whole schedule."""
+    whole = structure(schedule)
+    m, src = whole.num_transfers, whole.src.astype(np.int64)
+    first = np.searchsorted(src, np.arange(schedule.num_ranks + schedule.num_agents))
+    number = np.arange(m) - first[src]
+    ended = np.repeat(np.arange(schedule.num_ranks), np.diff(whole.completion_ptr))
+    return WaitPattern(
+        src=src,
+        dst=whole.dst.astype(np.int64),
+        step=whole.step,
+        units=_units(whole),
+        entry_src=whole.entry_src,
+        entry_dst=whole.entry_dst,
+        user=np.repeat(np.arange(m), np.diff(whole.predecessor_ptr)),
+        who=src[whole.predecessor_idx],
+        number=number[whole.predecessor_idx],
+        ended=ended,
+        ended_who=src[whole.completion_idx],
+        ended_number=number[whole.completion_idx],
+    )
+
+
+def _units(whole: ExpandedSchedule) -> Int64:
+    """int64[transfers]: chunks that each carries."""
+    if whole.pieces is None:
+        return np.ones(whole.num_transfers, dtype=np.int64)
+    totals = np.concatenate(([0], np.cumsum(whole.pieces.count, dtype=np.int64)))
+    return np.diff(totals[whole.pieces.ptr])
+
+
+def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern:
+    """Of position 0, from its own sends and those of the positions that send to it.
+
+    Send k of a position goes where send k of position 0 goes, moved by the position's digits. So exactly one position
+    has a send k that arrives at position 0: the one opposite of its receiver.
+    """
+    own = columns_of(schedule, range(1))
+    sender = opposite(own.dst, symmetry)
+    chunk, arrival, adds = _arrivals(schedule, own, sender, symmetry)
+    step, channel = own.step[own.unit_transfer], own.channel[own.unit_transfer]
+    earlier = previous_of_same(channel, own.unit_chunk)
+    units, received = received_before(own.unit_chunk, step, earlier, chunk, own.step[arrival], adds)
+    before, on_pair = previous_of_same(own.channel), previous_of_same(own.channel, own.dst)
+    user, is_other, number = _pairs(before, own.unit_transfer[units], arrival[received])
+    waits = np.zeros(len(before), dtype=np.bool_)
+    waits[user] = True
+    ends = last_of_pairs(on_pair)
+    return WaitPattern(
+        src=own.src.astype(np.int64),
+        dst=own.dst.astype(np.int64),
+        step=own.step,
+        units=np.bincount(own.unit_transfer, minlength=len(own.src)),
+        entry_src=~waits,
+        entry_dst=on_pair < 0,
+        user=user,
+        who=np.where(is_other, sender[number], 0),
+        number=number,
+        ended=np.zeros(2 * len(ends), dtype=np.int64),
+        ended_who=np.concatenate([np.zeros_like(ends), sender[ends]]),
+        ended_number=np.concatenate([ends, ends]),
+    )
+
+
+def _pairs(before: Int64, users: Int64, received: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
+    """Each pair once: the waiting send, whether the other is another position's, and the other's number."""
+    follows, k = np.flatnonzero(before >= 0), len(before)
+    rows, columns = np.concatenate([users, follows]), np.concatenate([received + k, before[follows]])
+    ptr, idx = csr(rows, columns, k, 2 * k)
+    numbers = idx.astype(np.int64)
+    return np.repeat(np.arange(k), np.diff(ptr)), numbers >= k, np.where(numbers >= k, numbers - k, numbers)
+
+
+def _arrivals(schedule: Schedule, own: SendColumns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:
+    """What arrives at position 0 before its last step; sends of the last step cannot use what arrives in it."""
+    last = int(own.step.max(initial=0))
+    if is_shifted(schedule):
+        kept = np.flatnonzero(own.step[own.unit_transfer] < last)
+        number, part = own.unit_transfer[kept], schedule.num_chunks // schedule.num_ranks
+        return (own.unit_chunk[kept] + sender[number] * part) % schedule.num_chunks, number, own.unit_adds[kept]
+    parts = [_arrivals_from(schedule, own, sender, int(one), symmetry) for one in np.unique(sender[own.step < last])]
+    if not parts:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing, nothing.astype(np.bool_)
+    chunk, number, adds = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return chunk, number, adds
+
+
+def _arrivals_from(
+    schedule: Schedule, own: SendColumns, sender: Int64, position: int, symmetry: tuple[int, ...]
+) -> Arrivals:
+    """What arrives at position 0 from ``position``. Raises InputError if that does not send as position 0 does."""
+    theirs = columns_of(schedule, range(position, position + 1))
+    alike = (
+        np.array_equal(theirs.step, own.step)
+        and np.array_equal(theirs.channel, own.channel)
+        and np.array_equal(theirs.dst == 0, sender == position)
+    )
+    if not alike:
+        raise InputError(
+            f"the {schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks says that it has the symmetry "
+            f"{symmetry}, but the sends of rank {position} are not those of rank 0 moved"
+        )
+    kept = np.flatnonzero(theirs.dst[theirs.unit_transfer] == 0)
+    return theirs.unit_chunk[kept], theirs.unit_transfer[kept], theirs.unit_adds[kept]
