@@ -9,9 +9,9 @@ from pathlib import Path
 
 import trine
 from trine.cluster.draw import draw_cluster
-from trine.cluster.importers import read_any
 from trine.collectives.nccl import collective_time
 from trine.errors import SpecError
+from trine.formats.clusters import read_any
 
 DATA = Path(__file__).parent / "data"
 

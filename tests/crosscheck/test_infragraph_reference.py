@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trine.cluster.exporters import export_text
-from trine.cluster.importers import read_any
-from trine.cluster.presets import load_cluster
+from trine.cluster.load import load_cluster
+from trine.formats.clusters import export_text, read_any
 
 DATA = Path(__file__).parents[1] / "data" / "infragraph"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trine.cluster.importers import read_any
 from trine.errors import TrineError
+from trine.formats.clusters import read_any
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = (

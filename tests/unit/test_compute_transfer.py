@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from compute_cases import BATCH, US, conv, linear, relus
 
-from trine.cluster.device import GpuSpec
+from trine.cluster.presets import GpuSpec
 from trine.compute import Split, make_compute
 from trine.errors import InputError
 

@@ -67,7 +67,7 @@ def test_large_grids_say_how_much_is_drawn():
 
 
 def test_one_way_and_parallel_links():
-    from trine.cluster.importers.edge_list import edge_list_cluster
+    from trine.formats.edge_list import edge_list_cluster
 
     rows = "a,b,50 GB/s,1 us,no\nb,c,50 GB/s,1 us,yes\nb,c,50 GB/s,1 us,yes\n"
     lines = lay_out(edge_list_cluster("source,target,bandwidth,latency,duplex\n" + rows, "t.csv")).lines

@@ -91,7 +91,7 @@ def test_power_has_a_unit():
 
 
 def test_every_gpu_preset_says_its_power_and_where_that_is_from():
-    from trine.cluster.gpus import known_gpus
+    from trine.cluster.presets import known_gpus
 
     for name in known_gpus():
         gpu = trine.load_gpu(name)
@@ -100,7 +100,7 @@ def test_every_gpu_preset_says_its_power_and_where_that_is_from():
 
 
 def test_a_preset_without_power_or_with_a_bare_number(tmp_path):
-    from trine.cluster.gpu_schema import GpuFile
+    from trine.cluster.schema import GpuFile
     from trine.spec import check
 
     fields = {"memory": "1 GiB", "memory_bandwidth": "1 GB/s", "compute_units": 1, "sources": {}}

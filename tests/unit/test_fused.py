@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fused_flow import CASES
-from trine.cluster.presets import load_cluster
+from trine.cluster.load import load_cluster
 from trine.collectives.kernels.fused.build import build_fused, fused_tasks, known_fused
 from trine.collectives.kernels.fused.lines import expected_flags
 from trine.errors import InputError

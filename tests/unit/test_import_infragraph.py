@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trine.cluster.importers import read_any
-from trine.cluster.importers.infragraph import infragraph_cluster, read_infragraph
 from trine.errors import SpecError
+from trine.formats.clusters import read_any
+from trine.formats.infragraph.read import infragraph_cluster
 
 DATA = Path(__file__).parents[1] / "data" / "infragraph"
 NUMBERS = {"physical": {"bandwidth": {"choice": "gigabytes_per_second", "gigabytes_per_second": 50},
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_named(change, message):
 
 def test_unknown_component_of_the_packages_own_blueprint():
     with pytest.raises(SpecError, match=r"device_dgx2.*devices\[0\].edges\[23\].ep2.component.*'nvlsw'.*'nvsw'"):
-        read_infragraph(DATA / "device_dgx2.yaml", links_from="catalogue")
+        read_any(DATA / "device_dgx2.yaml", "infragraph", links_from="catalogue")
 
 
 def test_absurd_sizes_are_refused_before_they_are_built():
@@ -118,7 +118,7 @@ def test_absurd_sizes_are_refused_before_they_are_built():
 
 
 def test_numbers_come_from_the_file():
-    cluster = read_infragraph(DATA / "handwritten_2node_rail_bw_latency.yaml", links={"ic": "1 TB/s, 300 ns"})
+    cluster = read_any(DATA / "handwritten_2node_rail_bw_latency.yaml", "infragraph", links={"ic": "1 TB/s, 300 ns"})
     by_name = {link.name: link for link in cluster.links}
     wire = by_name["node.0.nic.3->rail.3.port.0"]
     assert (wire.bytes_per_s, wire.latency_ps, wire.link_class) == (50 * 10**9, 1_500_000, "scale-out")
@@ -132,14 +132,14 @@ def test_numbers_come_from_the_file():
 
 def test_links_without_numbers_are_all_named_with_the_remedy():
     with pytest.raises(SpecError) as error:
-        read_infragraph(DATA / "device_dgx_h100.yaml")
+        read_any(DATA / "device_dgx_h100.yaml", "infragraph")
     for part in ("dgx_h100.cpu_fabric", "dgx_h100.pcie", "dgx_h100.xpu_fabric", "--link", "--links-from catalogue"):
         assert part in str(error.value)
 
 
 def test_links_by_name_and_lanes():
     numbers = {"xpu_fabric": "nvlink4", "dgx_h100.pcie": "pcie5", "cpu_fabric": "100 GB/s, 1 us"}
-    cluster = read_infragraph(DATA / "device_dgx_h100.yaml", links=numbers, gpu="h100-sxm")
+    cluster = read_any(DATA / "device_dgx_h100.yaml", "infragraph", links=numbers, gpu="h100-sxm")
     by_name = {link.name: link for link in cluster.links}
     one = by_name["dgx_h100.0.xpu.0->dgx_h100.0.nvsw.0"]
     assert one.bytes_per_s == 20_600_000_000 * 18 // 4  # 18 lanes over four NVSwitches
@@ -147,7 +147,7 @@ def test_links_by_name_and_lanes():
     assert by_name["dgx_h100.0.cpu.0->dgx_h100.0.cpu.1"].latency_ps == 10**6
     assert cluster.sources["link dgx_h100.xpu_fabric"] == "chosen for this import: nvlink4"
     assert {cluster.devices[i].gpu for i in cluster.gpus} == {"h100-sxm"}
-    two = read_infragraph(DATA / "device_dgx_h100.yaml", links={**numbers, "xpu_fabric": "nvlink4*2"})
+    two = read_any(DATA / "device_dgx_h100.yaml", "infragraph", links={**numbers, "xpu_fabric": "nvlink4*2"})
     assert next(k for k in two.links if k.medium == "nvlink4").bytes_per_s == 41_200_000_000
 
 
@@ -163,11 +163,11 @@ def test_links_by_name_and_lanes():
 )
 def test_choices_that_cannot_be(links, message):
     with pytest.raises(SpecError if "unit" not in message else ValueError, match=message):
-        read_infragraph(DATA / "device_dgx_h100.yaml", links=links, links_from="catalogue")
+        read_any(DATA / "device_dgx_h100.yaml", "infragraph", links=links, links_from="catalogue")
 
 
 def test_catalogue_by_name_and_description_is_said():
-    cluster = read_infragraph(DATA / "device_dgx1.yaml", links_from="catalogue")
+    cluster = read_any(DATA / "device_dgx1.yaml", "infragraph", links_from="catalogue")
     assert {link.medium for link in cluster.links} == {"qpi", "nvlink1", "pcie3"}
     assert "from the name and description" in cluster.sources["link dgx1.pcie"]
     mesh = [link for link in cluster.links if link.medium == "nvlink1"]
@@ -184,12 +184,12 @@ def test_transfers_need_a_choice():
 
 
 def test_merged_switches_add_up():
-    cluster = read_infragraph(DATA / "device_dgx_h100.yaml", links_from="catalogue", merge_switches=True)
+    cluster = read_any(DATA / "device_dgx_h100.yaml", "infragraph", links_from="catalogue", merge_switches=True)
     up = [link for link in cluster.links if link.medium == "nvlink4"]
     assert len(up) == 16
     assert {link.bytes_per_s for link in up} == {20_600_000_000 * 18}
     assert "3 switches merged" in cluster.notes
-    assert "--merge-switches" in read_infragraph(DATA / "device_dgx_h100.yaml", links_from="catalogue").notes
+    assert "--merge-switches" in read_any(DATA / "device_dgx_h100.yaml", "infragraph", links_from="catalogue").notes
 
 
 def test_ranks_order_the_gpus_and_other_annotations_are_named(tmp_path):
@@ -202,21 +202,21 @@ def test_ranks_order_the_gpus_and_other_annotations_are_named(tmp_path):
     file.write_text(json.dumps(spec))
     numbers = {"ic": "1 TB/s, 300 ns"}
     source = DATA / "handwritten_2node_rail_bw_latency.yaml"
-    cluster = read_infragraph(source, links=numbers, annotations=file)
+    cluster = read_any(source, "infragraph", links=numbers, annotations=file)
     assert [cluster.devices[i].name for i in cluster.gpus] == [
         f"node.{n}.xpu.{i}" for n in (1, 0) for i in reversed(range(8))
     ]
-    plain = read_infragraph(source, links=numbers)
+    plain = read_any(source, "infragraph", links=numbers)
     assert {k.name: k.bytes_per_s for k in cluster.links} == {k.name: k.bytes_per_s for k in plain.links}
     assert "unused annotation 'colour' of nodes (16 entries)" in cluster.notes
     spec["nodes"].pop()
     file.write_text(json.dumps(spec))
     with pytest.raises(SpecError, match=r"GPU 'node\.0\.xpu\.0' has no rank"):
-        read_infragraph(source, links=numbers, annotations=file)
+        read_any(source, "infragraph", links=numbers, annotations=file)
     spec["nodes"].append({"name": "node[0]gpu[0]", "attributes": []})
     file.write_text(json.dumps(spec))
     with pytest.raises(SpecError, match="no node"):
-        read_infragraph(source, links=numbers, annotations=file)
+        read_any(source, "infragraph", links=numbers, annotations=file)
 
 
 def test_annotations_in_the_packages_own_file():

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from trine.cluster import build_topology, load_cluster
-from trine.cluster.exporters import export_text, to_networkx, write_cluster
-from trine.cluster.importers import from_networkx, read_any
-from trine.cluster.importers.detect import detect
-from trine.cluster.importers.edge_list import edge_list_cluster
 from trine.errors import InputError, SpecError
+from trine.formats.clusters import detect, export_text, read_any, write_cluster
+from trine.formats.edge_list import edge_list_cluster
+from trine.formats.networkx_graph import from_networkx, to_networkx
 
 DATA = Path(__file__).parents[1] / "data"
 CSV = """# two GPUs on a switch, and a slower way back to the second

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trine.cluster.importers import read_any
-from trine.cluster.importers.nvidia_smi import nvidia_smi_cluster, parse_matrix
-from trine.cluster.importers.xml_tree import MAX_DEPTH, parse_xml
 from trine.errors import SpecError
+from trine.formats.clusters import read_any
+from trine.formats.nvidia_smi import nvidia_smi_cluster, parse_matrix
+from trine.formats.xml_tree import MAX_DEPTH, parse_xml
 
 DATA = Path(__file__).parents[1] / "data" / "topologies"
 

@@ -17,8 +17,8 @@ from results_graphs import full_result
 
 import trine
 from trine.cluster import load_cluster
-from trine.cluster.exporters import write_cluster
 from trine.errors import InputError, TraceError
+from trine.formats.clusters import write_cluster
 from trine.outputs import OutputFolder, open_output, write_bytes, write_text
 from trine.replay.write_files import save_writes
 from trine.replay.writes import WriteTable

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import Cluster, build_topology, known_clusters, load_cluster
-from trine.cluster.importers import read_any
+from trine.formats.clusters import read_any
 from trine.spec import dump_yaml
 
 NODES, NICS, SPINES = 4, 4, 4

@@ -61,7 +61,7 @@ def list_clusters(json: Annotated[Text, typer.Option(help="Write JSON; - for std
 @reports_errors
 def list_links(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
     """List the link catalogue: what one lane of each kind of link carries in one direction."""
-    from trine.cluster.links import load_links
+    from trine.cluster.presets import load_links
     from trine.units import format_bandwidth, format_time
 
     show(f"{'name':17} {'class':10} {'reached':>10} {'data sheet':>11} {'latency':>8}  lanes  bandwidth is", json)
@@ -197,8 +197,8 @@ def _kinds(machine: Cluster) -> list[str]:
 def _inside(machine: Cluster) -> list[str]:
     """Links that loads and stores see otherwise than the flows of the operator level."""
     from trine.cluster.capacity import link_kinds
-    from trine.cluster.links import seen_by_messages
     from trine.cluster.parts import SCALE_UP
+    from trine.cluster.presets import seen_by_messages
     from trine.units import format_bandwidth, format_time
 
     found = []

@@ -45,7 +45,7 @@ def import_cluster(
     json: Annotated[str | None, typer.Option(help="Write a summary as JSON; - for stdout.")] = None,
 ) -> None:
     """Read a cluster from another tool's file, say what was taken from where, and write a cluster file."""
-    from trine.cluster.importers import read_any
+    from trine.formats.clusters import read_any
     from trine.outputs import write_text
     from trine.units import format_bandwidth, format_time
 
@@ -95,12 +95,12 @@ def export_cluster(
 ) -> None:
     """Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML."""
     from trine.cluster import load_cluster
-    from trine.cluster.exporters import FORMATS, write_cluster
     from trine.errors import InputError
+    from trine.formats.clusters import WRITERS, write_cluster
 
     chosen = format or _SUFFIXES.get(Path(output).suffix.lower())
     if chosen is None:
-        raise InputError(f"name the format: --format {', '.join(FORMATS)}", file=output)
+        raise InputError(f"name the format: --format {', '.join(WRITERS.names())}", file=output)
     write_cluster(load_cluster(cluster, nodes=nodes, fabric=fabric), output, chosen, lossy=lossy)
     show(f"written to {output} ({chosen})", None)
 

@@ -2,10 +2,9 @@
 
 from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
-from trine.cluster.gpus import known_gpus, load_gpu
-from trine.cluster.links import LinkType, known_links, link_named
+from trine.cluster.load import load_cluster
 from trine.cluster.parts import Device, Fabric, Link
-from trine.cluster.presets import known_clusters, load_cluster
+from trine.cluster.presets import LinkType, known_clusters, known_gpus, known_links, link_named, load_gpu
 from trine.cluster.topologies import build_topology, known_topologies
 
 __all__ = [

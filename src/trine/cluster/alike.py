@@ -14,15 +14,14 @@ from trine.cluster.parts import SCALE_UP
 
 if TYPE_CHECKING:
     from trine.cluster.bulk import BulkRoutes
-    from trine.cluster.cluster import Cluster
-    from trine.cluster.layout import Block
+    from trine.cluster.tables import Block, Wiring
 
 
 @dataclass(frozen=True)
 class Likeness:
     """Of one cluster; everything is worked out when it is first asked for."""
 
-    cluster: Cluster
+    cluster: Wiring
     bulk: BulkRoutes | None
 
     @cached_property

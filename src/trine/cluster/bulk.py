@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.cluster.clos import ClosRoutes
-from trine.cluster.layout import Layout
+from trine.cluster.data import D_MOD_K, HASH, RAIL, SHORTEST, SPLIT
 from trine.cluster.node_routes import INSIDE, LEG, NONE, SCALE_UP, NodeRoutes
-from trine.cluster.routing import D_MOD_K, HASH, RAIL, SHORTEST, SPLIT, hash_seed, mixed
-from trine.cluster.tables import DeviceTable, LinkTable
+from trine.cluster.routing import hash_seed, mixed
+from trine.cluster.tables import DeviceTable, Layout, LinkTable
 
 #: Pairs that are worked on together: some 100 MB.
 CHUNK = 1 << 18

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.gpus import load_gpu
-from trine.cluster.links import link_named
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link
+from trine.cluster.presets import link_named, load_gpu
 from trine.cluster.routing import UNNAMED, usual_routing
 from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import SpecError, nearest

@@ -7,7 +7,6 @@ choice, asked from the target's end as :meth:`trine.cluster.routes.Routes.one_of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
-from trine.cluster.tables import LinkTable
+from trine.cluster.tables import Clos, LinkTable
 
 #: Links of the longest route: up to a leaf, an aggregation switch and a core switch, and down.
 LONGEST = 6
@@ -29,21 +28,6 @@ class Choice(Protocol):
 
     def pick_one(self, row: int, device: int, ways: int) -> int:
         """The same for one message."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clos:
-    """Switches of a fabric, by their device numbers.
-
-    One leaf; or leaves joined by ``spines``; or pods of ``per_pod`` leaves, with ``aggregations[pod][a]`` in each and
-    ``cores[a][c]`` above those of number a.
-    """
-
-    leaves: tuple[int, ...]
-    spines: tuple[int, ...] = ()
-    per_pod: int = 0
-    aggregations: tuple[tuple[int, ...], ...] = ()
-    cores: tuple[tuple[int, ...], ...] = ()
 
 
 class ClosRoutes:

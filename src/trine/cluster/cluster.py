@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,22 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.cluster.circuits import Circuits
-from trine.cluster.columns import Columns
-from trine.cluster.parts import (
-    EVIDENCE,
-    GPU,
-    KINDS,
-    LIBRARIES,
-    SCALE_OUT,
-    Device,
-    Fabric,
-    Link,
-    check_link,
-)
-from trine.cluster.routing import MAX_KEPT, SHORTEST, SPLIT, Path, Router, check_routing
-from trine.cluster.tables import DeviceTable, LinkTable
+from trine.cluster.data import SPLIT, ClusterData
+from trine.cluster.parts import GPU
+from trine.cluster.routing import MAX_KEPT, Path, Router
 from trine.errors import SpecError, nearest
+from trine.plugins import Registry
 
 if TYPE_CHECKING:
     from trine.cluster.alike import Likeness
@@ -38,97 +27,25 @@ if TYPE_CHECKING:
 SEARCHED = 4096
 
 
+#: What reads or writes whole clusters stands above them, and is imported when it is asked for.
+FILES: Registry[Callable[..., Any]] = Registry(
+    "reader or writer of clusters",
+    "trine.cluster_files",
+    {
+        "read_yaml": "trine.cluster.file:read_cluster",
+        "read_any": "trine.formats.clusters:read_any",
+        "to_networkx": "trine.formats.networkx_graph:to_networkx",
+    },
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Cluster(Columns):
-    """Devices and links, checked on construction.
-
-    Large machines hold both as columns (:mod:`trine.cluster.tables`), which read like tuples; :attr:`link_table` and
-    :attr:`device_table` are the columns of any cluster. Whoever works on many devices or links asks for those.
-
-    ``evidence`` says where the numbers come from (one of :data:`EVIDENCE`); ``sources`` says it in words, one entry a
-    kind of number; ``notes`` are for people. ``library``: what runs collectives on it (one of :data:`LIBRARIES`).
-    ``routing``: how routes are chosen, see :mod:`trine.cluster.routing`. ``grid``: the sizes of the mesh or torus that
-    the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of this node, None where
-    that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None: nothing does.
-    ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is.
-
-    Raises
-    ------
-    SpecError: no devices, a repeated name, an unknown kind, or a link that cannot be.
-    """
-
-    name: str
-    devices: Sequence[Device]
-    links: Sequence[Link]
-    evidence: str = "assumed"
-    sources: Mapping[str, str] = field(default_factory=dict)
-    notes: str = ""
-    library: str | None = None
-    routing: str = "shortest"
-    grid: tuple[int, ...] = ()
-    fabric: Fabric | None = None
-    circuits: Circuits | None = None
-    routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.devices:
-            raise SpecError(f"cluster {self.name!r} has no devices")
-        if self.evidence not in EVIDENCE:
-            raise SpecError(f"unknown evidence {self.evidence!r}{nearest(self.evidence, EVIDENCE)}")
-        if self.library is not None and self.library not in LIBRARIES:
-            raise SpecError(f"unknown library {self.library!r}{nearest(self.library, LIBRARIES)}")
-        check_routing(self.routing, self.grid)
-        self._check_devices()
-        self._check_links()
-        if self.grid and int(np.prod(self.grid, dtype=np.int64)) != len(self.gpus):
-            raise SpecError(f"a grid of {'x'.join(map(str, self.grid))} has not the cluster's {len(self.gpus)} GPUs")
-
-    def _check_devices(self) -> None:
-        devices = self.devices
-        for device in devices.kinds if isinstance(devices, DeviceTable) else devices:
-            if device.kind not in KINDS:
-                name = device.name if isinstance(device, Device) else "of a table"
-                raise SpecError(f"device {name!r}: unknown kind {device.kind!r}{nearest(device.kind, KINDS)}")
-        if not isinstance(devices, DeviceTable) and len(self._index) != len(devices):
-            names = [device.name for device in devices]
-            raise SpecError(f"two devices are named {next(n for n in names if names.count(n) > 1)!r}")
-
-    def _check_links(self) -> None:
-        """All links, or of a table one of each kind and the ends of all."""
-        links = self.links
-        if not isinstance(links, LinkTable):
-            for link in links:
-                check_link(link, self.devices)
-            return
-        outside = np.maximum(links.source, links.target) >= len(self.devices)
-        outside |= (np.minimum(links.source, links.target) < 0) | (links.source == links.target)
-        for i in [*np.unique(links.number, return_index=True)[1].tolist(), *np.flatnonzero(outside)[:1].tolist()]:
-            check_link(links.unnamed(i), self.devices)
-
-    @cached_property
-    def _index(self) -> dict[str, int]:
-        return {device.name: i for i, device in enumerate(self.devices)}
-
-    def routed(self, policy: str, why: str) -> Cluster:
-        """The cluster with another policy, and why: of ``routing d-mod-k: why``."""
-        return replace(self, routing=policy, routing_reason=(policy, why))
-
-    @property
-    def routing_why(self) -> str:
-        """Why :attr:`routing` is what it is, for people."""
-        policy, why = self.routing_reason
-        if policy == self.routing:
-            return why
-        return "the default" if self.routing == SHORTEST else "asked for"
-
-    @property
-    def has_fabric(self) -> bool:
-        """Whether links lead between nodes."""
-        return bool(self.link_table.of_class(SCALE_OUT).any())
+class Cluster(ClusterData):
+    """A machine: what :class:`ClusterData` says of it, and which links a message crosses."""
 
     @cached_property
     def _router(self) -> Router:
-        return Router(self)
+        return Router(self, self.routing, self.grid)
 
     @cached_property
     def _bulk(self) -> BulkRoutes | None:
@@ -250,7 +167,9 @@ class Cluster(Columns):
         """
         from trine.cluster.many import many_routes
 
-        return many_routes(self, self._bulk, np.asarray(sources, np.int64), np.asarray(targets, np.int64))
+        return many_routes(
+            len(self.devices), self.route, self._bulk, np.asarray(sources, np.int64), np.asarray(targets, np.int64)
+        )
 
     def ways(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Sequence[tuple[Path, ...]]:
         """Many of :meth:`paths` at once.
@@ -289,9 +208,9 @@ class Cluster(Columns):
     def seen_by_messages(self, link: int) -> tuple[int, int]:
         """Bytes/s and latency (ps) of a link for messages that carry their own headers: loads, stores, packets.
 
-        See :func:`trine.cluster.links.seen_by_messages`.
+        See :func:`trine.cluster.presets.seen_by_messages`.
         """
-        from trine.cluster.links import seen_by_messages
+        from trine.cluster.presets import seen_by_messages
 
         one = self.links[link]
         return seen_by_messages(one.bytes_per_s, one.latency_ps, one.medium)
@@ -312,10 +231,8 @@ class Cluster(Columns):
         return None if nic < 0 else nic
 
     def to_networkx(self) -> Any:
-        """A ``networkx.MultiDiGraph``, see :func:`trine.cluster.exporters.to_networkx`; needs networkx."""
-        from trine.cluster.exporters.networkx_graph import to_networkx
-
-        return to_networkx(self)
+        """A ``networkx.MultiDiGraph``, see :func:`trine.formats.networkx_graph.to_networkx`; needs networkx."""
+        return FILES.get("to_networkx")(self)
 
     @property
     def fingerprint(self) -> str:
@@ -332,13 +249,11 @@ class Cluster(Columns):
         ------
         SpecError: names file, field, value and the nearest valid name.
         """
-        from trine.cluster.file import read_cluster
-
-        return read_cluster(path)
+        cluster: Cluster = FILES.get("read_yaml")(path)
+        return cluster
 
     def to_yaml(self) -> str:
         """Text that :meth:`from_yaml` reads back as an equal cluster."""
-        from trine.cluster.written import to_mapping
-        from trine.spec import dump_yaml
+        from trine.cluster.written import to_yaml
 
-        return dump_yaml(to_mapping(self))
+        return to_yaml(self)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import ceil
 
-from trine.cluster.clos import Clos
 from trine.cluster.parts import SWITCH, Device, Wire
+from trine.cluster.tables import Clos
 from trine.errors import SpecError
 
 #: More links both ways or switches than this are taken for a mistake.

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
-from trine.cluster.gpus import load_gpu
-from trine.cluster.links import LinkType, link_named
 from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Device, Fabric, Wire, make_links
+from trine.cluster.presets import LinkType, link_named, load_gpu
 from trine.cluster.routing import usual_routing
 from trine.cluster.topologies import add_host, build_topology
 from trine.cluster.written import exact_bandwidth, exact_time, to_mapping

@@ -14,10 +14,10 @@ from trine.cluster.tables import DeviceTable, LinkTable
 from trine.cluster.written import header, plain_names
 
 if TYPE_CHECKING:
-    from trine.cluster.cluster import Cluster
+    from trine.cluster.data import ClusterData
 
 
-def fingerprint(cluster: Cluster) -> str:
+def fingerprint(cluster: ClusterData) -> str:
     """SHA-256 of everything in the cluster: the same for columns and for tuples of the same devices and links.
 
     Links named after their ends are hashed by their ends; the names of all others are hashed too.
@@ -57,7 +57,7 @@ def _in_order(codes: npt.NDArray[np.int32]) -> tuple[list[int], bytes]:
     return values[order].tolist(), rank[which].astype("<i4").tobytes()
 
 
-def _own_names(cluster: Cluster, devices: DeviceTable, links: LinkTable) -> Iterator[tuple[int, str]]:
+def _own_names(cluster: ClusterData, devices: DeviceTable, links: LinkTable) -> Iterator[tuple[int, str]]:
     """(number, name) of the links that are not named after their ends."""
     layout = devices.layout
     if layout is None or layout is not links.layout or layout.trimmed:

@@ -11,10 +11,10 @@ from trine.cluster.parts import HOST_LINK, SCALE_UP
 from trine.cluster.tables import LinkTable
 
 if TYPE_CHECKING:
-    from trine.cluster.cluster import Cluster
+    from trine.cluster.tables import Wiring
 
 
-def islands_of(cluster: Cluster) -> Int64:
+def islands_of(cluster: Wiring) -> Int64:
     """:attr:`trine.cluster.Cluster.islands`; those of a node are those of all nodes alike."""
     layout = cluster.device_table.layout
     if layout is None or layout is not cluster.link_table.layout:

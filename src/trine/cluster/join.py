@@ -10,11 +10,11 @@ import numpy as np
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.fabrics import Plant, add_clos, add_dragonfly, add_leaves, add_switch, balanced_dragonfly
-from trine.cluster.layout import Block, Layout, blocks_of, device_columns, is_plain, link_columns, runs_of
-from trine.cluster.links import link_named
+from trine.cluster.layout import blocks_of, device_columns, is_plain, link_columns, runs_of
 from trine.cluster.names import EndNames, JoinedNames
 from trine.cluster.parts import EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, Fabric, Wire
-from trine.cluster.tables import DeviceKind, DeviceTable, LinkNumbers, LinkTable, kind_of
+from trine.cluster.presets import link_named
+from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkNumbers, LinkTable, kind_of
 from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth
 

@@ -1,4 +1,4 @@
-"""How a machine is made of nodes alike, so that what holds for one of them is worked out once.
+"""Machines made of nodes alike: blocks of them, and their devices and links as columns.
 
 A *block* is a run of nodes built alike. Devices of a machine: the GPUs of all nodes, node after node, then all else of
 all nodes likewise, then the switches of the fabric. Links: those of all nodes, then those of the fabric.
@@ -8,98 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
-from trine.cluster.clos import Clos
-from trine.cluster.cluster import Cluster
 from trine.cluster.names import CopiedNames, JoinedNames
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, Link
-from trine.cluster.tables import DeviceKind, DeviceTable, LinkNumbers, LinkTable, kind_of
+from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkNumbers, LinkTable, Wiring, kind_of
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
-    """``count`` nodes alike, from node number ``first`` on. ``node``: one of them, its GPUs first.
-
-    Devices of ``node`` are named as in it, and their hosts as what follows the number (``.tray3``, or nothing where the
-    node is one host). ``joined``: its NICs that lead into the fabric. ``first_gpu``, ``first_other``, ``first_link``:
-    numbers in the machine of the first node's.
-    """
-
-    node: Cluster
-    joined: frozenset[int]
-    prefix: str
-    first: int
-    count: int
-    first_gpu: int
-    first_other: int
-    first_link: int
-
-    @cached_property
-    def _base(self) -> Int64:
-        """int64[devices of the node]: their numbers in the machine, of the block's first node."""
-        gpus = len(self.node.gpus)
-        others = np.arange(len(self.node.devices) - gpus) + self.first_other
-        return np.concatenate((np.arange(gpus) + self.first_gpu, others))
-
-    @cached_property
-    def _stride(self) -> Int64:
-        gpus = len(self.node.gpus)
-        return np.repeat([gpus, len(self.node.devices) - gpus], [gpus, len(self.node.devices) - gpus])
-
-    def devices(self, local: npt.NDArray[np.int64], copy: npt.NDArray[np.int64]) -> Int64:
-        """Numbers in the machine of devices of nodes; ``local``: in the node, ``copy``: which node of the block."""
-        return self._base[local] + copy * self._stride[local]
-
-    def device(self, local: int, copy: int) -> int:
-        """One of :meth:`devices`."""
-        return int(self._base[local] + copy * self._stride[local])
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts of a node."""
-        return tuple(dict.fromkeys(device.node or "" for device in self.node.devices))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
-    """Blocks in order; ``clos``: the fabric, None where it has another shape or where there is none.
-
-    ``fabric_device``, ``fabric_link``: numbers of the fabric's first. ``trimmed``: the fabric has lost links.
-    """
-
-    blocks: tuple[Block, ...]
-    fabric_device: int
-    fabric_link: int
-    clos: Clos | None
-    trimmed: bool = False
-
-    def places(self, devices: npt.NDArray[np.int64]) -> tuple[Int64, Int64, Int64]:
-        """(block, node of the block, device of the node) of devices, int64 each; block -1: a switch of the fabric."""
-        starts, widths, owners, shifts = self._segments
-        segment = np.searchsorted(starts, devices, side="right") - 1
-        copy, local = np.divmod(devices - starts[segment], widths[segment])
-        return owners[segment], copy, local + shifts[segment]
-
-    @cached_property
-    def _segments(self) -> tuple[Int64, Int64, Int64, Int64]:
-        """Of each run of devices: its start, how many a node, the block (-1: the fabric), the first one in a node."""
-        rows = []
-        for number, block in enumerate(self.blocks):
-            gpus, devices = len(block.node.gpus), len(block.node.devices)
-            rows.append((block.first_gpu, gpus, number, 0))
-            rows.append((block.first_other, devices - gpus, number, gpus))
-        rows = sorted(row for row in rows if row[1])
-        rows.append((self.fabric_device, 1 << 62, -1, 0))
-        starts, widths, owners, shifts = np.array(rows, np.int64).T
-        return starts, widths, owners, shifts
-
-
-def normal(node: Cluster) -> Cluster:
+def normal(node: Wiring) -> Wiring:
     """A node as blocks hold it: GPUs first, hosts named by what follows the number of the node."""
     hosts = len({node.devices[gpu].node for gpu in node.gpus})
     order = [*node.gpus, *(i for i, device in enumerate(node.devices) if device.kind != GPU)]
@@ -109,10 +27,10 @@ def normal(node: Cluster) -> Cluster:
         for device in (node.devices[i] for i in order)
     )
     links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in node.links)
-    return Cluster(name=node.name, devices=devices, links=links)
+    return Wiring(name=node.name, devices=devices, links=links)
 
 
-def without_links(node: Cluster, links: frozenset[int]) -> Cluster:
+def without_links(node: Wiring, links: frozenset[int]) -> Wiring:
     """A node without some of its links."""
     return replace(node, links=tuple(link for i, link in enumerate(node.links) if i not in links))
 
@@ -121,21 +39,21 @@ def without_links(node: Cluster, links: frozenset[int]) -> Cluster:
 class Run:
     """``count`` nodes alike, side by side: what a block is made from."""
 
-    node: Cluster
+    node: Wiring
     count: int
     joined: frozenset[int]
     prefix: str
 
 
-def runs_of(nodes: Sequence[Cluster]) -> list[Run]:
+def runs_of(nodes: Sequence[Wiring]) -> list[Run]:
     """Nodes that follow each other and are the same object, as one."""
-    found: list[list[Cluster]] = []
+    found: list[list[Wiring]] = []
     for node in nodes:
         if found and found[-1][0] is node:
             found[-1].append(node)
         else:
             found.append([node])
-    made: dict[int, tuple[Cluster, str]] = {}
+    made: dict[int, tuple[Wiring, str]] = {}
     for same in found:
         if id(same[0]) not in made:
             hosts = len({same[0].devices[gpu].node for gpu in same[0].gpus})
@@ -147,7 +65,7 @@ def runs_of(nodes: Sequence[Cluster]) -> list[Run]:
     ]
 
 
-def nics_of(node: Cluster) -> frozenset[int]:
+def nics_of(node: Wiring) -> frozenset[int]:
     """All NICs of a node."""
     return frozenset(i for i, device in enumerate(node.devices) if device.kind == NIC)
 
@@ -171,7 +89,7 @@ def blocks_of(runs: Sequence[Run]) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def is_plain(node: Cluster) -> bool:
+def is_plain(node: Wiring) -> bool:
     """Whether all that leads out of a node is the fabric that joins it."""
     return not any(link.link_class == SCALE_OUT for link in node.links)
 

@@ -8,8 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from trine.cluster.layout import Block
-from trine.cluster.tables import DeviceTable, LinkTable
+from trine.cluster.tables import Block, DeviceTable, LinkTable
 from trine.units import whole_number
 
 _NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,19 +12,23 @@ from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.cluster.bulk import BulkRoutes
-    from trine.cluster.cluster import Cluster
     from trine.cluster.routing import Router
 
+#: :meth:`trine.cluster.Cluster.route`.
+OneRoute = Callable[[int, int], tuple[int, ...]]
 
-def many_routes(cluster: Cluster, bulk: BulkRoutes | None, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
+
+def many_routes(
+    num_devices: int, route: OneRoute, bulk: BulkRoutes | None, sources: Int64, targets: Int64
+) -> tuple[Int64, Int32]:
     """:meth:`trine.cluster.Cluster.routes`; each pair that ``bulk`` leaves is searched for once."""
-    _check(len(cluster.devices), sources, targets)
+    _check(num_devices, sources, targets)
     if bulk is None:
-        return _searched(cluster, sources, targets)
+        return _searched(num_devices, route, sources, targets)
     ptr, links, left = bulk.routes(sources, targets)
     if not len(left):
         return ptr, links
-    own_ptr, own_links = _searched(cluster, sources[left], targets[left])
+    own_ptr, own_links = _searched(num_devices, route, sources[left], targets[left])
     return _merged(ptr, links, left, own_ptr, own_links)
 
 
@@ -36,15 +41,14 @@ def _check(num_devices: int, sources: Int64, targets: Int64) -> None:
             raise InputError(f"there is no device {worst}, the cluster has {num_devices}")
 
 
-def _searched(cluster: Cluster, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
-    """Each different pair by :meth:`Cluster.route`, in the order in which they are asked for."""
-    size = len(cluster.devices)
-    keys, first, which = np.unique(sources * size + targets, return_index=True, return_inverse=True)
+def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
+    """Each different pair by ``route``, in the order in which they are asked for."""
+    keys, first, which = np.unique(sources * num_devices + targets, return_index=True, return_inverse=True)
     found: list[tuple[int, ...]] = [()] * len(keys)
     for number in np.argsort(first).tolist():
-        found[number] = cluster.route(*divmod(int(keys[number]), size))
-    length = np.array([len(route) for route in found], np.int64)
-    flat = np.array([link for route in found for link in route], np.int32)
+        found[number] = route(*divmod(int(keys[number]), num_devices))
+    length = np.array([len(links) for links in found], np.int64)
+    flat = np.array([link for links in found for link in links], np.int32)
     start, count = np.cumsum(length) - length, length[which]
     ptr = np.concatenate(([0], np.cumsum(count)))
     return ptr, flat[np.repeat(start[which] - ptr[:-1], count) + np.arange(ptr[-1])]

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
-from trine.cluster.layout import Block
+from trine.cluster.data import HASH, SHORTEST, SPLIT
 from trine.cluster.routes import Routes
-from trine.cluster.routing import HASH, SHORTEST, SPLIT, Router, dealt, hash_seed, hashed
+from trine.cluster.routing import Router, dealt, hash_seed, hashed
+from trine.cluster.tables import Block
 
 #: Which route is asked for: as near as it can be; over scale-up and host links; over scale-up links alone.
 INSIDE, LEG, SCALE_UP = 0, 1, 2
@@ -30,7 +31,7 @@ class NodeRoutes:
         """``names``: of the machine's devices. ``detour_ps``: what leaving a node and coming back takes at least."""
         self._detour_ps = detour_ps
         self.block, self._policy, self._routing, self._names = block, policy, routing, names
-        self._router = Router(block.node, policy=policy, joined_nics=block.joined)
+        self._router = Router(block.node, policy, joined_nics=block.joined)
         self._size = len(block.node.devices)
         self._rows: dict[int, npt.NDArray[np.int32]] = {}
         self._own: dict[tuple[int, int, int], int] = {}

@@ -1,22 +1,23 @@
-"""Clusters by name, from presets/clusters/*.yaml, or by the path of a file; as many nodes or GPUs of them as asked."""
+"""What comes with trine by name: GPU models, kinds of links, clusters (presets/); each number has its source."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from trine.cluster.cluster import Cluster
-from trine.cluster.scale import scaled
-from trine.cluster.select import Slowness, slow_down, take_down
-from trine.errors import SpecError, about, nearest
-from trine.inputs import is_file
+from trine.errors import SpecError, nearest
 
-_FOLDER = Path(__file__).parent.parent / "presets" / "clusters"
+if TYPE_CHECKING:
+    from trine.cluster.schema import LinkTypeSpec
+
 #: What trine or its importers read as a cluster.
 _SUFFIXES = (".yaml", ".yml", ".json", ".xml", ".csv", ".txt")
+_PRESETS = Path(__file__).parent.parent / "presets"
 
 
 def is_file_name(name: str) -> bool:
@@ -27,63 +28,162 @@ def is_file_name(name: str) -> bool:
 @cache
 def known_clusters() -> tuple[str, ...]:
     """Names of the clusters that come with trine, sorted."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+    return tuple(sorted(path.stem for path in (_PRESETS / "clusters").glob("*.yaml")))
 
 
 def preset_path(name: str) -> Path:
-    """The file of a preset."""
-    return _FOLDER / f"{name}.yaml"
+    """The file of a cluster that comes with trine."""
+    return _PRESETS / "clusters" / f"{name}.yaml"
 
 
-def load_cluster(
-    name_or_path: str | os.PathLike[str],
-    *,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    gpus_per_node: int | None = None,
-    fabric: str | None = None,
-    slow_links: Sequence[tuple[str, Slowness]] = (),
-    links_down: Sequence[str] = (),
-    routing: str | None = None,
-) -> Cluster:
-    """Return a preset by its name, or read a cluster file; scaled, degraded and routed as asked.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuSpec:
+    """One GPU model.
 
-    Anything with a path separator or one of the suffixes .yaml, .yml, .json, .xml, .csv and .txt is a file.
+    ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
+    ``power_w``: what the vendor says that it takes at most, None where nobody does.
+    ``sources`` maps each field to where its number comes from.
+    """
 
-    Parameters
-    ----------
-    nodes: so many copies, joined by their usual fabric (the notes say which).
-    gpus: so many GPUs, filling the nodes in order; as many nodes as they need where ``nodes`` is not given. Where
-        filling in order would leave nodes empty, the GPUs are spread evenly.
-    gpus_per_node: use so many GPUs of each node.
-    fabric: ``KIND[:OVERSUBSCRIPTION][@LINK]`` in place of the usual one: ``switch``, ``rail``, ``fat-tree:2``,
-        ``clos``, ``dragonfly``, ``none``; ``rail@ib-xdr``.
-    slow_links: names of links with a factor or a bandwidth; see :func:`trine.cluster.select.slow_down`.
-    links_down: names of links to leave out.
-    routing: the policy, see :mod:`trine.cluster.routing`.
+    name: str
+    memory_bytes: int
+    memory_bytes_per_s: int
+    flop_per_s: Mapping[str, int]
+    num_compute_units: int
+    sources: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    power_w: int | None = None
+
+
+def known_gpus() -> tuple[str, ...]:
+    """Names of the GPU models that come with trine, sorted."""
+    return tuple(sorted(path.stem for path in (_PRESETS / "gpus").glob("*.yaml")))
+
+
+def load_gpu(name: str) -> GpuSpec:
+    """Return a GPU model by its name, or by what drivers call it (``"NVIDIA H100 80GB HBM3"``); case does not matter.
 
     Raises
     ------
-    SpecError: unknown name (names the nearest), a file that cannot be read, or what does not go together.
+    SpecError: unknown name; names the nearest.
     """
-    cluster = _load(name_or_path)
-    with nullcontext() if name_or_path in known_clusters() else about(os.fspath(name_or_path)):
-        cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
-        cluster = take_down(slow_down(cluster, slow_links), links_down)
-        return cluster if routing is None else cluster.routed(routing, "asked for")
+    if not isinstance(name, str):
+        raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")
+    wanted = _plain(name)
+    if wanted in known_gpus():
+        return _read_gpu(wanted)
+    for preset in known_gpus():  # only the file that has the name in it needs to be parsed
+        if wanted in _text(preset) and wanted in map(_plain, _read_gpu(preset).aliases):
+            return _read_gpu(preset)
+    by_alias = [_plain(alias) for preset in known_gpus() for alias in _read_gpu(preset).aliases]
+    raise SpecError(f"unknown GPU {name!r}{nearest(wanted, (*known_gpus(), *by_alias))}")
 
 
-def _load(name_or_path: str | os.PathLike[str]) -> Cluster:
-    name = os.fspath(name_or_path)
-    if isinstance(name_or_path, str) and name in known_clusters():
-        return _preset(name)
-    if is_file_name(name) or is_file(name):
-        from trine.cluster.importers import read_any
-
-        return read_any(name)
-    raise SpecError(f"unknown cluster {name!r}{nearest(name, known_clusters())} (or give the path of a file)")
+def _plain(name: str) -> str:
+    return " ".join(name.lower().split())
 
 
 @cache
-def _preset(name: str) -> Cluster:
-    return Cluster.from_yaml(preset_path(name))
+def _text(name: str) -> str:
+    return _plain((_PRESETS / "gpus" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+@cache
+def _read_gpu(name: str) -> GpuSpec:
+    from trine.cluster.schema import GpuFile
+    from trine.spec import read_spec
+
+    spec = read_spec(_PRESETS / "gpus" / f"{name}.yaml", GpuFile)
+    return GpuSpec(
+        name=name,
+        memory_bytes=spec.memory,
+        memory_bytes_per_s=spec.memory_bandwidth,
+        flop_per_s={str(dtype): rate for dtype, rate in spec.compute.items()},
+        num_compute_units=spec.compute_units,
+        power_w=spec.power,
+        sources=dict(spec.sources),
+        aliases=tuple(spec.aliases),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkType:
+    """What one lane of a kind of link carries in one direction.
+
+    ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` the data sheet's. ``latency_ps``: hardware
+    only; ``hop_ps``: the same between two switches; ``request_ps``: what one load or store sees of it, where that was
+    measured (else ``latency_ps``; used by the load-store level alone). ``lanes``: how many are usual for a GPU or a
+    port. ``evidence`` and ``sources`` are by number (``bandwidth``, ``latency``, ``peak``, ``request``).
+    """
+
+    name: str
+    link_class: str
+    bytes_per_s: int
+    peak_bytes_per_s: int
+    latency_ps: int
+    hop_ps: int
+    request_ps: int
+    lanes: int
+    evidence: Mapping[str, str] = field(default_factory=dict, compare=False)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+def known_links() -> tuple[str, ...]:
+    """Names of the kinds of links in the catalogue, as it lists them."""
+    return tuple(load_links())
+
+
+@cache
+def load_links() -> Mapping[str, LinkType]:
+    """The catalogue: kinds of links by name."""
+    from trine.cluster.schema import LinkTypeSpec
+    from trine.spec import check, load_mapping
+
+    data = load_mapping(_PRESETS / "links.yaml")
+    if not isinstance(data, dict):
+        raise SpecError("must be a mapping of links", file=_PRESETS / "links.yaml")
+    return MappingProxyType(
+        {name: _link_type(name, check(LinkTypeSpec, entry, _PRESETS / "links.yaml")) for name, entry in data.items()}
+    )
+
+
+def _link_type(name: str, spec: LinkTypeSpec) -> LinkType:
+    return LinkType(
+        name=name,
+        link_class=spec.link_class,
+        bytes_per_s=spec.bandwidth,
+        peak_bytes_per_s=spec.peak,
+        latency_ps=spec.latency,
+        hop_ps=spec.latency if spec.hop is None else spec.hop,
+        request_ps=spec.latency if spec.request is None else spec.request,
+        lanes=spec.lanes,
+        evidence={str(number): str(word) for number, word in spec.evidence.items()},
+        sources={str(number): text for number, text in spec.sources.items()},
+    )
+
+
+def link_named(name: str) -> LinkType:
+    """The kind of link of this name.
+
+    Raises
+    ------
+    SpecError: there is none; names the nearest.
+    """
+    links = load_links()
+    if name not in links:
+        raise SpecError(f"unknown kind of link {name!r}{nearest(name, links)}")
+    return links[name]
+
+
+def seen_by_messages(bytes_per_s: int, latency_ps: int, medium: str | None) -> tuple[int, int]:
+    """What messages that carry their own headers see of a link: bytes/s and picoseconds.
+
+    Of a kind of link in the catalogue: the data sheet's bandwidth, reduced as much as the link's own is below what
+    large transfers usually reach; and the latency of a single request, unless the link has a latency of its own.
+    Other links: their numbers as they are.
+    """
+    kind = None if medium is None else load_links().get(medium)
+    if kind is None:
+        return bytes_per_s, latency_ps
+    rate = max(1, bytes_per_s * kind.peak_bytes_per_s // kind.bytes_per_s)
+    return rate, kind.request_ps if latency_ps == kind.latency_ps else latency_ps

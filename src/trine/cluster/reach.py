@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from trine.cluster.cluster import Cluster
+    from trine.cluster.tables import Wiring
 
 
-def reached(cluster: Cluster, start: int) -> npt.NDArray[np.bool_]:
+def reached(cluster: Wiring, start: int) -> npt.NDArray[np.bool_]:
     """bool[devices]: those that a message from ``start`` can get to, itself among them."""
     devices, links = cluster.device_table, cluster.link_table
     forwards = np.array([what.forwards for what in devices.kinds], np.bool_)[devices.kind]

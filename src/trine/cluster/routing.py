@@ -22,26 +22,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.cluster.data import D_MOD_K, DIMENSIONS, HASH, RAIL, SHORTEST, SPLIT, ClusterData
 from trine.cluster.grid_routes import GridRoutes
 from trine.cluster.routes import Routes
-from trine.cluster.tables import DeviceTable, LinkTable
-from trine.errors import SpecError, nearest
-
-if TYPE_CHECKING:
-    from trine.cluster.cluster import Cluster
+from trine.cluster.tables import Wiring
 
 #: (device, number of ways into it) -> which of them
 Chooser = Callable[[int, int], int]
 #: A route and the part of the bytes that takes it.
 Path = tuple[tuple[int, ...], float]
-SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS = (
-    "shortest", "d-mod-k", "ecmp-hash", "ecmp-split", "rail", "dimension-order",
-)  # fmt: skip
-POLICIES = (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS)
 #: Routes kept once found; more pairs than this are worked out again when they are asked for again.
 MAX_KEPT = 1 << 18
 #: Equal routes that a message is divided over at most.
@@ -50,25 +42,16 @@ MAX_SPLIT = 4096
 SEEN_FROM = 8
 
 
-def check_routing(text: str, grid: tuple[int, ...]) -> None:
-    """Raise SpecError for what is no policy, or not one for GPUs that form no grid."""
-    name, colon, salt = text.partition(":")
-    if name not in POLICIES:
-        raise SpecError(f"unknown routing {text!r}{nearest(name, POLICIES)}")
-    if colon and (name != HASH or not salt):
-        raise SpecError(f"routing {text!r}: only {HASH} takes a salt, such as '{HASH}:7'")
-    if name == DIMENSIONS and not grid:
-        raise SpecError(f"routing '{DIMENSIONS}' is for meshes and tori (with 'grid'), and this cluster is none")
-
-
 class Router:
     """Routes of one cluster, worked out when they are asked for."""
 
-    def __init__(self, cluster: Cluster, policy: str | None = None, joined_nics: frozenset[int] | None = None) -> None:
-        """``policy``: in place of the cluster's. ``joined_nics``: of a node of a machine, those that lead out of it."""
-        self._cluster = cluster
-        self._devices, self._links = DeviceTable.of(cluster.devices), LinkTable.of(cluster.links)
-        self._policy = policy or cluster.routing.partition(":")[0]
+    def __init__(
+        self, wiring: Wiring, routing: str, grid: tuple[int, ...] = (), joined_nics: frozenset[int] | None = None
+    ) -> None:
+        """``routing``, ``grid``: as those of a cluster. ``joined_nics``: NICs that lead out of a node of a machine."""
+        self._routing, self._grid_sizes, self._gpus = routing, grid, wiring.gpus
+        self._devices, self._links = wiring.device_table, wiring.link_table
+        self._policy = routing.partition(":")[0]
         self._given_nics = joined_nics
         self._kept: dict[tuple[int, int], tuple[Path, ...]] = {}
         self._legs: dict[tuple[int, int], tuple[Path, ...]] = {}
@@ -130,7 +113,7 @@ class Router:
 
     def _by_hash(self, source: int, target: int) -> Chooser:
         names = self._devices.names
-        return hashed(hash_seed(names[source], names[target], self._cluster.routing))
+        return hashed(hash_seed(names[source], names[target], self._routing))
 
     def host_of(self, gpu: int) -> int | None:
         """The nearest host, in the GPU's node if that has one, or the memory that hangs on it."""
@@ -264,14 +247,14 @@ class Router:
     @cached_property
     def _grid(self) -> GridRoutes:
         ends = zip(self._links.source.tolist(), self._links.target.tolist(), strict=True)
-        return GridRoutes(self._cluster.grid, self._cluster.gpus, list(ends))
+        return GridRoutes(self._grid_sizes, self._gpus, list(ends))
 
     def has_equal_uplinks(self) -> bool:
         """Whether messages to some device find several ways through switches that are equally near.
 
         Of what leads between nodes, else of the scale-up network; seen from a few GPUs or NICs, evenly spread.
         """
-        switches, gpus = self._devices.where("switch").tolist(), self._cluster.gpus
+        switches, gpus = self._devices.where("switch").tolist(), self._gpus
         tiers = [(self.scale_up, gpus)]
         if self._has_scale_out:
             nics = tuple(sorted(self._joined_nics))
@@ -300,7 +283,7 @@ class Router:
 UNNAMED = "the file names none"
 
 
-def usual_routing(cluster: Cluster) -> tuple[str, str]:
+def usual_routing(cluster: ClusterData) -> tuple[str, str]:
     """(policy, why) for a cluster whose file lists its links and names no policy.
 
     ``shortest`` would send all messages over the first of several uplinks that are equally near, which no fabric does.

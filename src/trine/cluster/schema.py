@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trine.cluster.link_schema import LinkClass
-from trine.spec import Bandwidth, Duration, Size, Spec
+from trine.spec import Bandwidth, Duration, Power, Rate, Size, Spec
+
+LinkClass = Literal["scale-up", "host", "scale-out"]
+Dtype = Literal["float64", "float32", "tfloat32", "float16", "bfloat16", "float8"]
 
 
 def _name(value: Any) -> Any:
@@ -196,3 +198,30 @@ class ChangedFile(Spec):
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""
+
+
+class LinkTypeSpec(Spec):
+    """One kind of link; bandwidths are those of one lane and direction."""
+
+    link_class: LinkClass = Field(alias="class")
+    bandwidth: Bandwidth
+    peak: Bandwidth
+    latency: Duration
+    hop: Duration | None = None
+    request: Duration | None = None
+    lanes: int = Field(ge=1)
+    evidence: dict[Literal["bandwidth", "latency", "request"], Literal["measured", "modelled", "assumed"]]
+    sources: dict[Literal["bandwidth", "peak", "latency", "request"], str]
+
+
+class GpuFile(Spec):
+    """One GPU model; ``compute`` is the dense peak of each dtype, ``power`` what the vendor says it takes at most (TDP,
+    TBP), ``sources`` has one entry a field."""
+
+    aliases: list[str] = Field(default_factory=list)
+    memory: Size
+    memory_bandwidth: Bandwidth
+    compute_units: int = Field(ge=1)
+    power: Power | None = None
+    compute: dict[Dtype, Rate] = Field(min_length=1)
+    sources: dict[str, str]

@@ -10,17 +10,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.cluster.names import ChosenNames, Lazy
-from trine.cluster.parts import Device, Link
-
-if TYPE_CHECKING:
-    from trine.cluster.layout import Layout
+from trine.cluster.parts import GPU, Device, Link
 
 T = TypeVar("T")
 #: Up to here all objects are made and kept as soon as one is asked for.
@@ -208,3 +205,169 @@ def kind_of(device: Device) -> DeviceKind:
 def numbers_of(link: Link) -> LinkNumbers:
     """What a link has in common with others."""
     return LinkNumbers(link.bytes_per_s, link.latency_ps, link.link_class, link.medium, link.peak_bytes_per_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """Devices and links, as objects or as columns, and what is read off them."""
+
+    name: str
+    devices: Sequence[Device]
+    links: Sequence[Link]
+
+    @cached_property
+    def device_table(self) -> DeviceTable:
+        """The devices as columns."""
+        return DeviceTable.of(self.devices)
+
+    @cached_property
+    def link_table(self) -> LinkTable:
+        """The links as columns."""
+        return LinkTable.of(self.links)
+
+    @cached_property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of the GPUs, in the order of the devices: the ranks of a job fill them in this order."""
+        return tuple(np.flatnonzero(self.device_table.where(GPU)).tolist())
+
+    @property
+    def node_of(self) -> npt.NDArray[np.int32]:
+        """int32[devices]: a number of the node (host) that each belongs to; -1: none, such as switches of a fabric."""
+        return self.device_table.node
+
+    @property
+    def link_names(self) -> Sequence[str]:
+        """Names of the links; those of large machines are made when they are asked for."""
+        return self.link_table.names
+
+    @property
+    def device_names(self) -> Sequence[str]:
+        """Names of the devices, likewise."""
+        return self.device_table.names
+
+    def link_name(self, link: int) -> str:
+        """The name of one link."""
+        return self.link_names[link]
+
+    def device_name(self, device: int) -> str:
+        """The name of one device."""
+        return self.device_names[device]
+
+    @property
+    def link_bytes_per_s(self) -> npt.NDArray[np.int64]:
+        """int64[links]."""
+        return self.link_table.bytes_per_s
+
+    @property
+    def link_latency_ps(self) -> npt.NDArray[np.int64]:
+        """int64[links]."""
+        return self.link_table.latency_ps
+
+    @cached_property
+    def _links_from(self) -> tuple[tuple[Link, ...], ...] | None:
+        """Of clusters that hold objects."""
+        if isinstance(self.links, LinkTable):
+            return None
+        found: list[list[Link]] = [[] for _ in self.devices]
+        for link in self.links:
+            found[link.source].append(link)
+        return tuple(map(tuple, found))
+
+    def links_from(self, device: int) -> tuple[Link, ...]:
+        """The links that start at the device of this index, in order."""
+        if self._links_from is not None:
+            return self._links_from[device]
+        return tuple(self.links[link] for link in self.link_table.links_from(device).tolist())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clos:
+    """Switches of a fabric, by their device numbers.
+
+    One leaf; or leaves joined by ``spines``; or pods of ``per_pod`` leaves, with ``aggregations[pod][a]`` in each and
+    ``cores[a][c]`` above those of number a.
+    """
+
+    leaves: tuple[int, ...]
+    spines: tuple[int, ...] = ()
+    per_pod: int = 0
+    aggregations: tuple[tuple[int, ...], ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """``count`` nodes alike, from node number ``first`` on. ``node``: one of them, its GPUs first.
+
+    Devices of ``node`` are named as in it, and their hosts as what follows the number (``.tray3``, or nothing where the
+    node is one host). ``joined``: its NICs that lead into the fabric. ``first_gpu``, ``first_other``, ``first_link``:
+    numbers in the machine of the first node's.
+    """
+
+    node: Wiring
+    joined: frozenset[int]
+    prefix: str
+    first: int
+    count: int
+    first_gpu: int
+    first_other: int
+    first_link: int
+
+    @cached_property
+    def _base(self) -> Int64:
+        """int64[devices of the node]: their numbers in the machine, of the block's first node."""
+        gpus = len(self.node.gpus)
+        others = np.arange(len(self.node.devices) - gpus) + self.first_other
+        return np.concatenate((np.arange(gpus) + self.first_gpu, others))
+
+    @cached_property
+    def _stride(self) -> Int64:
+        gpus = len(self.node.gpus)
+        return np.repeat([gpus, len(self.node.devices) - gpus], [gpus, len(self.node.devices) - gpus])
+
+    def devices(self, local: npt.NDArray[np.int64], copy: npt.NDArray[np.int64]) -> Int64:
+        """Numbers in the machine of devices of nodes; ``local``: in the node, ``copy``: which node of the block."""
+        return self._base[local] + copy * self._stride[local]
+
+    def device(self, local: int, copy: int) -> int:
+        """One of :meth:`devices`."""
+        return int(self._base[local] + copy * self._stride[local])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of a node."""
+        return tuple(dict.fromkeys(device.node or "" for device in self.node.devices))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """Blocks in order; ``clos``: the fabric, None where it has another shape or where there is none.
+
+    ``fabric_device``, ``fabric_link``: numbers of the fabric's first. ``trimmed``: the fabric has lost links.
+    """
+
+    blocks: tuple[Block, ...]
+    fabric_device: int
+    fabric_link: int
+    clos: Clos | None
+    trimmed: bool = False
+
+    def places(self, devices: npt.NDArray[np.int64]) -> tuple[Int64, Int64, Int64]:
+        """(block, node of the block, device of the node) of devices, int64 each; block -1: a switch of the fabric."""
+        starts, widths, owners, shifts = self._segments
+        segment = np.searchsorted(starts, devices, side="right") - 1
+        copy, local = np.divmod(devices - starts[segment], widths[segment])
+        return owners[segment], copy, local + shifts[segment]
+
+    @cached_property
+    def _segments(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """Of each run of devices: its start, how many a node, the block (-1: the fabric), the first one in a node."""
+        rows = []
+        for number, block in enumerate(self.blocks):
+            gpus, devices = len(block.node.gpus), len(block.node.devices)
+            rows.append((block.first_gpu, gpus, number, 0))
+            rows.append((block.first_other, devices - gpus, number, gpus))
+        rows = sorted(row for row in rows if row[1])
+        rows.append((self.fabric_device, 1 << 62, -1, 0))
+        starts, widths, owners, shifts = np.array(rows, np.int64).T
+        return starts, widths, owners, shifts

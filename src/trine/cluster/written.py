@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from trine.cluster.circuits import Circuits
-from trine.cluster.cluster import Cluster
+from trine.cluster.data import SHORTEST, ClusterData
 from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Device, Fabric, Link
-from trine.cluster.routing import SHORTEST, usual_routing
+from trine.cluster.routing import usual_routing
+from trine.cluster.tables import Wiring
+from trine.errors import SpecError
 from trine.units import PS_PER_S
 
 
-def to_mapping(cluster: Cluster) -> dict[str, object]:
+def to_yaml(cluster: ClusterData) -> str:
+    """The text of a cluster file, in the full form."""
+    from trine.spec import dump_yaml
+
+    return dump_yaml(to_mapping(cluster))
+
+
+def to_mapping(cluster: ClusterData) -> dict[str, object]:
     """The cluster as a cluster file holds it, in the full form."""
     data = header(cluster)
     if cluster.routing == SHORTEST and usual_routing(cluster)[0] != SHORTEST:
@@ -19,7 +28,7 @@ def to_mapping(cluster: Cluster) -> dict[str, object]:
     return data
 
 
-def header(cluster: Cluster) -> dict[str, object]:
+def header(cluster: ClusterData) -> dict[str, object]:
     """What a cluster file says besides devices and links."""
     data: dict[str, object] = {"name": cluster.name, "evidence": cluster.evidence}
     if cluster.notes:
@@ -61,7 +70,7 @@ def _device_mapping(device: Device) -> dict[str, object]:
     return {"name": device.name, "kind": device.kind, **given, "forwards": device.forwards}
 
 
-def _link_mappings(cluster: Cluster) -> list[dict[str, object]]:
+def _link_mappings(cluster: ClusterData) -> list[dict[str, object]]:
     """Links in order; one followed by its reverse with the same numbers becomes one duplex entry."""
     entries = []
     names = plain_names(cluster)
@@ -80,7 +89,7 @@ def _link_mappings(cluster: Cluster) -> list[dict[str, object]]:
     return entries
 
 
-def plain_names(cluster: Cluster) -> list[str]:
+def plain_names(cluster: Wiring) -> list[str]:
     """The names that reading gives links without one: numbered between the same ends."""
     seen: dict[tuple[int, int], int] = {}
     names = []
@@ -91,7 +100,7 @@ def plain_names(cluster: Cluster) -> list[str]:
     return names
 
 
-def _link_mapping(cluster: Cluster, link: Link) -> dict[str, object]:
+def _link_mapping(cluster: ClusterData, link: Link) -> dict[str, object]:
     source, target = cluster.devices[link.source], cluster.devices[link.target]
     entry: dict[str, object] = {"from": source.name, "to": target.name}
     if link.medium is not None:
@@ -114,6 +123,12 @@ def _reverses(link: Link, after: Link) -> bool:
         and (after.link_class, after.medium) == (link.link_class, link.medium)
         and after.peak_bytes_per_s == link.peak_bytes_per_s
     )
+
+
+def refuse_circuits(cluster: ClusterData, format: str) -> None:
+    """Raise SpecError for a cluster with circuits, which only cluster files have a place for."""
+    if cluster.circuits is not None:
+        raise SpecError(f"{format} has links only, and GPUs of {cluster.name!r} are joined by circuits: take yaml")
 
 
 def exact_bandwidth(bytes_per_s: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.tiers import busiest, crowded_warning
+from trine.cluster.uplinks import busiest, crowded_warning
 from trine.collectives.message_level import MessageLevelRuns, is_bare
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from trine._version import __version__
 from trine.cluster.cluster import Cluster
-from trine.cluster.tiers import TierLoad
+from trine.cluster.uplinks import TierLoad
 from trine.collectives.options import CollectiveTime
 from trine.collectives.plot import draw_sizes
 from trine.collectives.sizes import format_size

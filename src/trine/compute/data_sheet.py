@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trine.cluster.device import GpuSpec
+from trine.cluster.presets import GpuSpec
 from trine.compute.cost import Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.errors import InputError, nearest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from trine.cluster.device import GpuSpec
+from trine.cluster.presets import GpuSpec
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing
 from trine.compute.data_sheet import Transfer

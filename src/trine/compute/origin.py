@@ -10,12 +10,12 @@ from trine.errors import InputError
 from trine.graph.workload import Workload
 
 if TYPE_CHECKING:
-    from trine.cluster.device import GpuSpec
+    from trine.cluster.presets import GpuSpec
 
 
 def known_gpu(name: str | None) -> GpuSpec | None:
     """The preset of this name; None for a GPU without one."""
-    from trine.cluster.gpus import load_gpu
+    from trine.cluster.presets import load_gpu
 
     try:
         return None if name is None else load_gpu(name)
@@ -43,7 +43,7 @@ def recorded_on(workload: Workload, name: str) -> Workload:
 
     Raises InputError for an unknown name, and where the trace says something else.
     """
-    from trine.cluster.gpus import load_gpu
+    from trine.cluster.presets import load_gpu
 
     spec, said = load_gpu(name), known_gpu(workload.gpu)
     if said is not None and said.name != spec.name:

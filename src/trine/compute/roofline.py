@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
-from trine.cluster.device import GpuSpec
+from trine.cluster.presets import GpuSpec
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
 from trine.compute.data_sheet import Transfer, check_peaks, dtype_of, peak

@@ -17,8 +17,8 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
-from trine.cluster.device import GpuSpec
 from trine.cluster.parts import SCALE_OUT
+from trine.cluster.presets import GpuSpec
 from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.presets import load_cluster
+from trine.cluster.load import load_cluster
 from trine.collectives.kernels.fused.build import FusedProgram, build_fused, fused_tasks
 from trine.collectives.kernels.fused.lines import expected_reads
 from trine.collectives.kernels.fused.peers import PeerData, PeerFlags, flags_of, peer_writes_of

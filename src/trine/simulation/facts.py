@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine._version import __version__
-from trine.cluster.tiers import crowded_warning
+from trine.cluster.uplinks import crowded_warning
 from trine.compute.origin import known_gpu
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.forms import form_facts

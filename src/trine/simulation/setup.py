@@ -19,7 +19,7 @@ from trine.parallel.plan import Plan
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.cluster.device import GpuSpec
+    from trine.cluster.presets import GpuSpec
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.graph.placement import Placement

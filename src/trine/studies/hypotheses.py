@@ -217,7 +217,7 @@ def _scaled(cluster: Cluster, link_class: str, factor: float) -> Cluster:
 
 def _by_tcp(cluster: Cluster, part: float) -> Cluster | None:
     """Every scale-out link as a part of the catalogue's Ethernet of 100 Gb/s, or slower if it was; None where it is."""
-    from trine.cluster.links import link_named
+    from trine.cluster.presets import link_named
 
     ethernet = link_named("ethernet-100")
     if all((link.medium or "").startswith("ethernet") for link in cluster.links if link.link_class == SCALE_OUT):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trine.arrays import Bool, Int64
 from trine.cluster.bulk import BulkRoutes
 from trine.cluster.cluster import Cluster
-from trine.cluster.routing import HASH, RAIL, SHORTEST, SPLIT
+from trine.cluster.data import HASH, RAIL, SHORTEST, SPLIT
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.data import SPLIT
 from trine.cluster.parts import HOST, SCALE_UP, Link
-from trine.cluster.routing import SPLIT
 from trine.errors import SpecError
 
 #: Steps of the search for one ring; NCCL limits its own search likewise.

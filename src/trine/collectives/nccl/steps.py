@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.routing import SPLIT
+from trine.cluster.data import SPLIT
 from trine.collectives.closed_forms import has_closed_form, uncontended_ps
 from trine.collectives.nccl.equivalence_classes import EquivalenceClasses
 from trine.collectives.nccl.predict import OPS, Collectives

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trine.cluster.gpus import load_gpu
+from trine.cluster.presets import load_gpu
 from trine.cluster.written import exact_bandwidth, exact_time
 from trine.errors import PlanError, SpecError, nearest
 from trine.evidence import ASSUMED, MEASURED, MODELLED

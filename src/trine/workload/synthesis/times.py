@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from trine.cluster import load_gpu
-from trine.cluster.device import GpuSpec
+from trine.cluster.presets import GpuSpec
 from trine.compute import Calibration, Roofline, Shares, Work, calibrate, kind_of
 from trine.compute.calibration import Point, signatures
 from trine.compute.cost import Sizing

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, TypeVar
 
-from trine.cluster.importers.choices import LinkChoices
-from trine.cluster.importers.wiring import Rates, Wire, class_between
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device
 from trine.errors import SpecError
+from trine.formats.media import LinkChoices, Rates
+from trine.formats.reader import Wire, class_between
 from trine.spec import Spec, check, parse_json
 from trine.units import MAX_INT64
 
 if TYPE_CHECKING:
-    from trine.cluster.importers.infragraph_expand import Expanded, Node
-    from trine.cluster.importers.infragraph_schema import InfrastructureFile, LinkFile, OwnComponent, OwnInstance
+    from trine.formats.infragraph.expand import Expanded, Node
+    from trine.formats.infragraph.schema import InfrastructureFile, LinkFile, OwnComponent, OwnInstance
 
 #: What our own exporter writes into descriptions, which the format leaves free: JSON after this.
 MARK = "trine: "
@@ -33,10 +33,10 @@ def own_part(description: str, model: type[AnySpec], file: str) -> AnySpec | Non
 
 def node_devices(expanded: Expanded, spec: InfrastructureFile, gpu: str | None, file: str) -> list[Device]:
     """One device a node, in the order of the file."""
-    from trine.cluster.importers.infragraph_schema import OwnComponent, OwnInstance
+    from trine.formats.infragraph.schema import OwnComponent, OwnInstance
 
     if gpu is not None:
-        from trine.cluster.gpus import load_gpu
+        from trine.cluster.presets import load_gpu
 
         load_gpu(gpu)
     own_instances = {entry.name: own_part(entry.description, OwnInstance, file) for entry in spec.instances}
@@ -115,7 +115,7 @@ class _Numbers:
     """What is known of one link entry: from the file, else from the user's choices."""
 
     def __init__(self, key: tuple[str, str], link: LinkFile, choices: LinkChoices, file: str) -> None:
-        from trine.cluster.importers.infragraph_schema import OwnLink
+        from trine.formats.infragraph.schema import OwnLink
 
         self.key, self.link = key, link
         self.own = own_part(link.description, OwnLink, file)
@@ -262,7 +262,7 @@ def _check_complete(numbers: Sequence[_Numbers], choices: LinkChoices, file: str
     lacking = [entry for entry in numbers if entry.missing]
     if not lacking:
         return
-    from trine.cluster.importers.choices import guessed_entry
+    from trine.formats.media import guessed_entry
 
     lines, example = [], ""
     for entry in lacking[:20]:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.importers.choices import LinkChoices
-from trine.cluster.importers.media import (
+from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
+from trine.errors import SpecError
+from trine.formats.media import (
     REDUCING,
+    LinkChoices,
     Media,
+    Rates,
     check_links_from,
     nvlink_of_model,
     pcie_of_bandwidth,
     socket_entry,
 )
-from trine.cluster.importers.reading import gpu_named, read_out
-from trine.cluster.importers.wiring import Draft, Rates
-from trine.cluster.importers.xml_tree import Element, parse_xml
-from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
-from trine.errors import SpecError
-from trine.inputs import read_text
+from trine.formats.reader import Draft, gpu_named, read_out
+from trine.formats.xml_tree import Element, parse_xml
 from trine.spec import show
 
 NODE = "node0"
@@ -33,9 +31,9 @@ _COMPUTE = ("cuda", "nvml", "rsmi", "opencl", "levelzero")
 _PCI_TYPE = re.compile(r"([0-9a-f]{4})\s*\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
 
 
-def read_lstopo(
-    path: str | os.PathLike[str],
-    *,
+def lstopo_cluster(
+    text: str,
+    file: str,
     gpu: str | None = None,
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
@@ -53,17 +51,6 @@ def read_lstopo(
     ------
     SpecError: not such a file, hwloc 1, no GPU, links without numbers.
     """
-    return lstopo_cluster(read_text(path), os.fspath(path), gpu, links, links_from)
-
-
-def lstopo_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-) -> Cluster:
-    """As :func:`read_lstopo`, from text."""
     check_links_from(links_from)
     root = parse_xml(text, file)
     if root.tag != "topology":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,10 +9,13 @@ from fractions import Fraction
 from itertools import combinations
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.importers.choices import LinkChoices
-from trine.cluster.importers.media import (
+from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SWITCH, Device
+from trine.errors import SpecError, nearest
+from trine.formats.media import (
     REDUCING,
+    LinkChoices,
     Media,
+    Rates,
     check_links_from,
     nvlink_of_sm,
     pcie_of_speed,
@@ -21,12 +23,8 @@ from trine.cluster.importers.media import (
     socket_entry,
     xgmi_of_gfx,
 )
-from trine.cluster.importers.reading import gpu_named, read_out
-from trine.cluster.importers.wiring import Draft, Rates
-from trine.cluster.importers.xml_tree import Element, parse_xml
-from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SWITCH, Device
-from trine.errors import SpecError, nearest
-from trine.inputs import read_text
+from trine.formats.reader import Draft, gpu_named, read_out
+from trine.formats.xml_tree import Element, parse_xml
 from trine.spec import show
 from trine.units import whole_number
 
@@ -36,9 +34,9 @@ _KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", 
 _NVSWITCH, _NVLINK_CPU, _GPU_CLASSES = "0x068000", "0x068001", ("0x03", "0x12")
 
 
-def read_nccl_xml(
-    path: str | os.PathLike[str],
-    *,
+def nccl_xml_cluster(
+    text: str,
+    file: str,
     gpu: str | None = None,
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
@@ -56,17 +54,6 @@ def read_nccl_xml(
     ------
     SpecError: not such a file, an unknown element, a link to what is not there, links without numbers.
     """
-    return nccl_xml_cluster(read_text(path), os.fspath(path), gpu, links, links_from)
-
-
-def nccl_xml_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-) -> Cluster:
-    """As :func:`read_nccl_xml`, from text."""
     check_links_from(links_from)
     root = parse_xml(text, file)
     if root.tag != "system":

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.importers.choices import parse_choice
-from trine.cluster.importers.reading import gpu_named
-from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device
+from trine.cluster.written import exact_bandwidth, exact_time, refuse_circuits
 from trine.errors import InputError, SpecError, nearest
-from trine.inputs import read_text
+from trine.formats.media import Rates, parse_choice
+from trine.formats.reader import Draft, Wire, assemble, class_between, gpu_named, kind_named
 from trine.units import parse_bandwidth, parse_time
 
 REQUIRED = ("source", "target", "bandwidth", "latency")
@@ -29,9 +27,9 @@ _BY_NAME = (
 )
 
 
-def read_edge_list(
-    path: str | os.PathLike[str],
-    *,
+def edge_list_cluster(
+    text: str,
+    file: str,
     gpu: str | None = None,
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
@@ -48,18 +46,7 @@ def read_edge_list(
     ------
     SpecError: an unknown column, a row that cannot be read; names the line.
     """
-    return edge_list_cluster(read_text(path), os.fspath(path), gpu, links, links_from)
-
-
-def edge_list_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-) -> Cluster:
-    """As :func:`read_edge_list`, from text."""
-    from trine.cluster.importers.media import check_links_from
+    from trine.formats.media import check_links_from
 
     check_links_from(links_from)
     gpu = gpu_named(gpu)
@@ -195,3 +182,40 @@ def _classed(wire: Wire, draft: Draft) -> Rates:
     if wire.rates.link_class:
         return wire.rates
     return wire.rates._replace(link_class=class_between(draft.devices[wire.a], draft.devices[wire.b]))
+
+
+_COLUMNS = (
+    "source", "target", "bandwidth", "latency", "class", "medium", "duplex",
+    "source_kind", "target_kind", "source_node", "target_node",
+)  # fmt: skip
+
+
+def edge_list_text(cluster: Cluster) -> str:
+    """CSV with a row a link, both directions apart. It has no GPU models, rails, sources and notes.
+
+    Raises
+    ------
+    SpecError: a cluster with circuits.
+    """
+    refuse_circuits(cluster, "a list of links")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for link in cluster.links:
+        source, target = cluster.devices[link.source], cluster.devices[link.target]
+        writer.writerow(
+            (
+                source.name,
+                target.name,
+                exact_bandwidth(link.bytes_per_s),
+                exact_time(link.latency_ps),
+                link.link_class,
+                link.medium or "",
+                "false",
+                source.kind,
+                target.kind,
+                source.node or "",
+                target.node or "",
+            )
+        )
+    return out.getvalue()

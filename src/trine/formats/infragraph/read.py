@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.importers.choices import LinkChoices
-from trine.cluster.importers.infragraph_parts import MARK, edge_wires, node_devices, own_part
-from trine.cluster.importers.infragraph_restore import restored
-from trine.cluster.importers.wiring import assemble, merge_parallel_switches
+from trine.cluster.parts import GPU, Device, Fabric, Link
 from trine.errors import SpecError, nearest
+from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
+from trine.formats.media import LinkChoices
+from trine.formats.reader import assemble, merge_parallel_switches
+from trine.units import whole_number
 
 if TYPE_CHECKING:
-    from trine.cluster.importers.infragraph_schema import InfrastructureFile
+    from trine.formats.infragraph.schema import InfrastructureFile, OwnFile
 
 
-def read_infragraph(
-    path: str | os.PathLike[str],
-    *,
+def infragraph_cluster(
+    data: object,
+    file: str,
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
     annotations: str | os.PathLike[str] | None = None,
     gpu: str | None = None,
+    *,
     merge_switches: bool = False,
 ) -> Cluster:
-    """Read an InfraGraph infrastructure, or a single device of it, from YAML or JSON.
+    """Read an InfraGraph infrastructure, or a single device of it, from plain data.
 
     Parameters
     ----------
@@ -42,26 +45,8 @@ def read_infragraph(
     ------
     SpecError: not the format; an unknown name or index; links without numbers, listed with what supplies them.
     """
-    from trine.spec import load_mapping
-
-    return infragraph_cluster(
-        load_mapping(path), os.fspath(path), links, links_from, annotations, gpu, merge_switches=merge_switches
-    )
-
-
-def infragraph_cluster(
-    data: object,
-    file: str,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-    annotations: str | os.PathLike[str] | None = None,
-    gpu: str | None = None,
-    *,
-    merge_switches: bool = False,
-) -> Cluster:
-    """As :func:`read_infragraph`, from plain data."""
-    from trine.cluster.importers.infragraph_expand import expand
-    from trine.cluster.importers.infragraph_schema import OwnFile
+    from trine.formats.infragraph.expand import expand
+    from trine.formats.infragraph.schema import OwnFile
 
     if links_from not in (None, "catalogue"):
         raise SpecError(f"must be 'catalogue', got {links_from!r}", field="links_from")
@@ -76,7 +61,7 @@ def infragraph_cluster(
     notes.extend(expanded.notes)
     own = own_part(spec.description, OwnFile, file)
     if annotations is not None or inside is not None:
-        from trine.cluster.importers.infragraph_annotations import apply_annotations, read_annotations
+        from trine.formats.infragraph.annotations import apply_annotations, read_annotations
 
         spoken = read_annotations(file if annotations is None else annotations, inside if annotations is None else None)
         devices, wires, unused = apply_annotations(*spoken, expanded, devices, wires)
@@ -109,7 +94,7 @@ def _parts(data: object, file: str) -> tuple[object, object]:
 
 def _infrastructure(data: object, file: str) -> InfrastructureFile:
     """The file's model; a device alone becomes one instance of it."""
-    from trine.cluster.importers.infragraph_schema import DeviceFile, InfrastructureFile
+    from trine.formats.infragraph.schema import DeviceFile, InfrastructureFile
     from trine.spec import check
 
     if isinstance(data, dict) and "components" in data and "devices" not in data:
@@ -117,3 +102,67 @@ def _infrastructure(data: object, file: str) -> InfrastructureFile:
         instance = {"name": device.name, "device": device.name, "count": 1}
         data = {"name": device.name, "devices": [data], "instances": [instance]}
     return check(InfrastructureFile, data, file)
+
+
+def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
+    """The cluster that was exported.
+
+    Raises
+    ------
+    SpecError: an order that is none, or values that a cluster refuses.
+    """
+    order = device_order(cluster.devices, own.devices, file)
+    place = {old: new for new, old in enumerate(order)}
+    links = [_moved(link, place) for link in cluster.links]
+    if own.links is not None:
+        _check_order(own.links, len(links), "links", file)
+        links = [links[old] for old in own.links]
+    for number, name in own.link_names.items():
+        link = whole_number(number, most=len(links) - 1)
+        if link is None:
+            raise SpecError(f"names link {number!r}, there are {len(links)}", file=file)
+        links[link] = replace(links[link], name=name)
+    try:
+        return replace(
+            cluster,
+            devices=tuple(cluster.devices[old] for old in order),
+            links=tuple(links),
+            evidence=own.evidence,
+            sources=own.sources,
+            notes=own.notes,
+            library=own.library,
+            routing=own.routing,
+            routing_reason=(own.routing, "its file says so"),
+            grid=tuple(own.grid),
+            fabric=None if own.fabric is None else Fabric(**own.fabric.model_dump()),
+        )
+    except SpecError as error:
+        raise SpecError(str(error), file=file) from None
+
+
+def device_order(devices: Sequence[Device], given: str | list[int] | None, file: str) -> list[int]:
+    """Positions in the file, in the order of the cluster."""
+    if given is None:
+        return list(range(len(devices)))
+    if isinstance(given, str):
+        return sorted(range(len(devices)), key=lambda i: devices[i].kind != GPU)
+    _check_order(given, len(devices), "devices", file)
+    return given
+
+
+def _check_order(order: list[int], count: int, what: str, file: str) -> None:
+    if sorted(order) != list(range(count)):
+        raise SpecError(f"the order of {what} must have each of 0 to {count - 1} once", file=file)
+
+
+def _moved(link: Link, place: dict[int, int]) -> Link:
+    return Link(
+        name=link.name,
+        source=place[link.source],
+        target=place[link.target],
+        bytes_per_s=link.bytes_per_s,
+        latency_ps=link.latency_ps,
+        link_class=link.link_class,
+        medium=link.medium,
+        peak_bytes_per_s=link.peak_bytes_per_s,
+    )

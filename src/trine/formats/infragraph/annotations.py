@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trine.cluster.importers.wiring import Wire
 from trine.cluster.parts import GPU, Device
 from trine.errors import SpecError, nearest
+from trine.formats.reader import Wire
 from trine.units import whole_number
 
 if TYPE_CHECKING:
-    from trine.cluster.importers.infragraph_expand import Expanded
-    from trine.cluster.importers.infragraph_schema import AnnotationFile
+    from trine.formats.infragraph.expand import Expanded
+    from trine.formats.infragraph.schema import AnnotationFile
 
 _STEP = re.compile(r"([^\[\].]+)(?:\[([^\[\]]*)\])?")
 _MAX_MATCHES = 1 << 20
@@ -22,7 +22,7 @@ _MAX_MATCHES = 1 << 20
 
 def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple[AnnotationFile, str]:
     """Annotations of a file, or those given as plain data of that file; and the file's name."""
-    from trine.cluster.importers.infragraph_schema import AnnotationFile
+    from trine.formats.infragraph.schema import AnnotationFile
     from trine.spec import check, load_mapping
 
     return check(AnnotationFile, load_mapping(path) if data is None else data, path), os.fspath(path)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from trine.cluster.importers.infragraph_schema import (
+from trine.errors import SpecError, nearest
+from trine.formats.infragraph.schema import (
     ComponentFile,
     DeviceEdge,
     DeviceFile,
@@ -19,8 +20,7 @@ from trine.cluster.importers.infragraph_schema import (
     InstanceFile,
     LinkFile,
 )
-from trine.cluster.importers.wiring import MAX_DEVICES, MAX_WIRES
-from trine.errors import SpecError, nearest
+from trine.formats.reader import MAX_DEVICES, MAX_WIRES
 
 _PART = re.compile(r"([^\[\]]+?)(?:\[([^\[\]]*)\])?")
 MAX_NESTING = 16

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.importers.choices import LinkChoices
-from trine.cluster.importers.reading import gpu_named
-from trine.cluster.importers.wiring import Draft, Rates, Wire, assemble, class_between, kind_named
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device
-from trine.errors import SpecError, nearest
+from trine.cluster.written import refuse_circuits
+from trine.errors import InputError, SpecError, nearest
+from trine.formats.media import LinkChoices, Rates
+from trine.formats.reader import Draft, Wire, assemble, class_between, gpu_named, kind_named
 from trine.spec import show
 from trine.units import parse_bandwidth, parse_time
 
@@ -88,7 +88,7 @@ def _cluster(
     links: Mapping[str, str] | None,
     links_from: str | None,
 ) -> Cluster:
-    from trine.cluster.importers.media import check_links_from
+    from trine.formats.media import check_links_from
 
     check_links_from(links_from)
     gpu = gpu_named(gpu)
@@ -144,7 +144,7 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
         node = f"{attributes['instance']}.{attributes.get('instance_idx', 0)}"
     model = attributes.get("gpu", gpu if kind == GPU else None)
     if model is not None:
-        from trine.cluster.gpus import load_gpu
+        from trine.cluster.presets import load_gpu
 
         load_gpu(str(model))
     rail = attributes.get("rail")
@@ -201,3 +201,58 @@ def _rates(
         rates = rates._replace(latency_ps=parse_time(latency if text else f"{latency} ps", f"{edge}: latency"))
     peak = attributes.get("peak_bandwidth")
     return rates if peak is None else rates._replace(peak_bytes_per_s=parse_bandwidth(peak, f"{edge}: peak", base=True))
+
+
+def to_networkx(cluster: Cluster) -> Any:
+    """A ``networkx.MultiDiGraph``: a node a device, an edge a link.
+
+    Node attributes: ``kind``, ``gpu``, ``node``, ``forwards``, ``reduces``, ``rail``; edge attributes: ``bandwidth``
+    (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. Attributes that are None are left out.
+    The graph has the cluster's ``name``. :func:`trine.formats.networkx_graph.from_networkx` is the inverse.
+
+    Raises
+    ------
+    InputError: networkx is not installed.
+    SpecError: a cluster with circuits.
+    """
+    refuse_circuits(cluster, "a graph")
+    networkx = _networkx()
+    graph = networkx.MultiDiGraph(name=cluster.name)
+    for device in cluster.devices:
+        attributes = {
+            "kind": device.kind,
+            "gpu": device.gpu,
+            "node": device.node,
+            "forwards": device.forwards,
+            "reduces": device.reduces,
+            "rail": device.rail,
+        }
+        graph.add_node(device.name, **_given(attributes))
+    names = [device.name for device in cluster.devices]
+    for link in cluster.links:
+        attributes = {
+            "bandwidth": link.bytes_per_s,
+            "latency": link.latency_ps,
+            "class": link.link_class,
+            "medium": link.medium,
+            "peak_bandwidth": link.peak_bytes_per_s,
+        }
+        graph.add_edge(names[link.source], names[link.target], key=link.name, **_given(attributes))
+    return graph
+
+
+def graphml_text(cluster: Cluster) -> str:
+    """GraphML, which Gephi, yEd and others read; attributes as :func:`to_networkx` has them."""
+    return "\n".join(_networkx().generate_graphml(to_networkx(cluster))) + "\n"
+
+
+def _given(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _networkx() -> Any:
+    try:
+        import networkx
+    except ImportError:
+        raise InputError("this needs networkx, which is not installed: pip install networkx") from None
+    return networkx

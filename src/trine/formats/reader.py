@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
-from trine.cluster.parts import HOST_LINK as HOST_CLASS
+from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.routing import usual_routing
 from trine.errors import SpecError, nearest
+from trine.formats.media import Media, Rates
 
 #: More of either than this is taken for a mistake, or for an attack by a few bytes that ask for gigabytes.
 MAX_DEVICES, MAX_WIRES = 1 << 20, 1 << 21
-
-
-class Rates(NamedTuple):
-    """The numbers of a link in one direction: bytes/s reached, ps, bytes/s of the data sheet, catalogue name, class."""
-
-    bytes_per_s: int
-    latency_ps: int
-    link_class: str
-    medium: str | None = None
-    peak_bytes_per_s: int | None = None
 
 
 class Wire(NamedTuple):
@@ -174,7 +165,7 @@ def class_between(a: Device, b: Device) -> str:
     kinds = {a.kind, b.kind}
     if kinds <= {GPU, SWITCH} and GPU in kinds:
         return SCALE_UP
-    return HOST_CLASS
+    return HOST_LINK
 
 
 def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Wire]) -> tuple[list[Device], list[Wire], int]:
@@ -279,3 +270,36 @@ class Draft:
         self.devices = devices
         self.wires = [w._replace(a=position.get(w.a, w.a), b=position.get(w.b, w.b)) for w in self.wires]
         self.index = {device.name: i for i, device in enumerate(devices)}
+
+
+class Reader(Protocol):
+    """What a reader of a machine's file has when it is through."""
+
+    file: str
+    draft: Draft
+    media: Media
+    notes: list[str]
+    library: str | None
+
+
+def read_out(reader: Reader, how: str) -> Cluster:
+    """The cluster that a reader has drafted; ``how`` the file came about, for its sources."""
+    reader.media.check()
+    return assemble(
+        Path(reader.file).stem,
+        reader.draft.devices,
+        reader.draft.wires,
+        file=reader.file,
+        sources={"structure": f"{Path(reader.file).name}, {how}", **reader.media.choices.used},
+        notes=reader.notes,
+        library=reader.library,
+    )
+
+
+def gpu_named(name: str | None) -> str | None:
+    """The GPU model of this name or alias. Raises SpecError where there is none."""
+    if name is None:
+        return None
+    from trine.cluster.presets import load_gpu
+
+    return load_gpu(name).name

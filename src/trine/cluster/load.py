@@ -1,0 +1,68 @@
+"""Clusters by name, from presets/clusters/*.yaml, or by the path of a file; as many nodes or GPUs of them as asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cache
+
+from trine.cluster.cluster import FILES, Cluster
+from trine.cluster.presets import is_file_name, known_clusters, preset_path
+from trine.cluster.scale import scaled
+from trine.cluster.select import Slowness, slow_down, take_down
+from trine.errors import SpecError, about, nearest
+from trine.inputs import is_file
+
+
+def load_cluster(
+    name_or_path: str | os.PathLike[str],
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    gpus_per_node: int | None = None,
+    fabric: str | None = None,
+    slow_links: Sequence[tuple[str, Slowness]] = (),
+    links_down: Sequence[str] = (),
+    routing: str | None = None,
+) -> Cluster:
+    """Return a preset by its name, or read a cluster file; scaled, degraded and routed as asked.
+
+    Anything with a path separator or one of the suffixes .yaml, .yml, .json, .xml, .csv and .txt is a file.
+
+    Parameters
+    ----------
+    nodes: so many copies, joined by their usual fabric (the notes say which).
+    gpus: so many GPUs, filling the nodes in order; as many nodes as they need where ``nodes`` is not given. Where
+        filling in order would leave nodes empty, the GPUs are spread evenly.
+    gpus_per_node: use so many GPUs of each node.
+    fabric: ``KIND[:OVERSUBSCRIPTION][@LINK]`` in place of the usual one: ``switch``, ``rail``, ``fat-tree:2``,
+        ``clos``, ``dragonfly``, ``none``; ``rail@ib-xdr``.
+    slow_links: names of links with a factor or a bandwidth; see :func:`trine.cluster.select.slow_down`.
+    links_down: names of links to leave out.
+    routing: the policy, see :mod:`trine.cluster.routing`.
+
+    Raises
+    ------
+    SpecError: unknown name (names the nearest), a file that cannot be read, or what does not go together.
+    """
+    cluster = _load(name_or_path)
+    with nullcontext() if name_or_path in known_clusters() else about(os.fspath(name_or_path)):
+        cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
+        cluster = take_down(slow_down(cluster, slow_links), links_down)
+        return cluster if routing is None else cluster.routed(routing, "asked for")
+
+
+def _load(name_or_path: str | os.PathLike[str]) -> Cluster:
+    name = os.fspath(name_or_path)
+    if isinstance(name_or_path, str) and name in known_clusters():
+        return _preset(name)
+    if is_file_name(name) or is_file(name):
+        cluster: Cluster = FILES.get("read_any")(name)
+        return cluster
+    raise SpecError(f"unknown cluster {name!r}{nearest(name, known_clusters())} (or give the path of a file)")
+
+
+@cache
+def _preset(name: str) -> Cluster:
+    return Cluster.from_yaml(preset_path(name))

@@ -1,0 +1,191 @@
+"""What links carry: the busiest of each tier, and uplinks that carry more than their share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.arrays import Int32, Int64
+from trine.cluster.cluster import Cluster
+from trine.cluster.data import SHORTEST, SPLIT
+from trine.cluster.parts import SCALE_OUT, SCALE_UP
+from trine.cluster.routing import usual_routing
+from trine.cluster.tiers import MAX_LEVELS, levels_above
+
+#: An uplink that carries more times its even share than this is said.
+CROWDED = 2.0
+#: Groups of uplinks that are looked at closely, those that carry most beyond their share first.
+LOOKED_AT = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crowded:
+    """An uplink (its link index) that carries ``times`` its even share among ``alike`` uplinks that lead as far.
+
+    ``share``: of the bytes of all of them, 0..1.
+    """
+
+    link: int
+    times: float
+    share: float
+    alike: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierLoad:
+    """A tier of links, ``count`` of which carry something, and the busiest of them: the longest at its own rate."""
+
+    tier: str
+    count: int
+    link: str
+    size_bytes: int
+    bytes_per_s: int
+
+
+def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], tuple[TierLoad, ...]]:
+    """(the links that carry something, the busiest first: int64[...]; the busiest link of each tier, likewise).
+
+    carried: int64[links], bytes.
+    """
+    used = np.flatnonzero(carried)
+    order = used[np.lexsort((used, -carried[used] / cluster.link_bytes_per_s[used]))]
+    tiers = cluster.link_tiers
+    _, first, count = np.unique(tiers.tier[order], return_index=True, return_counts=True)
+    loads = [
+        TierLoad(
+            tier=tiers.names[tiers.tier[link]],
+            count=number,
+            link=cluster.link_name(link),
+            size_bytes=int(carried[link]),
+            bytes_per_s=int(cluster.link_bytes_per_s[link]),
+        )
+        for place, number in sorted(zip(first.tolist(), count.tolist(), strict=True))
+        for link in [int(order[place])]
+    ]
+    return order, tuple(loads)
+
+
+def crowded_uplinks(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[Crowded]:
+    """The uplinks that carry more than CROWDED times their even share, the worst first; one of those alike.
+
+    carried: int64[links], bytes. Uplinks share evenly if they start at one device, have the same numbers, and lead to
+    switches with the same switches below. No share is smaller than what one link from below brings, which may be a
+    single message.
+    """
+    found: list[Crowded] = []
+    for link_class in (SCALE_OUT, SCALE_UP):
+        chosen = np.flatnonzero(cluster.link_table.of_class(link_class))
+        if len(chosen):
+            found += _Uplinks(cluster, chosen, link_class, carried).crowded()
+    return sorted(found, key=lambda each: (-each.times, each.link))
+
+
+class _Uplinks:
+    """The links of one class, as ways up from the GPUs or NICs."""
+
+    def __init__(self, cluster: Cluster, chosen: Int64, link_class: str, carried: Int64) -> None:
+        self._cluster, self._carried = cluster, carried
+        self._level = levels_above(cluster.device_table, cluster.link_table, chosen, link_class)
+        self._chosen = chosen
+        self._into, self._targets = _by(cluster.link_table.target, chosen)
+        self._outof, self._sources = _by(cluster.link_table.source, chosen)
+        self._exits: dict[int, list[int]] = {}
+        self._lower: dict[int, frozenset[int]] = {}
+
+    def crowded(self) -> Iterator[Crowded]:
+        """Of uplinks alike the one that carries most, where that is too much."""
+        links, level = self._cluster.link_table, self._level
+        up = self._chosen[level[links.target[self._chosen]] > level[links.source[self._chosen]]]
+        key = links.source[up].astype(np.int64) * len(links.numbers) + links.number[up]
+        _, group, count = np.unique(key, return_inverse=True, return_counts=True)
+        group, start = group.ravel(), np.cumsum(count) - count
+        members = up[np.argsort(group, kind="stable")]
+        total = np.zeros(len(count), np.int64)
+        np.add.at(total, group, self._carried[up])
+        times = self._carried[up] * count[group] / np.maximum(total, 1)[group]
+        order = np.lexsort((up, -times))
+        worst = order[times[order] > CROWDED]
+        _, first = np.unique(group[worst], return_index=True)  # of each group the uplink that carries most
+        for place in worst[np.sort(first)][:LOOKED_AT].tolist():
+            own = int(group[place])
+            alike = members[start[own] : start[own] + count[own]].tolist()
+            found = self._against_its_like(int(up[place]), alike)
+            if found is not None:
+                yield found
+
+    def _against_its_like(self, link: int, group: list[int]) -> Crowded | None:
+        """``link`` among those of ``group`` that lead as far; None where it carries no more than it must."""
+        source, carried = int(self._cluster.link_table.source[link]), self._carried
+        brings = self._brought_to(source)
+        if carried[link] <= CROWDED * max(brings, default=1):
+            return None
+        below = self._below(link)
+        alike = [one for one in group if self._below(one) == below] if below else []
+        total = int(carried[alike].sum())
+        senders = len(brings) if self._level[source] else len(alike)
+        even = max(total / max(1, min(len(alike), senders)), *brings, 1)
+        if len(alike) < 2 or carried[link] <= CROWDED * even:
+            return None
+        return Crowded(
+            link=link, times=float(carried[link]) / even, share=float(carried[link]) / total, alike=len(alike)
+        )
+
+    def _brought_to(self, device: int) -> list[int]:
+        """Bytes of the links from below that bring some."""
+        links, level = self._cluster.link_table, self._level
+        first, last = np.searchsorted(self._targets, (device, device + 1))
+        into = self._into[first:last]
+        into = into[level[links.source[into]] < level[device]]
+        return [size for size in self._carried[into].tolist() if size]
+
+    def _below(self, link: int) -> frozenset[int]:
+        """The devices below what an uplink leads to, past the ports between; none where it leads to an end."""
+        links = self._cluster.link_table
+        top = self._past_ports(int(links.source[link]), int(links.target[link]))
+        if top not in self._lower:
+            lower = [end for end in self._next(top) if self._level[end] < self._level[top]]
+            ends = frozenset(self._past_ports(top, end) for end in lower) if self._level[top] else frozenset()
+            self._lower[top] = ends
+        return self._lower[top]
+
+    def _past_ports(self, origin: int, device: int) -> int:
+        for _ in range(MAX_LEVELS):
+            ends = self._next(device)
+            if not self._level[device] or len(ends) != 2 or origin not in ends:
+                break
+            origin, device = device, ends[ends[0] == origin]
+        return device
+
+    def _next(self, device: int) -> list[int]:
+        if device not in self._exits:
+            first, last = np.searchsorted(self._sources, (device, device + 1))
+            ends = self._cluster.link_table.target[self._outof[first:last]]
+            self._exits[device] = list(dict.fromkeys(ends.tolist()))
+        return self._exits[device]
+
+
+def _by(ends: Int32, chosen: Int64) -> tuple[Int64, Int32]:
+    """(the links ``chosen`` in the order of an end, that end of each)."""
+    order = np.argsort(ends[chosen], kind="stable")
+    return chosen[order], ends[chosen][order]
+
+
+def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
+    """One sentence about :func:`crowded_uplinks`, with the remedy; "" where there is none."""
+    found = crowded_uplinks(cluster, carried)
+    if not found:
+        return ""
+    worst = found[0]
+    more = len({int(cluster.link_table.source[each.link]) for each in found}) - 1
+    least = "at least " if len(found) >= LOOKED_AT else ""
+    others = f" (and so do uplinks of {least}{more} other device{'s' if more > 1 else ''})" if more else ""
+    usual = usual_routing(cluster)[0] if cluster.routing == SHORTEST else SHORTEST
+    remedy = f"--routing {usual} deals targets out over them, " if usual != SHORTEST else ""
+    return (
+        f"{cluster.link_name(worst.link)} carries {worst.times:.1f} times its even share: {100 * worst.share:.0f} % of "
+        f"what {worst.alike} uplinks alike carry together{others}, since routing is {cluster.routing!r}; "
+        f"{remedy}--routing {SPLIT} divides each message over all of them"
+    )

@@ -1,0 +1,200 @@
+"""Clusters in other tools' files, read and written: InfraGraph, nvidia-smi, NCCL, lstopo, CSV, networkx, GraphML.
+
+docs/formats/imports.md says what is taken from each. Readers and writers are plug-ins; this module tells formats apart.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trine.cluster.cluster import Cluster
+from trine.errors import SpecError, nearest
+from trine.formats.plain_yaml import parse_plain
+from trine.inputs import read_text
+from trine.outputs import write_text
+from trine.plugins import Registry
+from trine.spec import parse_json, parse_yaml
+
+#: A reader takes the content (text, or the data of JSON and YAML), the file's name, and the options ``gpu``, ``links``
+#: and ``links_from`` by name; that of InfraGraph also ``annotations`` and ``merge_switches``.
+READERS: Registry[Callable[..., Cluster]] = Registry(
+    "format",
+    "trine.cluster_readers",
+    {
+        "trine": "trine.cluster.file:read_cluster",
+        "infragraph": "trine.formats.infragraph.read:infragraph_cluster",
+        "nvidia-smi": "trine.formats.nvidia_smi:nvidia_smi_cluster",
+        "nccl": "trine.formats.nccl_xml:nccl_xml_cluster",
+        "lstopo": "trine.formats.lstopo:lstopo_cluster",
+        "csv": "trine.formats.edge_list:edge_list_cluster",
+        "networkx": "trine.formats.networkx_graph:node_link_cluster",
+    },
+)
+#: A writer takes the cluster and returns text; that of InfraGraph also takes ``as_json`` and ``lossy``.
+WRITERS: Registry[Callable[..., str]] = Registry(
+    "format",
+    "trine.cluster_writers",
+    {
+        "yaml": "trine.cluster.written:to_yaml",
+        "infragraph": "trine.formats.infragraph.write:infragraph_text",
+        "csv": "trine.formats.edge_list:edge_list_text",
+        "graphml": "trine.formats.networkx_graph:graphml_text",
+    },
+)
+#: Formats whose readers take plain data.
+_DATA = ("infragraph", "networkx")
+_XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
+_MATRIX_ROW = re.compile(r"^\W*(?:\[\dm)?GPU0\s", re.MULTILINE)
+_TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
+
+
+def read_any(
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+    gpu: str | None = None,
+    annotations: str | os.PathLike[str] | None = None,
+    merge_switches: bool = False,
+) -> Cluster:
+    """Read a cluster from a file of any format that trine knows, told from its content.
+
+    Parameters
+    ----------
+    format: one of :data:`READERS`, for a file whose content leaves doubt.
+    links, links_from, gpu: numbers and GPU model where the file has none; see the readers.
+    annotations, merge_switches: InfraGraph only.
+
+    Raises
+    ------
+    SpecError: a format that is not known or not recognised, an option that the format does not take, and what the
+        readers raise.
+    """
+    options = {"links": links, "links_from": links_from, "gpu": gpu}
+    more = {"annotations": annotations, "merge_switches": merge_switches}
+    with _no_collector():
+        return _read(os.fspath(path), format, options, more)
+
+
+def _read(file: str, format: str | None, options: dict[str, Any], more: dict[str, Any]) -> Cluster:
+    kind, content = detect(file, format)
+    given = next((name for name, value in more.items() if value), None)
+    if kind != "infragraph" and given is not None:
+        raise SpecError(f"goes with InfraGraph only, this is {kind}", file=file, field=given)
+    if kind == "trine":
+        given = next((name for name, value in options.items() if value), None)
+        if given is not None:
+            raise SpecError("a cluster file of trine says its own links and GPUs", file=file, field=given)
+        return Cluster.from_yaml(file)
+    return READERS.get(kind)(content, file, **options, **(more if kind == "infragraph" else {}))
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Reading makes hundreds of thousands of small objects and no garbage; looking for it takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def detect(file: str, format: str | None = None) -> tuple[str, object]:
+    """The format's name, and the file's content: plain data of YAML and JSON, else its text.
+
+    A mapping that is none of the others is taken for a cluster file of trine, whose reader says what is wrong with it.
+
+    Raises
+    ------
+    SpecError: an unknown name, a file that cannot be read, or content that is none of :data:`READERS`.
+    """
+    if format is not None and format not in READERS:
+        raise SpecError(f"unknown format {format!r}{nearest(format, READERS.names())}", field="format")
+    text = read_text(file)
+    kind = format or _by_text(text, file)
+    if kind is not None and kind not in _DATA:
+        return kind, text
+    data = _plain_data(text, file)
+    return kind or _by_keys(data, file), data
+
+
+def _by_text(text: str, file: str) -> str | None:
+    """The formats that need no parsing to tell, None for other YAML and JSON."""
+    head = text.lstrip()[:4096]
+    if head.startswith("<"):
+        root = _XML_ROOT.search(head)
+        tags = {"system": "nccl", "topology": "lstopo"}
+        if root is None or root[1] not in tags:
+            tag = "no element" if root is None else f"<{root[1][:40]}>"
+            raise SpecError(f"is XML with {tag} at its root; known: <system> (NCCL), <topology> (lstopo)", file=file)
+        return tags[root[1]]
+    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:
+        return "csv"
+    if _MATRIX_ROW.search(text) and "X" in text.split():
+        return "nvidia-smi"
+    keys = set(_TOP_KEY.findall(text))
+    if keys and not head.startswith("{") and not keys & {"infrastructure", "instances", "components", "nodes"}:
+        return "trine"
+    return None
+
+
+def _plain_data(text: str, file: str) -> object:
+    if text.lstrip().startswith("{"):
+        return parse_json(text, file)
+    data = parse_plain(text)
+    return parse_yaml(text, file) if data is None else data
+
+
+def _by_keys(data: object, file: str) -> str:
+    if not isinstance(data, dict):
+        raise SpecError(
+            f"is in no format that trine recognises; name it (--format {', '.join(READERS.built_in)}), see "
+            "docs/formats/imports.md",
+            file=file,
+        )
+    keys = set(data)
+    if keys & {"infrastructure", "instances", "components"}:
+        return "infragraph"
+    nodes = data.get("nodes")
+    if keys & {"edges", "links"} and isinstance(nodes, list) and any(isinstance(n, dict) and "id" in n for n in nodes):
+        return "networkx"
+    return "trine"
+
+
+def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: bool = False) -> str:
+    """A cluster as the text of a file.
+
+    Parameters
+    ----------
+    format: one of :data:`WRITERS`.
+    as_json: JSON instead of YAML, InfraGraph only.
+    lossy: let InfraGraph make links whose two directions differ alike (the slower one counts).
+
+    Raises
+    ------
+    SpecError: an unknown format, links that InfraGraph cannot say, or circuits in another format than YAML.
+    """
+    if format not in WRITERS:
+        raise SpecError(f"unknown format {format!r}{nearest(format, WRITERS.names())}", field="format")
+    return WRITERS.get(format)(cluster, **({"as_json": as_json, "lossy": lossy} if format == "infragraph" else {}))
+
+
+def write_cluster(cluster: Cluster, path: str | os.PathLike[str], format: str, *, lossy: bool = False) -> None:
+    """Write a cluster to a file; a name that ends in .json makes InfraGraph JSON.
+
+    Raises
+    ------
+    SpecError: as :func:`export_text`.
+    InputError: the file cannot be written.
+    """
+    write_text(path, export_text(cluster, format, as_json=Path(path).suffix == ".json", lossy=lossy))
