@@ -64,7 +64,7 @@ def run_here(name: str) -> None:
     from trine.cluster import load_cluster
     from trine.collectives.kernels.build import build_kernel
     from trine.gpu.model.files import gpu_model_of
-    from trine.gpu.run import run_gpus
+    from trine.gpu.run import GpuRunOptions, run_gpus
 
     case = CASES[name]
     cluster = load_cluster("astra3-generic", gpus=case.gpus)
@@ -73,7 +73,7 @@ def run_here(name: str) -> None:
     run_gpus(build_kernel("all_gather", case.gpus, 1, workgroups=1), cluster, group, model)
     program = build_kernel("all_gather", case.gpus, case.size_bytes, algorithm=case.algorithm)
     began = time.thread_time()
-    found = run_gpus(program, cluster, group, model, fold=case.fold)
+    found = run_gpus(program, cluster, group, model, options=GpuRunOptions(fold=case.fold))
     run_s = time.thread_time() - began
     row = {"run_s": run_s, "events": found.gpu.num_events, "simulated": found.fold.classes, "end_ps": found.end_ps}
     print(json.dumps(row))

@@ -6,7 +6,7 @@ from trine.cluster import load_cluster
 from trine.gpu.model.derived import flag_read_ps
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.text import parse_program
 
 CLUSTERS = {"eidola": "eidola", "h100-sxm": "dgx-h100", "mi300x": "mi300x-node"}
@@ -19,7 +19,7 @@ def run(model, body, uncached, cluster, engine):
         f"semaphores 4 at f\ninitially sem 0 = 1\nkernel rank 0\n{body}"
     )
     machine = load_cluster(cluster)
-    return run_gpus(parse_program(text), machine, machine.gpus[:1], model, engine=engine).gpu
+    return run_gpus(parse_program(text), machine, machine.gpus[:1], model, options=GpuRunOptions(engine=engine)).gpu
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -6,7 +6,7 @@ import pytest
 from gpu_cases import NS, Programmer, case, small_model
 
 from trine.errors import DeadlockError
-from trine.gpu.run import simulate_system
+from trine.gpu.run import GpuRunControl, simulate_system
 
 
 def waiting(poll_ps):
@@ -28,6 +28,6 @@ def test_nobody_asks_for_ever(engine, poll_ps):
 
 @pytest.mark.parametrize("poll_ps", [100 * NS, 8128 * NS])
 def test_in_place_of_the_error_the_run_can_stop(poll_ps):
-    outcome = simulate_system(waiting(poll_ps).system(), "compiled", stop_when_stuck=True)
+    outcome = simulate_system(waiting(poll_ps).system(), GpuRunControl(), stop_when_stuck=True)
     assert not outcome.finished
     assert (outcome.gpu.op_end_ps < 0).all()

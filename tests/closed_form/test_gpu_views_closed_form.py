@@ -12,7 +12,7 @@ from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import bus_factor
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.reference import simulate
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks, unfolded
 from trine.results.gpu.resources import port_busy
 from trine.results.gpu.result import GpuResult
@@ -109,7 +109,7 @@ def test_all_views_work(until_ps, tmp_path):
 def test_a_folded_run_shows_every_rank_what_it_shows_unfolded():
     # 32 lines a rank: as many as channels, and a multiple of the lanes, so that each rank's lie alike
     whole = ran("reduce_scatter", "get", gpu="astra3-generic", lines=32)
-    run = run_gpus(whole.program, whole.cluster, whole.group, whole.model, engine="reference")
+    run = run_gpus(whole.program, whole.cluster, whole.group, whole.model, options=GpuRunOptions(engine="reference"))
     assert run.fold.why_unfolded is None
     folded = GpuResult(
         program=run.program, model=run.model, cluster=run.cluster, group=run.group, records=run.gpu, fold=run.fold
@@ -132,7 +132,9 @@ def test_ports_of_a_folded_run_are_those_of_the_whole_one_where_gpus_are_joined_
     program = build_kernel("all_reduce", len(group), 1 << 12, algorithm="oneshot", workgroups=2)
     whole, folded = (
         GpuResult(program=run.program, model=model, cluster=cluster, group=group, records=run.gpu)
-        for run in (run_gpus(program, cluster, group, model, fold=fold) for fold in ("off", "auto"))
+        for run in (
+            run_gpus(program, cluster, group, model, options=GpuRunOptions(fold=fold)) for fold in ("off", "auto")
+        )
     )
     assert (len(whole.gpus), len(folded.gpus)) == (len(group), 1)
     busy = port_busy(folded, 0)

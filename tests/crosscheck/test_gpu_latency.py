@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from trine.cluster import load_cluster
-from trine.gpu.fabric import Fabric, FabricPath
+from trine.gpu.fabric import FabricPath, GpuFabric
 from trine.gpu.model.derived import local_load_ps, remote_load_ps
 from trine.gpu.model.files import load_gpu_model
 from trine.units import transfer_ps
@@ -38,7 +38,7 @@ def test_a_remote_load_of_an_h100_takes_what_was_measured() -> None:
     """nvbandwidth 0.10, device_to_device_latency_sm, 8 x H100 80GB HBM3: 826.6 ns, mean of 56 pairs; the buffer of
     2 MiB is in the other GPU's L2."""
     model = load_gpu_model("h100-sxm")
-    fabric = Fabric(load_cluster("dgx-h100"), (0, 7), model)
+    fabric = GpuFabric(load_cluster("dgx-h100"), (0, 7), model)
 
     def fabric_ps(way: FabricPath, num_bytes: int) -> int:
         return sum(transfer_ps(num_bytes, hop.bytes_per_s) + hop.after_ps for hop in way.hops)

@@ -12,6 +12,7 @@ from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError
 from trine.gpu.records import GpuOutcome
 from trine.gpu.replayed import run_target
+from trine.gpu.run import GpuRunControl
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
 from trine.replay.traffic import make_traffic
@@ -32,7 +33,13 @@ def from_the_start(prepared, options, engine):
     work = prepared.work
     incoming = make_traffic(options, work, prepared.waiting_ps)
     run = run_target(
-        work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside, engine=engine
+        work.program,
+        work.cluster,
+        work.group,
+        work.model,
+        target=work.target,
+        outside=incoming.outside,
+        control=GpuRunControl(engine=engine),
     )
     return GpuOutcome(run.records, run.gpu, run.finished), incoming.outside
 

@@ -10,7 +10,7 @@ from gpu_replay import assert_same_target, replayed
 from trine.collectives.kernels.fused.build import known_fused
 from trine.gpu.records import GpuOutcome
 from trine.gpu.replayed import run_target, target_system
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunControl, GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks, unfolded
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
@@ -24,7 +24,13 @@ def small(kernel, **options):
 
 def outcome_of(work, outside, engine):
     run = run_target(
-        work.program, work.cluster, work.group, work.model, target=work.target, outside=outside, engine=engine
+        work.program,
+        work.cluster,
+        work.group,
+        work.model,
+        target=work.target,
+        outside=outside,
+        control=GpuRunControl(engine=engine),
     )
     return GpuOutcome(run.records, run.gpu, run.finished, None)
 
@@ -55,8 +61,18 @@ def test_flags_that_land_when_the_target_waits(kernel, sync, fabric):
 def test_a_record_gives_the_target_its_times_of_the_run_of_all(target, engine):
     work = Prepared(small("gemm-allreduce", symmetric=True, sync="mwait")).work
     program, group = work.program, work.group
-    full = run_gpus(program, work.cluster, group, work.model, fold="off", engine=engine, record=target)
-    alone = run_target(program, work.cluster, group, work.model, target=target, outside=full.arrivals, engine=engine)
+    full = run_gpus(
+        program, work.cluster, group, work.model, options=GpuRunOptions(fold="off", engine=engine, record=target)
+    )
+    alone = run_target(
+        program,
+        work.cluster,
+        group,
+        work.model,
+        target=target,
+        outside=full.arrivals,
+        control=GpuRunControl(engine=engine),
+    )
     kernels = np.arange(program.num_kernels, dtype=np.int32)
     system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program), kernels)
     assert_same_target(full, system, target, alone)

@@ -13,7 +13,7 @@ from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.outside import Arrivals
 from trine.gpu.replayed import run_target
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.replay.arrivals import load_arrivals, save_arrivals
 
 
@@ -29,10 +29,10 @@ def machine(ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_symmetric_peers_are_those_of_a_run_of_all(ranks, tmp_path):
     program, (cluster, group, model) = built(ranks), machine(ranks)
-    folded = run_gpus(program, cluster, group, model, record=ranks - 1)
+    folded = run_gpus(program, cluster, group, model, options=GpuRunOptions(record=ranks - 1))
     assert folded.fold.classes == 1
     found = folded.arrivals
-    expected = run_gpus(program, cluster, group, model, fold="off", record=found.target).arrivals
+    expected = run_gpus(program, cluster, group, model, options=GpuRunOptions(fold="off", record=found.target)).arrivals
     assert len(found.time_ps)
     assert len(found.answer_ps)
     save_arrivals(tmp_path / "record.npz", found)
@@ -45,9 +45,9 @@ def test_symmetric_peers_are_those_of_a_run_of_all(ranks, tmp_path):
 @pytest.mark.parametrize("target", [0, 3])
 def test_a_target_among_symmetric_peers_has_the_times_of_a_run_of_all(target):
     program, (cluster, group, model) = built(4), machine(4)
-    found = run_gpus(program, cluster, group, model, record=target).arrivals
+    found = run_gpus(program, cluster, group, model, options=GpuRunOptions(record=target)).arrivals
     alone = run_target(program, cluster, group, model, target=found.target, outside=found)
-    whole = run_gpus(program, cluster, group, model, fold="off")
+    whole = run_gpus(program, cluster, group, model, options=GpuRunOptions(fold="off"))
     mine = np.flatnonzero(program.kernel_rank == target)  # all ranks are alike
     groups = np.concatenate([np.arange(*program.kernel_ptr[kernel : kernel + 2]) for kernel in mine])
     assert np.array_equal(alone.gpu.workgroup_start_ps, whole.gpu.workgroup_start_ps[groups])
@@ -59,4 +59,4 @@ def test_a_target_among_symmetric_peers_has_the_times_of_a_run_of_all(target):
 def test_an_unknown_target_is_refused():
     cluster, group, model = machine(2)
     with pytest.raises(InputError, match="record: rank 2 is not one of 2"):
-        run_gpus(built(2), cluster, group, model, record=2)
+        run_gpus(built(2), cluster, group, model, options=GpuRunOptions(record=2))

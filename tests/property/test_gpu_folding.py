@@ -13,8 +13,8 @@ from trine.cluster.parts import SWITCH, Device, Wire, make_links
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.folding import fold_system
 from trine.gpu.model import CROSSBAR, FAIR, L2, MemorySystem, Noc, Ports
-from trine.gpu.run import run_gpus
-from trine.gpu.system import kernel_tasks, unfolded
+from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.system import KernelTasks, kernel_tasks, unfolded
 from trine.gpu.verify import same_outcome
 
 
@@ -42,8 +42,8 @@ def assert_exact(made, engines=("compiled",)):
     return why, folded
 
 
-def run_gpus_of(made, **how):
-    return run_gpus(made.program, made.cluster, made.group, made.model, **how)
+def run_gpus_of(made, tasks=None, **how):
+    return run_gpus(made.program, made.cluster, made.group, made.model, tasks=tasks, options=GpuRunOptions(**how))
 
 
 def test_kernels_of_ranks_in_any_order():
@@ -119,8 +119,7 @@ def test_tasks_that_carry_kernels_in_another_order_are_not_folded():
     made = case(programmer.build(), topology="switch")
     graph = replace(kernel_tasks(made.program), rank=np.array([0, 0, 1, 1], np.int32))
     runs = [
-        run_gpus_of(made, graph=graph, task_kernel=np.array([1, 0, 2, 3], np.int32), fold=fold)
-        for fold in ("auto", "off")
+        run_gpus_of(made, KernelTasks(graph, np.array([1, 0, 2, 3], np.int32)), fold=fold) for fold in ("auto", "off")
     ]
     assert runs[0].end_ps == runs[1].end_ps
     np.testing.assert_array_equal(runs[0].records.end_ps, runs[1].records.end_ps)

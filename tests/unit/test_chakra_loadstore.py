@@ -30,7 +30,7 @@ from trine.formats.chakra.loadstore import simulate_chakra_loadstore
 from trine.formats.chakra.loadstore_kernels import KernelChoices
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions
 from trine.graph.taskgraph import COMPUTE, TRANSFER
 
 WORK, TALK = node(1, COMP, micros=20, tensor_size=400_000), collective(2, ALL_REDUCE, 64 * 1024)
@@ -133,7 +133,7 @@ def test_algorithms_and_protocols_are_those_asked_for(tmp_path):
 
 
 def test_a_run_that_is_stopped_gives_what_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(loadstore, "run_gpus", functools.partial(run_gpus, until_ps=2 * US))
+    monkeypatch.setattr(loadstore, "GpuRunOptions", functools.partial(GpuRunOptions, until_ps=2 * US))
     result = run(tmp_path, [[collective(i, ALL_REDUCE, 4096) for i in (1, 2, 3)]] * 2)
     assert not result.gpu.finished
     assert result.warnings[0].startswith("PARTIAL")

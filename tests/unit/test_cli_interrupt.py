@@ -15,7 +15,7 @@ from trine.collectives.loadstore.compare import compare_fidelity
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.gpu import reference
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.studies import gpu_measured
 from trine.studies.ensemble import ensemble
 from trine.studies.loadstore_cases import runs
@@ -26,7 +26,9 @@ MACHINE = load_cluster("astra3-generic")
 
 def small_run(until_ps: int | None = None):
     program = build_kernel("all_gather", 2, 1 << 12, workgroups=1)
-    return run_gpus(program, MACHINE, MACHINE.gpus[:2], load_gpu_model("astra3-generic"), until_ps=until_ps)
+    return run_gpus(
+        program, MACHINE, MACHINE.gpus[:2], load_gpu_model("astra3-generic"), options=GpuRunOptions(until_ps=until_ps)
+    )
 
 
 def test_a_run_that_was_stopped_is_not_taken_for_one_that_ended():
@@ -44,18 +46,24 @@ def test_a_run_that_is_stopped_before_anything_happens_has_no_answer(monkeypatch
     monkeypatch.setattr(reference, "simulate", stopped)
     program = build_kernel("all_gather", 2, 1 << 12, workgroups=1)
     with pytest.raises(KeyboardInterrupt):
-        run_gpus(program, MACHINE, MACHINE.gpus[:2], load_gpu_model("astra3-generic"), engine="reference")
+        run_gpus(
+            program,
+            MACHINE,
+            MACHINE.gpus[:2],
+            load_gpu_model("astra3-generic"),
+            options=GpuRunOptions(engine="reference"),
+        )
 
 
 def stop_at(monkeypatch, number: int) -> None:
     """Let the run of this number be stopped by Ctrl-C after it began."""
     count, real = [0], trine.gpu.run.simulate_system
 
-    def simulate(system, engine, *rest, **options):
+    def simulate(system, control):
         count[0] += 1
         if count[0] < number:
-            return real(system, engine, *rest, **options)
-        return real(system, engine, until_ps=1000)
+            return real(system, control)
+        return real(system, replace(control, until_ps=1000))
 
     monkeypatch.setattr(trine.gpu.run, "simulate_system", simulate)
 

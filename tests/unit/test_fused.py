@@ -15,7 +15,7 @@ from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions
 from trine.gpu.program import ACQUIRE, RELEASE
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program
 
 GEMV = {"name": "gemv-allreduce", "num_ranks": 4, "rows": 256, "cols": 64}
@@ -159,9 +159,8 @@ def test_the_second_kernel_waits_for_the_first():
 
 def _run(built, **how):
     cluster = load_cluster("astra3-generic", gpus=built.options.num_ranks)
-    graph, task_kernel = fused_tasks(built)
     model = ModelOptions(**how.pop("model", {})).of(load_gpu_model("astra3-generic"))
-    return run_gpus(built.program, cluster, cluster.gpus, model, graph=graph, task_kernel=task_kernel, **how)
+    return run_gpus(built.program, cluster, cluster.gpus, model, tasks=fused_tasks(built), options=GpuRunOptions(**how))
 
 
 SIZES = {

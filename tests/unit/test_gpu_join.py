@@ -14,7 +14,7 @@ from trine.collectives.kernels.count import count_lines
 from trine.errors import InputError
 from trine.gpu.join import Placed, join_programs
 from trine.gpu.program import ACQUIRE, READ
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program
 
 CLUSTER = build_topology("full", "10 GB/s", "1 us", 4)
@@ -75,7 +75,9 @@ def test_one_part_on_its_own_ranks_takes_what_it_took():
     program = kernel("all_reduce", 4)
     joined = join_programs([Placed(program=program, ranks=(0, 1, 2, 3))], 4)
     assert joined.payload_bytes == program.payload_bytes
-    alone, again = (run_gpus(p, CLUSTER, CLUSTER.gpus, small_model(), fold="off") for p in (program, joined))
+    alone, again = (
+        run_gpus(p, CLUSTER, CLUSTER.gpus, small_model(), options=GpuRunOptions(fold="off")) for p in (program, joined)
+    )
     assert (alone.gpu.op_end_ps == again.gpu.op_end_ps).all()
 
 
@@ -85,8 +87,8 @@ def test_parts_on_other_ranks_far_away_do_not_meet():
         Placed(program=program, ranks=(0, 1)),
         Placed(program=program, ranks=(2, 3), address_shift=FAR, semaphore_shift=5),
     ]
-    both = run_gpus(join_programs(parts, 4), CLUSTER, CLUSTER.gpus, small_model(), fold="off")
-    alone = run_gpus(program, CLUSTER, CLUSTER.gpus[:2], small_model(), fold="off")
+    both = run_gpus(join_programs(parts, 4), CLUSTER, CLUSTER.gpus, small_model(), options=GpuRunOptions(fold="off"))
+    alone = run_gpus(program, CLUSTER, CLUSTER.gpus[:2], small_model(), options=GpuRunOptions(fold="off"))
     assert both.records.end_ps.tolist() == alone.records.end_ps.tolist() * 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpu_results import US, cluster, model, program, result
 
 from trine.cluster import load_cluster
-from trine.gpu.fabric import Fabric
+from trine.gpu.fabric import GpuFabric
 from trine.gpu.layout import CHANNEL, PORT, router_of
 from trine.gpu.model import CROSSBAR, Noc, Ports
 from trine.gpu.program import DMA
@@ -56,7 +56,7 @@ def test_lanes_are_those_of_the_fabric(ports, machine):
     place = cluster() if machine == "pair" else load_cluster(machine)
     group = tuple(place.gpus)[:2]
     gpu = model(ports=Ports(count=ports, latency_ps=0, interleave_bytes=256))
-    fabric = Fabric(place, group, gpu)
+    fabric = GpuFabric(place, group, gpu)
     names = ("lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps")
     unused = {name: np.zeros(0, np.int32) for name in names}
     found = result(gpu, cluster=place, group=group, records_changes=unused)
@@ -69,7 +69,7 @@ def test_lanes_are_those_of_the_fabric(ports, machine):
 @pytest.mark.parametrize("ports", [1, 4, 7])
 def test_each_lane_is_at_the_port_that_the_fabric_says(ports):
     gpu = model(ports=Ports(count=ports, latency_ps=0, interleave_bytes=256))
-    ways = [*Fabric(cluster(), (0, 1), gpu).paths(0, 1), *Fabric(cluster(), (0, 1), gpu).paths(1, 0)]
+    ways = [*GpuFabric(cluster(), (0, 1), gpu).paths(0, 1), *GpuFabric(cluster(), (0, 1), gpu).paths(1, 0)]
     hops = [way.hops[0] for way in ways]
     changes = {
         "lane_link": np.array([hop.link for hop in hops], np.int32),
@@ -94,7 +94,7 @@ def test_each_lane_is_at_the_port_that_the_fabric_says(ports):
 def test_ports_of_every_rank_of_a_full_mesh_are_dealt_out_as_the_fabric_deals_them_out(ports):
     place = load_cluster("mi300x-node")
     gpu = model(ports=Ports(count=ports, latency_ps=0, interleave_bytes=256))
-    fabric, ranks = Fabric(place, place.gpus, gpu), range(len(place.gpus))
+    fabric, ranks = GpuFabric(place, place.gpus, gpu), range(len(place.gpus))
     ways = [(a, b, way) for a in ranks for b in ranks if a != b for way in fabric.paths(a, b)]
     assert all(len(way.hops) == 1 for _, _, way in ways)
     records = SimpleNamespace(

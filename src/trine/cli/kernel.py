@@ -228,14 +228,13 @@ def _simulated(
     source: _Source, program: GpuProgram, machine: Cluster, group: Any, model: GpuModel, warnings: list[str],
     **how: Any,
 ) -> GpuResult:  # fmt: skip
-    from trine.gpu.run import run_gpus
+    from trine.gpu.run import GpuRunOptions, run_gpus
     from trine.results.gpu.result import GpuResult
 
     began = time.perf_counter()
     with ProgressLine("requests") as progress:
-        done: GpuRun = run_gpus(
-            program, machine, group, model, progress=progress, on_compile=progress.compiling, **how
-        )  # fmt: skip
+        options = GpuRunOptions(progress=progress, on_compile=progress.compiling, **how)
+        done: GpuRun = run_gpus(program, machine, group, model, options=options)
     if done.fold.verified:
         warnings = [*warnings, "folded and unfolded runs gave the same times, waits and counts"]
     return GpuResult(

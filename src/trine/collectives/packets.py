@@ -17,7 +17,8 @@ from trine.errors import InputError
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.model import GpuModel
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.system import KernelTasks
 from trine.units import PS_PER_S
 
 #: An InfiniBand packet: its largest payload, and its headers with some room (assumed).
@@ -109,9 +110,8 @@ def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], mo
         cluster,
         group,
         model,
-        graph=graph,
-        task_kernel=carried,
-        fold="off",
+        tasks=KernelTasks(graph, carried),
+        options=GpuRunOptions(fold="off"),
     )
     return done.whole().records.end_ps[: expanded.num_transfers]
 

@@ -66,7 +66,7 @@ class FabricPath(NamedTuple):
     hops: tuple[LaneHop, ...]
 
 
-class Fabric:
+class GpuFabric:
     """Paths between the ranks of ``group`` (their devices in ``cluster``), all GPUs alike."""
 
     def __init__(self, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:

@@ -29,7 +29,7 @@ class Hop(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Layout:
+class GpuLayout:
     """Resources 0..r-1 of one GPU: links of the NoC first, then memory channels, then slices of the L2 if there is one.
 
     bytes_per_s: int64[r]. first_channel, first_slice: where those begin (first_slice -1: no L2).
@@ -121,7 +121,7 @@ class Layout:
         return {CU: 0, CHANNEL: model.num_cus, PORT: model.num_cus + model.memory.num_channels}[kind] + i
 
 
-def layout_of(model: GpuModel) -> Layout:
+def layout_of(model: GpuModel) -> GpuLayout:
     """The resources of a GPU.
 
     Raises
@@ -146,7 +146,7 @@ def layout_of(model: GpuModel) -> Layout:
         source=tuple(source + missing),
         target=tuple(target + missing),
     )
-    return Layout(
+    return GpuLayout(
         model=model,
         names=described,
         bytes_per_s=np.array(rates, np.int64),

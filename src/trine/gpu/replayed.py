@@ -17,22 +17,24 @@ from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError
-from trine.gpu.fabric import Fabric, rank_grid
+from trine.gpu.fabric import GpuFabric, rank_grid
 from trine.gpu.layout import layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.outside import FABRICS, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, kernels_of_rank, members
 from trine.gpu.records import GpuOutcome
 from trine.gpu.run import (
+    AS_USUAL,
     Fold,
     GpuRun,
+    GpuRunControl,
     check_arguments,
     check_places,
     check_replayable_model,
     check_tasks,
     simulate_system,
 )
-from trine.gpu.system import GpuSystem, kernel_tasks, link_homes
+from trine.gpu.system import GpuSystem, KernelTasks, each_kernel, link_homes
 from trine.gpu.validate import place_of
 from trine.gpu.way_table import outside_ranks
 from trine.graph.assembler import no_labels, take
@@ -50,30 +52,23 @@ def target_system(
     model: GpuModel,
     target: int,
     outside: PeerWrites | Arrivals | None,
-    graph: TaskGraph | None = None,
-    task_kernel: Int32 | None = None,
-    engine: str = "compiled",
+    tasks: KernelTasks | None = None,
 ) -> GpuSystem:
     """What :func:`run_target` simulates, checked."""
-    check_arguments(program, cluster, group, model, "off", engine)
+    check_arguments(program, cluster, group, model)
     if not 0 <= target < program.num_ranks:
         raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
     kernels = kernels_of_rank(program, target)
-    if not kernels.num_kernels and graph is None:
+    if not kernels.num_kernels and tasks is None:
         raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")
-    if graph is None:
-        graph, task_kernel = kernel_tasks(kernels), np.arange(kernels.num_kernels, dtype=np.int32)
-    elif task_kernel is None:
-        raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
-    else:
-        graph, task_kernel = _own_tasks(graph, np.asarray(task_kernel, np.int32), program, target)
+    own = each_kernel(kernels) if tasks is None else _own_tasks(*tasks, program, target)
     gpu_of = np.full(program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
     system = GpuSystem(
         program=_as_gpu_0(kernels, target),
         model=model,
         layout=layout_of(model),
-        fabric=Fabric(cluster, group, model),
+        fabric=GpuFabric(cluster, group, model),
         num_ranks=program.num_ranks,
         ranks=np.array([target], np.int32),
         gpu_of=gpu_of,
@@ -81,8 +76,8 @@ def target_system(
         link_image=np.arange(len(cluster.links), dtype=np.int32),
         link_home=link_homes(cluster, group),
         grid=rank_grid(cluster, group),
-        graph=graph,
-        task_kernel=task_kernel,
+        graph=own.graph,
+        task_kernel=own.task_kernel,
         outside=outside,
     )
     check_tasks(replace(system, program=kernels))
@@ -101,7 +96,7 @@ def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
     )
 
 
-def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target: int) -> tuple[TaskGraph, Int32]:
+def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target: int) -> KernelTasks:
     """The tasks of rank ``target``; none of them may wait for one of another rank."""
     validate(graph)
     if len(task_kernel) != graph.num_tasks or task_kernel.max(initial=-1) >= program.num_kernels:
@@ -124,7 +119,7 @@ def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target
         predecessor_idx=number[graph.predecessor_idx[before]].astype(np.int32),
     )
     own = replace(own, labels=no_labels(len(tasks)), pressure_ppm=None, pressure_stream=None)
-    return own, kernel[task_kernel[tasks]]
+    return KernelTasks(own, kernel[task_kernel[tasks]])
 
 
 def check_replayable(system: GpuSystem, target: int) -> None:
@@ -188,64 +183,42 @@ def run_target(
     *,
     target: int,
     outside: PeerWrites | Arrivals | None = None,
-    graph: TaskGraph | None = None,
-    task_kernel: Int32 | None = None,
-    engine: str = "compiled",
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-    until_ps: int | None = None,
+    tasks: KernelTasks | None = None,
+    control: GpuRunControl = AS_USUAL,
 ) -> GpuRun:
     """Run the kernels of rank ``target``; of all other ranks only what ``outside`` says reaches it.
 
     Parameters
     ----------
-    program, cluster, group, model, engine, progress, on_compile, until_ps: as :func:`trine.gpu.run.run_gpus`; kernels
-        of other ranks, if there are any, are left out.
-    outside: writes of peers, or the record of a run (``run_gpus(..., record=target)``); None: nothing ever comes.
-    graph, task_kernel: tasks of the kernels of all ranks, without transfers or order between ranks.
+    program, cluster, group, model: as :func:`trine.gpu.run.run_gpus`; kernels of other ranks are left out.
+    outside: writes of peers, or the record of a run (``GpuRunOptions(record=target)``); None: nothing ever comes.
+    tasks: of the kernels of all ranks, without transfers or order between ranks.
 
     Raises
     ------
     InputError: as run_gpus; an unknown rank; what cannot be replayed; a record of another program or model.
     DeadlockError: what the wavefronts wait for never comes.
     """
-    system = target_system(program, cluster, group, model, target, outside, graph, task_kernel, engine)
-    if until_ps is not None and until_ps < 0:
-        raise InputError(f"must not be negative, got {until_ps}", field="until_ps")
-    outcome = simulate_system(system, engine, progress, on_compile, until_ps)
-    return run_of(system, outcome, program, cluster, group)
+    system = target_system(program, cluster, group, model, target, outside, tasks)
+    return _run_of(program, system, simulate_system(system, control))
 
 
-def run_of(
-    system: GpuSystem, outcome: GpuOutcome, program: GpuProgram, cluster: Cluster, group: Sequence[int]
-) -> GpuRun:
+def _run_of(program: GpuProgram, system: GpuSystem, outcome: GpuOutcome) -> GpuRun:
     """What happened to the target, as a run of ``program``."""
-    return GpuRun(
-        program=program,
-        simulated=system.program,
-        model=system.model,
-        cluster=cluster,
-        group=tuple(group),
-        graph=system.graph,
-        records=outcome.records,
-        gpu=outcome.gpu,
-        fold=Fold(classes=1, group_size=1, why_unfolded="peers are replayed"),
-        finished=outcome.finished,
-    )
+    fold = Fold(classes=1, group_size=1, why_unfolded="peers are replayed")
+    return GpuRun.of(program, system, outcome, fold)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Waiting:
     """A target whose workgroups all wait, and nothing has come to it yet.
 
-    since_ps: when the last of them began to. program, cluster, group: what was asked for; system: what is simulated.
-    state: what goes on; None: the reference engine, which begins anew.
+    since_ps: when the last of them began to. program: what was asked for; system: what is simulated. state: what goes
+    on; None: the reference engine, which begins anew.
     """
 
     since_ps: int
     program: GpuProgram
-    cluster: Cluster
-    group: Sequence[int]
     system: GpuSystem
     state: State | None
 
@@ -272,12 +245,13 @@ class Waiting:
             raise InputError("writes of other peers, or over another fabric, than were announced", field="outside")
         if self.state is None or outside.time_ps.min(initial=self.since_ps + 1) <= self.since_ps:
             engine = "reference" if self.state is None else "compiled"
-            outcome = simulate_system(system, engine, progress, on_compile)
+            control = GpuRunControl(engine=engine, progress=progress, on_compile=on_compile)
+            outcome = simulate_system(system, control)
         else:
             from trine.gpu.compiled import simulate_from
 
             outcome = simulate_from(self.state, system, progress)
-        return run_of(system, outcome, self.program, self.cluster, self.group)
+        return _run_of(self.program, system, outcome)
 
 
 def until_waiting(
@@ -288,11 +262,8 @@ def until_waiting(
     *,
     target: int,
     outside: PeerWrites,
-    graph: TaskGraph | None = None,
-    task_kernel: Int32 | None = None,
-    engine: str = "compiled",
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
+    tasks: KernelTasks | None = None,
+    control: GpuRunControl = AS_USUAL,
 ) -> Waiting:
     """Run rank ``target`` until the last of its workgroups has taken up its first acquire, while nothing comes to it.
 
@@ -306,25 +277,23 @@ def until_waiting(
     ------
     InputError: as run_target; a workgroup never begins, or never comes to wait; no workgroup waits.
     """
-    system = target_system(program, cluster, group, model, target, outside, graph, task_kernel, engine)
+    system = target_system(program, cluster, group, model, target, outside, tasks)
     waiting, first = _first_acquires(system.program)
     if not len(waiting):
         raise InputError(f"{system.program.name!r}: no workgroup of rank {target} waits for a flag")
     state: State | None = None
-    if engine == "reference":
-        gpu = simulate_system(replace(system, outside=None), engine, progress, stop_when_stuck=True).gpu
+    if control.engine == "reference":
+        gpu = simulate_system(replace(system, outside=None), control, stop_when_stuck=True).gpu
         since_ps, begun_ps = gpu.op_start_ps[first], gpu.workgroup_start_ps[waiting]
     else:
         check_places(system)
         with without_collector():
             from trine.gpu.compiled import simulate_until
 
-            state = simulate_until(system, first, progress, on_compile)
+            state = simulate_until(system, first, control.progress, control.on_compile)
         since_ps, begun_ps = state.seen.op_start[first], state.seen.group_start[waiting]
     _check_all_wait(system, waiting, since_ps, begun_ps)
-    return Waiting(
-        since_ps=int(since_ps.max()), program=program, cluster=cluster, group=group, system=system, state=state
-    )
+    return Waiting(since_ps=int(since_ps.max()), program=program, system=system, state=state)
 
 
 def _first_acquires(program: GpuProgram) -> tuple[Int64, Int64]:

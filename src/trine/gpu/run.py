@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine._jit import without_collector
-from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
@@ -18,7 +17,7 @@ from trine.gpu.model.check import check_numbers
 from trine.gpu.outside import Arrivals
 from trine.gpu.program import DMA, GpuProgram
 from trine.gpu.records import GpuOutcome, GpuRecords
-from trine.gpu.system import GpuSystem, kernel_tasks, unfolded
+from trine.gpu.system import GpuSystem, KernelTasks, each_kernel, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.validate import place_of, validate_program
 from trine.gpu.way_table import operand_gpus
@@ -64,11 +63,81 @@ class GpuRun:
         """When the last task ended, or, where the run was stopped, when that was."""
         return int(self.records.end_ps.max(initial=0)) if self.finished else self.gpu.end_ps
 
+    @classmethod
+    def of(cls, program: GpuProgram, system: GpuSystem, outcome: GpuOutcome, fold: Fold) -> GpuRun:
+        """What an engine answered, as a run of ``program``."""
+        return cls(
+            program=program,
+            simulated=system.program,
+            model=system.model,
+            cluster=system.fabric.cluster,
+            group=system.fabric.group,
+            graph=system.graph,
+            records=outcome.records,
+            gpu=outcome.gpu,
+            fold=fold,
+            finished=outcome.finished,
+            arrivals=outcome.arrivals,
+        )
+
     def whole(self) -> GpuRun:
         """Itself, for what needs its end. Raises KeyboardInterrupt where Ctrl-C stopped it."""
         if not self.finished:
             raise KeyboardInterrupt
         return self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuRunControl:
+    """How a run is simulated and watched.
+
+    engine: ``compiled``, or ``reference``, its plain-Python twin. progress: called a few times a second with (requests
+    issued, requests in all, now in ps). on_compile: called before the kernels are compiled. until_ps: stop then.
+
+    Raises
+    ------
+    InputError: an unknown engine, a negative time.
+    """
+
+    engine: str = "compiled"
+    progress: Progress | None = None
+    on_compile: Callable[[], None] | None = None
+    until_ps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise InputError(f"unknown engine {self.engine!r}{nearest(self.engine, ENGINES)}", field="engine")
+        if self.until_ps is not None and self.until_ps < 0:
+            raise InputError(f"must not be negative, got {self.until_ps}", field="until_ps")
+
+
+AS_USUAL = GpuRunControl()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuRunOptions(GpuRunControl):
+    """Of a run of all ranks, also what is folded, compared and recorded.
+
+    fold: ``auto`` simulates one GPU for all that provably behave alike; ``off`` all of them. verify: run both ways and
+    compare everything; InputError where they differ or nothing folds. record: a rank; everything that comes to its I/O
+    ports is recorded (``GpuRun.arrivals``), to be replayed. Where it is folded, what comes to the rank that is
+    simulated for it (``arrivals.target``).
+
+    Raises
+    ------
+    InputError: an unknown engine or fold, a negative time, a run that is stopped and verified.
+    """
+
+    fold: str = "auto"
+    verify: bool = False
+    record: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fold not in FOLDS:
+            raise InputError(f"unknown fold {self.fold!r}{nearest(self.fold, FOLDS)}", field="fold")
+        if self.until_ps is not None and self.verify:
+            raise InputError("a run that is stopped cannot be verified", field="until_ps")
 
 
 def run_gpus(
@@ -77,82 +146,44 @@ def run_gpus(
     group: Sequence[int],
     model: GpuModel,
     *,
-    graph: TaskGraph | None = None,
-    task_kernel: Int32 | None = None,
-    fold: str = "auto",
-    verify: bool = False,
-    engine: str = "compiled",
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-    until_ps: int | None = None,
-    record: int | None = None,
+    tasks: KernelTasks | None = None,
+    options: GpuRunOptions = GpuRunOptions(),
 ) -> GpuRun:
     """Run the kernels of ``program``, one GPU a rank, all of ``model``; semantics: docs/design/gpu-model.md.
 
     Parameters
     ----------
     group: the device index in ``cluster`` of each rank.
-    graph, task_kernel: tasks, and the kernel that each carries (int32[tasks], -1: none); without them each kernel is a
-        task, and all start at 0.
-    fold: ``auto`` simulates one GPU for all that provably behave alike; ``off`` all of them.
-    verify: run both ways and compare everything; InputError where they differ or nothing folds.
-    engine: ``compiled``, or ``reference``, its plain-Python twin.
-    progress: called a few times a second with (requests issued, requests in all, now in ps). until_ps: stop then.
-    record: a rank; everything that comes to its I/O ports is recorded (``GpuRun.arrivals``), to be replayed. Where it
-        is folded, what comes to the rank that is simulated for it (``arrivals.target``).
+    tasks: of a graph that carry the kernels; without them each kernel is a task, and all start at 0.
 
     Raises
     ------
     InputError, SpecError: a program that is not well formed, does not fit the GPU or the cluster.
     DeadlockError: wavefronts wait for ever; names them. SimulationError: more than 106 days pass.
     """
-    check_arguments(program, cluster, group, model, fold, engine)
-    if until_ps is not None and (until_ps < 0 or verify):
-        problem = "a run that is stopped cannot be verified" if verify else f"must not be negative, got {until_ps}"
-        raise InputError(problem, field="until_ps")
-    tasks, carried = _tasks_of(program, graph, task_kernel)
-    whole = unfolded(program, cluster, group, model, tasks, carried)
+    check_arguments(program, cluster, group, model)
+    if tasks is not None:
+        validate(tasks.graph)
+    elif not program.num_kernels:
+        raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
+    whole = unfolded(program, cluster, group, model, *(tasks or each_kernel(program)))
     check_tasks(whole)
-    system, why = _folded(whole, fold, verify)
-    if record is not None:
-        check_recordable(whole, record)
-        system = replace(system, record=int(system.gpu_of[record]))
-    outcome = simulate_system(system, engine, progress, on_compile, until_ps)
-    if verify:
-        other = simulate_system(whole, engine, progress, on_compile, until_ps)
-        verify = outcome.finished and other.finished  # Ctrl-C: there is nothing to compare
-        if verify:
+    system, why = _folded(whole, options.fold, options.verify)
+    if options.record is not None:
+        check_recordable(whole, options.record)
+        system = replace(system, record=int(system.gpu_of[options.record]))
+    outcome = simulate_system(system, options)
+    verified = False
+    if options.verify:
+        other = simulate_system(whole, options)
+        verified = outcome.finished and other.finished  # Ctrl-C: there is nothing to compare
+        if verified:
             from trine.gpu.verify import same_outcome
 
             same_outcome(system, outcome, whole, other)
     size = program.num_ranks // system.num_gpus
-    return GpuRun(
-        program=program,
-        simulated=system.program,
-        model=model,
-        cluster=cluster,
-        group=tuple(group),
-        graph=system.graph,
-        records=outcome.records,
-        gpu=outcome.gpu,
-        fold=Fold(classes=system.num_gpus, group_size=size, why_unfolded=why, verified=verify),
-        finished=outcome.finished,
-        arrivals=outcome.arrivals,
-    )
-
-
-def _tasks_of(program: GpuProgram, graph: TaskGraph | None, task_kernel: Int32 | None) -> tuple[TaskGraph, Int32]:
-    """The tasks and what they carry; without a graph each kernel is a task."""
-    if graph is None:
-        if task_kernel is not None:
-            raise InputError("says which tasks carry kernels, but there is no graph of tasks", field="task_kernel")
-        if not program.num_kernels:
-            raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
-        return kernel_tasks(program), np.arange(program.num_kernels, dtype=np.int32)
-    if task_kernel is None:
-        raise InputError("a graph needs task_kernel: which kernel each task carries", field="task_kernel")
-    validate(graph)
-    return graph, np.asarray(task_kernel, np.int32)
+    fold = Fold(classes=system.num_gpus, group_size=size, why_unfolded=why, verified=verified)
+    return GpuRun.of(program, system, outcome, fold)
 
 
 def _folded(whole: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str | None]:
@@ -165,17 +196,11 @@ def _folded(whole: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str |
     return (whole if folded is None else folded), why
 
 
-def simulate_system(
-    system: GpuSystem,
-    engine: str,
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-    until_ps: int | None = None,
-    stop_when_stuck: bool = False,
-) -> GpuOutcome:
+def simulate_system(system: GpuSystem, control: GpuRunControl, stop_when_stuck: bool = False) -> GpuOutcome:
     """Run a system that has been checked. Raises KeyboardInterrupt where Ctrl-C came before anything had happened."""
     check_places(system)
-    if engine == "reference":
+    progress, until_ps = control.progress, control.until_ps
+    if control.engine == "reference":
         from trine.gpu.reference import simulate as twin
 
         outcome = twin(system, progress, until_ps, stop_when_stuck=stop_when_stuck)
@@ -183,7 +208,7 @@ def simulate_system(
         with without_collector():
             from trine.gpu.compiled import simulate
 
-            outcome = simulate(system, progress, until_ps, on_compile, stop_when_stuck)
+            outcome = simulate(system, progress, until_ps, control.on_compile, stop_when_stuck)
     if not outcome.records.num_events and not outcome.finished and until_ps is None and not stop_when_stuck:
         raise KeyboardInterrupt
     return outcome
@@ -206,13 +231,8 @@ def check_places(system: GpuSystem) -> None:
         raise InputError(f"{system.model.name!r} would run {places} wavefronts at a time, of at most {MAX_WAVES}")
 
 
-def check_arguments(
-    program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, fold: str, engine: str
-) -> None:
-    if engine not in ENGINES:
-        raise InputError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}", field="engine")
-    if fold not in FOLDS:
-        raise InputError(f"unknown fold {fold!r}{nearest(fold, FOLDS)}", field="fold")
+def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:
+    """Raise InputError or SpecError where these do not go together."""
     if program.num_ranks != len(group):
         raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
     if not 1 <= len(group) <= MAX_RANKS:
@@ -266,7 +286,7 @@ def check_replayable_model(system: GpuSystem, field: str) -> None:
 
 
 def _check_routes(system: GpuSystem, target: int) -> None:
-    """Ways between others must not lead through the target."""
+    """Paths between others must not lead through the target."""
     gpu, _ = operand_gpus(system)
     source = system.ranks[gpu].astype(np.int64)
     device = system.fabric.group[target]
@@ -276,8 +296,8 @@ def _check_routes(system: GpuSystem, target: int) -> None:
         if rank == peer:
             continue
         for one, other in ((rank, peer), (peer, rank)):
-            for way in system.fabric.paths(one, other):
-                if any(sources[hop.link] == device for hop in way.hops[1:]):
+            for path in system.fabric.paths(one, other):
+                if any(sources[hop.link] == device for hop in path.hops[1:]):
                     raise InputError(
                         f"the way from rank {one} to rank {other} leads through rank {target}: that is not recorded",
                         field="record",

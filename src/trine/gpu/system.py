@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
-from trine.gpu.fabric import Fabric, distance, rank_grid
-from trine.gpu.layout import Layout, layout_of
+from trine.gpu.fabric import GpuFabric, distance, rank_grid
+from trine.gpu.layout import GpuLayout, layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.outside import Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
@@ -37,8 +38,8 @@ class GpuSystem:
 
     program: GpuProgram
     model: GpuModel
-    layout: Layout
-    fabric: Fabric
+    layout: GpuLayout
+    fabric: GpuFabric
     num_ranks: int
     ranks: Int32
     gpu_of: Int32
@@ -70,7 +71,7 @@ def unfolded(
 ) -> GpuSystem:
     """All ranks simulated."""
     num_ranks = program.num_ranks
-    fabric = Fabric(cluster, group, model)
+    fabric = GpuFabric(cluster, group, model)
     ranks = np.arange(num_ranks, dtype=np.int32)
     return GpuSystem(
         program=program,
@@ -96,6 +97,18 @@ def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
     rank_of[np.asarray(group, np.int64)] = np.arange(len(group), dtype=np.int32)
     source, target = rank_of[table.source], rank_of[table.target]
     return np.where(source >= 0, source, target).astype(np.int32)
+
+
+class KernelTasks(NamedTuple):
+    """A task graph, and the kernel that each of its tasks carries: int32[tasks], -1: none."""
+
+    graph: TaskGraph
+    task_kernel: Int32
+
+
+def each_kernel(program: GpuProgram) -> KernelTasks:
+    """A task for each kernel, without order among them."""
+    return KernelTasks(kernel_tasks(program), np.arange(program.num_kernels, dtype=np.int32))
 
 
 def kernel_tasks(program: GpuProgram) -> TaskGraph:

@@ -21,7 +21,7 @@ from trine.gpu.model.files import gpu_model_of, load_gpu_model
 from trine.gpu.model.options import MWAIT, SPIN, ModelOptions
 from trine.gpu.outside import Arrivals
 from trine.gpu.program import ACQUIRE, GpuProgram
-from trine.graph.taskgraph import TaskGraph
+from trine.gpu.system import KernelTasks
 from trine.inputs import read_text
 from trine.replay.arrivals import load_arrivals
 from trine.replay.options import EidolonOptions
@@ -37,7 +37,7 @@ GEMV_TILE = (64, 1024)
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ReplayCase:
-    """built: None of a program that trine did not build. graph, task_kernel: order of kernels, None: all at once.
+    """built: None of a program that trine did not build. tasks: the order of kernels, None: all at once.
 
     sync: as asked for. record: of the run that is replayed. warnings: what was taken as given.
     """
@@ -48,8 +48,7 @@ class ReplayCase:
     model: GpuModel
     sync: str | None
     built: FusedProgram | None = None
-    graph: TaskGraph | None = None
-    task_kernel: npt.NDArray[np.int32] | None = None
+    tasks: KernelTasks | None = None
     record: Arrivals | None = None
     warnings: tuple[str, ...] = ()
 
@@ -137,9 +136,9 @@ def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, 
     only = None if options.symmetric else target
     sizes = {**usual, **options.sizes}
     built = build_fused(str(options.kernel), ranks, only_rank=only, fused=options.fused, line_bytes=line, **sizes)
-    graph, task_kernel = (None, None) if options.fused else fused_tasks(built)
+    tasks = None if options.fused else fused_tasks(built)
     return ReplayCase(
-        program=built.program, target=target, built=built, graph=graph, task_kernel=task_kernel, **machine
+        program=built.program, target=target, built=built, tasks=tasks, **machine
     )  # fmt: skip
 
 

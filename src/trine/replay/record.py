@@ -9,7 +9,7 @@ import numpy as np
 
 from trine.errors import InputError
 from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
-from trine.gpu.run import GpuRun, run_gpus
+from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress
 from trine.replay.arrivals import provenance_of
 from trine.replay.case import ReplayCase, make_case
@@ -63,10 +63,8 @@ def record_run(
     if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
         raise InputError("what peers send is simulated when it is recorded: give nothing that says when they write")
     work = make_case(replace(options, symmetric=True))
-    run = run_gpus(
-        work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel, fold=fold,
-        engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
-    )  # fmt: skip
+    how = GpuRunOptions(fold=fold, engine=options.engine, progress=progress, on_compile=on_compile, record=work.target)
+    run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
     arrivals = run.whole().arrivals
     assert arrivals is not None
     origin = provenance_of(work.program, arrivals.target, work.model, work.cluster)

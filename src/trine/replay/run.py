@@ -10,7 +10,7 @@ from trine.collectives.kernels.fused.options import FLAG_SPACING
 from trine.errors import InputError
 from trine.gpu.outside import Arrivals, PeerWrites
 from trine.gpu.replayed import Waiting, run_target, until_waiting
-from trine.gpu.run import GpuRun
+from trine.gpu.run import GpuRun, GpuRunControl
 from trine.graph.taskgraph import Progress
 from trine.replay.case import ReplayCase, make_case
 from trine.replay.options import EidolonOptions
@@ -45,10 +45,10 @@ class Prepared:
             announced = make_traffic(self.options, work, 0, progress, on_compile).outside
             if not isinstance(announced, PeerWrites):
                 raise InputError("what a record has to come does not count from when the target waits")
+            control = GpuRunControl(engine=self.options.engine, progress=progress, on_compile=on_compile)
             self._waiting = until_waiting(
                 work.program, work.cluster, work.group, work.model, target=work.target, outside=announced,
-                graph=work.graph, task_kernel=work.task_kernel, engine=self.options.engine, progress=progress,
-                on_compile=on_compile,
+                tasks=work.tasks, control=control,
             )  # fmt: skip
             self._until_s = time.perf_counter() - began
         return self._waiting
@@ -87,8 +87,7 @@ def _run_from_the_start(
 ) -> GpuRun:
     return run_target(
         work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside,
-        graph=work.graph, task_kernel=work.task_kernel, engine=options.engine, progress=progress,
-        on_compile=on_compile,
+        tasks=work.tasks, control=GpuRunControl(engine=options.engine, progress=progress, on_compile=on_compile),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError, SpecError, nearest
 from trine.gpu.outside import IDEAL, LOAD, RELEASE, Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
-from trine.gpu.run import run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress
 from trine.replay.arrivals import check_values, differing, provenance_of
 from trine.replay.case import ReplayCase
@@ -96,10 +96,8 @@ def _symmetric(
     options: EidolonOptions, work: ReplayCase, progress: Progress | None, on_compile: Callable[[], None] | None
 ) -> PeerTraffic:
     """From a run of all ranks; folded to one GPU where that gives the same."""
-    run = run_gpus(
-        work.program, work.cluster, work.group, work.model, graph=work.graph, task_kernel=work.task_kernel,
-        engine=options.engine, progress=progress, on_compile=on_compile, record=work.target,
-    )  # fmt: skip
+    how = GpuRunOptions(engine=options.engine, progress=progress, on_compile=on_compile, record=work.target)
+    run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
     arrivals = run.whole().arrivals
     assert arrivals is not None
     origin = "peers that do as the target does, recorded in a run of all GPUs"

@@ -12,8 +12,8 @@ from trine.arrays import Int64
 from trine.cluster import Cluster
 from trine.gpu.model import GpuModel
 from trine.gpu.program import COLUMNS, GpuProgram
-from trine.gpu.run import run_gpus
-from trine.gpu.system import kernel_tasks
+from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.system import KernelTasks, kernel_tasks
 from trine.graph.assembler import csr
 
 
@@ -32,7 +32,9 @@ def round_times_ps(
         kernel_tasks(whole), predecessor_ptr=ptr, predecessor_idx=idx, num_required=np.diff(ptr).astype(np.int32)
     )  # fmt: skip
     carried = np.arange(whole.num_kernels, dtype=np.int32)
-    run = run_gpus(whole, cluster, group, model, graph=graph, task_kernel=carried, fold="off").whole()
+    run = run_gpus(
+        whole, cluster, group, model, tasks=KernelTasks(graph, carried), options=GpuRunOptions(fold="off")
+    ).whole()
     ends = run.records.end_ps.reshape(rounds, ranks).max(axis=1)
     return tuple(int(each) for each in np.diff(ends, prepend=0))
 

@@ -16,7 +16,7 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.errors import InputError
-from trine.gpu.fabric import Fabric
+from trine.gpu.fabric import GpuFabric
 from trine.outputs import open_whole, user_cache
 
 #: What decides durations besides the input: a file that changes makes new keys.
@@ -65,7 +65,7 @@ class GroupDurations:
         return self._joined[ranks]
 
     def _reach_each_other(self, gpus: Sequence[int]) -> bool:
-        fabric = Fabric(self.cluster, gpus, model_for(self.options, self.cluster, gpus))
+        fabric = GpuFabric(self.cluster, gpus, model_for(self.options, self.cluster, gpus))
         try:
             for other in range(1, len(gpus)):
                 fabric.paths(0, other)

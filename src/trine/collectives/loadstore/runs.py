@@ -12,10 +12,10 @@ from trine.collectives.loadstore.programs import ONESHOT, Programs
 from trine.collectives.options import CollectiveTime
 from trine.collectives.sizes import bus_factor, format_size
 from trine.errors import InputError
-from trine.gpu.fabric import Fabric
+from trine.gpu.fabric import GpuFabric
 from trine.gpu.model import GpuModel
 from trine.gpu.program import GpuProgram
-from trine.gpu.run import GpuRun, run_gpus
+from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress
 from trine.results.gpu.bottleneck import Bottleneck
 from trine.results.gpu.result import GpuResult
@@ -117,10 +117,12 @@ class LoadStoreRuns:
             self.cluster if cluster is None else cluster,
             self.group,
             self.model if model is None else model,
-            fold=self.options.fold,
-            verify=verify,
-            progress=self.callbacks.progress,
-            on_compile=self.callbacks.on_compile,
+            options=GpuRunOptions(
+                fold=self.options.fold,
+                verify=verify,
+                progress=self.callbacks.progress,
+                on_compile=self.callbacks.on_compile,
+            ),
         )
 
     def _is_hopeless(self, size_bytes: int, best_ps: int) -> bool:
@@ -193,7 +195,7 @@ def all_paths(cluster: Cluster, options: LoadStoreOptions) -> PathTable:
     InputError: two that only NICs or hosts join. SpecError: two that nothing joins.
     """
     gpus = list(cluster.gpus)
-    fabric = Fabric(cluster, gpus, model_for(options, cluster, gpus))
+    fabric = GpuFabric(cluster, gpus, model_for(options, cluster, gpus))
     names = cluster.link_names
     return tuple(
         (path.port_out, path.port_in, *((names[hop.link], *hop[1:]) for hop in path.hops))

@@ -21,7 +21,8 @@ from trine.formats.chakra.loadstore_result import LoadStoreResult, drawn_graph, 
 from trine.formats.chakra.simulate import trace_facts
 from trine.gpu.join import Placed, join_programs
 from trine.gpu.model.files import gpu_model_of, load_gpu_model
-from trine.gpu.run import GpuRun, run_gpus
+from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
+from trine.gpu.system import KernelTasks
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.program import Collective, Compute
 from trine.results import Simulator
@@ -89,8 +90,9 @@ def simulate_chakra_loadstore(
         )
     job = loadstore_job(trace, cluster, _model(model, cluster, trace.num_ranks), kernels or KernelChoices(), on_compile)
     done = run_gpus(
-        job.program, cluster, cluster.gpus[: trace.num_ranks], replace(job.model, launch_ps=0), graph=job.tasks.graph,
-        task_kernel=job.tasks.task_kernel, fold="off", engine=engine, progress=progress, on_compile=on_compile,
+        job.program, cluster, cluster.gpus[: trace.num_ranks], replace(job.model, launch_ps=0),
+        tasks=KernelTasks(job.tasks.graph, job.tasks.task_kernel),
+        options=GpuRunOptions(fold="off", engine=engine, progress=progress, on_compile=on_compile),
     )  # fmt: skip
     return _result(trace, job, done, warnings, time.perf_counter() - began)
 
@@ -183,10 +185,9 @@ def _alone_on(cluster: Cluster, model: GpuModel, on_compile: Callable[[], None] 
             parts.append(Placed(program=program, ranks=(0,), address_shift=address))
             address += -(-memory_end(program) // period) * period
             builder.compute(0, "alone", 0)
-        done = run_gpus(
-            join_programs(parts, 1), cluster, cluster.gpus[:1], idle, graph=builder.build(),
-            task_kernel=np.arange(len(parts), dtype=np.int32), fold="off", on_compile=on_compile,
-        )  # fmt: skip
+        tasks = KernelTasks(builder.build(), np.arange(len(parts), dtype=np.int32))
+        options = GpuRunOptions(fold="off", on_compile=on_compile)
+        done = run_gpus(join_programs(parts, 1), cluster, cluster.gpus[:1], idle, tasks=tasks, options=options)
         records = done.whole().records
         times: list[int] = (records.end_ps - records.start_ps).tolist()
         return times

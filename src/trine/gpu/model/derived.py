@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from trine.gpu.layout import CHANNEL, CU, PORT, Hop, Layout, layout_of
+from trine.gpu.layout import CHANNEL, CU, PORT, GpuLayout, Hop, layout_of
 from trine.gpu.model import GpuModel
 from trine.units import transfer_ps
 
@@ -58,11 +58,11 @@ def _samples(count: int) -> Sequence[int]:
     return range(count) if count <= 128 else range(0, count, count // 64)
 
 
-def _there_and_back(layout: Layout, kind: str, i: int, channel: int) -> int:
+def _there_and_back(layout: GpuLayout, kind: str, i: int, channel: int) -> int:
     return _round(layout, kind, i, CHANNEL, channel)
 
 
-def _round(layout: Layout, kind: str, i: int, other: str, j: int) -> int:
+def _round(layout: GpuLayout, kind: str, i: int, other: str, j: int) -> int:
     """The request one way, the answer with its line the other."""
     model = layout.model
     out = layout.path(kind, i, other, j)
@@ -70,7 +70,7 @@ def _round(layout: Layout, kind: str, i: int, other: str, j: int) -> int:
     return _path_ps(layout, out, model.header_bytes) + _path_ps(layout, back, model.header_bytes + model.line_bytes)
 
 
-def _path_ps(layout: Layout, path: Sequence[Hop], num_bytes: int) -> int:
+def _path_ps(layout: GpuLayout, path: Sequence[Hop], num_bytes: int) -> int:
     rates = layout.bytes_per_s
     return sum(transfer_ps(num_bytes, int(rates[hop.resource])) + hop.after_ps for hop in path)
 

@@ -13,7 +13,7 @@ from trine.gpu.reference.wavefronts import ComputeUnit, WorkgroupRun
 from trine.graph.taskgraph import COMPUTE, JOIN, TaskGraph
 
 
-class KernelRun:
+class LaunchedKernel:
     """A kernel that has been launched: its next workgroup, and how many have not ended."""
 
     def __init__(self, shared: SharedState, kernel: int, ended: Callable[[], None]) -> None:
@@ -31,13 +31,13 @@ class SimulatedGpu:
     def __init__(self, shared: SharedState, number: int, records: WorkgroupColumns) -> None:
         self.shared, self.agenda, self.model, self.number = shared, shared.agenda, shared.model, number
         self.cus = [ComputeUnit(shared, number, cu) for cu in range(shared.model.num_cus)]
-        self.queue: deque[KernelRun] = deque()
+        self.queue: deque[LaunchedKernel] = deque()
         self.records = records
         self.next_cu = 0
         self.dispatches_at = 0
         self.will_dispatch = False
 
-    def launch(self, run: KernelRun) -> None:
+    def launch(self, run: LaunchedKernel) -> None:
         if run.num_left == 0:
             run.ended()
             return
@@ -73,7 +73,7 @@ class SimulatedGpu:
         cu.start(workgroup, run.num_wavefronts, partial(self._ended, run))
         self.poke()
 
-    def _ended(self, run: KernelRun, workgroup: WorkgroupRun) -> None:
+    def _ended(self, run: LaunchedKernel, workgroup: WorkgroupRun) -> None:
         self.records.end_ps[workgroup.number] = self.agenda.now
         workgroup.cu.end(workgroup)
         run.num_left -= 1
@@ -138,7 +138,7 @@ class TaskRunner:
             lasts_ps, do = int(self.graph.duration_ps[task]), partial(self._end, task)
         else:
             gpu = self.gpus[int(self.shared.system.program.kernel_rank[kernel])]
-            run = KernelRun(self.shared, kernel, partial(self._end, task))
+            run = LaunchedKernel(self.shared, kernel, partial(self._end, task))
             lasts_ps, do = self.shared.model.launch_ps, partial(gpu.launch, run)
         self.agenda.at(self.agenda.now + lasts_ps, (TASKS, task), do)
 

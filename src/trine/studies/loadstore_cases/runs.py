@@ -15,7 +15,7 @@ from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import format_size
 from trine.gpu.model import GpuModel
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.run import GpuRun, run_gpus
+from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.units import format_time
 
 PRESET = "astra3-generic"
@@ -106,7 +106,7 @@ def measure(
     )
     began = time.perf_counter()
     gpu = model or gpu_model()
-    run = run_gpus(program, where, where.gpus[:ranks], gpu, fold=fold).whole()
+    run = run_gpus(program, where, where.gpus[:ranks], gpu, options=GpuRunOptions(fold=fold)).whole()
     wall_s = time.perf_counter() - began
     tell(
         f"{program.name} ({protocol}) of {format_size(size_bytes)} on {ranks} GPUs; unroll {gpu.unroll}, "

@@ -19,7 +19,7 @@ from trine.collectives.kernels.fused.tiles import TileGrid, make_grid, make_tile
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.join import Placed, join_programs
 from trine.gpu.program import ACQUIRE, RELEASE, GpuProgram, kernels_of_rank
-from trine.graph.taskgraph import TaskGraph
+from trine.gpu.system import KernelTasks, kernel_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -132,10 +132,8 @@ def build(options: FusedOptions) -> FusedProgram:
     )
 
 
-def fused_tasks(built: FusedProgram) -> tuple[TaskGraph, Int32]:
-    """(tasks, the kernel that each carries), for :func:`trine.gpu.run.run_gpus`: a task for each kernel."""
-    from trine.gpu.system import kernel_tasks
-
+def fused_tasks(built: FusedProgram) -> KernelTasks:
+    """A task for each kernel, for :func:`trine.gpu.run.run_gpus`, in the order in which they wait for each other."""
     waits = built.after >= 0
     graph = replace(
         kernel_tasks(built.program),
@@ -144,7 +142,7 @@ def fused_tasks(built: FusedProgram) -> tuple[TaskGraph, Int32]:
         predecessor_idx=built.after[waits],
         task_names=built.program.kernel_names,
     )
-    return graph, np.arange(len(waits), dtype=np.int32)
+    return KernelTasks(graph, np.arange(len(waits), dtype=np.int32))
 
 
 def cu_macs_per_cycle(flop_per_s: float, num_cus: int, cycle_ps: int) -> int:
