@@ -35,10 +35,9 @@ import numpy as np
 from trine.collectives.options import CollectiveTime
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import KINDS, Expected, Hypothesis, at_share, expect, late
-from trine.studies.left_out import left_out
 from trine.studies.likelihood import NOISE, Noise
 from trine.studies.measured import FIT, Series, load_measurements
-from trine.studies.validate import select, validate_collectives
+from trine.studies.validate import left_out, select, validate_collectives
 
 MIN_SIZES = 5
 MIN_SLOWDOWN, MIN_SLOWED = 1.25, 2

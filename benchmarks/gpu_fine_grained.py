@@ -8,9 +8,25 @@ of MI300X what a time without its size is compared with.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from trine.collectives.sizes import parse_size
-from trine.studies.gpu_measured import ONE_AND_TWO_SHOT, OWN, STANDS, chosen, compare, median_error, predicted_ps, table
+from trine.studies.gpu_measured import (
+    ONE_AND_TWO_SHOT,
+    OWN,
+    STANDS,
+    FineCompared,
+    KernelValidation,
+    chosen,
+    compare,
+    median_error,
+    predicted_ps,
+)
+
+
+def table(compared: Sequence[FineCompared]) -> str:
+    """A line a point, by series; then medians, and the worst of all."""
+    return KernelValidation(compared=tuple(compared)).summary()
 
 
 def main() -> None:

@@ -18,8 +18,7 @@ import matplotlib
 import trine
 from trine.graph.workload import Workload
 from trine.parallel.hop import HopProtocol, worker_graph
-from trine.studies.hop import HopResult, hop
-from trine.studies.hop_links import edge_cluster, slowed_links
+from trine.studies.hop import HopResult, edge_cluster, hop, slowed_links
 
 WORKERS, SCENARIOS, ITERATIONS = 8, 8, 50
 GRAPHS = ("ring-based", "double-ring")

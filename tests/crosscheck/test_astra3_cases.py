@@ -8,11 +8,10 @@ from __future__ import annotations
 import pytest
 
 from trine.studies.loadstore_cases import CASES, protocols, run_case
-from trine.studies.loadstore_cases.cost import cost
-from trine.studies.loadstore_cases.get_put import all_gather, reduce_scatter
-from trine.studies.loadstore_cases.limits import outstanding, unrolling
 from trine.studies.loadstore_cases.protocols import LINKS, crossover, ll_simple
+from trine.studies.loadstore_cases.runs import cost
 from trine.studies.loadstore_cases.scale_out import JUDGED, PAPER
+from trine.studies.loadstore_cases.scale_up import all_gather, outstanding, reduce_scatter, unrolling
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -12,8 +12,7 @@ import pytest
 from trine.cluster import load_cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
-from trine.studies.left_out import left_out
-from trine.studies.validate import BELOW, FROM, Validation, validate_collectives
+from trine.studies.validate import BELOW, FROM, Validation, left_out, validate_collectives
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from trine.studies.gpu_measured import (
     compare,
     load_fine_grained,
     median_error,
+    round_times_ps,
 )
-from trine.studies.gpu_repeat import round_times_ps
 from trine.testing.proofs import check_program
 
 KERNELS = {

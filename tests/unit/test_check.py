@@ -18,7 +18,8 @@ from trine.cluster import Cluster, load_cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
-from trine.studies.check import FAST, SLOW, Check, Verdict, check_curve, check_log
+from trine.studies.check import Verdict, check_curve, check_log
+from trine.studies.check_result import FAST, SLOW, CheckResult
 from trine.studies.hypotheses import Expected, expect
 from trine.studies.nccl_tests import NcclLog, read_log
 
@@ -74,7 +75,7 @@ def degraded(cluster: Cluster, link_class: str, factor: float) -> Cluster:
     return replace(cluster, links=tuple(links))
 
 
-def names(check: Check) -> str:
+def names(check: CheckResult) -> str:
     return "" if check.cause is None else check.cause.name
 
 

@@ -11,7 +11,7 @@ import trine
 from trine.cli.main import app
 from trine.errors import InputError, PlanError
 from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
-from trine.studies.hop_links import edge_cluster, slowed_links
+from trine.studies.hop import edge_cluster, slowed_links
 
 RUNNER = CliRunner()
 TRACE = "vgg13-h100-b128"

@@ -17,16 +17,15 @@ from typer.testing import CliRunner
 from trine.cli.main import app
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError
-from trine.studies.left_out import left_out
 from trine.studies.measured import COUNTED, FIT, Point, Series, load_measurements
-from trine.studies.page import write_report
-from trine.studies.report import report_json, summary_text, verdicts
+from trine.studies.report import summary_text, verdicts, write_report
 from trine.studies.validate import (
     BELOW,
     FROM,
     Predictor,
     Validation,
     leave_one_out,
+    left_out,
     quantile,
     select,
     validate_collectives,
@@ -186,7 +185,7 @@ def small() -> Validation:
 
 
 def test_json_holds_every_point_and_serialises(small: Validation) -> None:
-    data = json.loads(json.dumps(report_json(small), allow_nan=False))
+    data = json.loads(json.dumps(small.document(), allow_nan=False))
     assert len(data["points"]) == len(small.compared)
     assert data["skipped"][0]["why"] == "oneccl is not modelled"
     medians = [group["median_error"] for group in data["groups"]]
@@ -195,7 +194,7 @@ def test_json_holds_every_point_and_serialises(small: Validation) -> None:
 
 def test_the_page_and_its_pictures(small: Validation, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    written = write_report(small, tmp_path / "new", left_out=replace(small, skipped=()))
+    written = write_report(replace(small, left_out=replace(small, skipped=())), tmp_path / "new")
     text = written[0].read_text()
     for heading in ("## Totals and targets", "### Leave-one-machine-out", "## Not predicted", "## Machines"):
         assert heading in text

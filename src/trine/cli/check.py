@@ -76,7 +76,7 @@ def check(
     with about(log):
         answer = check_log(found, machine, options=options, in_place=in_place)
     show(answer.table(), json)
-    write_json(answer.to_json(), json, "check")
+    write_json(answer, json, "check")
     if plot is not None:
         with writes():
             answer.plot(plot)

@@ -119,17 +119,17 @@ def hop(
     if repeat is not None:
         runs = ensemble(lambda each: run(protocol, each).end_ps, repeat, seed or 0)
         show(runs.summary(), json)
-        write_json(runs.to_json(), json, "hop", "ensemble")
+        write_json(runs, json, "hop")
         end(runs.finished)
         return
     result = run(protocol, seed or 0)
     show(result.summary(), json)
-    answer = result.to_json()
+    answer = result.document()
     if compare:
         against = run(standard, seed or 0)
         speedup = against.end_ps / result.end_ps
         show(f"{speedup:.3f} times as fast as standard decentralised training", json)
-        answer = {**answer, "standard": against.to_json(), "speedup": speedup}
+        answer = {**answer, "standard": against.document(), "speedup": speedup}
     write_json(answer, json, "hop")
     if perfetto is not None:
         with writes():
@@ -151,7 +151,7 @@ def _machine(
     from trine.cli.machine import MachineOptions, group_machine, slow_link
     from trine.cluster.select import slow_down
     from trine.parallel.hop import worker_graph
-    from trine.studies.hop_links import edge_cluster
+    from trine.studies.hop import edge_cluster
     from trine.units import parse_bandwidth, parse_time
 
     if cluster is not None:
@@ -172,7 +172,7 @@ def _machine(
 
 
 def _slowed(machine: Cluster, slow_by: str | None, slow_per: str | None, seed: int) -> Cluster:
-    from trine.studies.hop_links import slowed_links
+    from trine.studies.hop import slowed_links
 
     if slow_by is None:
         if slow_per is not None:

@@ -39,4 +39,4 @@ class OverlapAnswer:
     def document(self, result: Result) -> dict[str, object]:
         """The result's keys, with the range."""
         content = result.document()
-        return content if self.found is None else {**content, "overlap": self.found.to_json()}
+        return content if self.found is None else {**content, "overlap": self.found.document()}

@@ -151,4 +151,4 @@ class RankAnswer:
     def document(self, result: Result) -> dict[str, object]:
         """The result's keys, with the ensemble."""
         content = self._overlap.document(result)
-        return content if self._ensemble is None else {**content, "ensemble": self._ensemble.to_json()}
+        return content if self._ensemble is None else {**content, "ensemble": self._ensemble.document()}

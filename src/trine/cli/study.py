@@ -27,8 +27,8 @@ def study(
         return
     with ProgressLine() as progress:
         found = run_case(name, on_run=progress.told)
-    show(found.text(), json)
-    write_json(found.to_json(), json, "study")
+    show(found.summary(), json)
+    write_json(found, json, "study")
     if plot is not None:
         with writes():
             found.plot(plot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -29,28 +30,27 @@ def collectives(
     from pathlib import Path
 
     from trine.errors import InputError
-    from trine.studies.left_out import left_out
     from trine.studies.measured import load_measurements
-    from trine.studies.page import write_report
-    from trine.studies.report import report_json, summary_text
-    from trine.studies.validate import select, validate_collectives
+    from trine.studies.report import summary_text, write_report
+    from trine.studies.validate import left_out, select, validate_collectives
 
     if report is not None and machine:
         raise InputError("the report is about all machines: leave out --machine", field="--report")
     series = load_measurements()
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)
-    show(summary_text(found, None if every else SHOWN, without, doubt), json)
-    write_json(report_json(found, without, doubt), json, "validate collectives")
+    found = replace(found, left_out=without, notes=(doubt,) if doubt else ())
+    show(summary_text(found, None if every else SHOWN), json)
+    write_json(found, json, "validate collectives")
     if plot is not None:
         with writes():
-            from trine.studies.report_plot import plot_errors
+            from trine.studies.report import plot_errors
 
         plot_errors(found, Path(plot))
         say(f"drawn in {plot}")
     if report is not None:
         with writes():
-            for path in write_report(found, report, without, doubt):
+            for path in write_report(found, report):
                 say(f"wrote {path}")
 
 
@@ -64,14 +64,15 @@ def loadstore(
     """Published times of communication kernels against the load-store level: small all-reduces, puts, gets, packets."""
     from trine.collectives.sizes import parse_size
     from trine.errors import InputError
-    from trine.studies.gpu_measured import as_json, chosen, compare_point, table
+    from trine.studies.gpu_measured import KernelValidation, chosen, compare_point
 
     points = chosen(series, parse_size(largest, "--largest"))
     if not points:
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
     compared, finished = until_stopped(map(compare_point, points))
-    show(table(compared), json)
-    write_json({**as_json(compared), "finished": finished}, json, "validate loadstore")
+    found = KernelValidation(compared=tuple(compared), finished=finished)
+    show(found.summary(), json)
+    write_json(found, json, "validate loadstore")
     end(finished)
 
 

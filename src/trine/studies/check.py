@@ -14,10 +14,10 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
+from trine.studies.check_result import FAST, INSIDE, SLOW, CheckedRow, CheckResult
 from trine.studies.hypotheses import Expected, Hypothesis, expect
-from trine.studies.likelihood import NOISE, Noise
+from trine.studies.likelihood import NOISE, Noise, Weighed, weigh
 from trine.studies.nccl_tests import NcclLog
-from trine.studies.weigh import Weighed, weigh
 from trine.units import whole_number
 
 #: A run is suspicious if its curve fits to a cause, known or not, so much better than to a sound machine.
@@ -26,31 +26,14 @@ MIN_LOG_ODDS = math.log(50)
 #: so many octaves, each size standing for half of the way to its neighbours.
 MARGIN = 1.15
 MIN_OCTAVES = 1.5
-INSIDE, SLOW, FAST = "inside", "slow", "fast"
 _GPU_NAMES = re.compile(
     r"\b(?:GB200|GB300|GH200|GB10|[VAHBTPL]\d{2,3}S?|H20|RTX (?:PRO )?[A]?\d{4}D?|RTX\d{4}|MI\d{2,3}[XA]?)\b", re.I
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckedRow:
-    """One size. ``state``: inside the band, slow or fast. Bandwidth in bytes/s, as measured."""
-
-    size_bytes: int
-    measured_ps: int
-    busbw_bytes_per_s: float
-    predicted: CollectiveTime
-    state: str
-
-    @property
-    def ratio(self) -> float:
-        """Measured / predicted time."""
-        return self.measured_ps / self.predicted.time_ps
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What is said of a curve: the fields of :class:`Check` of the same names."""
+    """What is said of a curve: the fields of :class:`CheckResult` of the same names."""
 
     suspicious_from: int | None
     suspicious_to: int | None
@@ -61,65 +44,9 @@ class Verdict:
     causes: tuple[Weighed, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """The answer of :func:`check_log`.
-
-    ``suspicious_from``, ``suspicious_to``: sizes between which the run is slower than it should be; None if healthy.
-    ``log_odds``: natural logarithm of how much better the curve fits a cause, known or not, than a sound machine.
-    ``cause``: the most probable one, None where a slowness of no known cause is more probable. ``alike``: names of
-    those that cost the same at every measured size, which nothing here can tell from it. ``causes``: all, the most
-    probable first (without a ``cause``, the nearest first); none of a healthy run. ``noise``: slow sizes that stand
-    alone.
-    """
-
-    log: NcclLog
-    cluster: Cluster
-    options: CollectiveOptions
-    result: str
-    rows: tuple[CheckedRow, ...]
-    suspicious_from: int | None = None
-    suspicious_to: int | None = None
-    log_odds: float = 0.0
-    cause: Hypothesis | None = None
-    alike: tuple[str, ...] = ()
-    causes: tuple[Weighed, ...] = ()
-    noise: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the results are right and no range of sizes is slower than the band allows."""
-        return self.suspicious_from is None and not self.log.has_wrong_results
-
-    def verdict(self) -> str:
-        """Healthy or suspicious, from which size on, and the likely cause, in one line."""
-        from trine.studies.check_text import verdict
-
-        return verdict(self)
-
-    def table(self) -> str:
-        """Measured against predicted by size, and the verdict."""
-        from trine.studies.check_text import check_table
-
-        return check_table(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """As documented in docs/guides/check.md."""
-        from trine.studies.check_text import check_json
-
-        return check_json(self)
-
-    def plot(self, path: str) -> None:
-        """Draw measured and predicted with the band. Needs the extra ``plot``."""
-        from trine.studies.check_plot import plot_check
-
-        plot_check(self, path)
-
-
 def check_log(
     log: NcclLog, cluster: Cluster, *, options: CollectiveOptions | None = None, in_place: bool = False
-) -> Check:
+) -> CheckResult:
     """Compare a log with what the cluster should do.
 
     Parameters
@@ -142,7 +69,7 @@ def check_log(
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
     judged = check_curve(expected, [row.measured_ps for row in rows])
-    return Check(
+    return CheckResult(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
         suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
         cause=judged.cause, alike=judged.alike, causes=judged.causes, noise=judged.noise,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from trine.errors import InputError
+from trine.evidence import Evidence
 from trine.parallel.stragglers import Jitter, Stragglers
+from trine.results.picture import COLOURS, subplots
+from trine.results.report import Report, Row, Table
 from trine.units import format_time
 
 if TYPE_CHECKING:
@@ -27,13 +30,15 @@ MAX_REPEATS = 100_000
 BINS, WIDTH = 10, 40
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnsembleResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EnsembleResult(Report):
     """Times of repeated runs: ``times_ps[i]`` is that of ``seeds[i]``, whole picoseconds.
 
     Percentiles interpolate between the sorted times (numpy's default); ``std_ps`` is that of the sample (n - 1).
     finished: False: Ctrl-C came before the last.
     """
+
+    SCHEMA: ClassVar[str] = "ensemble"
 
     seeds: tuple[int, ...]
     times_ps: tuple[int, ...]
@@ -74,14 +79,37 @@ class EnsembleResult:
             return 0.0
         return math.sqrt(math.fsum((t - self.mean_ps) ** 2 for t in self.times_ps) / (len(self.times_ps) - 1))
 
-    def to_json(self) -> dict[str, object]:
-        """Plain data: seconds of the statistics, picoseconds of each seed."""
+    @property
+    def headline(self) -> str:
+        """How many runs, their median and spread."""
+        return (
+            f"{len(self.seeds)} runs: median {format_time(round(self.median_ps))}, "
+            f"{format_time(self.min_ps)} to {format_time(self.max_ps)}" + ("" if self.finished else ", stopped")
+        )
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``runs``, one a seed."""
+        return {"runs": [{"seed": seed, "time_ps": t} for seed, t in zip(self.seeds, self.times_ps, strict=True)]}
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``histogram``."""
+        return {"histogram": self._draw}
+
+    def _draw(self) -> Any:
+        figure, axes = subplots(figsize=(6, 3.5))
+        axes.hist([time / 1e6 for time in self.times_ps], bins=min(BINS, len(self.times_ps)), color=COLOURS[0])
+        axes.set_xlabel("time (µs)")
+        axes.set_ylabel("runs")
+        return figure
+
+    def document(self) -> Row:
+        """Return plain data: seconds of the statistics, picoseconds of each seed."""
         names = ("min", "p5", "median", "p95", "max", "mean", "std")
         return {
             "repeats": len(self.seeds),
             "finished": self.finished,
             **{f"{name}_s": getattr(self, f"{name}_ps") / 1e12 for name in names},
-            "runs": [{"seed": seed, "time_ps": time} for seed, time in zip(self.seeds, self.times_ps, strict=True)],
+            **self.tables(),
         }
 
     def summary(self) -> str:
@@ -129,24 +157,42 @@ def ensemble(run: Callable[[int], int], repeats: int, first_seed: int = 0) -> En
     return EnsembleResult(seeds=seeds[: len(times)], times_ps=tuple(times), finished=len(times) == repeats)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepEnsemble:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StepEnsemble(Report):
     """Step times with several seeds.
 
     result: of the first seed; where the perturbation alone is random, of the run without it. what: what was random.
     """
 
+    SCHEMA: ClassVar[str] = "ensemble"
+
     result: Result
     runs: EnsembleResult
     what: str
+
+    @property
+    def headline(self) -> str:
+        return self.runs.headline
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return self.result.evidence
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``runs``, one a seed."""
+        return self.runs.tables()
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``histogram``."""
+        return self.runs.pictures()
 
     def summary(self) -> str:
         """Text for people: what was random, percentiles, a histogram."""
         return f"ensemble  {self.what}\n{self.runs.summary()}"
 
-    def to_json(self) -> dict[str, object]:
-        """The block ``ensemble`` of a result's JSON."""
-        return {"what": self.what, **self.runs.to_json()}
+    def document(self) -> Row:
+        """Return the block ``ensemble`` of a result's JSON."""
+        return {"what": self.what, **self.runs.document()}
 
 
 def step_ensemble(

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
-from trine.cluster import load_cluster
+import numpy as np
+
+from trine.arrays import Int64
+from trine.cluster import Cluster, load_cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import format_size
 from trine.errors import InputError, SpecError, nearest
+from trine.gpu.model import GpuModel
 from trine.gpu.model.files import gpu_model_of
-from trine.gpu.program import GpuProgram
+from trine.gpu.program import COLUMNS, GpuProgram
+from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.system import KernelTasks, kernel_tasks
+from trine.graph.assembler import csr
+from trine.results.report import Report, Row, Table
 from trine.studies.gpu_kernels import copy_kernel, oneshot_packets, twoshot_between_meetings, twoshot_packets
-from trine.studies.gpu_repeat import round_times_ps
 
 FILE = Path(__file__).parent.parent / "presets" / "measured" / "fine_grained.csv"
 #: Issue 5 of trine: the median of |error| of the judged series.
@@ -213,7 +220,53 @@ def median_error(compared: Iterable[FineCompared]) -> float:
     return median(abs(each.error) for each in compared)
 
 
-def table(compared: Sequence[FineCompared]) -> str:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class KernelValidation(Report):
+    """Points beside their predictions. finished: False: stopped before all points were simulated."""
+
+    SCHEMA: ClassVar[str] = "validate-loadstore"
+
+    compared: tuple[FineCompared, ...]
+    finished: bool = True
+
+    @property
+    def headline(self) -> str:
+        """How many points, and the median of |error|."""
+        return f"{len(self.compared)} points, median of |error| {median_error(self.compared):.1%}"
+
+    def summary(self) -> str:
+        """Return a line a point, by series; then medians, and the worst of all."""
+        return _table(self.compared)
+
+    def document(self) -> Row:
+        """Return points with times in seconds, and medians."""
+        series = dict.fromkeys(each.point.series for each in self.compared)
+        return {
+            **self.tables(),
+            "median_errors": {name: median_error(_of(self.compared, name)) for name in series},
+            "target": TARGET,
+            "finished": self.finished,
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``points``."""
+        points: list[Row] = [
+            {
+                "series": each.point.series,
+                "size_bytes": each.point.size_bytes,
+                "measured_s": each.point.time_ps / 1e12,
+                "simulated_s": each.time_ps / 1e12,
+                "first_round_s": each.first_ps / 1e12,
+                "error": each.error,
+                "program": each.program,
+                "source": each.point.source,
+            }
+            for each in self.compared
+        ]
+        return {"points": points}
+
+
+def _table(compared: Sequence[FineCompared]) -> str:
     """A line a point, by series; then medians, and the worst of all."""
     lines = [f"{'':24} {'size':>8} {'measured':>9} {'simulated':>9} {'error':>6}  {'cold':>7}  program"]
     for name in dict.fromkeys(each.point.series for each in compared):
@@ -245,24 +298,42 @@ def _verdict(series: str, compared: Sequence[FineCompared]) -> str:
     return f"  target {TARGET:.0%}: {met} by the median, by {within} of {len(mine)} sizes; worst {worst.error:+.0%}"
 
 
-def as_json(compared: Sequence[FineCompared]) -> dict[str, Any]:
-    """The table for programs: points with times in seconds, medians."""
-    series = dict.fromkeys(each.point.series for each in compared)
-    points = [
-        {
-            "series": each.point.series,
-            "size_bytes": each.point.size_bytes,
-            "measured_s": each.point.time_ps / 1e12,
-            "simulated_s": each.time_ps / 1e12,
-            "first_round_s": each.first_ps / 1e12,
-            "error": each.error,
-            "program": each.program,
-            "source": each.point.source,
-        }
-        for each in compared
-    ]
-    return {
-        "points": points,
-        "median_errors": {name: median_error(_of(compared, name)) for name in series},
-        "target": TARGET,
-    }
+def round_times_ps(
+    program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, rounds: int = 2
+) -> tuple[int, ...]:
+    """Time from the end of one round to the end of the next, ps: on each GPU a kernel starts when the one before it has
+    ended there. The first round finds an empty L2, later ones what the one before has left in it.
+
+    The program has one kernel a rank, and its semaphores come back to their initial values.
+    """
+    whole, ranks = repeated(program, rounds), program.num_ranks
+    before = [[] if task < ranks else [task - ranks] for task in range(whole.num_kernels)]
+    ptr, idx = csr(before)
+    graph = replace(
+        kernel_tasks(whole), predecessor_ptr=ptr, predecessor_idx=idx, num_required=np.diff(ptr).astype(np.int32)
+    )  # fmt: skip
+    carried = np.arange(whole.num_kernels, dtype=np.int32)
+    run = run_gpus(
+        whole, cluster, group, model, tasks=KernelTasks(graph, carried), options=GpuRunOptions(fold="off")
+    ).whole()
+    ends = run.records.end_ps.reshape(rounds, ranks).max(axis=1)
+    return tuple(int(each) for each in np.diff(ends, prepend=0))
+
+
+def repeated(program: GpuProgram, rounds: int) -> GpuProgram:
+    """The kernels of all ranks, ``rounds`` times one after the other; they share buffers and semaphores."""
+
+    def ptr(offsets: Int64) -> Int64:
+        total = int(offsets[-1])
+        starts = offsets[:-1] + np.arange(rounds, dtype=np.int64)[:, None] * total
+        return np.append(starts.ravel(), total * rounds)
+
+    columns: dict[str, Any] = {name: np.tile(getattr(program, name), rounds) for name in COLUMNS}
+    return replace(
+        program,
+        kernel_ptr=ptr(program.kernel_ptr),
+        workgroup_ptr=ptr(program.workgroup_ptr),
+        operand_ptr=ptr(program.operand_ptr),
+        kernel_names=program.kernel_names * rounds,
+        **columns,
+    )

@@ -5,23 +5,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from trine.cluster import Cluster, load_cluster
+from trine.cluster.parts import SCALE_UP, Device, Wire, make_links
+from trine.cluster.select import slow_down
 from trine.engine.circuit_model import network_on
 from trine.errors import InputError, PlanError
+from trine.evidence import Evidence
 from trine.graph.workload import Workload
+from trine.parallel.draws import uniform
 from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop_choices import HopRun, run_hop
 from trine.parallel.hop_numbers import HopNumbers
 from trine.parallel.hop_tasks import HopNetwork, HopWork
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, scaled_ps
+from trine.results import Result, timeline
+from trine.results.records import record_table
+from trine.results.report import Report, Row, Table, Timeline
+from trine.results.waits import releasers, wait_reasons
 from trine.simulation import simulate
 from trine.simulation.recorded import first_known, gpus_under, timing
 from trine.simulation.setup import load_workload
@@ -29,8 +36,49 @@ from trine.units import PS_PER_S, format_bytes, format_time
 
 if TYPE_CHECKING:
     from trine.engine.models import Network
-    from trine.evidence import Evidence
-from trine.results import Result
+
+
+def edge_cluster(
+    graph: WorkerGraph, bandwidth: int, latency_ps: int, gpu: str | None = None, name: str | None = None
+) -> Cluster:
+    """A cluster with one link of ``bandwidth`` bytes/s for each edge of the graph; workers do not forward."""
+    devices = tuple(Device(name=f"gpu{i}", gpu=gpu) for i in range(graph.num_workers))
+    wires = [Wire(a, b, bandwidth, latency_ps, SCALE_UP) for a, b in graph.edges]
+    return Cluster(
+        name=name or f"{graph.name} of {graph.num_workers} GPUs",
+        devices=devices,
+        links=make_links(devices, wires),
+        sources={"links": "given: one link an edge of the communication graph and direction"},
+    )
+
+
+def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per: str = "link") -> Cluster:
+    """The cluster with each bandwidth divided by a random factor, uniform between the two.
+
+    ``per``: ``link`` draws for each pair of devices that links join, both directions alike; ``gpu`` for each GPU, and a
+    link is slowed by the larger factor of its two ends.
+
+    Raises InputError for factors below 1 or in the wrong order, or another ``per``.
+    """
+    low, high = factors
+    if not 1 <= low <= high < 1e6:
+        raise InputError(f"factors are at least 1, the smaller first; got {low:g}:{high:g}", field="slow_by")
+    if per not in ("link", "gpu"):
+        raise InputError(f"factors are per link or per gpu, got {per!r}", field="slow_per")
+
+    def factor(a: int, b: int) -> float:
+        return low + (high - low) * float(uniform(seed, np.array([a]), np.array([b]))[0])
+
+    gpus, slow = set(cluster.gpus), []
+    for link in cluster.links:
+        if per == "link":
+            slow.append((link.name, 1 / factor(min(link.source, link.target), max(link.source, link.target))))
+        elif ends := {link.source, link.target} & gpus:
+            slow.append((link.name, 1 / max(factor(end, end) for end in ends)))
+    what = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
+    slower = slow_down(cluster, slow)
+    return replace(slower, name=f"{cluster.name}, {what}", sources={**cluster.sources, "slow-down": f"assumed: {what}"})
+
 
 NOT_MODELLED = (
     "the time to average the updates, to copy them into queues, and to exchange tokens",
@@ -39,9 +87,11 @@ NOT_MODELLED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HopResult:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HopResult(Report):
     """What a run of Hop gave; ``numbers`` has everything of single workers."""
+
+    SCHEMA: ClassVar[str] = "hop"
 
     graph: WorkerGraph
     protocol: HopProtocol
@@ -51,9 +101,9 @@ class HopResult:
     apply_ps: int
     update_bytes: int
     network: str
-    evidence: tuple[Evidence, ...]
-    warnings: tuple[str, ...]
     wall_s: float
+    evidence: tuple[Evidence, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def end_ps(self) -> int:
@@ -79,8 +129,24 @@ class HopResult:
             "waiting_for_tokens": float(self.numbers.waiting_tokens_ps.sum()) / total,
         }
 
-    def to_json(self) -> dict[str, object]:
-        """Plain data, see docs/background/hop.md."""
+    @property
+    def headline(self) -> str:
+        """Workers, graph, iterations and their rate."""
+        return (
+            f"Hop: {self.graph.num_workers} workers, {self.graph.name} graph, {_options(self.protocol)}: "
+            f"{self.protocol.iterations} iterations in {format_time(self.end_ps)}"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.warnings, *(f"not modelled: {words}" for words in NOT_MODELLED))
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``workers``: how each spent its time."""
+        return {"workers": self._workers()}
+
+    def document(self) -> Row:
+        """Return plain data, see docs/background/hop.md."""
         numbers, protocol = self.numbers, self.protocol
         return {
             "graph": {"name": self.graph.name, "workers": self.graph.num_workers, "edges": len(self.graph.edges)},
@@ -100,24 +166,26 @@ class HopResult:
             "unused_updates": numbers.num_unused,
             "dropped_updates": len(self.run.choices.dropped),
             "sent_bytes": numbers.sent_bytes,
-            "workers": [
-                {
-                    "end_s": int(numbers.end_ps[i]) / PS_PER_S,
-                    "trained": int(numbers.trained[i]),
-                    "skipped": int(numbers.skipped[i]),
-                    "computing_s": int(numbers.computing_ps[i]) / PS_PER_S,
-                    "waiting_for_updates_s": int(numbers.waiting_updates_ps[i]) / PS_PER_S,
-                    "waiting_for_tokens_s": int(numbers.waiting_tokens_ps[i]) / PS_PER_S,
-                }
-                for i in range(self.graph.num_workers)
-            ],
-            "evidence": [
-                {"what": e.what, "kind": e.kind, "detail": e.detail} for e in self.evidence
-            ],
+            "workers": self._workers(),
+            "evidence": [{"what": e.what, "kind": e.kind, "detail": e.detail} for e in self.evidence],
             "warnings": list(self.warnings),
             "not_modelled": list(NOT_MODELLED),
             "simulator": {"runs": self.run.num_runs, "events": self.run.records.num_events, "wall_s": self.wall_s},
         }  # fmt: skip
+
+    def _workers(self) -> list[Row]:
+        numbers = self.numbers
+        return [
+            {
+                "end_s": int(numbers.end_ps[i]) / PS_PER_S,
+                "trained": int(numbers.trained[i]),
+                "skipped": int(numbers.skipped[i]),
+                "computing_s": int(numbers.computing_ps[i]) / PS_PER_S,
+                "waiting_for_updates_s": int(numbers.waiting_updates_ps[i]) / PS_PER_S,
+                "waiting_for_tokens_s": int(numbers.waiting_tokens_ps[i]) / PS_PER_S,
+            }
+            for i in range(self.graph.num_workers)
+        ]
 
     def summary(self) -> str:
         """Text for people."""
@@ -148,15 +216,11 @@ class HopResult:
         lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
-    def to_perfetto(self, path: str | Path) -> None:
-        """Write a timeline that opens in https://ui.perfetto.dev, compressed if the path ends in ``.gz``."""
-        from trine.results import timeline, waits
-        from trine.results.packets import write_packets
-        from trine.results.records import record_table
-
+    def timeline(self) -> Timeline:
+        """Return what workers do, and the updates that they send."""
         graph, records = self.run.tasks.graph, self.run.records
-        reasons = waits.wait_reasons(graph, records, waits.releasers(graph, records))
-        write_packets(timeline.packets(graph, record_table(graph, records, reasons), None), Path(path))
+        reasons = wait_reasons(graph, records, releasers(graph, records))
+        return Timeline(timeline.packets(graph, record_table(graph, records, reasons), None))
 
 
 _PROTOCOL = ("iterations", "backup", "staleness", "max_gap", "max_skip", "skip_behind", "order", "drop_late")
@@ -189,7 +253,7 @@ def hop(
     protocol: how workers wait; None is standard decentralised training.
     graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
     workers: how many; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
-    cluster: links between the workers; :func:`trine.studies.hop_links.edge_cluster` makes one link an edge.
+    cluster: links between the workers; :func:`trine.studies.hop.edge_cluster` makes one link an edge.
     batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`; the cluster's GPUs are those of the workers.
     network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
     stragglers: slow workers and jitter; an index is the iteration.
@@ -302,8 +366,6 @@ def _network(machine: Cluster, graph: WorkerGraph) -> HopNetwork:
 
 
 def _evidence(one: Result, machine: Cluster, stragglers: Stragglers | None) -> tuple[Evidence, ...]:
-    from trine.evidence import Evidence
-
     sources: Mapping[str, str] = machine.sources
     rows = [*one.evidence, Evidence("links", machine.evidence, "; ".join(f"{k}: {v}" for k, v in sources.items()))]
     if stragglers is not None:

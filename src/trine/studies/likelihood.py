@@ -10,13 +10,15 @@ neither a verdict nor an order of causes hangs on how densely one measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 
 from trine.arrays import Float64
+from trine.studies.hypotheses import Expected, Hypothesis, at_share, late
 
 #: A band holds 80 %: from here below to here above the middle, in standard deviations.
 _BAND_SIGMAS = 2 * NormalDist().inv_cdf(0.9)
@@ -97,3 +99,154 @@ def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) ->
         spreads = [v + (m - mean) ** 2 for v, m in zip(left, moved, strict=True)]
         variance = share[0] * spreads[0] + share[1] * spreads[1]
     return total
+
+
+#: Two causes whose times differ by no more than this at any measured size cannot be told apart.
+ALIKE = math.log(1.03)
+#: What is tried of an unknown number: delays of 2 us to 16 ms, shares of the speed of 1 / 1.1 to 1 / 32.
+DELAYS_PS = tuple(round(2e6 * 2 ** (i / 4)) for i in range(53))
+SHARES = tuple(2 ** (-i / 8) for i in range(1, 41))
+#: A sound machine may be faster than predicted: so often, and by up to four times.
+FASTER = 0.1
+FASTER_BY = tuple(2 ** (i / 4) for i in range(1, 9))
+#: A cause that trine does not know slows all sizes between two of these (octaves) by one of these factors; or each size
+#: by another, whose logarithm is near this one, as far off, and changes within so many octaves.
+EDGE_OCTAVES = 2
+SLOWER_BY = (1.5, 2.0, 3.0, 4.5, 7.0, 12.0, 25.0)
+CHANGING, CHANGING_OCTAVES = math.log(2.5), 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weighed:
+    """A cause, and how probable it is if there is one. ``left``: root mean square of log(measured / its times)."""
+
+    cause: Hypothesis
+    probability: float
+    left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """``log_odds``: natural logarithm of how much better the curve fits to a cause, known or not, than to a sound
+    machine. ``causes``: the known ones, most probable first; ``unknown``: the probability that it is none of them."""
+
+    log_odds: float
+    causes: tuple[Weighed, ...]
+    unknown: float
+
+    def alike(self, cause: Hypothesis) -> tuple[str, ...]:
+        """Names of the other causes that cost the same at every measured size."""
+        mine = np.log(np.asarray(cause.times_ps, float))
+        others = [each.cause for each in self.causes if each.cause.name != cause.name]
+        return tuple(
+            each.name for each in others if np.abs(np.log(np.asarray(each.times_ps, float)) - mine).max() <= ALIKE
+        )
+
+
+def weigh(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) -> Weights:
+    """Compare a curve with a sound machine and with every cause that would make it slower somewhere."""
+    usual = np.asarray([each.time_ps for each in expected.usual], float)
+    sigma = band_sigma([each.low_ps for each in expected.usual], [each.high_ps for each in expected.usual])
+    missed = np.log(np.asarray(measured_ps, float) / usual)
+
+    def fits(slowed: Float64) -> Float64:
+        """Log-likelihoods of curves that are slower by exp(slowed), (curves, sizes)."""
+        return log_likelihood((missed - slowed) / sigma, expected.sizes, noise)
+
+    sound = _mixed(fits(np.log(_sound(len(usual)))), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
+    found = [*_named(expected, usual, fits), *_fitted(usual, fits)]
+    of_kind = Counter(cause.kind for cause, _ in found)
+    no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
+    scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in found] + [no_name])
+    whole = _sum(scores)
+    shares = np.exp(scores - whole)
+    order = sorted(range(len(found)), key=lambda i: -shares[i])
+    return Weights(
+        log_odds=whole - math.log(len(of_kind) + 1) - sound,
+        causes=tuple(
+            Weighed(cause=found[i][0], probability=float(shares[i]), left=_left(measured_ps, found[i][0]))
+            for i in order
+        ),
+        unknown=float(shares[-1]),
+    )
+
+
+_Fits = Callable[[Float64], Float64]
+
+
+def _sound(num_sizes: int) -> Float64:
+    return np.array([[factor] * num_sizes for factor in (1.0, *(1 / by for by in FASTER_BY))])
+
+
+def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+    """The causes that can be predicted and slow something; of those of one name the one that fits best."""
+    slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
+    kept = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
+    if not kept:
+        return []
+    by_name: dict[str, list[tuple[float, Hypothesis]]] = {}
+    for i, fit in zip(kept, fits(slowed[kept]), strict=True):
+        by_name.setdefault(expected.causes[i].name, []).append((float(fit), expected.causes[i]))
+    return [
+        (max(same, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in same]))) for same in by_name.values()
+    ]
+
+
+def _fitted(usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+    """The causes with one: averaged over what it may be, named after what fits best."""
+    times = [round(time) for time in usual]
+    by_delay = fits(np.log1p(np.asarray(DELAYS_PS, float)[:, None] / usual))
+    by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
+    return [
+        (late(round(_best(DELAYS_PS, by_delay)), times), _mean(by_delay)),
+        (at_share(_best(SHARES, by_share), times), _mean(by_share)),
+    ]
+
+
+def _best(values: Sequence[float], fit: Float64) -> float:
+    """The value that fits best, between grid points by a parabola through three of them (in logarithms)."""
+    i = int(fit.argmax())
+    if not 0 < i < len(values) - 1:
+        return values[i]
+    bend = fit[i - 1] - 2 * fit[i] + fit[i + 1]
+    shift = 0.0 if bend >= 0 else 0.5 * (fit[i - 1] - fit[i + 1]) / bend
+    return float(values[i] * (values[i + 1] / values[i]) ** shift)
+
+
+def _unknown(slow: Float64, sigma: Float64, sizes: Sequence[int], noise: Noise) -> float:
+    """How much better (logarithm) a curve fits a slowness of no known cause than a sound machine.
+
+    slow: log(measured / predicted), 0 where the machine is faster than predicted, which speaks for no cause.
+    """
+    curves = np.concatenate([np.zeros((1, len(slow))), _boxes(sizes)])
+    fit = log_likelihood((slow - curves) / sigma, sizes, noise)
+    free = replace(noise, drift=CHANGING / float(np.median(sigma)), octaves=CHANGING_OCTAVES, wide_by=1.0)
+    changing = log_likelihood(((slow - CHANGING) / sigma)[None], sizes, free)
+    return _mean(np.array([_mean(fit[1:]), changing[0]])) - float(fit[0])
+
+
+def _boxes(sizes: Sequence[int]) -> Float64:
+    """Curves that are slower between two sizes: (curves, sizes), logarithms of the factor."""
+    octaves = np.log2(np.asarray(sizes, float))
+    first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
+    edges = np.arange(first, octaves[-1] + EDGE_OCTAVES + 1e-9, EDGE_OCTAVES)
+    inside = [(octaves >= low) & (octaves < high) for i, low in enumerate(edges) for high in edges[i + 1 :]]
+    return np.array([np.where(box, math.log(by), 0.0) for box in inside if box.any() for by in SLOWER_BY])
+
+
+def _sum(logs: Float64) -> float:
+    top = logs.max()
+    return float(top + math.log(np.exp(logs - top).sum()))
+
+
+def _mean(logs: Float64) -> float:
+    return _sum(logs) - math.log(len(logs))
+
+
+def _mixed(logs: Float64, shares: Sequence[float]) -> float:
+    return _sum(logs + np.log(shares))
+
+
+def _left(measured_ps: Sequence[int], cause: Hypothesis) -> float:
+    ratios = np.log(np.asarray(measured_ps, float) / np.asarray(cause.times_ps, float))
+    return float(np.sqrt((ratios**2).mean()))

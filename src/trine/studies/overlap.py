@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from trine.evidence import Evidence
 from trine.parallel.plan import OVERLAPS, Plan
+from trine.results import Result
+from trine.results.plot import breakdown
+from trine.results.report import Report, Row, Table
 from trine.simulation import simulate
 from trine.units import format_time
 
 if TYPE_CHECKING:
     from trine.graph.program import Job
     from trine.graph.workload import Workload
-    from trine.results import Result
 
 
-@dataclass(frozen=True, kw_only=True)
-class OverlapRange:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OverlapRange(Report):
     """Three results of one job: overlap that costs nothing, overlap with contention, and none."""
+
+    SCHEMA: ClassVar[str] = "overlap"
 
     ideal: Result
     modelled: Result
@@ -44,8 +50,34 @@ class OverlapRange:
             f"contention costs {_share(self.cost_ps, self.ideal.step_time_ps)}"
         )
 
-    def to_json(self) -> dict[str, object]:
-        """The block ``overlap`` of a result's JSON."""
+    @property
+    def headline(self) -> str:
+        """The three steps."""
+        return self.summary().partition("\n")[0]
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return self.modelled.evidence
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.modelled.notes
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``steps``: how the slowest rank spends the step with each kind of overlap."""
+        parts = ("step_time_s", "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s")
+        return {
+            "steps": [
+                {"overlap": name, **{part: getattr(getattr(self, name), part) for part in parts}} for name in OVERLAPS
+            ]
+        }
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``breakdown``: the three steps beside each other."""
+        return {"breakdown": partial(breakdown, [getattr(self, name) for name in OVERLAPS], list(OVERLAPS))}
+
+    def document(self) -> Row:
+        """Return the block ``overlap`` of a result's JSON."""
         steps = {f"{name}_step_s": getattr(self, name).step_time_s for name in OVERLAPS}
         return {**steps, "saved_s": self.saved_ps / 1e12, "contention_cost_s": self.cost_ps / 1e12}
 

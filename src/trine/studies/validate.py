@@ -6,18 +6,23 @@ collective, GPUs and settings), so that a machine measured with four versions of
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, cast
 
 import numpy as np
 
+from trine._version import __version__
 from trine.cluster import Cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.parameters import Library
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError, nearest
-from trine.studies.measured import COUNTED, FIT, HELD_OUT, LIBRARIES, Point, Series, load_measurements
+from trine.results.report import Report, Row, Table
+from trine.studies.measured import COUNTED, FIT, FOLDER, HELD_OUT, LIBRARIES, Point, Series, load_measurements
 
 #: Times of one series' points, in order; raises InputError or SpecError where it cannot be predicted.
 Predictor = Callable[[Series], list[CollectiveTime]]
@@ -74,12 +79,58 @@ class Statistics:
         return self.median <= middle and self.p90 <= tail and self.inside >= share and self.width <= width
 
 
-@dataclass(frozen=True, kw_only=True)
-class Validation:
-    """All compared points, and what could not be: (series, why)."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Validation(Report):
+    """All compared points, and what could not be: (series, why).
+
+    left_out: the same points predicted by parameters fitted without their machines. notes: doubts about those.
+    """
+
+    SCHEMA: ClassVar[str] = "validate-collectives"
 
     compared: tuple[Compared, ...]
     skipped: tuple[tuple[Series, str], ...]
+    left_out: Validation | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """How many points are behind the numbers."""
+        points = self.compared
+        return (
+            f"{len(points)} points of {len({x.series.number for x in points})} series predicted, "
+            f"{len(self.counted)} count; error = predicted / measured time - 1"
+        )
+
+    def summary(self) -> str:
+        """Return a line a total: points, median and 90th percentile of the absolute error."""
+        lines = (
+            f"{name} {band}: {s.num_points} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
+            for name, band, s in self.totals()
+        )
+        return "\n".join((self.headline, *lines))
+
+    def document(self) -> Row:
+        """``totals``, ``left_out_totals``, ``groups`` (worst first), ``points``, ``skipped``; times in us, errors as
+        parts of one."""
+        return {
+            "trine_version": __version__,
+            "targets": {band: dict(zip(_TARGET_KEYS, values, strict=True)) for band, values in TARGETS.items()},
+            "totals": _totals_json(self),
+            "left_out_totals": [] if self.left_out is None else _totals_json(self.left_out),
+            "notes": list(self.notes),
+            "groups": [
+                {"machine": machine, "op": op, "sizes": band, **_stats_json(stats)}
+                for machine, op, band, stats in self.groups()
+            ],
+            "points": [_point_json(each) for each in self.compared],
+            "skipped": [{"series": series.name, "why": why} for series, why in self.skipped],
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``totals``, ``groups`` and ``points`` of :meth:`document`."""
+        found = self.document()
+        return {name: cast(list[Row], found[name]) for name in ("totals", "groups", "points")}
 
     @property
     def counted(self) -> tuple[Compared, ...]:
@@ -124,6 +175,49 @@ class Validation:
                 seen.add(each.series.number)
                 rows.append(each)
         return rows[:count]
+
+
+_TARGET_KEYS = ("median_error_max", "p90_error_max", "share_inside_min", "median_width_max")
+
+
+def _totals_json(validation: Validation) -> list[Row]:
+    return [
+        {"machines": name, "sizes": band, **_stats_json(stats), "meets_targets": stats.meets(band)}
+        for name, band, stats in validation.totals()
+    ]
+
+
+def _stats_json(stats: Statistics) -> Row:
+    return {
+        "num_points": stats.num_points,
+        "num_series": stats.num_series,
+        "median_error": stats.median,
+        "p90_error": stats.p90,
+        "bias": stats.bias,
+        "share_inside": stats.inside,
+        "median_width": stats.width,
+        "worst_series": stats.worst.series.name,
+        "worst_size_bytes": stats.worst.point.size_bytes,
+        "worst_error": stats.worst.error,
+    }
+
+
+def _point_json(each: Compared) -> Row:
+    return {
+        "series": each.series.name,
+        "machine": each.series.machine.name,
+        "op": each.series.op,
+        "num_gpus": each.series.num_gpus,
+        "size_bytes": each.point.size_bytes,
+        "measured_us": each.point.time_ps / 1e6,
+        "time_us": each.predicted.time_ps / 1e6,
+        "low_us": each.predicted.low_ps / 1e6,
+        "high_us": each.predicted.high_ps / 1e6,
+        "algorithm": each.predicted.algorithm,
+        "protocol": each.predicted.protocol,
+        "quality": each.point.quality,
+        "weight": each.weight,
+    }
 
 
 def validate_collectives(series: Sequence[Series] | None = None, predictor: Predictor | None = None) -> Validation:
@@ -234,3 +328,58 @@ def _large(each: Compared) -> bool:
 
 def _of_split(points: Iterable[Compared], split: str) -> list[Compared]:
     return [each for each in points if each.series.machine.split == split]
+
+
+PATH = FOLDER / "left_out.csv"
+HOW = "benchmarks/fit_collectives.py --leave"
+_TIMES = ("predicted_us", "usual_us", "measured_us")
+
+
+def left_out(validation: Validation, path: Path | None = None) -> tuple[Validation | None, str]:
+    """The same comparison with the left-out predictions, of those points that have one; and what is wrong with it.
+
+    The band keeps its factors around the other time. (None, why) where there is no table; a table of another model or
+    other data is still compared, and the second value says so.
+
+    Raises
+    ------
+    SpecError: a file that is not such a table.
+    """
+    path = path or PATH
+    if not path.is_file():
+        return None, f"no left-out predictions: {HOW} writes them"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        try:
+            table = {(int(r["series"]), int(r["size_bytes"])): tuple(float(r[name]) for name in _TIMES) for r in rows}
+        except (KeyError, ValueError, TypeError) as error:
+            raise SpecError(f"not a table of series, size_bytes, {', '.join(_TIMES)}: {error}", file=path) from None
+    found = tuple(
+        _with_time(each, times[0])
+        for each in validation.compared
+        if (times := table.get((each.series.number, each.point.size_bytes))) is not None
+    )
+    as_written = all(
+        _near(each.predicted.time_ps, times[1]) and _near(each.point.time_ps, times[2])
+        for each in validation.compared
+        if (times := table.get((each.series.number, each.point.size_bytes))) is not None
+    )
+    missing = [
+        each
+        for each in validation.counted
+        if each.series.machine.split == FIT and (each.series.number, each.point.size_bytes) not in table
+    ]
+    stale = "" if as_written and not missing else f"left-out predictions are of an older model: run {HOW}"
+    return Validation(compared=found, skipped=()), stale
+
+
+def _near(time_ps: int, time_us: float) -> bool:
+    """To the six digits that the table has."""
+    return abs(time_ps / 1e6 - time_us) <= 2e-5 * time_us
+
+
+def _with_time(each: Compared, time_us: float) -> Compared:
+    usual = each.predicted
+    factor = time_us * 1e6 / usual.time_ps
+    times = {name: round(getattr(usual, name) * factor) for name in ("time_ps", "low_ps", "high_ps")}
+    return replace(each, predicted=replace(usual, **times))

@@ -13,11 +13,11 @@ __all__ = ["CASES", "CaseStudy", "run_case"]
 
 #: name -> (function that runs it, what it asks), in the paper's order
 CASES: dict[str, tuple[str, str]] = {
-    "reduce-scatter": ("get_put:reduce_scatter", "case 1: does a reduce-scatter get or put?"),
-    "all-gather": ("get_put:all_gather", "case 2: does an all-gather get or put, and what does fair arbitration do?"),
-    "unrolling": ("limits:unrolling", "case 3: what does loop unrolling do for an all-to-all?"),
-    "outstanding": ("limits:outstanding", "case 4: how many requests does a compute unit need in flight?"),
-    "cost": ("cost:cost", "case 5: what does a simulation cost, by bytes and GPUs?"),
+    "reduce-scatter": ("scale_up:reduce_scatter", "case 1: does a reduce-scatter get or put?"),
+    "all-gather": ("scale_up:all_gather", "case 2: does an all-gather get or put, and what does fair arbitration do?"),
+    "unrolling": ("scale_up:unrolling", "case 3: what does loop unrolling do for an all-to-all?"),
+    "outstanding": ("scale_up:outstanding", "case 4: how many requests does a compute unit need in flight?"),
+    "cost": ("runs:cost", "case 5: what does a simulation cost, by bytes and GPUs?"),
     "clos": ("scale_out:clos", "case 6: a ring all-reduce on a two-tier Clos, packet by packet"),
     "ll-simple": ("protocols:ll_simple", "from which size on does Simple beat LL, by link latency and bandwidth?"),
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from typing import Any, ClassVar, cast
 
 from trine.collectives.sizes import format_size
+from trine.results.picture import COLOURS, log_scale, subplots
+from trine.results.report import Report, Row, Table
 
 Value = str | int | float
 WIDTH = 100
@@ -60,13 +63,15 @@ class Panel:
     log: str = "x"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CaseStudy:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CaseStudy(Report):
     """One case study as it came out.
 
     settings: what it rests on, in sentences. columns, rows: the table; a column whose name ends in ``bytes`` is shown
     as sizes. volatile: columns that differ from run to run, such as wall time.
     """
+
+    SCHEMA: ClassVar[str] = "study"
 
     name: str
     title: str
@@ -106,8 +111,26 @@ class CaseStudy:
                 lines += [fill(text, WIDTH, subsequent_indent=" " * 11) for text in _said(finding)]
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, object]:
-        """The study as plain data."""
+    @property
+    def headline(self) -> str:
+        """Its title, and the verdict."""
+        return f"{self.title}: {self.verdict}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.settings
+
+    def summary(self) -> str:
+        """Return the study for people."""
+        return self.text()
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``rows``, as the study has them, and ``findings``."""
+        document = self.document()
+        return {name: cast(list[Row], document[name]) for name in ("rows", "findings")}
+
+    def document(self) -> Row:
+        """Return the study as plain data."""
         return {
             "study": self.name,
             "title": self.title,
@@ -127,11 +150,9 @@ class CaseStudy:
             "verdict": self.verdict,
         }
 
-    def plot(self, path: str | Path) -> None:
-        """Draw the curves (PNG, SVG or PDF); needs the extra ``plot``."""
-        from trine.studies.loadstore_cases.plot import draw
-
-        draw(self, Path(path))
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``curves``: all panels beside each other."""
+        return {"curves": partial(_draw, self.panels)}
 
 
 def _said(finding: Finding) -> list[str]:
@@ -158,3 +179,30 @@ def _cell(value: Value, is_size: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _draw(panels: Sequence[Panel]) -> Any:
+    count = len(panels)
+    figure, axes = subplots(1, count, figsize=(6.0 * count, 4.0), squeeze=False)
+    for axis, panel in zip(axes.flat, panels, strict=True):
+        _panel(axis, panel)
+    return figure
+
+
+def _panel(axis: Any, panel: Panel) -> None:
+    for curve in panel.curves:
+        axis.plot(curve.x, curve.y, curve.style, color=COLOURS[curve.colour % len(COLOURS)], label=curve.label,
+                  markersize=4.5, linewidth=1.3)  # fmt: skip
+    if "x" in panel.log:
+        axis.set_xscale("log", base=2)
+        ticks = sorted({x for curve in panel.curves for x in curve.x})
+        shown = ticks[:: max(1, -(-len(ticks) // 8))]
+        axis.set_xticks(shown, [format_size(int(x)) if panel.sizes else f"{x:g}" for x in shown])
+        axis.xaxis.minorticks_off()
+    if "y" in panel.log:
+        log_scale(axis)
+    axis.set_xlabel(f"{panel.x_label} (bytes)" if panel.sizes else panel.x_label)
+    axis.set_ylabel(panel.y_label)
+    axis.set_title(panel.title, loc="left", fontsize=10)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, framealpha=0.8, edgecolor="none")

@@ -1,0 +1,296 @@
+"""The answer of a check: measured against predicted as table, JSON and picture, and the verdict in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from trine._version import __version__
+from trine.cluster.cluster import Cluster
+from trine.collectives.options import CollectiveOptions, CollectiveTime
+from trine.collectives.plot import size_axis
+from trine.collectives.sizes import format_size
+from trine.errors import InputError
+from trine.results.picture import log_scale, subplots
+from trine.results.report import Report, Row, Table
+from trine.studies.hypotheses import Hypothesis
+from trine.studies.likelihood import Weighed
+from trine.studies.nccl_tests import NcclLog
+from trine.units import format_time
+
+INSIDE, SLOW, FAST = "inside", "slow", "fast"
+_MARK = {SLOW: "slow", FAST: "fast"}
+MAX_CAUSES = 5
+_COLOURS = {INSIDE: "#009E73", SLOW: "#D55E00", FAST: "#0072B2"}
+_NAMES = {INSIDE: "measured", SLOW: "measured, slow", FAST: "measured, fast"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckedRow:
+    """One size. ``state``: inside the band, slow or fast. Bandwidth in bytes/s, as measured."""
+
+    size_bytes: int
+    measured_ps: int
+    busbw_bytes_per_s: float
+    predicted: CollectiveTime
+    state: str
+
+    @property
+    def ratio(self) -> float:
+        """Measured / predicted time."""
+        return self.measured_ps / self.predicted.time_ps
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckResult(Report):
+    """The answer of :func:`trine.studies.check.check_log`.
+
+    ``suspicious_from``, ``suspicious_to``: sizes between which the run is slower than it should be; None if healthy.
+    ``log_odds``: natural logarithm of how much better the curve fits a cause, known or not, than a sound machine.
+    ``cause``: the most probable one, None where a slowness of no known cause is more probable. ``alike``: names of
+    those that cost the same at every measured size, which nothing here can tell from it. ``causes``: all, the most
+    probable first (without a ``cause``, the nearest first); none of a healthy run. ``noise``: slow sizes that stand
+    alone.
+    """
+
+    SCHEMA: ClassVar[str] = "check"
+
+    log: NcclLog
+    cluster: Cluster
+    options: CollectiveOptions
+    result: str
+    rows: tuple[CheckedRow, ...]
+    suspicious_from: int | None = None
+    suspicious_to: int | None = None
+    log_odds: float = 0.0
+    cause: Hypothesis | None = None
+    alike: tuple[str, ...] = ()
+    causes: tuple[Weighed, ...] = ()
+    noise: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the results are right and no range of sizes is slower than the band allows."""
+        return self.suspicious_from is None and not self.log.has_wrong_results
+
+    @property
+    def headline(self) -> str:
+        """What was run where, and whether it is as it should be."""
+        state = "healthy" if self.healthy else f"suspicious from {format_size(self.suspicious_from or 0)}"
+        return f"{_title(self)}: {state}"
+
+    def verdict(self) -> str:
+        """Healthy or suspicious, from which size on, and the likely cause, in one line."""
+        return _verdict(self)
+
+    def table(self) -> str:
+        """Measured against predicted by size, and the verdict."""
+        return _table(self)
+
+    def summary(self) -> str:
+        """Return the table."""
+        return self.table()
+
+    def document(self) -> Row:
+        """Return plain data, as documented in docs/guides/check.md."""
+        return _document(self)
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``rows``: measured and predicted, one a size."""
+        return {"rows": [_row_json(row) for row in self.rows]}
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``sizes``: measured points on the predicted band."""
+        return {"sizes": partial(_draw, self)}
+
+
+def _verdict(check: CheckResult) -> str:
+    """One line: healthy, or suspicious from a size on with the likely cause."""
+    if check.healthy:
+        return _healthy(check)
+    if check.suspicious_from is None:
+        return "suspicious: the test found wrong results, so its times say little (see the note)"
+    assert check.suspicious_to is not None
+    last = check.rows[-1].size_bytes
+    until = "" if check.suspicious_to == last else f" to {format_size(check.suspicious_to)}"
+    within = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
+    slow = [row.ratio for row in within if row.state == SLOW]
+    text = (
+        f"suspicious from {format_size(check.suspicious_from)}{until}: {_of(len(slow), len(within))} above the band, "
+    )
+    text += f"up to {max(slow):.2g} times slower than predicted"
+    if check.cause is None:
+        near = f" (the nearest: {check.causes[0].cause.name})" if check.causes else ""
+        return f"{text}; no cause that trine knows explains it{near}"
+    others = f"; not to be told apart from it: {'; '.join(check.alike)}" if check.alike else ""
+    share = check.causes[0].probability
+    how = "likely cause" if share >= 0.5 else f"no cause stands out, the most probable one ({share:.0%})"
+    return f"{text}; {how}: {check.cause.name} ({check.cause.advice}){others}"
+
+
+def _healthy(check: CheckResult) -> str:
+    """What is not suspicious, without hiding what the table marks."""
+    slow = [row for row in check.rows if row.state == SLOW and row.size_bytes not in check.noise]
+    text = "healthy: no size is slower than its band"
+    if slow:
+        worst = max(row.ratio for row in slow)
+        text = (
+            f"healthy: {_of(len(slow), len(check.rows))} above the band, up to {worst:.2g} times slower than "
+            "predicted, as happens to sound machines too"
+        )
+    elif check.noise:
+        text = "healthy: no size but those named above is slower than its band"
+    if 2 * sum(row.state == FAST for row in check.rows) > len(check.rows):
+        text += "; faster than predicted at most sizes, so the cluster's numbers may be too low"
+    return text
+
+
+def _of(count: int, whole: int) -> str:
+    return f"{count} of {whole} {'size' if whole == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
+
+
+def _table(check: CheckResult) -> str:
+    """Measured and predicted side by side, then the verdict."""
+    log, first = check.log, check.rows[0].predicted
+    lines = [
+        f"# {log.op} of {first.num_ranks} ranks, {log.path} ({check.result}) against {check.cluster.name}; "
+        f"launch {check.options.launch}",
+        f"# {'size':>12} {'measured':>11} {'predicted':>11} {'low':>11} {'high':>11} {'ratio':>6} {'busbw':>8} "
+        f"{'pred.':>8}  {'algorithm':16} {'protocol':8}",
+        f"# {'(B)':>12} {'(us)':>11} {'(us)':>11} {'(us)':>11} {'(us)':>11} {'':>6} {'(GB/s)':>8} {'(GB/s)':>8}",
+    ]
+    lines += [_row(row) for row in check.rows]
+    lines += [f"# note: {note}" for note in check.notes]
+    if check.noise:
+        sizes = ", ".join(format_size(size) for size in check.noise)
+        lines.append(f"# note: slow at {sizes} alone, taken as noise")
+    lines.append(f"# {_verdict(check)}")
+    if check.causes:
+        lines.append(
+            "# what was compared, by its probability if one of them is the cause, and how far it leaves the "
+            f"measurement (root mean square of the ratio's logarithm): {_causes(check)}"
+        )
+    return "\n".join(lines)
+
+
+def _row(row: CheckedRow) -> str:
+    predicted = row.predicted
+    times = (row.measured_ps, predicted.time_ps, predicted.low_ps, predicted.high_ps)
+    rates = (row.busbw_bytes_per_s, predicted.busbw_bytes_per_s)
+    text = f"  {row.size_bytes:>12} {' '.join(f'{time / 1e6:>11.2f}' for time in times)} {row.ratio:>6.2f} "
+    text += " ".join(f"{rate / 1e9:>8.2f}" for rate in rates)
+    return f"{text}  {predicted.algorithm:16} {predicted.protocol:8} {_MARK.get(row.state, '')}".rstrip()
+
+
+def _causes(check: CheckResult) -> str:
+    shown = [f"{each.cause.name} {each.probability:.0%} ({each.left:.2f})" for each in check.causes[:MAX_CAUSES]]
+    unknown = 1 - sum(each.probability for each in check.causes)
+    return "; ".join([*shown, f"none that trine knows {max(0.0, unknown):.0%}"])
+
+
+def _document(check: CheckResult) -> Row:
+    """Keys as in docs/guides/check.md."""
+    log = check.log
+    return {
+        "trine_version": __version__,
+        "log": log.path,
+        "op": log.op,
+        "op_from": log.op_from,
+        "result": check.result,
+        "cluster": check.cluster.name,
+        "num_ranks": check.rows[0].predicted.num_ranks,
+        "launch": check.options.launch,
+        "library": log.library,
+        "library_version": log.version,
+        "gpu_names": list(log.gpu_names),
+        "hosts": list(log.hosts),
+        "rows": [_row_json(row) for row in check.rows],
+        "healthy": check.healthy,
+        "verdict": _verdict(check),
+        "suspicious_from_bytes": check.suspicious_from,
+        "suspicious_to_bytes": check.suspicious_to,
+        "likely_cause": None
+        if check.cause is None
+        else {
+            "name": check.cause.name,
+            "kind": check.cause.kind,
+            "advice": check.cause.advice,
+            "fitted": check.cause.fitted,
+            "alike": list(check.alike),
+        },
+        "causes_compared": [
+            {"name": each.cause.name, "kind": each.cause.kind, "probability": each.probability, "residual": each.left}
+            for each in check.causes
+        ],
+        "log10_odds": check.log_odds / math.log(10),
+        "noise_bytes": list(check.noise),
+        "notes": list(check.notes),
+    }
+
+
+def _row_json(row: CheckedRow) -> Row:
+    predicted = row.predicted
+    return {
+        "size_bytes": row.size_bytes,
+        "measured_us": row.measured_ps / 1e6,
+        "measured_busbw_GBps": row.busbw_bytes_per_s / 1e9,
+        "time_us": predicted.time_ps / 1e6,
+        "low_us": predicted.low_ps / 1e6,
+        "high_us": predicted.high_ps / 1e6,
+        "busbw_GBps": predicted.busbw_bytes_per_s / 1e9,
+        "ratio": row.ratio,
+        "algorithm": predicted.algorithm,
+        "protocol": predicted.protocol,
+        "state": row.state,
+    }
+
+
+def _title(check: CheckResult) -> str:
+    """A title: what was run where."""
+    first, last = check.rows[0], check.rows[-1]
+    span = f"{format_time(first.measured_ps)} to {format_time(last.measured_ps)}"
+    return f"{check.log.op} of {first.predicted.num_ranks} ranks on {check.cluster.name} ({check.result}), {span}"
+
+
+def _draw(check: CheckResult) -> Any:
+    """Time and bus bandwidth over the size, both axes logarithmic."""
+    if len(check.rows) < 2:
+        raise InputError("a picture needs at least two sizes", field="plot")
+    figure, (times, rates) = subplots(1, 2, figsize=(11, 4.6))
+    sizes = [row.size_bytes for row in check.rows]
+    predicted = [row.predicted for row in check.rows]
+    moved = [p.sent_bytes * p.bus_factor * 1e3 for p in predicted]  # over picoseconds: GB/s
+    times.fill_between(sizes, [p.low_ps / 1e6 for p in predicted], [p.high_ps / 1e6 for p in predicted],
+                       color="#56B4E9", alpha=0.3, lw=0, label="band (80 % expected inside)")  # fmt: skip
+    rates.fill_between(sizes, [m / p.high_ps for m, p in zip(moved, predicted, strict=True)],
+                       [m / p.low_ps for m, p in zip(moved, predicted, strict=True)],
+                       color="#56B4E9", alpha=0.3, lw=0)  # fmt: skip
+    times.plot(sizes, [p.time_ps / 1e6 for p in predicted], color="black", lw=1, label="predicted")
+    rates.plot(sizes, [m / p.time_ps for m, p in zip(moved, predicted, strict=True)], color="black", lw=1)
+    if check.cause is not None:
+        label = f"if {check.cause.name}"
+        times.plot(sizes, [t / 1e6 for t in check.cause.times_ps], color="#CC79A7", lw=1.2, ls="--", label=label)
+        rates.plot(sizes, [m / t for m, t in zip(moved, check.cause.times_ps, strict=True)], color="#CC79A7", lw=1.2,
+                   ls="--")  # fmt: skip
+    for state, colour in _COLOURS.items():
+        mine = [row for row in check.rows if row.state == state]
+        where = [row.size_bytes for row in mine]
+        if mine:
+            style = {"s": 22, "color": colour, "zorder": 3, "label": _NAMES[state]}
+            times.scatter(where, [row.measured_ps / 1e6 for row in mine], **style)
+            rates.scatter(where, [row.size_bytes * row.predicted.bus_factor * 1e3 / row.measured_ps for row in mine],
+                          **style)  # fmt: skip
+    for axis, name in ((times, "time (µs)"), (rates, "bus bandwidth (GB/s)")):
+        if check.suspicious_from is not None and check.suspicious_to is not None:
+            axis.axvspan(check.suspicious_from, check.suspicious_to, color="#D55E00", alpha=0.07, lw=0)
+        axis.set_ylabel(name)
+        size_axis(axis, sizes)
+        log_scale(axis)
+        axis.grid(alpha=0.3)
+    times.legend(frameon=False, fontsize=8)
+    figure.suptitle(check.headline, fontsize=10)
+    return figure
