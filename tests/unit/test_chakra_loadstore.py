@@ -25,9 +25,10 @@ from typer.testing import CliRunner
 from trine.cli.chakra import app
 from trine.cluster import load_cluster
 from trine.errors import DeadlockError, InputError, PlanError
-from trine.formats.chakra import loadstore, read_chakra
-from trine.formats.chakra.loadstore import simulate_chakra_loadstore
-from trine.formats.chakra.loadstore_kernels import KernelChoices
+from trine.formats.chakra import read_chakra
+from trine.formats.chakra.loadstore import run as loadstore
+from trine.formats.chakra.loadstore.kernels import KernelChoices
+from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions
 from trine.gpu.run import GpuRunOptions

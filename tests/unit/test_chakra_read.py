@@ -37,7 +37,7 @@ from google.protobuf import descriptor_pb2
 from trine.cluster import build_topology, load_cluster
 from trine.engine import run
 from trine.errors import DeadlockError, InputError, PlanError, SpecError, TraceError
-from trine.formats.chakra import Roofline, read_chakra, simulate_chakra, trace_graph, trace_job
+from trine.formats.chakra import NodeRoofline, read_chakra, simulate_chakra, trace_graph, trace_job
 from trine.formats.chakra.schema import SCHEMA, parse_schema
 from trine.graph.program import Collective, Compute, Recv, Send
 
@@ -200,12 +200,12 @@ def test_roofline_takes_the_longer_of_computing_and_moving(tmp_path):
         node(4, COMP, [3], micros=9, is_cpu_op=True, num_ops=10, tensor_size=10),
     ]
     prefix = write(tmp_path, [nodes])
-    trace = read_chakra(prefix, roofline=Roofline(flop_per_s=10**12, memory_bytes_per_s=10**11))
+    trace = read_chakra(prefix, roofline=NodeRoofline(flop_per_s=10**12, memory_bytes_per_s=10**11))
     assert [step.duration_ps for step in trace.programs[0].steps] == [4000 * US, 200 * US, 0, 9 * US]
     assert any("tensor_size" in note for note in trace.notes)
     assert [step.duration_ps for step in read_chakra(prefix).programs[0].steps] == [9 * US] * 4
     with pytest.raises(InputError, match="positive"):
-        Roofline(flop_per_s=0, memory_bytes_per_s=1)
+        NodeRoofline(flop_per_s=0, memory_bytes_per_s=1)
 
 
 def test_memory_nodes_cross_the_links_of_the_host(tmp_path):
@@ -237,7 +237,7 @@ def test_algorithms_are_chosen_and_refused_where_they_cannot_matter(tmp_path):
     timeless = write(tmp_path, [[node(1, COMP, micros=3)]], "timeless")
     for place in (prefix, timeless):
         with pytest.raises(InputError, match="tensor_size to time"):
-            read_chakra(place, roofline=Roofline(flop_per_s=1, memory_bytes_per_s=1))
+            read_chakra(place, roofline=NodeRoofline(flop_per_s=1, memory_bytes_per_s=1))
 
 
 def test_nodes_that_wait_for_each_other_over_ranks_are_named(tmp_path):

@@ -46,7 +46,7 @@ from trine.units import format_bytes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.formats.chakra import ChakraFiles, ChakraTrace, Roofline
+    from trine.formats.chakra import ChakraFiles, ChakraTrace, NodeRoofline
     from trine.graph.program import Job
     from trine.results import Result
 
@@ -198,12 +198,12 @@ class ChakraExport:
             say(f"note: {note}")
 
 
-def _roofline(peak: str | None, memory: str | None) -> Roofline | None:
-    from trine.formats.chakra import Roofline
+def _roofline(peak: str | None, memory: str | None) -> NodeRoofline | None:
+    from trine.formats.chakra import NodeRoofline
     from trine.units import parse_bandwidth, parse_rate
 
     if peak is None and memory is None:
         return None
     if peak is None or memory is None:
         raise InputError("a roofline needs both --peak and --memory")
-    return Roofline(flop_per_s=parse_rate(peak, "--peak"), memory_bytes_per_s=parse_bandwidth(memory, "--memory"))
+    return NodeRoofline(flop_per_s=parse_rate(peak, "--peak"), memory_bytes_per_s=parse_bandwidth(memory, "--memory"))

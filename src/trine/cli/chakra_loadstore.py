@@ -15,8 +15,8 @@ from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.formats.chakra.loadstore_kernels import KernelChoices
-    from trine.formats.chakra.loadstore_result import LoadStoreResult
+    from trine.formats.chakra.loadstore.kernels import KernelChoices
+    from trine.formats.chakra.loadstore.run import LoadStoreResult
     from trine.formats.chakra.trace import ChakraTrace
 
 WorkgroupsOption = Annotated[
@@ -71,7 +71,7 @@ class ChakraInside:
 
     def choices(self, algorithms: Mapping[str, str]) -> KernelChoices:
         """What kernels look like."""
-        from trine.formats.chakra.loadstore_kernels import KernelChoices
+        from trine.formats.chakra.loadstore.kernels import KernelChoices
 
         names = ("workgroups", "wavefronts", "protocol", "compute_workgroups", "compute_wavefronts")
         said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -101,7 +101,7 @@ def run_loadstore(
     trace: ChakraTrace, machine: Cluster, options: ChakraInside, algorithms: Mapping[str, str], warnings: list[str]
 ) -> LoadStoreResult:
     """Simulate, with progress. Raises InputError for options that cannot matter."""
-    from trine.formats.chakra.loadstore import simulate_chakra_loadstore
+    from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
     from trine.gpu.model.options import ModelOptions
 
@@ -119,7 +119,7 @@ def run_loadstore(
 
 
 def _refuse_what_cannot_matter(trace: ChakraTrace, options: ChakraInside) -> None:
-    from trine.formats.chakra.loadstore_graph import is_kernel
+    from trine.formats.chakra.loadstore.graph import is_kernel
     from trine.graph.program import Collective, Compute, Send
 
     steps = [step for program in trace.programs for step in program.steps]

@@ -2,7 +2,7 @@
 
 from trine.formats.chakra.graph import trace_graph
 from trine.formats.chakra.job import trace_job
-from trine.formats.chakra.programs import Roofline
+from trine.formats.chakra.programs import NodeRoofline
 from trine.formats.chakra.read import read_chakra
 from trine.formats.chakra.simulate import simulate_chakra
 from trine.formats.chakra.trace import ChakraTrace
@@ -11,7 +11,7 @@ from trine.formats.chakra.write import ChakraFiles, write_chakra
 __all__ = [
     "ChakraFiles",
     "ChakraTrace",
-    "Roofline",
+    "NodeRoofline",
     "read_chakra",
     "simulate_chakra",
     "trace_graph",

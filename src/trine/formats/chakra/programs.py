@@ -1,7 +1,11 @@
-"""One trace as a rank program whose peers are rank numbers and whose collectives name their group."""
+"""One trace as a rank program, whose peers are rank numbers and whose collectives name their group.
+
+Nodes come in an order that respects their dependencies.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +16,6 @@ from trine.collectives.registry import ROOTED
 from trine.errors import InputError, TraceError
 from trine.formats.chakra import groups, schema
 from trine.formats.chakra.messages import Attributes, RawNode, TraceFile
-from trine.formats.chakra.order import in_order
 from trine.graph.program import (
     COMPUTE_STREAM,
     LAUNCH_STREAM,
@@ -27,6 +30,49 @@ from trine.graph.program import (
 )
 from trine.units import PS_PER_S, PS_PER_US
 
+
+def in_order(file: TraceFile) -> list[RawNode]:
+    """Nodes after what they depend on, of those that could come next always the one with the least id.
+
+    Raises
+    ------
+    TraceError: a dependency on a node that is not there, or in a circle; names the nodes.
+    """
+    by_id = {node.id: node for node in file.nodes}
+    waits: dict[int, int] = {}
+    followers: dict[int, list[int]] = {}
+    for node in file.nodes:
+        waits[node.id] = len(node.deps)
+        for dep in node.deps:
+            if dep not in by_id:
+                raise TraceError(f"node {node.id} depends on node {dep}, which is not there", file=file.path)
+            followers.setdefault(dep, []).append(node.id)
+    ready = [number for number, count in waits.items() if not count]
+    heapq.heapify(ready)
+    order: list[RawNode] = []
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(by_id[number])
+        for follower in followers.get(number, ()):
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(ready, follower)
+    if len(order) < len(by_id):
+        raise TraceError(f"nodes depend on each other in a circle: {_cycle(by_id, waits)}", file=file.path)
+    return order
+
+
+def _cycle(by_id: Mapping[int, RawNode], waits: Mapping[int, int]) -> str:
+    """The first circle among the nodes that still wait."""
+    path: dict[int, int] = {}
+    number = min(number for number, count in waits.items() if count)
+    while number not in path:
+        path[number] = len(path)
+        number = next(dep for dep in by_id[number].deps if waits[dep])
+    circle = [*list(path)[path[number] :], number]
+    return " after ".join(map(str, circle[:12])) + (" ..." if len(circle) > 12 else "")
+
+
 #: Axis of peers that are given by their rank.
 RANK = "rank"
 #: Longest duration of a node: about 106 days, as long as a run may take.
@@ -35,7 +81,7 @@ _MAX_RANK = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Roofline:
+class NodeRoofline:
     """How fast every GPU is: its peak and its memory. Compute nodes then take what bounds them more.
 
     Raises InputError unless both are positive.
@@ -74,7 +120,7 @@ class Tables:
     """Numbers for what programs share: names of operators, and the groups by their ranks."""
 
     num_ranks: int
-    roofline: Roofline | None = None
+    roofline: NodeRoofline | None = None
     algorithms: Mapping[str, str] = field(default_factory=dict)
     #: whether the roofline has timed any node
     has_timed: bool = False

@@ -1,16 +1,98 @@
-"""One program as encoded nodes, with holes where ranks that run it differ: peers and process groups."""
+"""One program as encoded nodes, with holes where ranks that run it differ: peers and process groups.
+
+Nodes are encoded by hand because message objects are several times slower; tests decode them with protobuf and the
+vendored schema. Field numbers: ``presets/chakra/et_def.proto``.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from trine.errors import PlanError
-from trine.formats.chakra import encode, schema
+from trine.formats.chakra import schema, template
 from trine.graph.grid import RankGrid
 from trine.graph.program import LAUNCH_STREAM, Collective, Compute, HostCopy, Job, Label, Phase, Recv, Send, Step
+from trine.results.packets import integer, message, text, varint
 from trine.units import PS_PER_US
+
+_NODE_ID, _NODE_NAME, _NODE_TYPE, _DATA_DEPS, _DURATION, _INPUTS, _NODE_ATTRIBUTE = 1, 2, 3, 5, 7, 8, 10
+_VERSION, _FILE_ATTRIBUTE = 1, 2
+_NAME, _INT32, _INT64, _UINT64, _SINT32_LIST, _BOOL, _STRING, _STRING_LIST = 1, 7, 9, 13, 16, 27, 29, 30
+
+
+def framed(content: bytes) -> bytes:
+    """A message with its length before it, as files have it."""
+    return varint(len(content)) + content
+
+
+def file_head(version: str, attributes: Sequence[bytes]) -> bytes:
+    """The message ``GlobalMetadata``."""
+    return text(_VERSION, version) + b"".join(message(_FILE_ATTRIBUTE, attribute) for attribute in attributes)
+
+
+def node(number: int, name: str, kind: int, deps: Sequence[int], attributes: Sequence[bytes], micros: int = 0) -> bytes:
+    """The message ``Node``; further attributes may be appended with :func:`node_attribute`."""
+    parts = [integer(_NODE_ID, number), text(_NODE_NAME, name), integer(_NODE_TYPE, kind)]
+    if deps:
+        parts.append(message(_DATA_DEPS, b"".join(map(varint, deps))))
+    if micros:
+        parts.append(integer(_DURATION, micros))
+    return b"".join((*parts, *map(node_attribute, attributes)))
+
+
+def node_inputs(values: str) -> bytes:
+    """The inputs of a node, to append to it."""
+    return message(_INPUTS, text(1, values))
+
+
+def node_attribute(attribute: bytes) -> bytes:
+    """An attribute as a field of a node."""
+    return message(_NODE_ATTRIBUTE, attribute)
+
+
+def int32(name: str, value: int) -> bytes:
+    """An attribute of type int32."""
+    return _name(name) + integer(_INT32, value)
+
+
+def int64(name: str, value: int) -> bytes:
+    """An attribute of type int64."""
+    return _name(name) + integer(_INT64, value)
+
+
+def uint64(name: str, value: int) -> bytes:
+    """An attribute of type uint64."""
+    return _name(name) + integer(_UINT64, value)
+
+
+def boolean(name: str, value: bool) -> bytes:
+    """An attribute of type bool."""
+    return _name(name) + integer(_BOOL, value)
+
+
+def string(name: str, value: str) -> bytes:
+    """An attribute of type string."""
+    return _name(name) + text(_STRING, value)
+
+
+def strings(name: str, values: Sequence[str]) -> bytes:
+    """An attribute of type list of strings."""
+    return _name(name) + message(_STRING_LIST, b"".join(text(1, value) for value in values))
+
+
+def small_numbers(name: str, values: Sequence[int]) -> bytes:
+    """An attribute of type list of sint32, which keeps -1 short."""
+    zigzag = (varint(value << 1 ^ value >> 63) for value in values)
+    return _name(name) + message(_SINT32_LIST, message(1, b"".join(zigzag)))
+
+
+@cache
+def _name(name: str) -> bytes:
+    return text(_NAME, name)
+
 
 #: Our word -> number of the enum CollectiveCommType; reduce_scatter by the plain number, not that of the block form.
 NUMBERS = {kind: number for number, kind in sorted(schema.COLLECTIVES.items(), reverse=True)}
@@ -26,7 +108,7 @@ class Hole(NamedTuple):
     step: Send | Recv | Collective
 
 
-class Template(NamedTuple):
+class EncodedProgram(NamedTuple):
     """Finished nodes with their lengths, and holes between them."""
 
     parts: tuple[bytes | Hole, ...]
@@ -40,7 +122,7 @@ class Encoder:
         self._job, self._grid = job, grid
         self._tags: dict[tuple[int | str, ...], int] = {}
 
-    def template(self, steps: Sequence[Step]) -> Template:
+    def template(self, steps: Sequence[Step]) -> EncodedProgram:
         """All steps of a program, in order; ids rise with them."""
         parts: list[bytes | Hole] = []
         finished: list[bytes] = []
@@ -63,8 +145,8 @@ class Encoder:
                 parts += [b"".join(finished), Hole(head, step)]  # type: ignore[arg-type]
                 finished = []
             else:
-                finished.append(encode.framed(head))
-        return Template((*parts, b"".join(finished)), num_nodes)
+                finished.append(template.framed(head))
+        return EncodedProgram((*parts, b"".join(finished)), num_nodes)
 
     def _differs(self, step: Step) -> bool:
         if isinstance(step, Collective):
@@ -74,30 +156,30 @@ class Encoder:
     def _node(self, number: int, step: Step, deps: tuple[int, ...], micros: int) -> bytes:
         kind, attributes = self._attributes(step)
         if step.label != _NO_LABEL:
-            attributes.append(encode.small_numbers("label", step.label))
-        return encode.node(number + FIRST_ID, self._name(step), kind, deps, attributes, micros)
+            attributes.append(template.small_numbers("label", step.label))
+        return template.node(number + FIRST_ID, self._name(step), kind, deps, attributes, micros)
 
     def _attributes(self, step: Step) -> tuple[int, list[bytes]]:
         """Node type and those attributes that all ranks share."""
         if isinstance(step, Compute):
             on_cpu = step.stream == LAUNCH_STREAM
             return schema.COMP, [
-                encode.boolean("is_cpu_op", on_cpu),
-                encode.int64("duration_ps", step.duration_ps),
-                *([] if on_cpu else [encode.string("stream_name", step.stream)]),
+                template.boolean("is_cpu_op", on_cpu),
+                template.int64("duration_ps", step.duration_ps),
+                *([] if on_cpu else [template.string("stream_name", step.stream)]),
             ]
         if isinstance(step, HostCopy):
             kind = schema.MEM_STORE if step.to_host else schema.MEM_LOAD
-            return kind, [encode.boolean("is_cpu_op", False), encode.uint64("tensor_size", step.size_bytes)]
+            return kind, [template.boolean("is_cpu_op", False), template.uint64("tensor_size", step.size_bytes)]
         if isinstance(step, Send):
-            size = encode.int64("comm_size", step.size_bytes)
-            return schema.COMM_SEND, [encode.boolean("is_cpu_op", False), size, self._tag(step.tag)]
+            size = template.int64("comm_size", step.size_bytes)
+            return schema.COMM_SEND, [template.boolean("is_cpu_op", False), size, self._tag(step.tag)]
         if isinstance(step, Recv):
-            return schema.COMM_RECV, [encode.boolean("is_cpu_op", False), self._tag(step.tag)]
+            return schema.COMM_RECV, [template.boolean("is_cpu_op", False), self._tag(step.tag)]
         return schema.COMM_COLL, self._collective(step)
 
     def _tag(self, tag: tuple[int | str, ...]) -> bytes:
-        return encode.int32("comm_tag", self._tags.setdefault(tag, len(self._tags)))
+        return template.int32("comm_tag", self._tags.setdefault(tag, len(self._tags)))
 
     def _collective(self, step: Collective) -> list[bytes]:
         num_ranks = self._grid.size(step.axis)
@@ -105,19 +187,19 @@ class Encoder:
         if step.kind in ("all_gather", "gather"):  # there, comm_size is what one rank contributes
             size = -(-size // num_ranks)
         found = [
-            encode.boolean("is_cpu_op", False),
-            encode.int64("comm_type", NUMBERS[step.kind]),
-            encode.int64("comm_size", size),
-            encode.int64("payload_bytes", step.size_bytes),
+            template.boolean("is_cpu_op", False),
+            template.int64("comm_type", NUMBERS[step.kind]),
+            template.int64("comm_size", size),
+            template.int64("payload_bytes", step.size_bytes),
         ]
         if num_ranks == self._grid.num_ranks:
-            found.append(encode.string("pg_name", "0"))
+            found.append(template.string("pg_name", "0"))
         if step.root >= 0:
-            found.append(encode.int32("root", step.root))
+            found.append(template.int32("root", step.root))
         if step.algorithm is not None:
-            found.append(encode.string("algorithm", step.algorithm))
+            found.append(template.string("algorithm", step.algorithm))
         if step.queue:
-            found.append(encode.string("queue", step.queue))
+            found.append(template.string("queue", step.queue))
         return found
 
     def _name(self, step: Step) -> str:

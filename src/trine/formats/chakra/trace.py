@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trine.formats.chakra.programs import Program, Roofline
+from trine.formats.chakra.programs import NodeRoofline, Program
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -28,7 +28,7 @@ class ChakraTrace:
     layer_names: tuple[str, ...]
     axes: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
-    roofline: Roofline | None = None
+    roofline: NodeRoofline | None = None
 
     @property
     def num_ranks(self) -> int:

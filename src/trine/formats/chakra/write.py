@@ -1,4 +1,7 @@
-"""A job as Chakra traces, one file a rank: programs are encoded once, and what differs from rank to rank filled in."""
+"""A job as Chakra traces, one file a rank: programs are encoded once, and what differs from rank to rank filled in.
+
+What readers of such traces cannot take is an error or a note before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,99 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import InputError, PlanError, nearest
-from trine.formats.chakra import encode, schema
+from trine.formats.chakra import schema, template
 from trine.formats.chakra.groups import GROUPS_NODE, group_text
-from trine.formats.chakra.limits import TARGETS, check_target
 from trine.formats.chakra.read import WRITER, groups_file
+from trine.formats.chakra.schema import COLLECTIVES
 from trine.formats.chakra.template import Encoder, Sizes
 from trine.graph.grid import RankGrid
-from trine.graph.program import Collective, Job, Peer, Recv, Send
+from trine.graph.program import (
+    COMPUTE_STREAM,
+    LAUNCH_STREAM,
+    Collective,
+    Compute,
+    HostCopy,
+    Job,
+    Peer,
+    Recv,
+    Send,
+    Step,
+)
 from trine.outputs import MANIFEST, OutputFolder
 from trine.units import format_bytes
+
+TARGETS = ("astra-sim", "chakra")
+#: Collectives that ASTRA-sim simulates; a broadcast it replays, at others it stops (Workload::issue_coll_comm).
+_SIMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+_LARGEST_INT32 = 2**31 - 1
+
+
+def check_target(job: Job, prefix: str, target: str) -> tuple[str, ...]:
+    """Sentences about what the target does otherwise than trine.
+
+    Raises
+    ------
+    PlanError: the first thing that it cannot express, and what to do about it.
+    """
+    steps = [step for program in job.programs for step in program.steps]
+    _check_schema(steps)
+    if target == "chakra":
+        return ("durations in whole us carry their remainder on; duration_ps has them exactly", *_lost(steps))
+    _check_astra_sim(steps, prefix)
+    return (*_notes(job, steps), *_lost(steps))
+
+
+def _check_schema(steps: list[Step]) -> None:
+    known = set(COLLECTIVES.values())
+    for step in steps:
+        if not isinstance(step, Compute | Send | Recv | Collective | HostCopy):
+            raise PlanError(f"a {type(step).__name__} step has no node type in Chakra")
+        if isinstance(step, Collective) and step.kind not in known:
+            raise PlanError(f"{step.kind} is no collective of Chakra: {', '.join(dict.fromkeys(COLLECTIVES.values()))}")
+
+
+def _check_astra_sim(steps: list[Step], prefix: str) -> None:
+    if "empty" in Path(prefix).name:
+        raise PlanError(f"ASTRA-sim reads no file of groups whose path contains 'empty': rename {prefix!r}")
+    for step in steps:
+        if isinstance(step, HostCopy):
+            raise PlanError(
+                "ASTRA-sim's statistics stop at memory nodes: leave the input copies out (--inputs none, "
+                "Plan(input_copy='none')) and offload nothing, or write for target 'chakra'"
+            )
+        if isinstance(step, Compute) and step.stream == LAUNCH_STREAM:
+            raise PlanError(
+                "ASTRA-sim's statistics stop at CPU operators: leave the launches out (--no-cpu, no launch costs), or "
+                "write for target 'chakra'"
+            )
+        if isinstance(step, Collective) and step.kind not in _SIMULATED:
+            raise PlanError(f"ASTRA-sim has no {step.kind}; it simulates {', '.join(_SIMULATED)}")
+
+
+def _lost(steps: list[Step]) -> Iterator[str]:
+    if any(isinstance(step, Send | Collective) and step.pressure_ppm for step in steps):
+        yield "that communication slows compute down (--overlap modelled) has no place in the traces"
+
+
+def _notes(job: Job, steps: list[Step]) -> Iterator[str]:
+    yield "durations are whole us, remainders carried on, so that sums are right to 1 us (duration_ps is exact)"
+    yield "no num_ops and tensor_size are known: roofline-enabled must be 0"
+    collectives = [step for step in steps if isinstance(step, Collective)]
+    if collectives:
+        yield "ASTRA-sim chooses algorithms by its system file, and runs one collective or send of an NPU at a time"
+    if any(step.kind == "broadcast" for step in collectives):
+        yield "ASTRA-sim takes 1 ns for a broadcast"
+    sizes = dict(job.axes)
+    if any(len(_sized(step.axis, sizes)) < len([s for s in sizes.values() if s > 1]) for step in collectives):
+        yield "ASTRA-sim makes a one-dimensional ring of every process group smaller than all ranks"
+    streams = {step.stream for step in steps if isinstance(step, Compute)}
+    if streams - {COMPUTE_STREAM}:
+        yield f"ASTRA-sim runs the {len(streams)} streams of a GPU as one"
+
+
+def _sized(axis: str, sizes: dict[str, int]) -> list[str]:
+    return [name for name in axis.split("+") if sizes[name] > 1]
+
 
 #: Version of the schema that traces name.
 VERSION = "0.0.4"
@@ -133,13 +220,13 @@ class _Writer:
         self._members: dict[str, tuple[int, npt.NDArray[np.int64]]] = {}
         self._group_of: dict[str, npt.NDArray[np.int64]] = {}
         self._number_groups()
-        self._head = encode.framed(encode.file_head(VERSION, self._facts()))
+        self._head = template.framed(template.file_head(VERSION, self._facts()))
 
     def _facts(self) -> list[bytes]:
         return [
-            encode.string("writer", WRITER),
-            encode.strings("axes", [f"{name}={size}" for name, size in self._job.axes]),
-            encode.strings("layers", self._job.layer_names),
+            template.string("writer", WRITER),
+            template.strings("axes", [f"{name}={size}" for name, size in self._job.axes]),
+            template.strings("layers", self._job.layer_names),
         ]
 
     def _number_groups(self) -> None:
@@ -183,10 +270,10 @@ class _Writer:
         yield self._head
         if self._has_metadata and self._members:
             own = {str(self._group_of[axis][rank]): tuple(self._grid.group(rank, axis)) for axis in self._members}
-            head = encode.node(0, GROUPS_NODE, schema.METADATA, (), ())
-            yield encode.framed(head + encode.node_inputs(group_text(own)))
+            head = template.node(0, GROUPS_NODE, schema.METADATA, (), ())
+            yield template.framed(head + template.node_inputs(group_text(own)))
         names = {
-            axis: encode.node_attribute(encode.string("pg_name", str(numbers[rank])))
+            axis: template.node_attribute(template.string("pg_name", str(numbers[rank])))
             for axis, numbers in self._group_of.items()
         }
         ends: dict[tuple[Peer, bool], tuple[int, bytes]] = {}
@@ -194,9 +281,9 @@ class _Writer:
             if isinstance(part, bytes):
                 yield part
             elif isinstance(part.step, Collective):
-                yield encode.framed(part.head + names[part.step.axis])
+                yield template.framed(part.head + names[part.step.axis])
             else:
-                yield encode.framed(part.head + self._message(rank, part.step, ends))
+                yield template.framed(part.head + self._message(rank, part.step, ends))
 
     def _message(self, rank: int, step: Send | Recv, ends: dict[tuple[Peer, bool], tuple[int, bytes]]) -> bytes:
         """Both ends of a message, and for a receive its bytes; ``ends`` keeps what was encoded for this rank."""
@@ -204,10 +291,10 @@ class _Writer:
         if key not in ends:
             other = self._grid.resolve(rank, step.peer)
             source, target = (rank, other) if isinstance(step, Send) else (other, rank)
-            fields = encode.int32("comm_src", source), encode.int32("comm_dst", target)
-            ends[key] = other, b"".join(map(encode.node_attribute, fields))
+            fields = template.int32("comm_src", source), template.int32("comm_dst", target)
+            ends[key] = other, b"".join(map(template.node_attribute, fields))
         other, encoded = ends[key]
         if isinstance(step, Send):
             return encoded
-        size = encode.int64("comm_size", self._sizes.of(other, rank, step))
-        return encoded + encode.node_attribute(size)
+        size = template.int64("comm_size", self._sizes.of(other, rank, step))
+        return encoded + template.node_attribute(size)

@@ -15,8 +15,7 @@ import numpy as np
 from trine.arrays import Int32
 from trine.cluster import Cluster
 from trine.errors import PlanError
-from trine.formats.chakra.loadstore_kernels import Kernels
-from trine.formats.chakra.loadstore_message import RECEIVE_KERNEL, SEND_KERNEL
+from trine.formats.chakra.loadstore.kernels import RECEIVE_KERNEL, SEND_KERNEL, JobKernels
 from trine.formats.chakra.trace import ChakraTrace
 from trine.gpu.program import GpuProgram
 from trine.graph.assembler import PlacedAssembler, TaskRow, csr
@@ -66,7 +65,7 @@ class GraphBuilder:
         self,
         trace: ChakraTrace,
         cluster: Cluster,
-        kernels: Kernels,
+        kernels: JobKernels,
         launch_ps: int,
         compute: Mapping[tuple[int, int], GpuProgram],
     ) -> None:
