@@ -7,8 +7,8 @@ then what a compiler would do: ask many times in a loop. Writes 07_collective.pn
 from pathlib import Path
 
 import trine
-from trine.collectives.ask import collective
 from trine.collectives.nccl import collective_time
+from trine.collectives.query import collective
 from trine.collectives.sizes import parse_sizes
 
 

@@ -41,7 +41,7 @@ _PUBLIC = {
     "build_topology": "trine.cluster",
     "calibrate": "trine.compute",
     "capture": "trine.workload",
-    "collective": "trine.collectives.ask",
+    "collective": "trine.collectives.query",
     "collective_time": "trine.collectives.nccl",
     "compare_fidelity": "trine.collectives.loadstore",
     "hop": "trine.studies.hop",
@@ -59,7 +59,6 @@ _PUBLIC = {
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
-    from trine.collectives.ask import collective
     from trine.collectives.loadstore import (
         LoadStoreCosts,
         LoadStoreOptions,
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     )
     from trine.collectives.nccl import Collectives, collective_time
     from trine.collectives.options import CollectiveOptions
+    from trine.collectives.query import collective
     from trine.compute import Calibration, calibrate
     from trine.engine.run import run
     from trine.errors import (

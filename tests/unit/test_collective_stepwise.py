@@ -9,8 +9,8 @@ import pytest
 
 import trine
 from trine.cluster import Cluster, build_topology, load_cluster
-from trine.collectives.ask import collective
 from trine.collectives.options import CollectiveOptions
+from trine.collectives.query import collective
 from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import read_matrix
 from trine.errors import InputError

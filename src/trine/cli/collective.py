@@ -189,8 +189,8 @@ def _answer(
 ) -> tuple[CollectiveResult, list[str]]:  # fmt: skip
     """The answer, and what was assumed about the machine."""
     from trine.cli.machine import group_machine
-    from trine.collectives.ask import collective as ask
     from trine.collectives.message_level import is_bare
+    from trine.collectives.query import collective as ask
 
     machine, warnings = group_machine(described)
     if launch is not None and is_bare(options, machine):

@@ -85,6 +85,7 @@ def run(
     from trine.cli.machine import MachineOptions
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
     from trine.gpu.model.options import ModelOptions
+    from trine.results.unused_options import unused_options
 
     if no_fold and verify_fold:
         raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
@@ -108,11 +109,13 @@ def run(
         fold="off" if no_fold else "auto", verify=verify_fold, engine=engine,
     )  # fmt: skip
     if result.finished and result.records.num_events <= CHEAP_EVENTS:
-        for name, value in changes.items():
+
+        def same_without(name: str) -> bool:
             other = ModelOptions(**{key: kept for key, kept in changes.items() if key != name}).of(plain)
-            if _simulated(source, program, machine, group, other, [], engine=engine).time_s == result.time_s:
-                note = f"{name} {value} changes no time of this program: without it the time is the same"
-                result = replace(result, notes=(*result.notes, note))
+            return _simulated(source, program, machine, group, other, [], engine=engine).time_s == result.time_s
+
+        idle = tuple(unused_options(changes, same_without, "of this program"))
+        result = replace(result, notes=(*result.notes, *idle))
     _report(result, json, perfetto, plot_noc)
     end(result.finished)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf
+from trine.collectives.schedule import Schedule, Sends, SendsOf
 from trine.errors import InputError
 
 Row = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
@@ -49,21 +50,9 @@ def positive(name: str, value: object) -> int:
 
 
 def cut(
-    kind: str,
-    algorithm: str,
-    num_ranks: int,
-    size_bytes: int,
-    num_chunks: int,
-    sends_of: SendsOf,
-    *,
-    root: int = 0,
-    shift_symmetric: bool = False,
-    num_agents: int = 0,
-    staged: bool = False,
-    parameters: tuple[tuple[str, Parameter], ...] = (),
-    symmetry: tuple[int, ...] | None = None,
+    kind: str, algorithm: str, num_ranks: int, size_bytes: int, num_chunks: int, sends_of: SendsOf, **others: Any
 ) -> Schedule:
-    """The schedule of a payload cut into equal chunks, each rounded up to whole bytes."""
+    """The schedule of a payload cut into equal chunks, each rounded up to whole bytes; ``others``: of its fields."""
     return Schedule(
         kind=kind,
         algorithm=algorithm,
@@ -72,12 +61,7 @@ def cut(
         chunk_bytes=-(-size_bytes // num_chunks),
         size_bytes=size_bytes,
         sends_of=sends_of,
-        root=root,
-        shift_symmetric=shift_symmetric,
-        num_agents=num_agents,
-        staged=staged,
-        parameters=parameters,
-        symmetry=symmetry,
+        **others,
     )
 
 

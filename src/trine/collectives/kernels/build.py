@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from trine.collectives.kernels.options import JOINT, SIMPLE, WAVEFRONTS, WORKGROUPS, KernelOptions
+from trine.collectives.kernels.options import KernelOptions
 from trine.collectives.options import AUTO
 from trine.errors import InputError, nearest
 from trine.gpu.program import GpuProgram
@@ -94,63 +95,32 @@ __all__ = ["ONESHOT_BYTES", "automatic", "build_kernel", "known_kernels", "known
 ONESHOT_BYTES = 2 << 20
 
 
-def build_kernel(
-    op: str,
-    num_ranks: int,
-    size_bytes: int,
-    *,
-    algorithm: str = AUTO,
-    workgroups: int = WORKGROUPS,
-    wavefronts: int = WAVEFRONTS,
-    protocol: str = SIMPLE,
-    sync: str = "auto",
-    waits: str = JOINT,
-    line_bytes: int = 128,
-    unroll: int = 0,
-) -> GpuProgram:
-    """Build the GPU program of a collective: one kernel a rank, ``workgroups`` workgroups each.
+def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = AUTO, **options: Any) -> GpuProgram:
+    """Build the GPU program of a collective: one kernel a rank.
 
     Parameters
     ----------
     op: ``all_gather``, ``reduce_scatter``, ``all_reduce`` or ``all_to_all``.
     num_ranks: at least 2.
-    size_bytes: payload as nccl-tests counts it: all_gather the output, reduce_scatter the input, all_reduce and
-        all_to_all the buffer of a rank. Each rank's part is rounded up to whole cache lines.
+    size_bytes: payload as nccl-tests counts it. Each rank's chunk is rounded up to whole cache lines.
     algorithm: one of :func:`known_kernels`, or ``auto`` (:func:`automatic`).
-    workgroups, wavefronts: of a kernel, of a workgroup.
-    protocol: ``simple`` (semaphores behind the data), ``ll`` (half of each line is data, the rest flags), ``ll128``
-        (15/16).
-    sync: whether ranks meet besides: ``start`` (before remote reads and writes), ``end`` (after them: nobody leaves
-        while its memory is in use), ``both``, ``none``; ``auto``: what the algorithm usually does.
-    waits: ``joint``: the signals of all peers add up on one semaphore, of which a workgroup takes all at once;
-        ``single``: one semaphore for each peer, one wait after the other.
-    line_bytes: a cache line of the GPU model. unroll: requests of a wavefront in flight, 0: what the GPU model says.
+    options: further fields of :class:`trine.collectives.kernels.options.KernelOptions`: ``workgroups``, ``wavefronts``,
+        ``protocol``, ``sync``, ``waits``, ``line_bytes``, ``unroll``.
 
     Raises
     ------
     InputError: unknown op, algorithm, protocol, sync or waits, a number out of range, or a protocol with flags for an
         algorithm that reads from other ranks.
     """
-    options = KernelOptions(
-        op=op,
-        num_ranks=num_ranks,
-        size_bytes=size_bytes,
-        workgroups=workgroups,
-        wavefronts=wavefronts,
-        protocol=protocol,
-        sync=sync,
-        waits=waits,
-        line_bytes=line_bytes,
-        unroll=unroll,
-    )
-    name = kernel_name(op, automatic(options) if algorithm == AUTO else algorithm)
-    if options.flagged and name in READING:
+    chosen = KernelOptions(op=op, num_ranks=num_ranks, size_bytes=size_bytes, **options)
+    name = kernel_name(op, automatic(chosen) if algorithm == AUTO else algorithm)
+    if chosen.flagged and name in READING:
         raise InputError(
             f"{name} reads from other ranks, and flags can only be waited for in the own memory: protocol "
-            f"{protocol!r} needs one of {', '.join(a for a in known_kernels(op) if f'{op}/{a}' not in READING)}",
+            f"{chosen.protocol!r} needs one of {', '.join(a for a in known_kernels(op) if f'{op}/{a}' not in READING)}",
             field="protocol",
         )
-    return KERNELS.get(name)(options)
+    return KERNELS.get(name)(chosen)
 
 
 def automatic(options: KernelOptions) -> str:

@@ -33,8 +33,8 @@ class KernelOptions:
 
     num_ranks: at least 2. size_bytes: as nccl-tests counts it: all_gather the output, reduce_scatter the input,
     all_reduce and all_to_all the buffer of a rank. workgroups: of each rank; wavefronts: of each workgroup. protocol:
-    one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: of the GPU model. unroll: requests of a
-    wavefront in flight, 0: what the GPU model says.
+    one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: a cache line of the GPU model. unroll:
+    requests of a wavefront in flight, 0: what the GPU model says.
 
     Raises
     ------

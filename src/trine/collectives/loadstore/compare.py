@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.ask import collective
 from trine.collectives.kernels.build import has_kernel
 from trine.collectives.loadstore.idealised import LATENCY, LAUNCH, LINKS, split
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.result import OVERLAP, PARTS, ComparedRow, FidelityResult, LevelPart
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime, TimePart, is_plan
+from trine.collectives.query import collective
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import check_sizes
@@ -42,7 +42,7 @@ def compare_fidelity(
     ----------
     op, sizes, cluster, group, options, progress, on_compile, on_stage: as of
         :func:`trine.collectives.loadstore.loadstore_collective`.
-    operator, network: how the operator level is asked (:func:`trine.collectives.ask.collective`).
+    operator, network: how the operator level is asked (:func:`trine.collectives.query.collective`).
 
     The parts of the load-store time are differences of runs (:mod:`trine.collectives.loadstore.idealised`). Those of
     the operator level are the formula's own; where messages are simulated, latency is what the smallest one takes.

@@ -32,8 +32,10 @@ from trine.collectives.mscclpp.reading import (
     MAX_RANKS,
     PlanFields,
     chunks_of_size,
+    group_number,
     make_connections,
     pick,
+    rank_group,
 )
 
 #: v0.5 and v0.6 say sm, proxy and nvls for what is memory, port and switch today
@@ -157,22 +159,8 @@ class _Gpu:
     def _switch(self, channel: PlanFields) -> None:
         buffer = BUFFER_LETTERS[channel.text("buff", BUFFER_LETTERS)]
         for item in channel.mappings("rankGroups"):
-            ranks = item.integers("ranks", 0, self.num_ranks - 1)
-            if item.integer("size", 1, self.num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
-                raise item.fail("size must be the number of ranks, and no rank may come twice")
-            if self.rank not in ranks:
-                raise item.fail(f"GPU {self.rank} is not in its own group", "ranks")
-            item.done()
-            self.own_groups.append(self._group(MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)))
-
-    def _group(self, group: MulticastGroup) -> int:
-        """The n-th group that a GPU lists with these ranks is the n-th of every other member."""
-        ordinal = sum(self.groups[number] == group for number in self.own_groups)
-        known = [number for number, other in enumerate(self.groups) if other == group]
-        if ordinal == len(known):
-            self.groups.append(group)
-            return len(self.groups) - 1
-        return known[ordinal]
+            group = rank_group(item, self.rank, self.num_ranks, buffer)
+            self.own_groups.append(group_number(group, self.groups, self.own_groups))
 
 
 class _BlockV1:

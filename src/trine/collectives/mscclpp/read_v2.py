@@ -35,8 +35,10 @@ from trine.collectives.mscclpp.reading import (
     MAX_RANKS,
     PlanFields,
     chunks_of_size,
+    group_number,
     make_connections,
     pick,
+    rank_group,
 )
 from trine.errors import nearest
 
@@ -128,7 +130,6 @@ class _PlanReader:
         self.num_ranks = num_ranks
         self.groups: list[MulticastGroup] = []
         self.notes: dict[str, None] = {}
-        self._group_numbers: dict[tuple[MulticastGroup, int], int] = {}
 
     def gpu(self, gpu: PlanFields, rank: int) -> KernelGpu:
         if gpu.integer("id", 0, self.num_ranks - 1) != rank:
@@ -181,23 +182,9 @@ class _PlanReader:
         buffer = BUFFER_LETTERS[channel.text(spelling, BUFFER_LETTERS)]
         result: list[int] = []
         for item in channel.mappings("rank_groups"):
-            ranks = item.integers("ranks", 0, self.num_ranks - 1)
-            if item.integer("size", 1, self.num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
-                raise item.fail("size must be the number of ranks, and no rank may come twice")
-            if rank not in ranks:
-                raise item.fail(f"GPU {rank} is not in its own group", "ranks")
-            item.done()
-            result.append(self._group(MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer), before + result))
+            group = rank_group(item, rank, self.num_ranks, buffer)
+            result.append(group_number(group, self.groups, before + result))
         return result
-
-    def _group(self, group: MulticastGroup, before: list[int]) -> int:
-        """The number of the group; the n-th that a GPU lists with these ranks is the n-th of every other member."""
-        ordinal = sum(self.groups[number] == group for number in before)
-        key = (group, ordinal)
-        if key not in self._group_numbers:
-            self._group_numbers[key] = len(self.groups)
-            self.groups.append(group)
-        return self._group_numbers[key]
 
     def _remote_buffer(self, item: PlanFields, rank: int) -> RemoteBuffer:
         peer = item.integer("rank", 0, self.num_ranks - 1)

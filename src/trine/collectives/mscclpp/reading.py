@@ -17,6 +17,7 @@ from trine.collectives.mscclpp.plan import (
     KernelOp,
     KernelOperand,
     KernelPlan,
+    MulticastGroup,
     ThreadBlock,
 )
 from trine.errors import SpecError, nearest
@@ -160,6 +161,30 @@ def make_connections(kind: str, peers: list[tuple[int, str | None, str | None]])
         Connection(kind=kind, peer=peer, pair=number, local_buffer=local, remote_buffer=remote)
         for (peer, local, remote), number in zip(peers, numbers, strict=True)
     ]
+
+
+def rank_group(item: PlanFields, rank: int, num_ranks: int, buffer: str) -> MulticastGroup:
+    """One entry of the rank groups that a GPU's switch channel lists."""
+    ranks = item.integers("ranks", 0, num_ranks - 1)
+    if item.integer("size", 1, num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
+        raise item.fail("size must be the number of ranks, and no rank may come twice")
+    if rank not in ranks:
+        raise item.fail(f"GPU {rank} is not in its own group", "ranks")
+    item.done()
+    return MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)
+
+
+def group_number(group: MulticastGroup, groups: list[MulticastGroup], own: list[int]) -> int:
+    """The number of a GPU's group among ``groups`` of the plan, to which a new one is added; ``own``: those before it.
+
+    The n-th group that a GPU lists with these ranks is the n-th of every other member.
+    """
+    ordinal = sum(groups[number] == group for number in own)
+    known = [number for number, other in enumerate(groups) if other == group]
+    if ordinal == len(known):
+        groups.append(group)
+        return len(groups) - 1
+    return known[ordinal]
 
 
 def chunks_of_size(collective: str, gpus: tuple[KernelGpu, ...]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
 from trine.collectives.nccl.topology import CommTopology, Tier
@@ -150,17 +150,16 @@ def _ramp(context: CostContext, protocol: str) -> float:
 
 def _cost(
     context: CostContext, op: str, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int,
-    limit: str, delayed_us: float | None = None,
+    limit: str,
 ) -> Cost:  # fmt: skip
-    """A cost whose bytes are delayed by ``delayed_us``: by default set-up and steps."""
+    """A cost whose bytes are delayed by set-up and steps."""
     steps_us = max(steps_us, _way_us(context.topology, op))
-    delayed_us = base_us + steps_us if delayed_us is None else delayed_us
     return Cost(
         launch_us=context.launch_us,
         base_us=base_us,
         steps_us=steps_us,
         bytes_us=bytes_us,
-        delay_us=_delays(delayed_us, bytes_us, ramp),
+        delay_us=_delays(base_us + steps_us, bytes_us, ramp),
         num_steps=num_steps,
         limit=limit,
     )
@@ -247,9 +246,9 @@ def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> C
     b = _rate(topology.between, topology.between.ring_bytes_per_s, part, _capped(context, context.outer))
     most = _best(topology.inside, topology.path_bytes_per_s), _best(topology.between, topology.between.ring_bytes_per_s)
     bytes_us = max(2 * size * (n - 1) / n / min(a, most[0]), size / min(b, most[1]))
-    return _cost(
-        context, op, COLLNET_US, steps_us, bytes_us, _ramp(context, SIMPLE), 4, topology.between.limit, steps_us
-    )
+    ramp = _ramp(context, SIMPLE)
+    cost = _cost(context, op, COLLNET_US, steps_us, bytes_us, ramp, 4, topology.between.limit)
+    return replace(cost, delay_us=_delays(steps_us, bytes_us, ramp))
 
 
 def pat_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:

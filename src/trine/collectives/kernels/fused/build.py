@@ -7,6 +7,7 @@ After Eidola's workload (arXiv 2606.12638) and the fused operators of Punniyamur
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from trine.arrays import Int32
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.fused.compute import FusedBuilder, FusedPlan, TileTarget, compute, num_steps
 from trine.collectives.kernels.fused.exchange import exchange
-from trine.collectives.kernels.fused.options import FUSED, TWOSHOT, FusedOptions, fused_options
+from trine.collectives.kernels.fused.options import FUSED, TWOSHOT, FusedChoices, FusedOptions
 from trine.collectives.kernels.fused.tiles import TileGrid, make_grid, make_tiles, refuse_large
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.join import Placed, join_programs
@@ -36,79 +37,18 @@ def known_fused() -> tuple[str, ...]:
     return tuple(FUSED)
 
 
-def build_fused(
-    name: str,
-    num_ranks: int,
-    *,
-    rows: int,
-    cols: int,
-    inner: int = 1,
-    dtype_bytes: int = 4,
-    tile: tuple[int, ...] | None = None,
-    workgroups: int | None = None,
-    wavefronts: int = 4,
-    line_bytes: int = 64,
-    fused: bool = True,
-    algorithm: str | None = None,
-    waits: str | None = None,
-    flag_spacing: int | None = None,
-    macs_per_cycle: int | None = None,
-    table_rows: int | None = None,
-    seed: int | None = None,
-    collective_workgroups: int | None = None,
-    only_rank: int | None = None,
-) -> FusedProgram:
+def build_fused(name: str, num_ranks: int, **choices: Any) -> FusedProgram:
     """Build a fused kernel of all ranks, or (``fused=False``) its two kernels a rank.
 
-    What they do: docs/background/fused-kernels.md.
-
-    Parameters
-    ----------
-    name: one of :func:`known_fused`.
-    rows, cols, inner: of each rank's own matrices. GEMV: rows x cols times a vector. GEMM: rows x inner times inner x
-        cols. Embedding: ``rows`` sums of ``inner`` rows of a table, ``cols`` wide. But for an all-reduce in one step
-        ``rows`` must be a multiple of the ranks.
-    dtype_bytes: of all elements: 1, 2, 4 or 8.
-    tile: of the result, and of what is loaded at once; GEMV (rows, cols), GEMM (rows, cols, inner), embedding (rows,).
-        What lies side by side must be whole lines.
-    workgroups: None: one for each tile; fewer take several each.
-    wavefronts: of a workgroup. line_bytes: of the GPU model.
-    algorithm: of all-reduces: ``oneshot`` (GEMV unless told otherwise) or ``twoshot`` (GEMM).
-    waits: ``single``: a flag for each peer, waited for one after the other (fused, unless told otherwise); ``joint``:
-        the peers' flags add up on one.
-    flag_spacing: bytes between flags (8): with less than a line several share one.
-    macs_per_cycle: multiply-adds of a CU a cycle; None: AMD CDNA 2's by dtype_bytes. See :func:`cu_macs_per_cycle`.
-    table_rows, seed: of embeddings: size of the table (2^20), and of the draw of what is looked up (0).
-    collective_workgroups: of the collective of the unfused form (32).
-    only_rank: kernels of this rank alone, in a program of ``num_ranks`` ranks.
+    What they do: docs/background/fused-kernels.md. name: one of :func:`known_fused`. choices: fields of
+    :class:`trine.collectives.kernels.fused.options.FusedChoices`; ``rows`` and ``cols`` are needed.
 
     Raises
     ------
-    InputError: an unknown name, numbers out of range or that do not go together, options that cannot matter, a program
-        with more than 2^25 operands.
+    InputError: an unknown name, numbers out of range or that do not go together, options that make no difference, a
+        program with more than 2^25 operands.
     """
-    options = fused_options(
-        name,
-        num_ranks,
-        rows=rows,
-        cols=cols,
-        inner=inner,
-        dtype_bytes=dtype_bytes,
-        tile=tile,
-        workgroups=workgroups,
-        wavefronts=wavefronts,
-        line_bytes=line_bytes,
-        fused=fused,
-        algorithm=algorithm,
-        waits=waits,
-        flag_spacing=flag_spacing,
-        macs_per_cycle=macs_per_cycle,
-        table_rows=table_rows,
-        seed=seed,
-        collective_workgroups=collective_workgroups,
-        only_rank=only_rank,
-    )
-    return build(options)
+    return build(FusedChoices(name=name, num_ranks=num_ranks, **choices).resolved())
 
 
 def build(options: FusedOptions) -> FusedProgram:

@@ -131,7 +131,7 @@ def _gemv(plan: FusedPlan, target: TileTarget) -> None:
     wide = -(-depth // options.line_elements)
     group = tiles.workgroup[which]
     plan.load(LOAD, order, LineBlock(group, vector + at, np.ones_like(wide), wide, pitch), READ, "load vector")
-    _left(plan, matrix, first[which], rows[which], which, at, wide, pitch, order + 1)
+    _left(plan, which, order + 1, matrix + first[which] * pitch + at, rows[which], wide, pitch)
     _multiply(plan, which, order + 2, rows[which] * depth)
     _put(plan, target)
 
@@ -145,7 +145,7 @@ def _gemm(plan: FusedPlan, target: TileTarget) -> None:
     which, step, depth = _steps(plan, options.inner)
     at, order = step * options.tile[-1] * options.dtype_bytes, plan.order(tiles.turn[which], step, 0)
     wide = -(-depth // options.line_elements)
-    _left(plan, a, tiles.down[which], tiles.tall[which], which, at, wide, pitches[0], order)
+    _left(plan, which, order, a + tiles.down[which] * pitches[0] + at, tiles.tall[which], wide, pitches[0])
     below = b + step * options.tile[-1] * pitches[1] + tiles.across[which] * options.line_bytes
     right = LineBlock(tiles.workgroup[which], below, depth, tiles.wide[which], pitches[1])
     plan.load(LOAD, order + 1, right, READ, "load b")
@@ -195,20 +195,10 @@ def _steps(plan: FusedPlan, depth: int) -> tuple[Int64, Int64, Int64]:
     return which, step, np.minimum(plan.options.tile[-1], depth - step * plan.options.tile[-1])
 
 
-def _left(
-    plan: FusedPlan,
-    base: int,
-    first: Int64,
-    rows: Int64,
-    which: Int64,
-    at: Int64,
-    wide: Int64,
-    pitch: int,
-    order: Int64,
-) -> None:
-    """Load a piece of the matrix that has the result's rows: ``wide`` lines from byte ``at`` of ``rows`` rows."""
+def _left(plan: FusedPlan, which: Int64, order: Int64, address: Int64, rows: Int64, wide: Int64, pitch: int) -> None:
+    """Load from the matrix that has the result's rows: ``wide`` lines of ``rows`` rows from byte ``address`` on."""
     tiles, stride = plan.tiles, plan.stride(plan.options.chunk_rows * pitch)
-    block = LineBlock(tiles.workgroup[which], base + first * pitch + at, rows, wide, pitch, tiles.chunk[which], stride)
+    block = LineBlock(tiles.workgroup[which], address, rows, wide, pitch, tiles.chunk[which], stride)
     plan.load(LOAD, order, block, READ, "load a" if plan.options.kind.compute == GEMM else "load matrix")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from trine.collectives.kernels.options import JOINT, SINGLE, WAITS
 from trine.errors import InputError, nearest
@@ -14,19 +13,19 @@ GEMV, GEMM, EMBEDDING = "gemv", "gemm", "embedding"
 ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL = "all_reduce", "reduce_scatter", "all_to_all"
 
 
-class Kind(NamedTuple):
+class FusedKind(NamedTuple):
     """compute: GEMV, GEMM or EMBEDDING. op: the collective that its result goes through."""
 
     compute: str
     op: str
 
 
-FUSED: dict[str, Kind] = {
-    "gemv-allreduce": Kind(GEMV, ALL_REDUCE),
-    "gemm-allreduce": Kind(GEMM, ALL_REDUCE),
-    "gemm-reducescatter": Kind(GEMM, REDUCE_SCATTER),
-    "gemm-alltoall": Kind(GEMM, ALL_TO_ALL),
-    "embedding-alltoall": Kind(EMBEDDING, ALL_TO_ALL),
+FUSED: dict[str, FusedKind] = {
+    "gemv-allreduce": FusedKind(GEMV, ALL_REDUCE),
+    "gemm-allreduce": FusedKind(GEMM, ALL_REDUCE),
+    "gemm-reducescatter": FusedKind(GEMM, REDUCE_SCATTER),
+    "gemm-alltoall": FusedKind(GEMM, ALL_TO_ALL),
+    "embedding-alltoall": FusedKind(EMBEDDING, ALL_TO_ALL),
 }
 
 #: An all-reduce in one step (partial results to all ranks, each adds up everything) or in two (to the rank that adds
@@ -42,11 +41,12 @@ INDEX_BYTES = 8
 FLAG_SPACING, TABLE_ROWS, COLLECTIVE_WORKGROUPS = 8, 1 << 20, 32
 
 _MAX_SIDE = 1 << 24
+_OWN_LINES = "the collective of the unfused form has semaphores on lines of their own"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FusedOptions:
-    """One fused kernel, or its unfused counterpart, with everything that was left open filled in (`fused_options`).
+    """One fused kernel, or its unfused counterpart, with all that :class:`FusedChoices` left open filled in.
 
     rows, cols, inner: docs/background/fused-kernels.md. tile: as TILE_WORDS says. workgroups: None: one a tile.
     algorithm: of an all-reduce, else "". only_rank: None: kernels of all ranks.
@@ -123,7 +123,7 @@ class FusedOptions:
                 )
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FusedKind:
         return FUSED[self.name]
 
     @property
@@ -146,86 +146,104 @@ class FusedOptions:
         return -(-elements // self.line_elements)
 
 
-def fused_options(
-    name: str,
-    num_ranks: int,
-    *,
-    rows: int,
-    cols: int,
-    inner: int = 1,
-    dtype_bytes: int = 4,
-    tile: tuple[int, ...] | None = None,
-    workgroups: int | None = None,
-    wavefronts: int = 4,
-    line_bytes: int = 64,
-    fused: bool = True,
-    algorithm: str | None = None,
-    waits: str | None = None,
-    flag_spacing: int | None = None,
-    macs_per_cycle: int | None = None,
-    table_rows: int | None = None,
-    seed: int | None = None,
-    collective_workgroups: int | None = None,
-    only_rank: int | None = None,
-) -> FusedOptions:
-    """What is meant where something is left open; parameters as
-    :func:`trine.collectives.kernels.fused.build.build_fused`.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FusedChoices:
+    """What is asked of a fused kernel; None, and what is not named, is filled in by :meth:`resolved`.
 
-    Raises
-    ------
-    InputError: wrong values, and options that cannot matter.
+    name: one of FUSED.
+    rows, cols, inner: of each rank's own matrices. GEMV: rows x cols times a vector. GEMM: rows x inner times inner x
+        cols. Embedding: ``rows`` sums of ``inner`` rows of a table, ``cols`` wide. But for an all-reduce in one step
+        ``rows`` must be a multiple of the ranks.
+    dtype_bytes: of all elements: 1, 2, 4 or 8.
+    tile: of the result, and of what is loaded at once; GEMV (rows, cols), GEMM (rows, cols, inner), embedding (rows,).
+        What lies side by side must be whole lines.
+    workgroups: None: one for each tile; fewer take several each.
+    wavefronts: of a workgroup. line_bytes: of the GPU model. fused: False: its two kernels a rank.
+    algorithm: of all-reduces: ``oneshot`` (GEMV unless told otherwise) or ``twoshot`` (GEMM).
+    waits: ``single``: a flag for each peer, waited for one after the other (fused, unless told otherwise); ``joint``:
+        the peers' flags add up on one.
+    flag_spacing: bytes between flags (8): with less than a line several share one.
+    macs_per_cycle: multiply-adds of a CU a cycle; None: AMD CDNA 2's by dtype_bytes (MACS_PER_CYCLE).
+    table_rows, seed: of embeddings: size of the table (2^20), and of the draw of what is looked up (0).
+    collective_workgroups: of the collective of the unfused form (32).
+    only_rank: kernels of this rank alone, in a program of ``num_ranks`` ranks.
     """
-    if name not in FUSED:
-        raise InputError(f"no fused kernel {name!r}{nearest(name, FUSED)}", field="name")
-    if dtype_bytes not in MACS_PER_CYCLE:
-        raise InputError(f"must be one of 1, 2, 4 and 8, got {dtype_bytes!r}", field="dtype_bytes")
-    kind = FUSED[name]
-    of_one_form = {"flag_spacing": flag_spacing, "collective_workgroups": collective_workgroups}
-    of_compute = {"table_rows": table_rows, "seed": seed, "macs_per_cycle": macs_per_cycle}
-    given = {"algorithm": algorithm, "inner": None if inner == 1 else inner, **of_one_form, **of_compute}
-    _refuse_idle(name, fused, given)
-    usual = {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, "")
-    if algorithm is not None and algorithm not in ALGORITHMS:
-        raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
-    _in_range("line_bytes", line_bytes, 16, 4096)
-    return FusedOptions(
-        name=name,
-        num_ranks=num_ranks,
-        rows=rows,
-        cols=cols,
-        inner=inner,
-        dtype_bytes=dtype_bytes,
-        tile=_usual_tile(kind.compute, line_bytes // dtype_bytes) if tile is None else tuple(tile),
-        workgroups=workgroups,
-        wavefronts=wavefronts,
-        line_bytes=line_bytes,
-        fused=fused,
-        algorithm=usual if algorithm is None else algorithm,
-        waits=(SINGLE if fused else JOINT) if waits is None else waits,
-        flag_spacing=FLAG_SPACING if flag_spacing is None else flag_spacing,
-        macs_per_cycle=MACS_PER_CYCLE[dtype_bytes] if macs_per_cycle is None else macs_per_cycle,
-        table_rows=TABLE_ROWS if table_rows is None else table_rows,
-        seed=0 if seed is None else seed,
-        collective_workgroups=COLLECTIVE_WORKGROUPS if collective_workgroups is None else collective_workgroups,
-        only_rank=only_rank,
-    )
 
+    name: str
+    num_ranks: int
+    rows: int
+    cols: int
+    inner: int = 1
+    dtype_bytes: int = 4
+    tile: tuple[int, ...] | None = None
+    workgroups: int | None = None
+    wavefronts: int = 4
+    line_bytes: int = 64
+    fused: bool = True
+    algorithm: str | None = None
+    waits: str | None = None
+    flag_spacing: int | None = None
+    macs_per_cycle: int | None = None
+    table_rows: int | None = None
+    seed: int | None = None
+    collective_workgroups: int | None = None
+    only_rank: int | None = None
 
-def _refuse_idle(name: str, fused: bool, given: Mapping[str, object]) -> None:
-    """Raise InputError for options (None: not given) that cannot matter."""
-    kind = FUSED[name]
-    in_tables = kind.compute == EMBEDDING
-    for field, matters, why in (
-        ("algorithm", kind.op == ALL_REDUCE, f"{name} has one algorithm"),
-        ("flag_spacing", fused, "the collective of the unfused form has semaphores on lines of their own"),
-        ("collective_workgroups", not fused, "a fused kernel has workgroups alone"),
-        ("table_rows", in_tables, f"{name} has no table"),
-        ("seed", in_tables, f"nothing is random in {name}"),
-        ("macs_per_cycle", not in_tables, "rows of a table are added up as they arrive"),
-        ("inner", kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
-    ):
-        if given[field] is not None and not matters:
-            raise InputError(f"cannot matter here: {why}", field=field)
+    def resolved(self) -> FusedOptions:
+        """With everything that was left open filled in.
+
+        Raises
+        ------
+        InputError: wrong values, and options that make no difference.
+        """
+        if self.name not in FUSED:
+            raise InputError(f"no fused kernel {self.name!r}{nearest(self.name, FUSED)}", field="name")
+        if self.dtype_bytes not in MACS_PER_CYCLE:
+            raise InputError(f"must be one of 1, 2, 4 and 8, got {self.dtype_bytes!r}", field="dtype_bytes")
+        kind, algorithm = FUSED[self.name], self.algorithm
+        self._refuse_idle(kind)
+        if algorithm is not None and algorithm not in ALGORITHMS:
+            raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
+        _in_range("line_bytes", self.line_bytes, 16, 4096)
+        usual: dict[str, Any] = {
+            "tile": _usual_tile(kind.compute, self.line_bytes // self.dtype_bytes),
+            "algorithm": {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, ""),
+            "waits": SINGLE if self.fused else JOINT,
+            "flag_spacing": FLAG_SPACING,
+            "macs_per_cycle": MACS_PER_CYCLE[self.dtype_bytes],
+            "table_rows": TABLE_ROWS,
+            "seed": 0,
+            "collective_workgroups": COLLECTIVE_WORKGROUPS,
+        }
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given["tile"] = None if self.tile is None else tuple(self.tile)
+        settled: dict[str, Any] = {name: usual.get(name) if v is None else v for name, v in given.items()}
+        return FusedOptions(**settled)
+
+    def _refuse_idle(self, kind: FusedKind) -> None:
+        """Raise InputError for options that make no difference."""
+        in_tables = kind.compute == EMBEDDING
+        for field, is_given, matters, why in (
+            ("algorithm", self.algorithm is not None, kind.op == ALL_REDUCE, f"{self.name} has one algorithm"),
+            ("flag_spacing", self.flag_spacing is not None, self.fused, _OWN_LINES),
+            (
+                "collective_workgroups",
+                self.collective_workgroups is not None,
+                not self.fused,
+                "a fused kernel has workgroups alone",
+            ),
+            ("table_rows", self.table_rows is not None, in_tables, f"{self.name} has no table"),
+            ("seed", self.seed is not None, in_tables, f"nothing is random in {self.name}"),
+            (
+                "macs_per_cycle",
+                self.macs_per_cycle is not None,
+                not in_tables,
+                "rows of a table are added up as they arrive",
+            ),
+            ("inner", self.inner != 1, kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
+        ):
+            if is_given and not matters:
+                raise InputError(f"cannot matter here: {why}", field=field)
 
 
 def _usual_tile(compute: str, line_elements: int) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from trine.collectives.loadstore.result import LoadStoreCollectiveResult
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreRuns
 from trine.collectives.sizes import check_sizes
 from trine.graph.taskgraph import Progress
+from trine.results.unused_options import unused_options
 
 #: Bytes of a row times GPUs simulated up to which it is run again to see whether an option matters: about 0.1 s.
 CHEAP_BYTES = 1 << 20
@@ -67,30 +68,30 @@ def loadstore_collective(
         group=asked.ranks,
         model=asked.model,
         rows=tuple(rows),
-        notes=(*_notes(rows), *(() if stopped else _idle_options(asked, rows))),
+        notes=(*_notes(rows), *(() if stopped else _unused_options(asked, rows))),
         stopped=stopped,
     )
 
 
-def _idle_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterator[str]:
+def _unused_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterator[str]:
     """A sentence for each option that moves no time, found by running without it where all sizes are small."""
     if any(row.time.size_bytes * row.simulated > CHEAP_BYTES for row in rows):
         return
-    for name in ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration"):
-        value = getattr(asked.options, name)
-        if value is None:
-            continue
+    names = ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration")
+
+    def same_without(name: str) -> bool:
         others: dict[str, Any] = {name: None}
         plain = replace(asked.options, **others, fold="auto", verify=False)
         without = LoadStoreRuns(asked.op, asked.cluster, asked.ranks, plain, asked.callbacks)
-        if all(without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows)):
-            yield f"{name} {value} changes no time at these sizes: without it they are the same"
+        return all(without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows))
+
+    yield from unused_options({name: getattr(asked.options, name) for name in names}, same_without, "at these sizes")
 
 
 def _notes(rows: Sequence[LoadStoreRow]) -> tuple[str, ...]:
     """What the programs say, each once; why some were not tried."""
-    said = dict.fromkeys(note for row in rows for note in row.notes)
+    stated = dict.fromkeys(note for row in rows for note in row.notes)
     left = [name for row in rows for name, ps in row.tried if ps is None]
     if left:
-        said[f"{left[0]} was left out at {len(left)} of {len(rows)} sizes: its bytes alone take longer"] = None
-    return tuple(said)
+        stated[f"{left[0]} was left out at {len(left)} of {len(rows)} sizes: its bytes alone take longer"] = None
+    return tuple(stated)

@@ -71,10 +71,10 @@ def collective(
         raise InputError(f"{text}, by which the library chooses", field="protocol")
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
-        stepwise = MessageLevelRuns(
+        runs = MessageLevelRuns(
             cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix
         )
-        return _stepwise(op, sizes, stepwise, explain)
+        return _message_level(op, sizes, runs, explain)
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)
     load = link_load(cluster, ranks, rows[-1])
@@ -106,10 +106,10 @@ def _loads(cluster: Cluster, carried: npt.NDArray[np.int64], notes: Sequence[str
 
 def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> list[str]:
     """What the rows say of themselves: the first that was bounded stands for the others."""
-    said = [row for row in rows if row.notes]
-    notes = [f"at {format_size(said[0].size_bytes)}: {note}" for note in said[0].notes] if said else []
-    if len(said) > 1:
-        notes.append(f"so it is at {len(said)} of the {len(rows)} sizes")
+    stated = [row for row in rows if row.notes]
+    notes = [f"at {format_size(stated[0].size_bytes)}: {note}" for note in stated[0].notes] if stated else []
+    if len(stated) > 1:
+        notes.append(f"so it is at {len(stated)} of the {len(rows)} sizes")
     if not load.any() and rows[-1].sent_bytes:
         notes.append("the loads of links are left out: there are too many pairs of ranks")
     return notes
@@ -153,7 +153,7 @@ def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[Col
             )
 
 
-def _stepwise(op: str, sizes: Sequence[int], asked: MessageLevelRuns, explain: bool) -> CollectiveResult:
+def _message_level(op: str, sizes: Sequence[int], asked: MessageLevelRuns, explain: bool) -> CollectiveResult:
     rows = tuple(asked.run(op, size) for size in sizes)
     cluster, ranks = asked.cluster, tuple(asked.ranks)
     return CollectiveResult(
