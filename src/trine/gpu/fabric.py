@@ -24,7 +24,7 @@ Ranks = TypeVar("Ranks", int, npt.NDArray[np.int64])
 
 
 def distance(grid: Sequence[int], source: Ranks, here: Ranks) -> Ranks:
-    """The difference of two places of a grid along each dimension, modulo its size, as one number (row-major)."""
+    """The difference of two positions in a grid along each dimension, modulo its size, as one number (row-major)."""
     number, scale = source - source, 1
     for size in reversed(grid):
         number = number + (source % size - here % size) % size * scale
@@ -49,7 +49,7 @@ def moved(grid: Sequence[int], rank: int, source: int, here: int) -> int:
 
 
 class LaneHop(NamedTuple):
-    """One lane of one link: ``lane`` of ``num_lanes``; the message is at its next place ``after_ps`` after service."""
+    """One lane of one link: ``lane`` of ``num_lanes``; the message is at its next stop ``after_ps`` after service."""
 
     link: int
     lane: int
@@ -67,7 +67,7 @@ class FabricPath(NamedTuple):
 
 
 class GpuFabric:
-    """Paths between the ranks of ``group`` (their devices in ``cluster``), all GPUs alike."""
+    """Paths between the ranks of ``group`` (their devices in ``cluster``), all of one GPU model."""
 
     def __init__(self, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:
         self.cluster, self.group, self.model = cluster, tuple(group), model
@@ -107,17 +107,17 @@ class GpuFabric:
         """What paths depend on, one value a link, with names for people."""
         table = self.cluster.link_table
         out, into, count_out = self._ends
-        place_out, place_in, share = (np.full(len(table.source), -1, np.int64) for _ in range(3))
-        for link, place in out.items():
-            place_out[link], share[link] = place, count_out[int(table.source[link])]
-        for link, place in into.items():
-            place_in[link] = place
+        number_out, number_in, share = (np.full(len(table.source), -1, np.int64) for _ in range(3))
+        for link, number in out.items():
+            number_out[link], share[link] = number, count_out[int(table.source[link])]
+        for link, number in into.items():
+            number_in[link] = number
         seen = [self.cluster.seen_by_messages(link) for link in range(len(table.source))]
         return [
             ("bandwidth", np.array([rate for rate, _ in seen], np.int64)),
             ("latency", np.array([latency for _, latency in seen], np.int64)),
-            ("their place among the links out of their GPU", place_out),
-            ("their place among the links into their GPU", place_in),
+            ("their place among the links out of their GPU", number_out),
+            ("their place among the links into their GPU", number_in),
             ("the number of links out of their GPU", share),
         ]
 
@@ -174,8 +174,8 @@ class GpuFabric:
         paths = []
         for lane in range(num_lanes):
             hops = []
-            for place, (link, (rate, latency_ps)) in enumerate(zip(route, numbers, strict=True)):
-                after = latency_ps + ports.latency_ps * ((place == 0) + (place == len(route) - 1))
+            for i, (link, (rate, latency_ps)) in enumerate(zip(route, numbers, strict=True)):
+                after = latency_ps + ports.latency_ps * ((i == 0) + (i == len(route) - 1))
                 hops.append(LaneHop(link, lane, num_lanes, max(1, rate // num_lanes), after))
             port_out = (ordinal * num_lanes + lane) % ports.count
             port_in = (into.get(last, 0) * num_lanes + lane) % ports.count

@@ -22,7 +22,7 @@ _DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0))
 
 
 class Hop(NamedTuple):
-    """A resource of the GPU that a message is served by, and the latency until it comes to its next place."""
+    """A resource of the GPU that a message is served by, and the latency until it comes to the next."""
 
     resource: int
     after_ps: int
@@ -84,8 +84,8 @@ class GpuLayout:
         along = step - abs(right)
         in_row = along < 0
         router = np.where(in_row, start + np.sign(right) * step, start + right + np.sign(down) * cols * along)
-        way = np.where(in_row, np.where(right > 0, 0, 1), np.where(down > 0, 2, 3))
-        hops = 2 * model.num_cus + 4 * router + way
+        direction = np.where(in_row, np.where(right > 0, 0, 1), np.where(down > 0, 2, 3))
+        hops = 2 * model.num_cus + 4 * router + direction
         hops = np.where(step < 0, i, np.where(along == abs(down), model.num_cus + j, hops))
         return hops.astype(np.int32), ptr.astype(np.int32)
 
@@ -179,7 +179,7 @@ def _crossbar_names(model: GpuModel) -> tuple[list[str], list[str], list[int], l
     ends = [f"cu{i}" for i in range(model.num_cus)]
     ends += [f"channel{i}" for i in range(model.memory.num_channels)]
     ends += [f"port{i}" for i in range(model.ports.count)]
-    names = [f"{end}.{way}" for end in ends for way in ("out", "in")]
+    names = [f"{end}.{side}" for end in ends for side in ("out", "in")]
     kinds = ["cu" if name.startswith("cu") else "noc" for name in names]
     return names, kinds, [-1] * len(names), [-1] * len(names)
 
@@ -190,7 +190,7 @@ def router_of(model: GpuModel, kind: str, i: int) -> int:
     if kind == CU:
         return i % (rows * cols)
     if kind == CHANNEL:
-        places = list(range(cols)) + ([(rows - 1) * cols + c for c in range(cols)] if rows > 1 else [])
+        routers = list(range(cols)) + ([(rows - 1) * cols + c for c in range(cols)] if rows > 1 else [])
     else:
-        places = [r * cols for r in range(rows)] + ([r * cols + cols - 1 for r in range(rows)] if cols > 1 else [])
-    return places[i % len(places)]
+        routers = [r * cols for r in range(rows)] + ([r * cols + cols - 1 for r in range(rows)] if cols > 1 else [])
+    return routers[i % len(routers)]

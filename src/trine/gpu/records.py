@@ -1,6 +1,6 @@
 """What happened inside the GPUs of a load-store run. Frozen data without logic.
 
-A run simulates some GPUs; where ranks behave alike (folding), each stands for several: ``GpuRecords.gpu_of`` says
+A run simulates some GPUs; where ranks behave the same (folding), each stands for several: ``GpuRecords.gpu_of`` says
 for which.
 """
 
@@ -14,7 +14,8 @@ from trine.gpu.outside import Arrivals
 from trine.graph.taskgraph import Records
 
 #: What a wavefront does between its start and its end: it computes (the CU's ALU works for it or is waited for), waits
-#: to issue a request (the CU issues those of others), for memory (places, waitcnt), for a semaphore, at a barrier.
+#: to issue a request (the CU issues those of others), for memory (request slots, waitcnt), for a semaphore, at a
+#: barrier.
 COMPUTING, ISSUE, MEMORY, SEMAPHORE, BARRIER = range(5)
 STATE_NAMES = ("compute", "issue", "memory", "semaphore", "barrier")
 
@@ -46,7 +47,7 @@ class GpuRecords:
     resource_data, resource_control: int64[g, r], messages with data and without that each resource has served;
         resource_busy_ps int64[g, r].
     Of lanes 0..l-1 of fabric links that were used: lane_link int32[l], index into the cluster's links (of a folded run:
-        the first of those that are alike); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
+        the first of its orbit); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
     Of the simulated GPUs, int64[g]: loads, stores, acquires, releases: requests that their wavefronts issued; polls: of
         these the acquires and flagged loads that were asked again; load_latency_ps: sum over loads, from issue to
         answer; packets: that left through copy engines and NICs; l2_hits, l2_misses.

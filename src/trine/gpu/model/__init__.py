@@ -95,7 +95,7 @@ class GpuModel:
     cycle_ps: of the CUs' clock. num_cus; workgroups_per_cu, wavefronts_per_cu: room of each. line_bytes: a wavefront
     request. header_bytes: beside the data of each message; a message without data has only that. unroll: requests of a
     wavefront in flight, where the program does not say. max_outstanding: requests of a CU in flight. issue_cycles:
-    between requests that a CU issues. reduce_bytes_per_cycle: of a CU. posted_stores: a store gives its place back
+    between requests that a CU issues. reduce_bytes_per_cycle: of a CU. posted_stores: a store frees its slot
     when it has left through the port (or been accepted by the memory channel of its own GPU); False: when it is
     acknowledged. launch_ps: from when a kernel may start to its first workgroup; dispatch_ps: between workgroups that
     the GPU starts; barrier_ps: of the wavefronts of a workgroup; poll_ps: None: a wait for a semaphore is answered by
@@ -156,7 +156,7 @@ FIELDS = (
     ModelField("cus.max_outstanding", "max_outstanding", "", "requests of a compute unit in flight"),
     ModelField("cus.issue_cycles", "issue_cycles", "", "cycles between requests of a compute unit"),
     ModelField("cus.reduce_per_cycle", "reduce_bytes_per_cycle", "bytes", "added up by a compute unit each cycle"),
-    ModelField("cus.posted_stores", "posted_stores", "", "stores give their place back when they have left"),
+    ModelField("cus.posted_stores", "posted_stores", "", "stores free their request slot when they have left"),
     ModelField("noc.kind", "noc.kind", "", "what joins compute units, memory and ports"),
     ModelField("noc.rows", "noc.rows", "", "of routers"),
     ModelField("noc.cols", "noc.cols", "", "of routers"),

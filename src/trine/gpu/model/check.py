@@ -14,7 +14,8 @@ MAX_MESSAGE_BYTES = 1 << 20
 #: Of a monitor table: as many as wavefronts of the largest GPU.
 MAX_SLEEPERS = MAX_COUNT * MAX_COUNT
 _MAY_BE_ZERO = ("noc.rows", "noc.cols", "dma.header", "monitor.capacity")
-_WORDS = {
+#: The words of fields that are words.
+WORDS = {
     "noc.kind": (MESH, CROSSBAR),
     "ports.choice": (INTERLEAVED, HASHED),
     "ports.arbitration": (FIFO, FAIR),
@@ -58,9 +59,9 @@ Problem = tuple[str, str] | None
 def _ranges(model: GpuModel) -> Problem:
     for field, value in values(model):
         path = field.path
-        if path in _WORDS:
-            if value not in _WORDS[path]:
-                return path, f"unknown {path.split('.')[1]} {value!r}{nearest(str(value), _WORDS[path])}"
+        if path in WORDS:
+            if value not in WORDS[path]:
+                return path, f"unknown {path.split('.')[1]} {value!r}{nearest(str(value), WORDS[path])}"
         elif isinstance(value, int) and not isinstance(value, bool):
             lowest = 0 if field.unit == "time" or path in _MAY_BE_ZERO else 1
             highest = _highest(path, field.unit)
@@ -119,13 +120,13 @@ def edge_routers(rows: int, cols: int) -> tuple[int, int]:
     return cols * min(rows, 2), rows * min(cols, 2)
 
 
-def _spread(path: str, count: int, places: int, where: str) -> Problem:
-    """Evenly: so many at each router, or one at every so manieth."""
-    if count % places == 0 or places % count == 0:
+def _spread(path: str, count: int, routers: int, where: str) -> Problem:
+    """Whether each router has the same number of them, or every n-th router has one."""
+    if count % routers == 0 or routers % count == 0:
         return None
-    fits = [n for n in range(1, count + places + 1) if n % places == 0 or places % n == 0]
+    fits = [n for n in range(1, count + routers + 1) if n % routers == 0 or routers % n == 0]
     best = min(fits, key=lambda n: (abs(n - count), n))
-    return path, f"{count} do not spread evenly over the {places} routers of {where}; {best} would"
+    return path, f"{count} do not spread evenly over the {routers} routers of {where}; {best} would"
 
 
 def _lines(model: GpuModel) -> Problem:

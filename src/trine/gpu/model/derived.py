@@ -29,20 +29,20 @@ def flag_read_ps(model: GpuModel, *, uncached: bool) -> int:
     layout = layout_of(model)
     cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
     total = sum(
-        _path_ps(layout, layout.path(*way), model.header_bytes)
+        _path_ps(layout, layout.path(*ends), model.header_bytes)
         for cu in cus
         for channel in channels
-        for way in ((CU, cu, CHANNEL, channel), (CHANNEL, channel, CU, cu))
+        for ends in ((CU, cu, CHANNEL, channel), (CHANNEL, channel, CU, cu))
     )
-    place = model.memory if uncached or model.l2 is None else model.l2
-    inside = transfer_ps(model.header_bytes, place.bytes_per_s) + place.latency_ps
+    stop = model.memory if uncached or model.l2 is None else model.l2
+    inside = transfer_ps(model.header_bytes, stop.bytes_per_s) + stop.latency_ps
     return int(Fraction(total, len(cus) * len(channels))) + inside
 
 
-def remote_load_ps(model: GpuModel, way_ps: int, back_ps: int, *, hit: bool) -> int:
+def remote_load_ps(model: GpuModel, there_ps: int, back_ps: int, *, hit: bool) -> int:
     """A load of one line of another GPU, mean over its CUs, ports and channels.
 
-    ``way_ps``, ``back_ps``: of the fabric, from port to port with all serialisations, for the request and the answer.
+    ``there_ps``, ``back_ps``: of the fabric, from port to port with all serialisations, for the request and the answer.
     """
     layout = layout_of(model)
     cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
@@ -50,11 +50,11 @@ def remote_load_ps(model: GpuModel, way_ps: int, back_ps: int, *, hit: bool) -> 
     here = sum(_round(layout, CU, cu, PORT, port) for cu in cus for port in ports)
     there = sum(_there_and_back(layout, PORT, port, channel) for port in ports for channel in channels)
     inside = Fraction(here, len(cus) * len(ports)) + Fraction(there, len(channels) * len(ports))
-    return int(inside) + _memory_ps(model, hit) + way_ps + back_ps
+    return int(inside) + _memory_ps(model, hit) + there_ps + back_ps
 
 
 def _samples(count: int) -> Sequence[int]:
-    """All of a few, else every so manieth: the places of a mesh repeat."""
+    """All of up to 128, else about 64 of them, evenly: the routers of a mesh repeat."""
     return range(count) if count <= 128 else range(0, count, count // 64)
 
 

@@ -104,11 +104,11 @@ def _preset(name: str) -> GpuModel:
 
 
 def _read(path: Path) -> GpuModel:
-    from trine.gpu.model.schema import GpuModelFile, to_model
+    from trine.gpu.model.schema import file_schema, to_model
     from trine.spec import check
 
     data, origins = layered(path, _base)
-    spec = check(GpuModelFile, data, path)
+    spec = check(file_schema(), data, path)
     evidence = {key: word for key, (word, _) in origins.items()}
     sources = {key: text for key, (_, text) in origins.items()}
     return check_model(to_model(spec, spec.name or path.stem, evidence, sources), path)

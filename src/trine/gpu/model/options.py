@@ -70,7 +70,9 @@ class ModelOptions:
             )
         self._check_waits(model)
         poll_ps = self._poll_ps(changed, sources)
-        return check_model(_said(replace(changed, poll_ps=poll_ps, monitor=self._monitor(changed, sources)), sources))
+        return check_model(
+            _with_sources(replace(changed, poll_ps=poll_ps, monitor=self._monitor(changed, sources)), sources)
+        )
 
     def _sizes(self, sources: Sources) -> dict[str, Any]:
         """New values by the attributes of the model."""
@@ -170,7 +172,7 @@ def _time_ps(option: str, value: str | int) -> int:
     return value
 
 
-def _said(model: GpuModel, sources: Sources) -> GpuModel:
+def _with_sources(model: GpuModel, sources: Sources) -> GpuModel:
     """The model with the evidence and sources of what changed; without those of a monitor that is gone."""
     gone = () if model.monitor is not None else ("monitor.capacity", "monitor.wakeup")
     kept = {path: text for path, text in model.sources.items() if path not in gone}

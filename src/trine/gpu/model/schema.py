@@ -1,124 +1,89 @@
-"""What a file of a GPU's inside holds. Imports pydantic, so it is itself imported only when a file is read."""
+"""What a file of a GPU's inside holds, made from the table of fields.
+
+Imports pydantic, so it is itself imported only when a file is read.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
-from trine.gpu.model import FIELDS, L2, GpuModel, MemorySystem, Monitor, Noc, Ports
-from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS
+from trine.gpu.model import (
+    FIELDS,
+    FIFO,
+    INTERLEAVED,
+    L2,
+    OPTIONAL,
+    GpuModel,
+    MemorySystem,
+    ModelField,
+    Monitor,
+    Noc,
+    Ports,
+)
+from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, WORDS
 from trine.spec import Bandwidth, Duration, Size, Spec
 from trine.units import parse_cycle, parse_time
 
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-Cycle = Annotated[int, BeforeValidator(lambda value: parse_cycle(value))]
-Evidence = Literal["measured", "modelled", "assumed"]
+_Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+_UNITS: dict[str, Any] = {
+    "": _Count,
+    "time": Duration,
+    "bytes": Size,
+    "rate": Bandwidth,
+    "clock": Annotated[int, BeforeValidator(lambda value: parse_cycle(value))],
+}
+#: Fields that are no plain counts or quantities.
+_KINDS: dict[str, Any] = {
+    **{path: Literal[words] for path, words in WORDS.items()},
+    "noc.rows": _Count | None,  # of a mesh only
+    "noc.cols": _Count | None,
+    "cus.posted_stores": bool,
+    "kernels.poll": Annotated[int | None, BeforeValidator(lambda value: _poll(value))],
+    "monitor.capacity": Annotated[int, Field(ge=0, le=MAX_SLEEPERS)],
+}
+_DEFAULTS = {
+    "noc.rows": None, "noc.cols": None, "kernels.poll": None, "ports.choice": INTERLEAVED, "ports.arbitration": FIFO,
+}  # fmt: skip
 
 
-def _absent(value: Any) -> Any:
-    """``none`` in a file takes away what its base has."""
-    return None if value == "none" else value
+class GpuModelFile(Spec):
+    """A whole file, after what it inherits from its ``base`` has been filled in, but for its fields."""
+
+    name: str | None = None
+    base: str | None = None
+    notes: str = ""
+    sources: dict[str, str] = Field(default_factory=dict)
+    evidence: dict[str, Literal["measured", "modelled", "assumed"]] = Field(default_factory=dict)
 
 
 def _poll(value: Any) -> int | None:
     return None if value in (None, "none") else parse_time(value)
 
 
-class CusSpec(Spec):
-    """Compute units."""
-
-    count: Count
-    workgroups: Count
-    wavefronts: Count
-    unroll: Count
-    max_outstanding: Count
-    issue_cycles: Count
-    reduce_per_cycle: Size
-    posted_stores: bool
-
-
-class NocSpec(Spec):
-    """The network inside; ``rows`` and ``cols`` of a mesh only."""
-
-    kind: Literal["mesh", "crossbar"]
-    rows: Count | None = None
-    cols: Count | None = None
-    bandwidth: Bandwidth
-    hop: Duration
+@cache
+def file_schema() -> type[GpuModelFile]:
+    """:class:`GpuModelFile` with all fields, in their groups."""
+    groups: dict[str, dict[str, Any]] = {}
+    for field in FIELDS:
+        group, _, name = field.path.rpartition(".")
+        groups.setdefault(group, {})[name] = (_kind(field), _DEFAULTS.get(field.path, ...))
+    entries = groups.pop("")
+    for group, fields in groups.items():
+        section: Any = create_model(f"{group.title()}Spec", __base__=Spec, **fields)
+        if group in OPTIONAL:  # ``none`` in a file takes away what its base has
+            absent = BeforeValidator(lambda value: None if value == "none" else value)
+            entries[group] = (Annotated[section | None, absent], None)
+        else:
+            entries[group] = (section, ...)
+    found: type[GpuModelFile] = create_model("GpuModelFile", __base__=GpuModelFile, **entries)
+    return found
 
 
-class MemorySpec(Spec):
-    """``bandwidth`` is that of a channel."""
-
-    channels: Count
-    bandwidth: Bandwidth
-    latency: Duration
-    interleave: Size
-
-
-class L2Spec(Spec):
-    """``capacity`` of all slices, ``bandwidth`` of one."""
-
-    capacity: Size
-    ways: Count
-    bandwidth: Bandwidth
-    latency: Duration
-
-
-class PortsSpec(Spec):
-    """I/O ports; their bandwidth is that of the cluster's links."""
-
-    count: Count
-    latency: Duration
-    interleave: Size
-    choice: Literal["interleaved", "hashed"] = "interleaved"
-    arbitration: Literal["fifo", "fair"] = "fifo"
-
-
-class KernelsSpec(Spec):
-    """What starting and synchronising costs."""
-
-    launch: Duration
-    dispatch: Duration
-    barrier: Duration
-    poll: Annotated[int | None, BeforeValidator(_poll)] = None
-
-
-class MonitorSpec(Spec):
-    """The table of lines whose writes wake wavefronts."""
-
-    capacity: Annotated[int, Field(ge=0, le=MAX_SLEEPERS)]
-    wakeup: Duration
-
-
-class DmaSpec(Spec):
-    """Copy engines and NICs."""
-
-    latency: Duration
-    packet: Size
-    header: Size
-
-
-class GpuModelFile(Spec):
-    """A whole file, after what it inherits from its ``base`` has been filled in."""
-
-    name: str | None = None
-    base: str | None = None
-    notes: str = ""
-    clock: Cycle
-    line: Size
-    header: Size
-    cus: CusSpec
-    noc: NocSpec
-    memory: MemorySpec
-    l2: Annotated[L2Spec | None, BeforeValidator(_absent)] = None
-    ports: PortsSpec
-    kernels: KernelsSpec
-    monitor: Annotated[MonitorSpec | None, BeforeValidator(_absent)] = None
-    dma: DmaSpec
-    sources: dict[str, str] = Field(default_factory=dict)
-    evidence: dict[str, Evidence] = Field(default_factory=dict)
+def _kind(field: ModelField) -> Any:
+    return _KINDS.get(field.path, _UNITS[field.unit])
 
 
 def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: dict[str, str]) -> GpuModel:
@@ -136,8 +101,8 @@ def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: d
         noc=Noc(**groups["noc"]),
         memory=MemorySystem(**groups["memory"]),
         ports=Ports(**groups["ports"]),
-        l2=None if spec.l2 is None else L2(**groups["l2"]),
-        monitor=None if spec.monitor is None else Monitor(**groups["monitor"]),
+        l2=L2(**groups["l2"]) if groups["l2"] else None,
+        monitor=Monitor(**groups["monitor"]) if groups["monitor"] else None,
         evidence=evidence,
         sources=sources,
         notes=spec.notes,

@@ -102,7 +102,7 @@ class GpuReference:
         return self.tasks.are_over
 
     def wavefronts(self) -> list[WavefrontRun]:
-        """Those that have begun and not ended, by GPU and place."""
+        """Those that have begun and not ended, by GPU and slot."""
         return [
             wavefront
             for gpu in self.gpus

@@ -1,7 +1,7 @@
-"""From the parts of a text program to its arrays: ranks, workgroups and turns of loops are written out, all at once.
+"""From a text program's statements to its arrays: ranks, workgroups and turns of loops are written out, all at once.
 
-Every workgroup of a block has the same operations at the same places (how often loops turn is the same everywhere). So
-a line becomes one assignment to an array over ranks x workgroups x operations; its values are arrays that broadcast
+Every workgroup of a block has the same operations at the same positions (how often loops turn is the same everywhere).
+So a line becomes one assignment to an array over ranks x workgroups x operations; its values are arrays that broadcast
 over ranks x workgroups x turns.
 """
 
@@ -28,7 +28,7 @@ MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """An operation, its places in the workgroup, one a turn of the loops around it, and the counters of these."""
+    """An operation, its positions in the workgroup, one a turn of the loops around it, and the counters of these."""
 
     operation: OperationText
     at: Int64
@@ -130,12 +130,14 @@ class TextCompiler:
     def _size(self, body: Sequence[Statement], names: dict[str, Value]) -> int:
         """How many operations a body has, loops written out."""
         size = 0
-        for part in body:
+        for statement in body:
             size += (
-                1 if isinstance(part, OperationText) else self._size(part.body, names) * len(self._turns(part, names))
+                1
+                if isinstance(statement, OperationText)
+                else self._size(statement.body, names) * len(self._turns(statement, names))
             )
             if size > MAX_OPS:
-                raise part.line.fail(f"the program has more than {MAX_OPS} operations")
+                raise statement.line.fail(f"the program has more than {MAX_OPS} operations")
         return size
 
     def _turns(self, loop: Loop, names: dict[str, Value]) -> range:
@@ -148,17 +150,17 @@ class TextCompiler:
     ) -> Iterator[_Placed]:
         """The operations of a body that begins at each of ``at``."""
         done = 0
-        for part in body:
-            if isinstance(part, OperationText):
-                yield _Placed(part, at + done, counters)
+        for statement in body:
+            if isinstance(statement, OperationText):
+                yield _Placed(statement, at + done, counters)
                 done += 1
                 continue
-            turns, size = self._turns(part, names), self._size(part.body, names)
+            turns, size = self._turns(statement, names), self._size(statement.body, names)
             if len(turns) * size:  # turns of nothing may be more than there is memory for
                 starts = (at[:, None] + done + np.arange(len(turns)) * size).ravel()
                 inside = {name: np.repeat(values, len(turns)) for name, values in counters.items()}
-                inside |= {part.name: np.tile(np.array(turns, np.int64), len(at))} if part.name else {}
-                yield from self._place(part.body, starts, inside, names)
+                inside |= {statement.name: np.tile(np.array(turns, np.int64), len(at))} if statement.name else {}
+                yield from self._place(statement.body, starts, inside, names)
             done += size * len(turns)
 
     def _fill(

@@ -187,7 +187,7 @@ def _runs(values: npt.NDArray[np.int32]) -> Iterator[str]:
             yield f"{first} = {values[first]}" if end == first + 1 else f"{first}..{end - 1} = {values[first]}"
 
 
-def places_of_semaphores(program: GpuProgram) -> tuple[int, int]:
+def _semaphore_layout(program: GpuProgram) -> tuple[int, int]:
     """Base and step of the addresses that most semaphores without lines or data have: what needs no ``at``."""
     end = max((buffer.base + buffer.size_bytes for buffer in program.buffers), default=0)
     default = aligned(end), program.line_bytes
@@ -249,7 +249,7 @@ class _TextPrinter:
     def __init__(self, program: GpuProgram) -> None:
         self._program = program
         self._buffers = sorted(program.buffers, key=lambda buffer: (buffer.base, buffer.size_bytes))
-        self._base, self._step = places_of_semaphores(program)
+        self._base, self._step = _semaphore_layout(program)
         self._counts = np.diff(program.operand_ptr)
         self._has_semaphore = program.operand_semaphore >= 0
 
@@ -257,7 +257,7 @@ class _TextPrinter:
         yield from head_lines(self._program, self._base, self._step)
         at = 0
         while at < self._program.num_kernels:
-            end = self._alike(at)
+            end = self._end_of_kernels(at)
             together = self._together(_KernelRun(at, end)) if end > at + 1 else None
             if together is not None:
                 yield from together
@@ -266,7 +266,7 @@ class _TextPrinter:
                     yield from self._alone(_KernelRun(kernel, kernel + 1))
             at = end
 
-    def _alike(self, first: int) -> int:
+    def _end_of_kernels(self, first: int) -> int:
         """The end of the kernels from ``first`` on whose ranks follow each other and which have the same operations."""
         program, end = self._program, first + 1
         names, waves = program.kernel_names, program.kernel_wavefronts
@@ -289,7 +289,7 @@ class _TextPrinter:
         return offsets
 
     def _same(self, one: slice, other: slice) -> bool:
-        """Whether two ranges of operations are alike but for whom and what they reach."""
+        """Whether two ranges of operations are the same but for whom and what they reach."""
         program = self._program
         if one.stop - one.start != other.stop - other.start:
             return False
@@ -331,7 +331,7 @@ class _TextPrinter:
         count = int(self._program.kernel_ptr[kernels.first + 1] - self._program.kernel_ptr[kernels.first])
         at = 0
         while at < count:
-            end = self._alike_groups(kernels.first, at, count)
+            end = self._end_of_workgroups(kernels.first, at, count)
             together = self._workgroups(kernels, at, end)
             if together is not None:
                 yield [f"workgroups {end - at}", *together]
@@ -350,7 +350,7 @@ class _TextPrinter:
             if text is None:
                 return
 
-    def _alike_groups(self, kernel: int, first: int, count: int) -> int:
+    def _end_of_workgroups(self, kernel: int, first: int, count: int) -> int:
         """The end of the workgroups of a kernel from ``first`` on that have the same operations."""
         group = int(self._program.kernel_ptr[kernel])
         end = first + 1

@@ -131,8 +131,8 @@ def lines_of(text: str, file: str) -> Iterator[SourceLine]:
     parts = text.split("\n")
     if len(parts) > MAX_LINES:
         raise SpecError(f"has more than {MAX_LINES} lines", file=file or "program")
-    for number, part in enumerate(parts, 1):
-        line = SourceLine(part.rstrip("\r"), file, number)
+    for number, one in enumerate(parts, 1):
+        line = SourceLine(one.rstrip("\r"), file, number)
         if not line.is_empty:
             yield line
 
@@ -250,7 +250,7 @@ def has_unit(value: Expression) -> bool:
 
 
 def work_out(value: Expression, names: Mapping[str, Value], line: SourceLine) -> Value:
-    """``value`` for all places that the arrays in ``names`` stand for.
+    """``value`` for all ranks, workgroups and turns that the arrays in ``names`` stand for.
 
     Raises
     ------
