@@ -40,8 +40,8 @@ class Arrivals:
     int64[n], when it came out of the port; rank int32[n], whose request; place int32[n], of the wavefront in its GPU
     (CU * ``wavefronts_per_cu`` of the model + slot); number int32[n], of the request there; kind int8[n]: LOAD, STORE
     or RELEASE; address int64[n]; semaphore int32[n], of the target, -1: none; amount int64[n], of the semaphore.
-    Answers to requests of the target to others: answer_place int32[m]; answer_number int32[m], the number of the request
-    among those of that place to other GPUs, from 0, as issued; answer_ps int64[m], when it came out of the port;
+    Answers to requests of the target to others: answer_place int32[m]; answer_number int32[m], the number of the
+    request among those of that place to other GPUs, from 0; answer_ps int64[m], when it came out of the port;
     answer_refused int8[m], 1: a flagged load that came too early.
     origin: of which run it is (JSON of ``trine.replay.arrivals``), "" where nobody has said.
     """
