@@ -74,7 +74,7 @@ def pipelines(**options: object) -> trine.Result:
     slow = [("node5.pcie0->node5.nic0", "0.5")]
     cluster = trine.load_cluster("dgx-h100", nodes=128, fabric="switch", slow_links=slow)
     plan = trine.Plan(
-        dp=32, tp=8, pp=4, batch=4, micro_batch=1, schedule="1f1b", tp_style="megatron", input_copy="none"
+        dp=32, tp=8, pp=4, batch=4, micro_batch=1, schedule="1f1b", tp_style="megatron", inputs="none"
     )  # fmt: skip
     workload = trine.synthesize("llama-3-8b", gpu="h100-sxm", sequence=4096, batch=1)
     return trine.simulate(workload, plan, cluster=cluster, **options)  # type: ignore[arg-type]

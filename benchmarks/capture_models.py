@@ -72,7 +72,7 @@ def capture_model(name: str, batch: int, folder: Path, options: argparse.Namespa
 def predict(name: str, traced: Workload, measured: Workload) -> Row:
     compute = make_compute("auto", traced)
     operators_ps = sum(compute.duration(op, Split(batch=measured.batch)).ps for op in traced.operators)
-    result = simulate(traced, Plan(batch=measured.batch, input_copy="none"))
+    result = simulate(traced, Plan(batch=measured.batch, inputs="none"))
     return Row(
         model=name,
         traced_batch=traced.batch,

@@ -19,7 +19,7 @@ NODES, PER_NODE = 3, 8
 
 def classes_of_ring() -> list[int]:
     """The class of each rank of a ring all-reduce over three nodes of eight GPUs."""
-    plan = Plan(dp=NODES * PER_NODE, algorithms=(("all_reduce", "ring"),))
+    plan = Plan(dp=NODES * PER_NODE, algorithm=(("all_reduce", "ring"),))
     result = trine.simulate("vgg13-h100-b128", plan, cluster=load_cluster("dgx-h100", nodes=NODES, fabric="switch"))
     assert result.scope is not None
     return [result.scope.class_of(rank) for rank in range(plan.num_ranks)]

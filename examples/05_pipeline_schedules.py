@@ -15,7 +15,7 @@ def main() -> None:
     print(f"{'schedule':9} {'micro-batches':>13} {'step':>11} {'bubble':>8} {'largest peak memory':>20}")
     for schedule in ("gpipe", "1f1b"):
         for count in (1, 2, 4, 8):
-            plan = trine.Plan(pp=4, micro_batch=workload.batch // count, schedule=schedule, input_copy="none")
+            plan = trine.Plan(pp=4, micro_batch=workload.batch // count, schedule=schedule, inputs="none")
             result = trine.simulate(workload, plan, cluster=cluster)
             idle = result.rank_times.bubble.sum() / (result.step_time_ps * 4)
             print(

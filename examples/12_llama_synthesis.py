@@ -31,7 +31,7 @@ def compare_layouts() -> None:
     cluster = trine.load_cluster("dgx-h100")
     print(f"\n{'layout':16} {'step':>10} {'bubble':>7} {'communication':>14} {'memory':>11}")
     for tp, pp in ((8, 1), (4, 2), (2, 4), (1, 8)):
-        plan = trine.Plan(tp=tp, pp=pp, batch=8, micro_batch=1, schedule="1f1b", tp_style="megatron", input_copy="none")
+        plan = trine.Plan(tp=tp, pp=pp, batch=8, micro_batch=1, schedule="1f1b", tp_style="megatron", inputs="none")
         result = trine.simulate(workload, plan, cluster=cluster)
         step = result.step_time_ps * plan.num_ranks
         bubble = result.rank_times.bubble.sum() / step

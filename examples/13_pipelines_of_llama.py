@@ -26,14 +26,14 @@ def main() -> None:
     cluster = trine.load_cluster("dgx-h100")
     print(f"{'':30} {'step':>9} {'computes':>8} {'bubble':>7} {'activations':>12} {'weights':>12}")
     for schedule, ways in SCHEDULES.items():
-        plan = trine.Plan(pp=4, batch=16, micro_batch=1, schedule=schedule, virtual_stages=ways, input_copy="none")
+        plan = trine.Plan(pp=4, batch=16, micro_batch=1, schedule=schedule, virtual_stages=ways, inputs="none")
         result = trine.simulate(workload, plan, cluster=cluster)
         show(schedule, result)
     from trine.results import plot_timeline
 
     plot_timeline(result, Path(__file__).with_suffix(".png"))
     for recompute in ("selective", "full"):
-        plan = trine.Plan(pp=4, batch=16, micro_batch=1, schedule="1f1b", recompute=recompute, input_copy="none")
+        plan = trine.Plan(pp=4, batch=16, micro_batch=1, schedule="1f1b", recompute=recompute, inputs="none")
         show(f"1f1b, {recompute} recomputation", trine.simulate(workload, plan, cluster=cluster))
 
 

@@ -37,7 +37,7 @@ def photonic(links: int, ports: int) -> Cluster:
 
 
 def step(workload: trine.Workload, wafer: Cluster, steps: int = 1) -> trine.Result:
-    return trine.simulate(workload, trine.Plan(dp=GPUS, num_steps=steps, buffers="broadcast"), cluster=wafer)
+    return trine.simulate(workload, trine.Plan(dp=GPUS, steps=steps, buffers="broadcast"), cluster=wafer)
 
 
 def share(result: trine.Result) -> float:

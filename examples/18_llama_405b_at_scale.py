@@ -35,7 +35,7 @@ BASE = {
     "tp_style": "megatron",
     "sequence_parallel": True,
     "sharding": "zero1",
-    "input_copy": "none",
+    "inputs": "none",
 }
 #: With one NIC at half speed ranks differ from where its data have been: best if little is left to do then.
 LATE = {"sharding": "none", "dp_overlap": False, "first_bucket_bytes": 2**30, "bucket_bytes": 2**30}

@@ -13,7 +13,7 @@ from trine.replay.sweep import Sweep, SweepGrid, sweep
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
 #: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.
-EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, waits="single")
+EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single")
 WAKEUPS_US = range(0, 41, 5)
 JOINT_US = (0, 5, 10, 20, 30, 40)
 ASSUMED = "tiles of 16 rows on 43 workgroups, a flag from each peer for each, what a monitor watches"

@@ -16,7 +16,7 @@ from trine.replay.run import Prepared, run_eidolon
 from trine.replay.writes import WriteTable
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 
-EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, waits="single", flag_spacing=64)
+EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single", flag_spacing=64)
 PEERS = (1, 2, 3)
 #: After how long each peer's flags land, from when the target's last workgroup waits.
 PATTERNS = {

@@ -102,7 +102,7 @@ def random_job(rng: Random, most: int) -> tuple[Workload, Plan]:
     if kind != "chain":
         ways["cp"] = rng.choice((1, 1, 2))
         ways["pp"] = min(ways["pp"], 2)
-    fields: dict[str, Any] = {"num_steps": rng.choice((1, 1, 2))}
+    fields: dict[str, Any] = {"steps": rng.choice((1, 1, 2))}
     fields |= _of_pipeline(rng, ways, kind)
     while _ranks(ways) > most:
         widest = max((name for name in ways if name != "pp"), key=lambda name: ways[name])
@@ -128,7 +128,7 @@ def random_job(rng: Random, most: int) -> tuple[Workload, Plan]:
 def _with_algorithms(workload: Workload, plan: Plan, algorithms: dict[str, str]) -> Plan:
     """The plan with those of ``algorithms`` whose collectives its job has: others are refused."""
     while True:
-        asked = replace(plan, algorithms=tuple(algorithms.items()))
+        asked = replace(plan, algorithm=tuple(algorithms.items()))
         try:
             build_job(workload, asked, make_compute("linear", workload))
         except PlanError as error:
@@ -271,15 +271,15 @@ def private_case(seed: int) -> Case:
     """A job on a machine on which no two routes cross one link, so that queues may fold."""
     rng = Random(seed)
     num_ranks, shape = rng.choice((2, 3, 4, 8)), rng.choice(("rings", "rings", "pairs", "stages"))
-    fields: dict[str, Any] = {"batch": 8, "micro_batch": rng.choice((2, 8)), "num_steps": rng.choice((1, 2))}
+    fields: dict[str, Any] = {"batch": 8, "micro_batch": rng.choice((2, 8)), "steps": rng.choice((1, 2))}
     if shape == "stages":
         fields |= {"pp": rng.choice((2, 4)), "schedule": rng.choice(("gpipe", "1f1b"))}
         words = ["full", "ring", "mesh:1x"]
     else:
         fields |= {"dp": num_ranks, "bucket_bytes": rng.choice((10**5, 10**8))}
         words = ["full"] if shape == "pairs" else ["full", "ring", "switch"]
-        fields["algorithms"] = (("all_reduce", "direct" if shape == "pairs" else "ring"),)
-    plan = Plan(**fields, input_copy="none")
+        fields["algorithm"] = (("all_reduce", "direct" if shape == "pairs" else "ring"),)
+    plan = Plan(**fields, inputs="none")
     word = rng.choice(words)
     word = f"{word}{plan.num_ranks}" if word.startswith("mesh") else word
     cluster = build_topology(word, rng.choice((10**9, 10**11)), rng.choice((0, US)), plan.num_ranks)

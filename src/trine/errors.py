@@ -18,7 +18,8 @@ Library code raises these and never prints or exits; the command line turns them
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 #: Most characters of an error's line on the terminal, and of the text in it.
@@ -66,6 +67,18 @@ class InputError(TrineError, ValueError):
         if self.file is None:
             self.file = str(file)
             self.args = (self._text(),)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Call fields as ``names`` does, such as options of the command line; fields of a file keep their names."""
+        if self.file is not None:
+            return
+        if self.field is not None:
+            self.field = names.get(self.field, self.field)
+        known = [name for name in names if "_" in name]
+        if known:
+            words = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, known))})(?![\w=(-])")
+            self._message = words.sub(lambda found: names[found[1]], self._message)
+        self.args = (self._text(),)
 
 
 class UnitError(InputError):

@@ -122,7 +122,7 @@ def test_software_passes_before_the_circuit_is_asked_for():
 
 def test_a_training_step_pays_for_the_set_up_in_its_first_step_only():
     times = [
-        trine.simulate("vgg13-h100-b128", trine.Plan(dp=4, num_steps=steps), cluster=wafer(4)).communication_s
+        trine.simulate("vgg13-h100-b128", trine.Plan(dp=4, steps=steps), cluster=wafer(4)).communication_s
         for steps in (1, 2)
     ]
     assert times[0] - times[1] == pytest.approx(20e-3, abs=1e-9)

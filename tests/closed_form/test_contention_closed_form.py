@@ -194,7 +194,7 @@ def test_the_range_of_a_job_in_order_and_in_json():
 
 def test_nothing_overlaps_without_overlap():
     """Compute and exposed communication of a DDP step add up to the step, and no communication is hidden."""
-    result = trine.simulate("vgg13-h100-b128", trine.Plan(dp=4, overlap="none", input_copy="none"), cluster="dgx-h100")
+    result = trine.simulate("vgg13-h100-b128", trine.Plan(dp=4, overlap="none", inputs="none"), cluster="dgx-h100")
     times = result.rank_times
     assert (times.communication == times.exposed).all()
     assert (times.compute + times.exposed + times.idle == result.step_time_ps).all()

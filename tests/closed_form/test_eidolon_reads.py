@@ -44,7 +44,7 @@ def test_flag_reads_grow_linearly_when_spinning(grid):
 def test_a_lone_wavefront_reads_flags_of_every_kernel_past_the_l2(kernel, fused, waits):
     """To the picosecond: flags that land eight intervals later are read eight times more. A line a chunk: no queues."""
     small = {"rows": 16, "cols": 16} if kernel.startswith("gemv") else {"rows": 4, "cols": 16, "inner": 16}
-    prepared = Prepared(EidolonOptions(kernel=kernel, fused=fused, waits=waits, **small))
+    prepared = Prepared(EidolonOptions(kernel=kernel, fused=fused, flags=waits, **small))
     early, late = (prepared.run(wakeup=wakeup) for wakeup in (33_000_000, 33_000_000 + 8 * INTERVAL_PS))
     assert early.polling_interval_ps == INTERVAL_PS
     assert early.waiting_wavefronts == 1
@@ -106,6 +106,6 @@ def test_every_kernel_reads_what_its_data_flow_says(kernel, fused):
 
 
 def test_from_the_start_a_late_target_reads_each_flag_once():
-    result = run_eidolon(EidolonOptions(rows=256, waits="single", wakeup="0 us", wakeup_from="start"))
+    result = run_eidolon(EidolonOptions(rows=256, flags="single", wakeup="0 us", wakeup_from="start"))
     assert result.flag_reads == 4 * 3  # 4 tiles, 3 peers
     assert result.writes_delivered == 2 * 4 * 3  # a flag and a row of partial results each

@@ -26,7 +26,7 @@ def machine(word: str, num_gpus: int) -> Cluster:
 
 def classes(cluster: Cluster, workload: Workload = TRAINING, slow: int | None = None, **fields: Any) -> int:
     """Classes of ranks at the end of the run, checked against the unfolded one."""
-    plan = Plan(batch=8, input_copy="none", **fields)
+    plan = Plan(batch=8, inputs="none", **fields)
     stragglers = None if slow is None else trine.Stragglers(slow=((slow, 1.3),))
     result = trine.simulate(
         workload, plan, cluster=cluster, fold="verify", stragglers=stragglers, cpu=False, collective_costs="links"
@@ -43,7 +43,7 @@ def test_replicas_on_a_machine_of_equal_places_are_one_class(word: str, ranks: i
 
 @pytest.mark.parametrize("algorithm", ["ring", "direct", "halving-doubling"])
 def test_whatever_symmetric_schedule_they_run(algorithm: str) -> None:
-    assert classes(machine("switch", 8), dp=8, algorithms=(("all_reduce", algorithm),)) == 1
+    assert classes(machine("switch", 8), dp=8, algorithm=(("all_reduce", algorithm),)) == 1
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
@@ -101,7 +101,7 @@ def test_equal_perturbations_everywhere_split_nothing() -> None:
 
 def test_slow_ranks_are_as_slow_as_asked_and_no_others() -> None:
     stragglers = trine.Stragglers(slow=((2, 1.5), (5, 3.0)))
-    plan = Plan(dp=8, batch=8, input_copy="none")
+    plan = Plan(dp=8, batch=8, inputs="none")
     result = trine.simulate(SERVING, plan, cluster=machine("full", 8), stragglers=stragglers, cpu=False)
     assert result.scope is not None
     assert result.scope.stages[0].num_classes == 3

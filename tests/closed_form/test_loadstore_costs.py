@@ -37,7 +37,7 @@ def machine(gpus: int = 4):
 def step(weight_bytes: int, costs, cluster, ranks: int = 4, fold: str = "on", **how):
     """One training step of one layer, whose only collective is the all-reduce of its gradient."""
     chain = Chain([2 * MS], [4 * MS], [weight_bytes], optimizer_ps=MS)
-    plan = Plan(dp=ranks, input_copy="none", first_bucket_bytes=10**12, bucket_bytes=10**12)
+    plan = Plan(dp=ranks, inputs="none", first_bucket_bytes=10**12, bucket_bytes=10**12)
     return trine.simulate(
         chain.workload(),
         plan,
@@ -199,7 +199,7 @@ def test_groups_alike_are_run_once() -> None:
 def test_a_job_in_which_it_cannot_matter_is_refused() -> None:
     cluster = load_cluster("dgx-h100", nodes=2)
     chain = Chain([2 * MS], [4 * MS], [4096], optimizer_ps=MS).workload()
-    across = Plan(dp=2, input_copy="none")
+    across = Plan(dp=2, inputs="none")
     with pytest.raises(InputError, match="scale-up"):
         trine.simulate(
             chain, across, cluster=cluster, collective_costs="loadstore", cpu=False, placement=[0, 8],

@@ -24,7 +24,7 @@ CLUSTER = trine.build_topology("switch", "50 GB/s", "1 us", 4)
 def job_of(trace="vgg13-h100-b128", **plan):
     workload = trine.load(trace)
     compute = make_compute("auto", workload, target=None, source=None, calibration=None)
-    plan = trine.Plan(num_steps=STEPS, input_copy="none", **plan)
+    plan = trine.Plan(steps=STEPS, inputs="none", **plan)
     return build_job(workload, plan, compute)[0]
 
 

@@ -61,7 +61,7 @@ def test_gradients_go_out_bucket_by_bucket_and_weights_come_back():
 
 def test_the_step_ends_with_the_cpu_and_the_last_copy_back():
     """One bucket: 9 ms of compute, 120 MB out, three passes over them on the CPU, 120 MB back."""
-    plan = Plan(offload="optimizer", bucket_bytes=10**9, first_bucket_bytes=10**9, input_copy="none")
+    plan = Plan(offload="optimizer", bucket_bytes=10**9, first_bucket_bytes=10**9, inputs="none")
     job = built(chain(), plan)
     _, _, records, machine = on_dgx(job)
     gpu = machine.gpus[0]
@@ -74,7 +74,7 @@ def test_the_step_ends_with_the_cpu_and_the_last_copy_back():
 
 
 def test_the_next_step_waits_for_its_weights():
-    plan = Plan(offload="optimizer", num_steps=2, input_copy="none")
+    plan = Plan(offload="optimizer", steps=2, inputs="none")
     graph, _, records, _ = on_dgx(built(chain(), plan))
     back = [i for i in np.flatnonzero(graph.labels.phase == 5) if graph.labels.step[i] == 0]
     first = np.flatnonzero((graph.labels.step == 1) & (graph.labels.operator == 0))
@@ -143,7 +143,7 @@ SHARDED = [
 
 @pytest.mark.parametrize("fields", SHARDED, ids=str)
 def test_gradients_leave_when_they_are_reduced_and_each_leaves_once_a_reduction(fields):
-    program, _ = on_hosts("llama-3-8b", Plan(offload="optimizer", input_copy="none", **fields))
+    program, _ = on_hosts("llama-3-8b", Plan(offload="optimizer", inputs="none", **fields))
     last_kind = "copies" if "shard_ways" in fields else "bucket"
     reductions = [i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.key[0] == last_kind]
     out = [i for i, s in enumerate(program.steps) if isinstance(s, HostCopy) and s.to_host]
@@ -159,7 +159,7 @@ def test_gradients_leave_when_they_are_reduced_and_each_leaves_once_a_reduction(
 @pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
 def test_the_cpu_updates_all_weights_that_a_rank_is_responsible_for(sharding, ep):
     """Experts' weights too, which with ep = dp no other rank has, so that nothing reduces their gradients."""
-    plan = Plan(dp=4, ep=ep, sharding=sharding, offload="optimizer", input_copy="none")
+    plan = Plan(dp=4, ep=ep, sharding=sharding, offload="optimizer", inputs="none")
     program, weights = on_hosts("mixtral-8x7b", plan)
     back = sum(s.size_bytes for s in program.steps if isinstance(s, HostCopy) and not s.to_host)
     if sharding == "zero1":  # weights are whole on each rank; it updates its part
@@ -171,7 +171,7 @@ def test_the_cpu_updates_all_weights_that_a_rank_is_responsible_for(sharding, ep
 
 @pytest.mark.parametrize(("sharding", "prefetch"), [("zero1", 0), ("zero1", 1), ("zero2", 1), ("fsdp", 1)])
 def test_parameters_are_gathered_when_the_cpu_has_updated_them(sharding, prefetch):
-    plan = Plan(dp=4, sharding=sharding, prefetch=prefetch, offload="optimizer", num_steps=2, input_copy="none")
+    plan = Plan(dp=4, sharding=sharding, prefetch=prefetch, offload="optimizer", steps=2, inputs="none")
     program, _ = on_hosts("llama-3-8b", plan)
     back = [i for i, s in enumerate(program.steps) if isinstance(s, HostCopy) and not s.to_host and s.label.step == 0]
     later = [i for i, s in enumerate(program.steps) if i > back[-1] and getattr(s, "kind", "") == "all_gather"]
@@ -179,7 +179,7 @@ def test_parameters_are_gathered_when_the_cpu_has_updated_them(sharding, prefetc
 
 
 def test_local_sgd_averages_what_the_cpu_has_updated():
-    program, _ = on_hosts("llama-3-8b", Plan(dp=4, sync_every=2, num_steps=4, offload="optimizer", input_copy="none"))
+    program, _ = on_hosts("llama-3-8b", Plan(dp=4, sync_every=2, steps=4, offload="optimizer", inputs="none"))
     averages = [i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.key[0] == "average"]
     assert len(averages) == 2
     for average in averages:
@@ -192,7 +192,7 @@ def test_local_sgd_averages_what_the_cpu_has_updated():
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan(pp=2, micro_batch=2), Plan(dp=2, micro_batch=4, num_steps=2)])
+@pytest.mark.parametrize("plan", [Plan(), Plan(pp=2, micro_batch=2), Plan(dp=2, micro_batch=4, steps=2)])
 def test_what_leaves_comes_back(plan):
     job = built(chain(), trine.Plan(**{**plan_fields(plan), "offload": "activations"}))
     for program in job.programs:
@@ -206,7 +206,7 @@ def test_what_leaves_comes_back(plan):
 
 
 def plan_fields(plan):
-    return {name: getattr(plan, name) for name in ("dp", "pp", "micro_batch", "num_steps")}
+    return {name: getattr(plan, name) for name in ("dp", "pp", "micro_batch", "steps")}
 
 
 def test_each_layer_but_the_last_leaves_its_input():
@@ -232,7 +232,7 @@ def test_memory_is_never_negative_and_the_peak_falls():
 
 @pytest.mark.parametrize("offload", ["optimizer", "activations"])
 def test_folded_is_unfolded(offload):
-    plan = Plan(dp=4, pp=2, micro_batch=64, offload=offload, num_steps=2)
+    plan = Plan(dp=4, pp=2, micro_batch=64, offload=offload, steps=2)
     trine.simulate(VGG13, plan, cluster="dgx-h100", fold="verify")
 
 

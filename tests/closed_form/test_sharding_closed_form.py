@@ -269,6 +269,6 @@ def test_each_rank_updates_its_part(sharding: str) -> None:
 def test_updated_parameters_are_gathered_before_the_next_step_or_beside_its_forward_pass() -> None:
     workload = model(layers=4)
     cluster = build_topology("switch", "50 GB/s", "1 us", 4)
-    plans = [Plan(dp=4, sharding="zero1", prefetch=k, num_steps=2) for k in (0, 1)]
+    plans = [Plan(dp=4, sharding="zero1", prefetch=k, steps=2) for k in (0, 1)]
     waiting, beside = (simulate(workload, plan, cluster=cluster).step_time_ps for plan in plans)
     assert beside < waiting

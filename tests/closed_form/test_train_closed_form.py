@@ -140,7 +140,7 @@ def test_data_parallel_serialises_scatter_replicate_compute_gather_reduce():
 )
 def test_inputs_are_copied_at_the_start_of_a_step_or_during_the_one_before(inputs, first, steady):
     cluster = trine.load_cluster("dgx-h100")
-    result = trine.simulate(VGG13, Plan(input_copy=inputs, num_steps=3), cluster=cluster)
+    result = trine.simulate(VGG13, Plan(inputs=inputs, steps=3), cluster=cluster)
     route = cluster.route(cluster.host_of(cluster.gpus[0]), cluster.gpus[0])
     rate = min(cluster.links[link].bytes_per_s for link in route)
     copy = transfer_ps(128 * 3 * 224 * 224 * 4 + 128 * 8, rate) + cluster.route_latency_ps(route)

@@ -14,7 +14,7 @@ from trine.replay.run import Prepared, run_eidolon
 from trine.replay.sweep import SweepGrid, sweep
 
 #: A compute unit each for 43 workgroups, with a flag from each of three peers: its set-up, with narrower rows.
-EIDOLA = EidolonOptions(rows=1024, cols=32, peers=3, tile=(16, 32), workgroups=43, waits="single")
+EIDOLA = EidolonOptions(rows=1024, cols=32, peers=3, tile=(16, 32), workgroups=43, flags="single")
 WAKEUPS_US = range(0, 53, 4)
 CASES = {
     "a flag of each peer": EIDOLA,
@@ -97,10 +97,10 @@ def test_at_ten_times_the_break_even_mwait_reads_at_least_80_percent_less():
 
 def test_a_late_flag_costs_spinning_and_not_mwait():
     """One peer of three comes 20 us later (figure 5): all spin for it; who sleeps asks once more."""
-    base = EidolonOptions(rows=512, cols=128, waits="single", flag_spacing=64, wakeup="5 us")
+    base = EidolonOptions(rows=512, cols=128, flags="single", flag_spacing=64, wakeup="5 us")
     more = {}
     for way in ("spin", "mwait"):
-        even, late = (run_eidolon(replace(base, sync=way, stragglers=late)) for late in ({}, {3: "20 us"}))
+        even, late = (run_eidolon(replace(base, sync=way, straggler=late)) for late in ({}, {3: "20 us"}))
         more[way] = late.flag_reads - even.flag_reads
         assert late.time_s - even.time_s == pytest.approx(20e-6, abs=3.3e-6)
         assert late.non_flag_reads == even.non_flag_reads

@@ -62,7 +62,7 @@ def test_going_on_is_the_same_as_the_twin_from_the_start(kernel, sync, fabric, w
 @pytest.mark.parametrize(("fabric", "peers"), [("ideal", 3), ("modelled", 12)])
 def test_runs_that_go_on_leave_each_other_alone(sync, fabric, peers):
     """With places and lanes in use when the target waits, and more peers than it has lanes."""
-    base = EidolonOptions(rows=256, cols=256, tile=(16, 256), waits="single", peers=peers, sync=sync, fabric=fabric)
+    base = EidolonOptions(rows=256, cols=256, tile=(16, 256), flags="single", peers=peers, sync=sync, fabric=fabric)
     prepared = Prepared(base)
     for wakeup in ("20 us", "1 us", "20 us", "0 us", "7 us"):
         whole, outside = from_the_start(prepared, replace(base, wakeup=wakeup), "compiled")
@@ -72,7 +72,7 @@ def test_runs_that_go_on_leave_each_other_alone(sync, fabric, peers):
 
 
 def test_flags_may_come_one_by_one():
-    base = EidolonOptions(rows=256, cols=64, distribution="exponential(4 us)", seed=3, stragglers={2: "5 us"})
+    base = EidolonOptions(rows=256, cols=64, distribution="exponential(4 us)", seed=3, straggler={2: "5 us"})
     prepared = Prepared(base)
     whole, outside = from_the_start(prepared, base, "reference")
     assert len(np.unique(outside.time_ps)) > 3

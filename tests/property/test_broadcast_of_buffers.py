@@ -28,7 +28,7 @@ def machine(name: str, number: int, what: str | int | None) -> Cluster:
 
 
 def step(cluster: Cluster, buffers: str = "auto", **options: object) -> Result:
-    plan = Plan(dp=len(cluster.gpus), buffers=buffers, input_copy="none", num_steps=2 if "stragglers" in options else 1)
+    plan = Plan(dp=len(cluster.gpus), buffers=buffers, inputs="none", steps=2 if "stragglers" in options else 1)
     return simulate(load("resnet50-h100-b128"), plan, cluster=cluster, gpu="h100-sxm", **options)  # type: ignore[arg-type]
 
 
@@ -113,7 +113,7 @@ def test_the_answer_says_so_and_an_algorithm_that_is_asked_for_is_simulated() ->
     assert "one operation of all replicas" in detail["broadcast of buffers"]
     for result in (
         step(cluster, "broadcast"),
-        simulate("resnet50-h100-b128", Plan(dp=5, algorithms=(("broadcast", "tree"),)), cluster=cluster),
+        simulate("resnet50-h100-b128", Plan(dp=5, algorithm=(("broadcast", "tree"),)), cluster=cluster),
     ):
         assert "broadcast of buffers" not in {each.what for each in result.evidence}
     (use,) = (use for use in result.collectives if use.kind == "broadcast")

@@ -81,7 +81,7 @@ def jobs(draw):
     plan = Plan(
         dp=dp, tp=tp, pp=pp, micro_batch=draw(st.sampled_from([1, 3, 8])),
         schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
-        num_steps=draw(st.integers(1, 2)), tp_style=draw(st.sampled_from(["column", "megatron"])),
+        steps=draw(st.integers(1, 2)), tp_style=draw(st.sampled_from(["column", "megatron"])),
         first_bucket_bytes=1 << 16, bucket_bytes=1 << 22,
     )  # fmt: skip
     return build_job(workload, plan, Proportional(workload))[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from typer.testing import CliRunner
 
 from trine.cli.collective import collective
 from trine.cli.main import app
+from trine.cli.parameters import all_parameters
 
 RUNNER = CliRunner()
 H100 = "all_reduce --size 1K,1M,64M --cluster dgx-h100"
@@ -226,7 +226,7 @@ def test_no_option_is_missing_here() -> None:
     tried = " ".join(f"{base} {option}" for base, option, *_ in [*MOVES, *SAME, *REFUSED]).replace(
         "--no-nvls", "--nvls"
     )
-    for name in inspect.signature(collective).parameters:
+    for name in (each.name for each in all_parameters(collective)):
         if name != "op":
             assert f"--{name.replace('_', '-')} " in tried + " ", name
 

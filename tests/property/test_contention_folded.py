@@ -34,7 +34,7 @@ plans = st.builds(
     offload=st.sampled_from(["none", "optimizer", "activations"]),
     schedule=st.sampled_from(["gpipe", "1f1b"]),
     micro_batch=st.sampled_from([2, 4]),
-    num_steps=st.integers(1, 2),
+    steps=st.integers(1, 2),
 )
 
 

@@ -12,7 +12,7 @@ WORKLOAD = Chain([2 * MS] * 4, [4 * MS] * 4, [2**22] * 4, optimizer_ps=MS).workl
 
 def simulate(fold: str):
     cluster = trine.build_topology("switch", "5 GB/s", "2 us", 72)
-    plan = Plan(dp=72, num_steps=3, bucket_bytes=2**23, first_bucket_bytes=2**22)
+    plan = Plan(dp=72, steps=3, bucket_bytes=2**23, first_bucket_bytes=2**22)
     return trine.simulate(WORKLOAD, plan, cluster=cluster, fold=fold, collective_costs="links")
 
 

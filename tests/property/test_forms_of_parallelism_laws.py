@@ -31,7 +31,7 @@ def plans(draw: Any) -> tuple[bool, Plan]:
     moe = draw(st.booleans(), label="moe")
     ways = {name: chosen(draw, name, 1, 2) for name in ("dp", "tp", "cp", "pp")}
     ways["dp"] *= chosen(draw, "more", 1, 2)
-    fields: dict[str, Any] = {"batch": 2, "micro_batch": chosen(draw, "micro_batch", 1, 2), "num_steps": 1}
+    fields: dict[str, Any] = {"batch": 2, "micro_batch": chosen(draw, "micro_batch", 1, 2), "steps": 1}
     if moe and ways["dp"] > 1:
         fields["ep"] = chosen(draw, "ep", *(e for e in (1, 2, 4) if ways["dp"] % e == 0))
     if fields.get("ep", 1) > 1:

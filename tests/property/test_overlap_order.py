@@ -60,7 +60,7 @@ def step_ps(workload, plan, ppm=0):
 )
 @settings(max_examples=40, deadline=None)
 def test_ideal_modelled_none(workload, ranks, ppm, bucket, steps):
-    plan = Plan(dp=ranks, first_bucket_bytes=bucket, bucket_bytes=bucket, num_steps=steps)
+    plan = Plan(dp=ranks, first_bucket_bytes=bucket, bucket_bytes=bucket, steps=steps)
     ideal = step_ps(workload, plan)
     modelled = step_ps(workload, plan, ppm)
     none = step_ps(workload, replace(plan, overlap="none"))

@@ -32,7 +32,7 @@ def plans(draw):
         micro_batch=B,
         balance=draw(st.sampled_from(["time", "layers"])),
         recompute=draw(st.sampled_from(["none", "full", "selective"])),
-        num_steps=draw(st.integers(1, 2)),
+        steps=draw(st.integers(1, 2)),
     )
 
 
@@ -41,7 +41,7 @@ def plans(draw):
 def test_operators_messages_and_the_end(plan, layers):
     workload = Transformer(layers).workload()
     job, report = build_job(workload, plan, make_compute("auto", workload))
-    count = len(report.micro_batches) * plan.num_steps
+    count = len(report.micro_batches) * plan.steps
     times = Counter()
     sent, received = Counter(), Counter()
     for rank, program in enumerate(job.programs):

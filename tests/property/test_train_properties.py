@@ -64,7 +64,7 @@ def test_every_layout_runs_the_same_on_both_engines(chain, ways, micro):
     dp, tp, pp = ways
     if pp > len(chain.parameters):
         return
-    plan = Plan(dp=dp, tp=tp, pp=pp, micro_batch=micro, schedule="1f1b", num_steps=2)
+    plan = Plan(dp=dp, tp=tp, pp=pp, micro_batch=micro, schedule="1f1b", steps=2)
     cluster = build_topology("switch", "10 GB/s", "1 us", plan.num_ranks)
     graph, records = end_of(chain, plan, cluster)
     _, twin = end_of(chain, plan, cluster, engine="reference")
@@ -104,7 +104,7 @@ def test_two_runs_are_bit_identical():
 
 def test_each_step_of_a_steady_state_takes_the_same_time():
     cluster = build_topology("ring", "65 GB/s", "1 us", 4)
-    result = trine.simulate("vgg13-h100-b128", Plan(dp=4, num_steps=4), cluster=cluster)
+    result = trine.simulate("vgg13-h100-b128", Plan(dp=4, steps=4), cluster=cluster)
     lengths = np.diff(np.concatenate(([0], result.step_ends_ps)))
     assert len(set(lengths[1:].tolist())) == 1
     one = trine.simulate("vgg13-h100-b128", Plan(dp=4), cluster=cluster)

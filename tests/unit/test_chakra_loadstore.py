@@ -22,7 +22,7 @@ from chakra_files import (
 from chakra_loadstore_cases import US, cluster, model, run
 from typer.testing import CliRunner
 
-from trine.cli.chakra import app
+from trine.cli.main import app
 from trine.cluster import load_cluster
 from trine.errors import DeadlockError, InputError, PlanError
 from trine.formats.chakra import read_chakra
@@ -204,7 +204,7 @@ def test_the_custom_collective_of_astra_sim_runs():
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["chakra", *(str(argument) for argument in arguments)])
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import pytest
 from chakra_files import ALL_REDUCE, DATA, collective, node, send, write
 from typer.testing import CliRunner
 
-from trine.cli.chakra import app
+from trine.cli.main import app
 
 RING = ["--topology", "ring", "--bandwidth", "50 GB/s", "--latency", "1 us"]
 BENCHMARK = str(DATA / "microbenchmarks" / "all_reduce" / "4npus_1MB" / "all_reduce")
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["chakra", *(str(argument) for argument in arguments)])
 
 
 def test_a_micro_benchmark_runs_with_all_outputs(tmp_path):

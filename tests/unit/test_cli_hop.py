@@ -78,7 +78,7 @@ def test_an_ensemble_is_reproducible():
             (*LINKS, "--backup", "1", "--max-gap", "2", "--max-skip", "3", "--skip-behind", "3"),
             "nobody is ever 3 behind",
         ),
-        ((*LINKS, "--drop-late"), "drop_late cannot matter"),
+        ((*LINKS, "--drop-late"), "--drop-late cannot matter"),
         ((*LINKS, "--compare"), "needs an option of Hop"),
         ((*LINKS, "--seed", "3"), "--seed matters"),
         ((*LINKS, "--repeat", "3"), "needs something random"),
@@ -139,7 +139,7 @@ def test_slow_links_are_slowed_as_they_say():
 
 
 def test_an_iteration_is_a_step_of_one_gpu():
-    one = trine.simulate(TRACE, trine.Plan(input_copy="none"))
+    one = trine.simulate(TRACE, trine.Plan(inputs="none"))
     graph = worker_graph("ring", 4)
     result = trine.hop(TRACE, HopProtocol(iterations=3), graph=graph, cluster=edge_cluster(graph, 10**15, 0))
     assert result.gradient_ps + result.apply_ps == one.step_time_ps

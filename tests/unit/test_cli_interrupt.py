@@ -145,7 +145,7 @@ def test_an_ensemble_is_of_the_seeds_that_were_run():
 
 SWALLOWED = """
 import ctypes, os, signal, time
-from trine.cli.interrupt import keep_interrupts
+from trine.cli.streams import keep_interrupts
 keep_interrupts()
 @ctypes.CFUNCTYPE(None)
 def callback():

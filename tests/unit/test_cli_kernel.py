@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trine.cli.kernel import app
+from trine.cli.main import app
 from trine.gpu.text import parse_program, read_program, same_program
 from trine.testing.proofs import check_program
 
@@ -23,7 +23,7 @@ ANY = TEXT.replace("ranks 4 ", "# ")
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["kernel", *(str(argument) for argument in arguments)])
 
 
 def answer(*arguments):

@@ -21,7 +21,7 @@ from trine.replay.writes import WriteTable
         ({"writes": "a.csv", "arrivals": "b.npz"}, "--writes and --arrivals"),
         ({"distribution": "uniform(1us, 2us)", "wakeup": "1 us"}, "--wakeup and --distribution"),
         ({"symmetric": True, "wakeup_from": "start"}, "--wakeup-from cannot matter"),
-        ({"writes": "a.csv", "stragglers": {1: "1 us"}}, "--straggler cannot matter"),
+        ({"writes": "a.csv", "straggler": {1: "1 us"}}, "--straggler cannot matter"),
         ({"seed": 1}, "--seed cannot matter"),
         ({"distribution": "3 us", "together": True}, "--together cannot matter"),
         ({"symmetric": True, "fabric": "modelled"}, "--fabric cannot matter"),
@@ -31,9 +31,9 @@ from trine.replay.writes import WriteTable
         ({"wakeup_from": "begin"}, "unknown --wakeup-from 'begin'"),
         ({"wakeup": "10"}, "--wakeup"),
         ({"wakeup": -1}, "--wakeup is not negative"),
-        ({"stragglers": {1: "soon"}}, "--straggler"),
-        ({"stragglers": ["soon"]}, "stragglers are times by rank"),
-        ({"stragglers": {1: 5.5}}, "--straggler is a time such as '10 us', or whole picoseconds, got 5.5"),
+        ({"straggler": {1: "soon"}}, "--straggler"),
+        ({"straggler": ["soon"]}, "straggler is times by rank"),
+        ({"straggler": {1: 5.5}}, "--straggler is a time such as '10 us', or whole picoseconds, got 5.5"),
         ({"wakeup": 5.5}, "--wakeup is a time such as '10 us', or whole picoseconds, got 5.5"),
         ({"wakeup": True}, "--wakeup is a time"),
         ({"poll": 5.5}, "--poll is a time"),
@@ -65,7 +65,7 @@ def test_options_that_cannot_be(given, words):
         ({"cluster": "eidolla"}, "eidola"),
         ({"gpu_model": "mi300"}, "no GPU model"),
         ({"peers": 256, "rows": 64}, "256"),
-        ({"stragglers": {7: "1 us"}}, "rank 7 writes nothing"),
+        ({"straggler": {7: "1 us"}}, "rank 7 writes nothing"),
         ({"kernel": "./missing.txt"}, "missing.txt"),
         ({"rows": 64 * 500, "cols": 16}, "never begin to wait"),
     ],
@@ -88,7 +88,7 @@ def test_files_that_name_nothing(tmp_path):
 def test_an_isolated_straggler_delays_and_the_others_do_not():
     base = {"rows": 128, "cols": 64, "sync": "mwait"}
     usual = run_eidolon(EidolonOptions(**base))
-    late = run_eidolon(EidolonOptions(**base, stragglers={2: "7 us"}))
+    late = run_eidolon(EidolonOptions(**base, straggler={2: "7 us"}))
     assert late.end_ps - usual.end_ps == pytest.approx(7_000_000, abs=10_000)
     assert late.inside.gpus[0].spurious_wakeups > 0  # two peers of three had written
 

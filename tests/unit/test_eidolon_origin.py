@@ -45,7 +45,7 @@ def replayed(record: Arrivals, **changes: object):
         {"sync": "mwait", "monitor_capacity": 1},
         {"fused": False},
         {"kernel": "gemm-allreduce", "inner": 16, "algorithm": "twoshot", "peers": 3},
-        {"kernel": "gemm-reducescatter", "inner": 16, "waits": "single", "peers": 3},
+        {"kernel": "gemm-reducescatter", "inner": 16, "flags": "single", "peers": 3},
         {"kernel": "gemm-alltoall", "inner": 16, "peers": 3},
         {"kernel": "embedding-alltoall", "cluster": "mi300x-node", "peers": 7},
     ],

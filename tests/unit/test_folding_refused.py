@@ -27,7 +27,7 @@ def machine(word: str = "switch", num_gpus: int = 8) -> Cluster:
 
 
 def run(cluster: Cluster, fold: str = "on", network: Any = "fifo", **fields: Any) -> Result:
-    plan = Plan(**{"dp": 8, "batch": 8, "input_copy": "none", **fields})
+    plan = Plan(**{"dp": 8, "batch": 8, "inputs": "none", **fields})
     engine = "compiled" if isinstance(network, str) else "reference"
     return trine.simulate(chain(4), plan, cluster=cluster, network=network, engine=engine, fold=fold, cpu=False)
 
@@ -54,7 +54,7 @@ def test_messages_that_cross_two_links_wait_at_both() -> None:
 
 
 SHARING = {
-    "several peers over one wire": {"algorithms": (("all_reduce", "direct"),)},
+    "several peers over one wire": {"algorithm": (("all_reduce", "direct"),)},
     "stages and replicas": {"dp": 4, "pp": 2, "schedule": "1f1b", "micro_batch": 2},
 }
 
@@ -70,8 +70,8 @@ def test_queues_that_serve_several_routes_do_not(fields: dict[str, Any]) -> None
 
 def test_a_host_link_that_two_gpus_share_is_shared() -> None:
     alone, shared = (add_host(machine(), 10**9, US, gpus) for gpus in (1, 2))
-    assert run(alone, "verify", input_copy="step").scope is not None
-    assert "link host->pcie0 carries those of several routes" in why(run(shared, input_copy="step"))
+    assert run(alone, "verify", inputs="step").scope is not None
+    assert "link host->pcie0 carries those of several routes" in why(run(shared, inputs="step"))
 
 
 class LastComeFirstServed:
@@ -100,7 +100,7 @@ def test_networks_that_cannot_count_do_not_fold() -> None:
 
 def test_jitter_of_every_rank_does_not_fold_and_of_every_class_does() -> None:
     jitter = Jitter(distribution="normal", spread=0.05)
-    plan = Plan(dp=4, batch=8, input_copy="none")
+    plan = Plan(dp=4, batch=8, inputs="none")
     results = [
         trine.simulate(
             chain(4), plan, cluster=machine(num_gpus=4), cpu=False, fold=fold,
@@ -118,7 +118,7 @@ def test_jitter_of_every_rank_does_not_fold_and_of_every_class_does() -> None:
 
 def job() -> Job:
     workload = chain(4)
-    return build_job(workload, Plan(pp=2, batch=8, input_copy="none"), make_compute("auto", workload))[0]
+    return build_job(workload, Plan(pp=2, batch=8, inputs="none"), make_compute("auto", workload))[0]
 
 
 def without(job: Job, program: int, kind: type) -> Job:

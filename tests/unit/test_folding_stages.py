@@ -43,7 +43,7 @@ def classes(result: Result) -> list[int]:
 def test_classes_split_when_the_slow_link_is_first_used() -> None:
     """Until gradients are reduced, 8 replicas of 2 stages are 2 classes; then one NIC tells all apart."""
     cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])
-    plan = Plan(dp=8, pp=2, batch=8, micro_batch=4, schedule="1f1b", input_copy="none")
+    plan = Plan(dp=8, pp=2, batch=8, micro_batch=4, schedule="1f1b", inputs="none")
     result = verified(chain(8), plan, cluster, placement="round-robin")
     assert result.scope is not None
     assert classes(result)[0] == 2
@@ -79,7 +79,7 @@ def test_ranks_that_have_ended_are_waited_for_no_more(link: int) -> None:
     Stage 1 has a bucket more than stage 0, so that the rank must not be looked up among those that are left.
     """
     workload = Chain([US * 10] * 3, [US * 8600, US * 10, US * 10], [10**6] * 3).workload()
-    plan = Plan(dp=3, pp=2, order="pp-dp-ep-cp-tp", batch=8, input_copy="none", cuts=("linear.2",), dp_overlap=False,
+    plan = Plan(dp=3, pp=2, order="pp-dp-ep-cp-tp", batch=8, inputs="none", cuts=("linear.2",), dp_overlap=False,
                 bucket_bytes=1000, first_bucket_bytes=1000)  # fmt: skip
     verified(workload, plan, slow_ring(link, 0.3, 6))
 
@@ -107,7 +107,7 @@ def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: 
 
 def test_ranks_of_too_many_classes_are_simulated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "FEW_RANKS", 0)
-    plan = Plan(dp=8, batch=8, input_copy="none")
+    plan = Plan(dp=8, batch=8, inputs="none")
     assert classes(verified(chain(4), plan, build_topology("switch", 10**9, US, 8))) == [1]
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
     assert classes(verified(chain(4), plan, slow)) == [8]
@@ -117,7 +117,7 @@ def test_ranks_of_too_many_classes_are_simulated_one_by_one(monkeypatch: pytest.
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "MAX_TASKS", 100)
-    plan = Plan(dp=8, batch=8, input_copy="none")
+    plan = Plan(dp=8, batch=8, inputs="none")
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
     with pytest.raises(PlanError, match=r"8 of 8 ranks behave differently, which makes \d+ tasks, more than the 100"):
         verified(chain(4), plan, slow)

@@ -7,8 +7,8 @@ import pytest
 from forms_of_parallelism import build, collectives, model
 from synthetic import MS, Chain, Proportional
 
-from trine.cli.forms import FormOptions
-from trine.cli.layout import LayoutOptions, plan_from
+from trine.cli.layout import Layout, plan_from
+from trine.cli.parameters import Given, given
 from trine.errors import InputError, PlanError
 from trine.graph.grid import RankGrid
 from trine.parallel.build import build_job
@@ -73,13 +73,13 @@ REFUSED = [
     ({"dp": 2, "ep": 2, "capacity_factor": float("nan")}, "capacity_factor must be a number above 0"),
     ({"data": "dp", "dp": 2, "cp": 2}, "context and expert parallelism need ddp"),
     ({"data": "dp", "dp": 2, "sharding": "zero1"}, "needs ddp"),
-    ({"sync_every": 2, "num_steps": 2}, "there are none"),
-    ({"sync_every": 2, "num_steps": 3, "dp": 2}, "3 steps are no whole number of rounds of sync_every = 2"),
-    ({"sync_every": 2, "num_steps": 2, "dp": 2, "sharding": "zero1"}, "does not combine with sharding"),
+    ({"sync_every": 2, "steps": 2}, "there are none"),
+    ({"sync_every": 2, "steps": 3, "dp": 2}, "3 steps are no whole number of rounds of sync_every = 2"),
+    ({"sync_every": 2, "steps": 2, "dp": 2, "sharding": "zero1"}, "does not combine with sharding"),
     ({"sync_every": 0, "dp": 2}, "sync_every must be a positive whole number"),
-    ({"sync_every": 2, "num_steps": 2, "dp": 2, "dp_overlap": False}, "dp_overlap cannot matter: local SGD"),
-    ({"sync_every": 2, "num_steps": 2, "dp": 2, "sync": "each"}, "sync cannot matter: local SGD"),
-    ({"sync_every": 2, "num_steps": 2, "dp": 2, "bucket_bytes": 100}, "bucket_bytes cannot matter: local SGD"),
+    ({"sync_every": 2, "steps": 2, "dp": 2, "dp_overlap": False}, "dp_overlap cannot matter: local SGD"),
+    ({"sync_every": 2, "steps": 2, "dp": 2, "sync": "each"}, "sync cannot matter: local SGD"),
+    ({"sync_every": 2, "steps": 2, "dp": 2, "bucket_bytes": 100}, "bucket_bytes cannot matter: local SGD"),
     ({"dp": 2, "sharding": "fsdp", "bucket_bytes": 100}, "bucket_bytes cannot matter: fsdp reduces gradients by"),
 ]
 
@@ -114,7 +114,7 @@ def test_buffers_are_broadcast_as_one_operation_unless_their_messages_are_asked_
     for fields, expected in (
         ({"dp": 64}, ["one-operation"]), ({"dp": 65}, ["one-operation"]), ({"dp": 65, "buffers": "broadcast"}, [None]),
         ({"dp": 2, "buffers": "none"}, []), ({"dp": 2, "sharding": "zero1"}, []),
-        ({"dp": 2, "algorithms": tree}, ["tree"]),
+        ({"dp": 2, "algorithm": tree}, ["tree"]),
     ):  # fmt: skip
         job, report = build(workload, Plan(**fields))  # type: ignore[arg-type]
         assert [step.algorithm for step in collectives(job.programs[0], "broadcast")] == expected
@@ -123,7 +123,7 @@ def test_buffers_are_broadcast_as_one_operation_unless_their_messages_are_asked_
 
 def test_local_sgd_averages_at_the_end_of_each_round() -> None:
     chain = Chain([MS] * 3, [MS] * 3, optimizer_ps=MS).workload()
-    job, _ = build_job(chain, Plan(dp=4, sync_every=2, num_steps=4), Proportional(chain))
+    job, _ = build_job(chain, Plan(dp=4, sync_every=2, steps=4), Proportional(chain))
     averages = collectives(job.programs[0], "all_reduce")
     assert [step.label.step for step in averages] == [1, 3]
     assert {step.size_bytes for step in averages} == {3 * 4 * 64 * 64}
@@ -152,13 +152,14 @@ def test_units_by_size_where_names_tell_no_layers() -> None:
 # -- the command line ------------------------------------------------------------------------------------------------
 
 
-def options(ways: dict[str, int], **fields: object) -> LayoutOptions:
-    return LayoutOptions(**ways, forms=FormOptions(**fields))  # type: ignore[arg-type]
+def options(ways: dict[str, int], **fields: object) -> tuple[Layout, Given[Plan]]:
+    own = {name: number for name, number in ways.items() if name in ("gpus", "global_batch")}
+    return Layout(**own), given(Plan, **{name: n for name, n in ways.items() if name not in own}, **fields)
 
 
 def test_options_make_a_plan() -> None:
     plan = plan_from(
-        options(
+        *options(
             {"dp": 8, "tp": 2, "cp": 2, "global_batch": 32, "gpus": 32}, sharding="FSDP", shard_ways=4, prefetch=2,
             reshard=False, ep=4, expert_imbalance="zipf:1.2", capacity_factor=1.25, cp_style="ring", dp_overlap=False,
         )
@@ -185,17 +186,17 @@ def test_options_make_a_plan() -> None:
 )
 def test_options_that_cannot_matter_are_refused(ways: dict[str, int], fields: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        plan_from(options(ways, **fields))
+        plan_from(*options(ways, **fields))
 
 
 def test_shares_of_experts_come_from_a_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "shares.txt"
     path.write_text("# tokens of each expert\n10\n20\n30\n40\n")
-    plan = plan_from(options({"dp": 2}, ep=2, expert_imbalance=str(path)))
+    plan = plan_from(*options({"dp": 2}, ep=2, expert_imbalance=str(path)))
     assert plan.expert_shares == (10.0, 20.0, 30.0, 40.0)
     path.write_text("10\nmany\n")
     with pytest.raises(InputError, match="line 2: a share is a number, got 'many'"):
-        plan_from(options({"dp": 2}, ep=2, expert_imbalance=str(path)))
+        plan_from(*options({"dp": 2}, ep=2, expert_imbalance=str(path)))
     path.write_text("\n")
     with pytest.raises(InputError, match="holds no shares"):
-        plan_from(options({"dp": 2}, ep=2, expert_imbalance=str(path)))
+        plan_from(*options({"dp": 2}, ep=2, expert_imbalance=str(path)))

@@ -119,7 +119,7 @@ HUGE = {
     "a listed group": lambda: trine.collective("all_reduce", [1], CLUSTER, group=range(10**12)),
     "bytes": lambda: trine.collective("all_reduce", [10**30], CLUSTER),
     "sizes": lambda: trine.collective("all_reduce", range(10**12), CLUSTER),
-    "steps": lambda: trine.simulate("vgg13-h100-b128", trine.Plan(dp=2, num_steps=10**12), cluster="dgx-h100"),
+    "steps": lambda: trine.simulate("vgg13-h100-b128", trine.Plan(dp=2, steps=10**12), cluster="dgx-h100"),
     "stages": lambda: trine.simulate(
         "vgg13-h100-b128", trine.Plan(pp=2, virtual_stages=10**12, schedule="interleaved"), cluster="dgx-h100"
     ),

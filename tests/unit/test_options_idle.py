@@ -44,7 +44,7 @@ def test_the_usual_routing_may_be_spelt_out():
 
 def test_an_algorithm_of_a_collective_that_the_job_has_not_is_refused_in_python_too():
     with pytest.raises(PlanError, match=r"algorithm broadcast=ring cannot matter"):
-        trine.simulate(TRACE, trine.Plan(dp=2, algorithms=(("broadcast", "ring"),)), cluster="dgx-h100")
+        trine.simulate(TRACE, trine.Plan(dp=2, algorithm=(("broadcast", "ring"),)), cluster="dgx-h100")
 
 
 def test_buffers_of_a_model_without_any_say_so():

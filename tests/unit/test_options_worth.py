@@ -100,7 +100,7 @@ def test_gathers_further_ahead_than_needed_are_said():
 
 
 def test_gathers_beside_the_next_forward_pass_are_compared_where_there_is_one():
-    fields = {"dp": 8, "sharding": "zero2", "num_steps": 2}
+    fields = {"dp": 8, "sharding": "zero2", "steps": 2}
     with_it, without = (step(model(sequence=4096), **fields, prefetch=ahead) for ahead in (1, 0))
     pays = with_it.step_time_ps <= without.step_time_ps * 0.999
     assert bool(about(with_it, "--prefetch 1")) != pays

@@ -254,7 +254,7 @@ def test_a_given_launch_cost_replaces_the_traces():
     assert times[1] > times[0]
 
 
-@pytest.mark.parametrize("fields", [{"micro_batch": 4}, {"input_copy": "prefetch"}])
+@pytest.mark.parametrize("fields", [{"micro_batch": 4}, {"inputs": "prefetch"}])
 def test_data_parallel_refuses_what_it_cannot_do(fields):
     with pytest.raises(PlanError, match="need ddp"):
         Plan(dp=2, data="dp", **fields)
@@ -302,8 +302,8 @@ def test_uneven_tensor_parallelism_is_said():
 def test_the_algorithm_of_a_collective_is_chosen_by_name():
     cluster = build_topology("full", "50 GB/s", "1 us", 4)
     with pytest.raises(trine.InputError, match="all_reduce has no algorithm 'rign'"):
-        trine.simulate("vgg13-h100-b128", Plan(dp=4, algorithms=(("all_reduce", "rign"),)), cluster=cluster)
-    result = trine.simulate("vgg13-h100-b128", Plan(dp=4, algorithms=(("all_reduce", "ring"),)), cluster=cluster)
+        trine.simulate("vgg13-h100-b128", Plan(dp=4, algorithm=(("all_reduce", "rign"),)), cluster=cluster)
+    result = trine.simulate("vgg13-h100-b128", Plan(dp=4, algorithm=(("all_reduce", "ring"),)), cluster=cluster)
     assert {c.algorithm for c in result.graph.collectives} == {"ring"}
 
 

@@ -234,7 +234,7 @@ def test_peak_of_activations_is_the_passes_held_times_what_one_keeps(schedule, w
 def test_nothing_is_left_in_memory_after_a_step(schedule, recompute):
     ways = 2 if schedule == "interleaved" else 1
     job, _ = job_of(Transformer(4).workload(), pp=2, batch=4 * B, micro_batch=B, schedule=schedule,
-                    virtual_stages=ways, recompute=recompute, num_steps=2)  # fmt: skip
+                    virtual_stages=ways, recompute=recompute, steps=2)  # fmt: skip
     for program in job.programs:
         held = Counter()
         for change in program.memory:

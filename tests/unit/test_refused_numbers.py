@@ -39,14 +39,14 @@ def test_algorithms_of_collectives() -> None:
     cluster = trine.build_topology("ring", "50 GB/s", "1 us", 2)
     plan = {"dp": 2, "buffers": "none"}
     with pytest.raises(InputError, match="unknown collective 'all_redoce'; did you mean 'all_reduce'"):
-        trine.simulate("resnet50-h100-b128", trine.Plan(**plan, algorithms=(("all_redoce", "ring"),)), cluster=cluster)
+        trine.simulate("resnet50-h100-b128", trine.Plan(**plan, algorithm=(("all_redoce", "ring"),)), cluster=cluster)
     with pytest.raises(InputError, match="all_gather has no algorithm 'rign'; did you mean 'ring'"):
-        trine.simulate("resnet50-h100-b128", trine.Plan(**plan, algorithms=(("all_gather", "rign"),)), cluster=cluster)
+        trine.simulate("resnet50-h100-b128", trine.Plan(**plan, algorithm=(("all_gather", "rign"),)), cluster=cluster)
     with pytest.raises(PlanError, match="a collective twice"):
-        trine.Plan(dp=2, algorithms=(("all_reduce", "ring"), ("all_reduce", "tree")))
+        trine.Plan(dp=2, algorithm=(("all_reduce", "ring"), ("all_reduce", "tree")))
     pairs = (("all_reduce", "ring"), ("all_gather", "ring"))
     with pytest.raises(PlanError, match="algorithm all_gather=ring cannot matter: the job has no all_gather"):
-        trine.simulate("resnet50-h100-b128", trine.Plan(**plan, algorithms=pairs), cluster=cluster)
+        trine.simulate("resnet50-h100-b128", trine.Plan(**plan, algorithm=pairs), cluster=cluster)
 
 
 def test_a_full_graph_of_workers_is_bounded() -> None:

@@ -19,7 +19,7 @@ from trine.workload import load, save
 DATA = Path(__file__).parent.parent / "data" / "torch213-cpu"
 CPU_PAIR = DATA / "cnn_kineto.json.gz"
 CSV = Path(trine.__file__).parent / "presets" / "traces" / "vgg13-h100-b128"
-DDP = trine.Plan(dp=2, input_copy="none")
+DDP = trine.Plan(dp=2, inputs="none")
 SWITCH = build_topology("switch", "65 GB/s", "1 us", 2)
 
 

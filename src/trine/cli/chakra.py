@@ -2,144 +2,184 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from trine.cli.chakra_loadstore import (
-    ChakraInside,
-    ComputeWavefrontsOption,
-    ComputeWorkgroupsOption,
-    EngineOption,
-    InsideOption,
-    NoTrafficOption,
-    ProtocolOption,
-    WavefrontsOption,
-    WorkgroupsOption,
-    is_loadstore,
-    report_loadstore,
-    run_loadstore,
+from trine.cli.loadstore import check_level, draw_inside
+from trine.cli.machine import CIRCUITS, Machine, job_machine
+from trine.cli.options import (
+    COMPUTE,
+    INSIDE,
+    NETWORK,
+    NETWORK_WORDS,
+    Json,
+    Option,
+    Parquet,
+    Perfetto,
+    Timeline,
+    algorithm_pairs,
+    argument,
+    networks,
+    pairs,
 )
-from trine.cli.loadstore import (
-    ArbitrationOption,
-    FidelityOption,
-    GpuModelOption,
-    OutstandingOption,
-    PlotNocOption,
-    UnrollOption,
-)
-from trine.cli.machine import (
-    BandwidthOption,
-    ClusterOption,
-    FabricOption,
-    LatencyOption,
-    LinkDownOption,
-    NodesOption,
-    RoutingOption,
-    SlowLinkOption,
-    TopologyOption,
-)
-from trine.cli.output import end, reports_errors, say, show, write_json
+from trine.cli.output import end, show, write_files, write_json
+from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
+from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.errors import InputError
-from trine.units import format_bytes
+from trine.formats.chakra.loadstore.kernels import KernelChoices
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.formats.chakra import ChakraFiles, ChakraTrace, NodeRoofline
-    from trine.graph.program import Job
+    from trine.formats.chakra import ChakraTrace, NodeRoofline
+    from trine.formats.chakra.loadstore.run import LoadStoreResult
+    from trine.gpu.model import GpuModel
     from trine.results import Result
 
-app = typer.Typer(no_args_is_help=True)
+#: Options of requests in place of the GPU model's.
+REQUESTS = ("gpu_model", "unroll", "max_outstanding", "arbitration")
+Prefix = Annotated[str, argument("Path of the traces up to .<rank>.et.")]
+Groups = Annotated[
+    str | None, Option('Process groups, JSON {"1": [0, 1]} [PREFIX.groups.json if there is one].', "FILE")
+]
 
-Text = str | None
-Prefix = Annotated[str, typer.Argument(help="Path of the traces up to .<rank>.et.")]
-Groups = Annotated[Text, typer.Option(help='Process groups, JSON {"1": [0, 1]} [PREFIX.groups.json if there is one].')]
-Json = Annotated[Text, typer.Option("--json", help="Write the answer as JSON; - for stdout.")]
 
-
-@app.command()
-@reports_errors
 def run(
     prefix: Prefix,
+    machine: Annotated[Machine, Fields(without=("gpus", *CIRCUITS))],
+    given: Given[KernelChoices],
+    requests: Annotated[Given[LoadStoreOptions], Fields(only=REQUESTS)],
     comm_groups: Groups = None,
-    cluster: ClusterOption = None,
-    nodes: NodesOption = None,
-    fabric: FabricOption = None,
-    slow_link: SlowLinkOption = None,
-    link_down: LinkDownOption = None,
-    routing: RoutingOption = None,
-    topology: TopologyOption = None,
-    bandwidth: BandwidthOption = None,
-    latency: LatencyOption = None,
-    peak: Annotated[Text, typer.Option(help='Time compute nodes by a roofline of this peak: "900 TFLOP/s".')] = None,
-    memory: Annotated[Text, typer.Option(help='Memory bandwidth of the roofline: "3350 GB/s".')] = None,
-    network: Annotated[Text, typer.Option(metavar="fair|equal|fifo|circuit", help="How flows share links.")] = None,
-    collective_costs: Annotated[
-        Text, typer.Option(metavar="auto|links|library", help="What messages cost besides the links [auto].")
+    peak: Annotated[
+        str | None, Option('Time compute nodes by a roofline of this peak: "900 TFLOP/s".', panel=COMPUTE)
     ] = None,
-    algorithm: Annotated[Text, typer.Option(help="Algorithms of collectives, e.g. all_reduce=ring.")] = None,
-    fidelity: FidelityOption = None,
-    gpu_model: GpuModelOption = None,
-    workgroups: WorkgroupsOption = None,
-    wavefronts: WavefrontsOption = None,
-    protocol: ProtocolOption = None,
-    unroll: UnrollOption = None,
-    max_outstanding: OutstandingOption = None,
-    arbitration: ArbitrationOption = None,
-    compute_workgroups: ComputeWorkgroupsOption = None,
-    compute_wavefronts: ComputeWavefrontsOption = None,
-    no_compute_traffic: NoTrafficOption = False,
-    engine: EngineOption = None,
+    memory: Annotated[str | None, Option('Memory bandwidth of the roofline: "3350 GB/s".', panel=COMPUTE)] = None,
+    network: Annotated[
+        str | None, Option("How flows share links.", NETWORK_WORDS, NETWORK, values=networks)
+    ] = None,
+    collective_costs: Annotated[
+        str | None, Option("What messages cost besides the links [auto].", "auto|links|library", NETWORK)
+    ] = None,
+    algorithm: Annotated[
+        str | None, Option("Algorithms of collectives, e.g. all_reduce=ring.", "KIND=NAME,...", NETWORK,
+                           values=algorithm_pairs)
+    ] = None,
+    fidelity: Annotated[
+        str | None, Option("How closely it is looked at [operator].", "operator|loadstore", INSIDE)
+    ] = None,
+    engine: Annotated[str | None, Option("The engine, or its Python twin.", "compiled|reference", INSIDE)] = None,
+    inside_perfetto: Annotated[
+        str | None, Option("Write a timeline of all workgroups (Perfetto).", "FILE", INSIDE)
+    ] = None,
+    plot_noc: Annotated[
+        str | None, Option("Draw how busy the NoC is (PNG, SVG); needs trine[plot].", "FILE", INSIDE)
+    ] = None,
     json: Json = None,
-    perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
-    inside_perfetto: InsideOption = None,
-    plot_noc: PlotNocOption = None,
-    parquet: Annotated[Text, typer.Option(help="Write all records to this folder.")] = None,
-    timeline: Annotated[Text, typer.Option(help="Draw the timeline (PNG, SVG); needs trine[plot].")] = None,
-) -> None:
-    """Simulate the Chakra traces of all ranks on a cluster, rank i on its i-th GPU."""
-    from trine.cli.layout import algorithm_pairs
-    from trine.cli.machine import MachineOptions, job_machine
-    from trine.cli.train import write_files
+    perfetto: Perfetto = None,
+    parquet: Parquet = None,
+    timeline: Timeline = None,
+) -> None:  # fmt: skip
+    """Simulate the Chakra traces of all ranks on a cluster, rank i on its i-th GPU.
+
+    Example: trine chakra run traces/job --cluster dgx-h100
+    """
     from trine.formats.chakra import read_chakra
 
-    inside = ChakraInside(
-        gpu_model=gpu_model, workgroups=workgroups, wavefronts=wavefronts, protocol=protocol, unroll=unroll,
-        max_outstanding=max_outstanding, arbitration=arbitration, compute_workgroups=compute_workgroups,
-        compute_wavefronts=compute_wavefronts, no_compute_traffic=no_compute_traffic, engine=engine,
-        inside_perfetto=inside_perfetto, plot_noc=plot_noc,
-    )  # fmt: skip
-    loadstore = is_loadstore(fidelity, inside, {"--network": network, "--collective-costs": collective_costs})
-    algorithms = dict(algorithm_pairs(algorithm)) if algorithm is not None else {}
+    inside = {"engine": engine, "inside_perfetto": inside_perfetto, "plot_noc": plot_noc}
+    operator = {"network": network, "collective_costs": collective_costs}
+    loadstore = _is_loadstore(fidelity, [*_given(given), *_given(requests), *_options(inside)], _options(operator))
+    algorithms = dict(pairs(algorithm)) if algorithm is not None else {}
     trace = read_chakra(
-        prefix, comm_groups=comm_groups, roofline=_roofline(peak, memory),
-        algorithms=None if loadstore else algorithms,
-    )  # fmt: skip
-    machine, warnings = job_machine(
-        trace.num_ranks,
-        MachineOptions(
-            cluster=cluster, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
-            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth,
-            latency=latency,
-        ),
-    )  # fmt: skip
-    if machine is None:
+        prefix, comm_groups=comm_groups, roofline=_roofline(peak, memory), algorithms=None if loadstore else algorithms
+    )
+    cluster, warnings = job_machine(trace.num_ranks, machine)
+    if cluster is None:
         raise InputError("no machine was described: --cluster NAME or FILE, or --topology with --bandwidth")
     if loadstore:
-        found = run_loadstore(trace, machine, inside, algorithms, warnings)
-        report_loadstore(found, inside, json)
+        _refuse_what_cannot_matter(trace, given)
+        kernels, model = given.make(algorithms=algorithms), _model(cluster, trace, requests)
+        found = _run_loadstore(trace, cluster, kernels, model, engine or "compiled", warnings)
+        show(found.summary(), json)
+        write_json(found, json, "chakra run")
+        draw_inside(found.gpu, inside_perfetto, plot_noc)
         write_files(found, perfetto, parquet, timeline)
         end(found.gpu.finished)
         return
-    result = _run_operator(trace, machine, network, collective_costs, warnings)
+    result = _run_operator(trace, cluster, network, collective_costs, warnings)
     show(result.summary(), json)
     write_json(result, json, "chakra run")
     write_files(result, perfetto, parquet, timeline)
 
 
+def _is_loadstore(fidelity: str | None, inside: list[str], operator: list[str]) -> bool:
+    """Whether the load-store level was asked for. inside, operator: options given that are of one level alone.
+
+    Raises
+    ------
+    InputError: an unknown level, or options of the other one.
+    """
+    check_level(fidelity)
+    if fidelity == "loadstore":
+        for name in operator:
+            raise InputError(f"{name} is about the operator level: leave it out, or leave out --fidelity loadstore")
+        return True
+    for name in inside:
+        raise InputError(f"{name} is about the inside of GPUs: --fidelity loadstore")
+    return False
+
+
+def _given(options: Given[Any]) -> list[str]:
+    """The options that were given, as people write them."""
+    words = {"compute_traffic": "no_compute_traffic"}
+    return [f"--{words.get(name, name).replace('_', '-')}" for name in options.values]
+
+
+def _options(values: Mapping[str, object]) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None]
+
+
+def _model(cluster: Cluster, trace: ChakraTrace, requests: Given[LoadStoreOptions]) -> GpuModel:
+    """The inside of the GPUs, with what the options change."""
+    return model_for(requests.make(), cluster, cluster.gpus[: trace.num_ranks])
+
+
+def _run_loadstore(
+    trace: ChakraTrace, cluster: Cluster, kernels: KernelChoices, model: GpuModel, engine: str, warnings: list[str]
+) -> LoadStoreResult:
+    from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
+
+    with ProgressLine("requests") as progress:
+        return simulate_chakra_loadstore(
+            trace, cluster, model=model, kernels=kernels, engine=engine, progress=progress,
+            on_compile=progress.compiling, warnings=tuple(warnings),
+        )  # fmt: skip
+
+
+def _refuse_what_cannot_matter(trace: ChakraTrace, given: Given[KernelChoices]) -> None:
+    from trine.formats.chakra.loadstore.graph import is_kernel
+    from trine.graph.program import Collective, Compute, Send
+
+    steps = [step for program in trace.programs for step in program.steps]
+    has_kernels = any(isinstance(step, Compute) and is_kernel(step) for step in steps)
+    has_collectives = any(isinstance(step, Collective) for step in steps)
+    has_messages = has_collectives or any(isinstance(step, Send) for step in steps)
+    has_tensors = any(any(program.tensor_bytes) for program in trace.programs)
+    no_kernels = "the traces have no compute nodes of GPUs that take time"
+    for name, has, why in (
+        ("compute_workgroups", has_kernels, no_kernels),
+        ("compute_wavefronts", has_kernels, no_kernels),
+        ("compute_traffic", has_tensors, "no compute node has a tensor_size"),
+        ("protocol", has_collectives, "the traces have no collectives"),
+        ("workgroups", has_messages, "the traces have no communication"),
+        ("wavefronts", has_messages, "the traces have no communication"),
+    ):
+        if name in given and not has:
+            option = "no-compute-traffic" if name == "compute_traffic" else name.replace("_", "-")
+            raise InputError(f"--{option} cannot matter: {why}")
+
+
 def _run_operator(
-    trace: ChakraTrace, machine: Cluster, network: Text, collective_costs: Text, warnings: list[str]
+    trace: ChakraTrace, cluster: Cluster, network: str | None, collective_costs: str | None, warnings: list[str]
 ) -> Result:
     from trine.engine.models import is_compiled
     from trine.formats.chakra import simulate_chakra
@@ -147,7 +187,7 @@ def _run_operator(
     with ProgressLine() as progress:
         return simulate_chakra(
             trace,
-            machine,
+            cluster,
             network=network,
             collective_costs=collective_costs or "auto",
             engine="compiled" if network is None or is_compiled(network) else "reference",
@@ -157,45 +197,17 @@ def _run_operator(
         )
 
 
-@app.command()
-@reports_errors
 def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> None:
-    """Say what is in the Chakra traces, and whether all ranks' traces fit together."""
+    """Say what is in the Chakra traces, and whether all ranks' traces fit together.
+
+    Example: trine chakra inspect traces/job
+    """
     from trine.formats.chakra import read_chakra
     from trine.formats.chakra.describe import description, description_text
 
     answer = description(read_chakra(prefix, comm_groups=comm_groups))
     show(description_text(answer), json)
     write_json(answer, json, "chakra inspect")
-
-
-class ChakraExport:
-    """What ``trine train --chakra`` writes; refuses a target for nothing."""
-
-    def __init__(self, prefix: str | None, target: str | None) -> None:
-        if prefix is None and target is not None:
-            raise InputError("--chakra-target is about the traces that --chakra PREFIX writes, and it was not given")
-        self._prefix, self._target = prefix, target or "astra-sim"
-        self._files: ChakraFiles | None = None
-
-    def write(self, job: Job) -> None:
-        """Write the job, if that was asked for."""
-        from trine.formats.chakra import write_chakra
-
-        if self._prefix is not None:
-            self._files = write_chakra(job, self._prefix, target=self._target)
-
-    def report(self) -> None:
-        """Say what was written."""
-        if self._files is None:
-            return
-        beside = f", groups in {self._files.groups}" if self._files.groups is not None else ""
-        say(
-            f"{self._files.num_nodes} nodes written to {self._files.prefix}.<rank>.et, {self._files.num_ranks} ranks, "
-            f"{format_bytes(self._files.num_bytes)}{beside}"
-        )
-        for note in self._files.notes:
-            say(f"note: {note}")
 
 
 def _roofline(peak: str | None, memory: str | None) -> NodeRoofline | None:

@@ -5,76 +5,57 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from trine.cli.machine import (
-    BandwidthOption,
-    ClusterOption,
-    FabricOption,
-    LatencyOption,
-    LinkDownOption,
-    RoutingOption,
-    SlowLinkOption,
-    TopologyOption,
-)
-from trine.cli.output import EXIT_FAILED, reports_errors, say, show, write_json, writes
+from trine.cli.machine import CIRCUITS, Machine, group_machine
+from trine.cli.options import OUTPUT, Json, Option, argument, collectives
+from trine.cli.output import EXIT_FAILED, say, show, write_json, writes
+from trine.cli.parameters import Fields, Given
+from trine.collectives.options import CollectiveOptions
 from trine.errors import about
 
 if TYPE_CHECKING:
-    from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
     from trine.studies.nccl_tests import NcclLog
 
-Text = str | None
-Number = int | None
-_MACHINE = "Machine"
 
-
-@reports_errors
 def check(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="Output of nccl-tests or rccl-tests.")],
-    cluster: ClusterOption = None,
-    gpus: Annotated[
-        Number, typer.Option(help="GPUs, nodes filled in order [the log's].", rich_help_panel=_MACHINE)
+    log: Annotated[str, argument("Output of nccl-tests or rccl-tests.", "LOG")],
+    machine: Annotated[
+        Machine,
+        Fields(
+            without=CIRCUITS,
+            helps={"gpus": "GPUs, nodes filled in order [the log's].", "nodes": "Nodes of the preset [the log's]."},
+        ),
+    ],
+    given: Annotated[
+        Given[CollectiveOptions],
+        Fields(
+            only=("launch", "nvls"),
+            helps={"launch": "How kernels were launched [the log's].", "nvls": "Demand or forbid it [the log's]."},
+        ),
+    ],
+    op: Annotated[str | None, Option("Which collective it is, or which of several runs.", values=collectives)] = None,
+    in_place: Annotated[bool, Option("Compare the in-place results.")] = False,
+    fail_if_suspicious: Annotated[bool, Option("Exit with 1 unless the run is healthy.")] = False,
+    plot: Annotated[
+        str | None, Option("Draw measured and predicted (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)
     ] = None,
-    nodes: Annotated[Number, typer.Option(help="Nodes of the preset [the log's].", rich_help_panel=_MACHINE)] = None,
-    fabric: FabricOption = None,
-    slow_link: SlowLinkOption = None,
-    link_down: LinkDownOption = None,
-    routing: RoutingOption = None,
-    topology: TopologyOption = None,
-    bandwidth: BandwidthOption = None,
-    latency: LatencyOption = None,
-    op: Annotated[Text, typer.Option(help="Which collective it is, or which of several runs.")] = None,
-    launch: Annotated[Text, typer.Option(metavar="process-per-gpu|single-process|graph", help="[the log's]")] = None,
-    nvls: Annotated[bool | None, typer.Option("--nvls/--no-nvls", help="Demand or forbid it [the log's].")] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Compare the in-place results.")] = False,
-    fail_if_suspicious: Annotated[
-        bool, typer.Option("--fail-if-suspicious", help="Exit with 1 unless the run is healthy.")
-    ] = False,
-    plot: Annotated[Text, typer.Option(help="Draw measured and predicted (PNG, SVG); needs trine[plot].")] = None,
-    json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+    json: Json = None,
 ) -> None:
-    """Compare LOG with what the machine should do: measured, predicted with its band, a verdict, a likely cause."""
-    from trine.cli.machine import MachineOptions
+    """Compare LOG with what the machine should do: measured, predicted with its band, a verdict, a likely cause.
+
+    Example: trine check all_reduce_perf.log --cluster dgx-h100
+    """
     from trine.studies.check import check_log, options_of
     from trine.studies.nccl_tests import read_log
 
     found = read_log(log, op)
     options, _ = options_of(found)
-    if launch is not None:
-        found, options = replace(found, launch=launch), replace(options, launch=launch)
-    if nvls is not None:
-        options = replace(options, nvls=nvls)
-    machine = _machine(
-        found,
-        MachineOptions(
-            cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
-            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
-        ),
-    )  # fmt: skip
+    options = replace(options, **given.values)
+    if "launch" in given:
+        found = replace(found, launch=given["launch"])
+    cluster = _machine(found, machine)
     with about(log):
-        answer = check_log(found, machine, options=options, in_place=in_place)
+        answer = check_log(found, cluster, options=options, in_place=in_place)
     show(answer.table(), json)
     write_json(answer, json, "check")
     if plot is not None:
@@ -82,13 +63,11 @@ def check(
             answer.plot(plot)
             say(f"drawn in {plot}")
     if fail_if_suspicious and not answer.healthy:
-        raise typer.Exit(EXIT_FAILED)
+        raise SystemExit(EXIT_FAILED)
 
 
-def _machine(log: NcclLog, options: MachineOptions) -> Cluster:
+def _machine(log: NcclLog, options: Machine) -> Cluster:
     """The machine as described, with the log's number of ranks and hosts where they were not given."""
-    from trine.cli.machine import group_machine
-
     if options.cluster is not None and options.gpus is None and log.num_ranks is not None:
         hosts = len(log.hosts) or None
         options = replace(options, gpus=log.num_ranks, nodes=options.nodes or hosts)
@@ -96,8 +75,3 @@ def _machine(log: NcclLog, options: MachineOptions) -> Cluster:
     for warning in warnings:
         say(f"note: {warning}")
     return machine
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(check)

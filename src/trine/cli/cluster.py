@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from trine.cli.machine import (
-    BandwidthOption,
-    FabricOption,
-    GpusOption,
-    LatencyOption,
-    LinkDownOption,
-    MachineOptions,
-    NodesOption,
-    RoutingOption,
-    SlowLinkOption,
-    TopologyOption,
-    group_machine,
-)
-from trine.cli.output import reports_errors, say, show, write_json, writes
+from trine.cli.machine import CIRCUITS, Machine, group_machine
+from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
+from trine.cli.output import say, show, write_json, writes
+from trine.cli.parameters import Fields
 from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
 
-app = typer.Typer(no_args_is_help=True)
-
-Text = str | None
-Number = int | None
-_PART = "Part, fabric, faults"
-_INLINE = "Inline"
 #: Clusters with more GPUs are shown without the table of pairs.
 MAX_PAIRS = 16
 
 
-@app.command("list")
-@reports_errors
-def list_clusters(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
-    """List the cluster presets."""
+def list_clusters(json: Json = None) -> None:
+    """List the cluster presets.
+
+    Example: trine cluster list
+    """
     from trine.cluster import known_clusters, load_cluster
 
     rows = []
@@ -57,10 +40,11 @@ def list_clusters(json: Annotated[Text, typer.Option(help="Write JSON; - for std
     write_json({"clusters": rows}, json, "cluster list")
 
 
-@app.command("links")
-@reports_errors
-def list_links(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
-    """List the link catalogue: what one lane of each kind of link carries in one direction."""
+def list_links(json: Json = None) -> None:
+    """List the link catalogue: what one lane of each kind of link carries in one direction.
+
+    Example: trine cluster links
+    """
     from trine.cluster.presets import load_links
     from trine.units import format_bandwidth, format_time
 
@@ -84,10 +68,11 @@ def list_links(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout
     write_json({"links": rows}, json, "cluster links")
 
 
-@app.command("topologies")
-@reports_errors
-def list_topologies(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
-    """List what --topology and 'topology: {kind: ...}' take."""
+def list_topologies(json: Json = None) -> None:
+    """List what --topology and 'topology: {kind: ...}' take.
+
+    Example: trine cluster topologies
+    """
     from trine.cluster import known_topologies
 
     for text in known_topologies():
@@ -95,49 +80,36 @@ def list_topologies(json: Annotated[Text, typer.Option(help="Write JSON; - for s
     write_json({"topologies": list(known_topologies())}, json, "cluster topologies")
 
 
-@app.command("show")
-@reports_errors
 def show_cluster(
-    cluster: Annotated[Text, typer.Argument(help="Preset name or cluster file.")] = None,
-    gpus: GpusOption = None,
-    nodes: NodesOption = None,
-    fabric: FabricOption = None,
-    slow_link: SlowLinkOption = None,
-    link_down: LinkDownOption = None,
-    routing: RoutingOption = None,
-    topology: TopologyOption = None,
-    bandwidth: BandwidthOption = None,
-    latency: LatencyOption = None,
-    gpu: Annotated[Text, typer.Option(help="GPU model of --topology.", rich_help_panel=_INLINE)] = None,
-    links: Annotated[bool, typer.Option("--links", help="Every device and every link.")] = False,
-    yaml: Annotated[Text, typer.Option(help="Write it as a cluster file.")] = None,
-    json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None,
+    machine: Annotated[Machine, Fields(without=("cluster", *CIRCUITS))],
+    cluster: Annotated[str | None, argument("Preset name or cluster file.", values=clusters)] = None,
+    gpu: Annotated[str | None, Option("GPU model of --topology.", panel=MACHINE, values=gpus)] = None,
+    links: Annotated[bool, Option("Every device and every link.", panel=OUTPUT)] = False,
+    yaml: Annotated[str | None, Option("Write it as a cluster file.", "FILE", OUTPUT)] = None,
+    json: Json = None,
 ) -> None:
-    """Show what a cluster consists of, what it carries, and where its numbers come from."""
-    if gpu is not None and topology is None:
+    """Show what a cluster consists of, what it carries, and where its numbers come from.
+
+    Example: trine cluster show dgx-h100 --nodes 4
+    """
+    if gpu is not None and machine.topology is None:
         raise InputError("--gpu names the GPU model of --topology, which was not given")
-    if cluster is None and topology is None:
+    if cluster is None and machine.topology is None:
         raise InputError("name a cluster, as in 'trine cluster show dgx-h100', or give --topology with --bandwidth")
-    machine, warnings = group_machine(
-        MachineOptions(
-            cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
-            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth,
-            latency=latency, gpu=gpu,
-        )
-    )  # fmt: skip
+    found, warnings = group_machine(replace(machine, cluster=cluster, gpu=gpu))
     for warning in warnings:
         say(f"note: {warning}")
-    for line in _summary(machine):
+    for line in _summary(found):
         show(line, json)
-    for line in _everything(machine) if links else ():
+    for line in _everything(found) if links else ():
         show(line, json)
-    for what, source in machine.sources.items():
+    for what, source in found.sources.items():
         show(f"source of {what}: {source}", json)
     if json is not None:
-        write_json(_document(machine), json, "cluster show")
+        write_json(_document(found), json, "cluster show")
     if yaml is not None:
         with writes():
-            _write(machine, yaml)
+            _write(found, yaml)
 
 
 def _write(machine: Cluster, target: str) -> None:

@@ -6,45 +6,38 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from trine.cli.output import reports_errors, show, write_json, writes
+from trine.cli.options import MACHINE, OUTPUT, Option, argument, clusters, formats, gpus
+from trine.cli.output import show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
 
+Cluster_ = Annotated[str, argument("Preset name or cluster file.", values=clusters)]
+Nodes = Annotated[int | None, Option("Number of nodes, joined by their usual fabric.", panel=MACHINE)]
+Fabric = Annotated[str | None, Option("The fabric that joins nodes.", panel=MACHINE)]
 _SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "infragraph", ".csv": "csv", ".graphml": "graphml"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``trine cluster``."""
-    app.command("import")(import_cluster)
-    app.command("export")(export_cluster)
-    app.command("draw")(draw)
-
-
-@reports_errors
 def import_cluster(
-    file: Annotated[
-        str, typer.Argument(help="InfraGraph, nvidia-smi topo -m, NCCL or lstopo XML, CSV, node-link JSON.")
-    ],
-    format: Annotated[str | None, typer.Option(help="The file's format, where its content leaves doubt.")] = None,
+    file: Annotated[str, argument("InfraGraph, nvidia-smi topo -m, NCCL or lstopo XML, CSV, node-link JSON.")],
+    format: Annotated[str | None, Option("The file's format, where its content leaves doubt.", values=formats)] = None,
     link: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us' for links without numbers; again for others."),
+        Option("NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us' for links without numbers; again for others."),
     ] = None,
     links_from: Annotated[
-        str | None, typer.Option(help="catalogue: let the names and descriptions of links choose their entries.")
+        str | None, Option("catalogue: let the names and descriptions of links choose their entries.")
     ] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU model, where the file has none.")] = None,
-    annotations: Annotated[str | None, typer.Option(help="InfraGraph annotations; 'rank' orders the GPUs.")] = None,
-    merge_switches: Annotated[
-        bool, typer.Option("--merge-switches", help="One switch of those that join the same GPUs (InfraGraph).")
-    ] = False,
-    yaml: Annotated[str | None, typer.Option(help="Write a cluster file of trine.")] = None,
-    json: Annotated[str | None, typer.Option(help="Write a summary as JSON; - for stdout.")] = None,
+    gpu: Annotated[str | None, Option("GPU model, where the file has none.", values=gpus)] = None,
+    annotations: Annotated[str | None, Option("InfraGraph annotations; 'rank' orders the GPUs.", "FILE")] = None,
+    merge_switches: Annotated[bool, Option("One switch of those that join the same GPUs (InfraGraph).")] = False,
+    yaml: Annotated[str | None, Option("Write a cluster file of trine.", "FILE", OUTPUT)] = None,
+    json: Annotated[str | None, Option("Write a summary as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Read a cluster from another tool's file, say what was taken from where, and write a cluster file."""
+    """Read a cluster from another tool's file, say what was taken from where, and write a cluster file.
+
+    Example: trine cluster import topology.xml --yaml my-cluster.yaml
+    """
     from trine.formats.clusters import read_any
     from trine.outputs import write_text
     from trine.units import format_bandwidth, format_time
@@ -80,20 +73,21 @@ def import_cluster(
     write_json({"name": cluster.name, "devices": dict(kinds), "links": rows, **words}, json, "cluster import")
 
 
-@reports_errors
 def export_cluster(
-    cluster: Annotated[str, typer.Argument(help="Preset name or cluster file.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="File to write.")],
+    cluster: Cluster_,
+    output: Annotated[str, Option("File to write.", "FILE", OUTPUT, ("--output", "-o"))],
     format: Annotated[
-        str | None, typer.Option(help="infragraph, yaml, csv or graphml; by default from the file's ending.")
+        str | None,
+        Option("Of the file [by its ending].", "infragraph|yaml|csv|graphml", OUTPUT),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes, joined by their usual fabric.")] = None,
-    fabric: Annotated[str | None, typer.Option(help="The fabric that joins nodes.")] = None,
-    lossy: Annotated[
-        bool, typer.Option("--lossy", help="InfraGraph: make links alike whose two directions differ.")
-    ] = False,
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    lossy: Annotated[bool, Option("InfraGraph: make links alike whose two directions differ.")] = False,
 ) -> None:
-    """Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML."""
+    """Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML.
+
+    Example: trine cluster export dgx-h100 --nodes 2 --output two.graphml
+    """
     from trine.cluster import load_cluster
     from trine.errors import InputError
     from trine.formats.clusters import WRITERS, write_cluster
@@ -105,15 +99,17 @@ def export_cluster(
     show(f"written to {output} ({chosen})", None)
 
 
-@reports_errors
 def draw(
-    cluster: Annotated[str, typer.Argument(help="Preset name or cluster file.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")],
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes, joined by their usual fabric.")] = None,
-    fabric: Annotated[str | None, typer.Option(help="The fabric that joins nodes.")] = None,
-    title: Annotated[str | None, typer.Option(help="Title in place of the cluster's name.")] = None,
+    cluster: Cluster_,
+    output: Annotated[str, Option("Picture to write: .svg, .png or .pdf.", "FILE", OUTPUT, ("--output", "-o"))],
+    nodes: Nodes = None,
+    fabric: Fabric = None,
+    title: Annotated[str | None, Option("Title in place of the cluster's name.", panel=OUTPUT)] = None,
 ) -> None:
-    """Draw a cluster: its devices, and its links by class and bandwidth."""
+    """Draw a cluster: its devices, and its links by class and bandwidth.
+
+    Example: trine cluster draw dgx-h100 --output dgx.svg
+    """
     from trine.cluster import load_cluster
     from trine.cluster.draw import draw_cluster
 

@@ -1,95 +1,62 @@
-"""``trine eidolon``: one GPU in detail, its peers replayed."""
+"""``trine eidolon run`` and ``sweep``: one GPU in detail, its peers replayed."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from trine.cli import eidolon_options as shared
-from trine.cli import eidolon_writes
-from trine.cli.output import all_written, end, reports_errors, say, show, write_json, writes
+from trine.cli.options import OUTPUT, WAITS, WRITES, Json, Option, Perfetto, argument, fused_kernels
+from trine.cli.output import all_written, end, say, show, write_json, writes
+from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
-from trine.errors import InputError
+from trine.errors import InputError, nearest
+from trine.replay.options import EidolonOptions
 
 if TYPE_CHECKING:
     from trine.replay.result import EidolonResult
     from trine.replay.sweep_runs import Journal
 
-app = typer.Typer(no_args_is_help=True)
+Kernel = Annotated[
+    str,
+    argument(
+        "gemv-allreduce, gemm-allreduce, gemm-reducescatter, gemm-alltoall, embedding-alltoall, or a program.",
+        "KERNEL", fused_kernels,
+    ),
+]  # fmt: skip
+#: What a sweep has several values of, or asks of no run.
+_OF_RUNS = (
+    "rows", "cols", "peers", "wakeup", "sync", "target", "distribution", "seed", "together", "writes", "arrivals",
+    "symmetric", "engine",
+)  # fmt: skip
+_Plot = Annotated[str | None, Option("Draw who waits when (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)]
 
-Text = str | None
-Number = int | None
-_KERNEL, _WRITES, _WAITS = "Kernel", "What peers send", "How wavefronts wait"
 
-
-@app.command()
-@reports_errors
 def run(
-    kernel: shared.Kernel,
-    rows: shared.Rows = None,
-    cols: shared.Cols = None,
-    inner: shared.Inner = None,
-    dtype_bytes: shared.DtypeBytes = None,
-    tile: shared.Tile = None,
-    workgroups: shared.Workgroups = None,
-    algorithm: shared.Algorithm = None,
-    flags: shared.Flags = None,
-    flag_spacing: shared.FlagSpacing = None,
-    unfused: shared.Unfused = False,
-    peers: Annotated[Number, typer.Option(help="Replayed GPUs [3].", rich_help_panel=_WRITES)] = None,
-    target: Annotated[
-        Number, typer.Option(help="Rank of a program that is simulated [0].", rich_help_panel=_KERNEL)
-    ] = None,
-    wakeup: Annotated[
-        Text, typer.Option(help="After how long peers' flags land [10 us].", rich_help_panel=_WRITES)
-    ] = None,
-    wakeup_from: shared.WakeupFrom = None,
-    distribution: Annotated[
-        Text,
-        typer.Option(help='The same, each flag by itself: "uniform(5 us, 15 us)".', rich_help_panel=_WRITES),
-    ] = None,
-    seed: Annotated[Number, typer.Option(help="Of --distribution [0].", rich_help_panel=_WRITES)] = None,
-    together: Annotated[
-        bool, typer.Option("--together", help="All flags of a peer at once.", rich_help_panel=_WRITES)
-    ] = False,
-    straggler: shared.Straggler = None,
-    writes: Annotated[Text, typer.Option(help="File of writes: CSV, JSON or Parquet.", rich_help_panel=_WRITES)] = None,
-    arrivals: Annotated[Text, typer.Option(help="Record of a run (.npz).", rich_help_panel=_WRITES)] = None,
-    symmetric: Annotated[
-        bool, typer.Option("--symmetric", help="Peers do as the target does.", rich_help_panel=_WRITES)
-    ] = False,
-    fabric: shared.Fabric = None,
-    sync: shared.Sync = None,
-    poll: shared.Poll = None,
-    sleep: shared.Sleep = None,
-    monitor_capacity: shared.Capacity = None,
-    monitor_wakeup: shared.MonitorWakeup = None,
-    gpu_model: shared.GpuModel = None,
-    cluster: shared.Cluster = "eidola",
-    engine: shared.Engine = "compiled",
-    json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
-    perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
-    plot: Annotated[Text, typer.Option(help="Draw who waits when (PNG, SVG, PDF); needs trine[plot].")] = None,
+    kernel: Kernel, given: Given[EidolonOptions], json: Json = None, perfetto: Perfetto = None, plot: _Plot = None
 ) -> None:
-    """Run the kernel of one GPU; of its peers only what they write to it exists."""
+    """Run the kernel of one GPU; of its peers only what they write to it exists.
+
+    Example: trine eidolon run gemv-allreduce --rows 256 --wakeup "10 us" --sync mwait
+    """
     from trine.replay.run import run_eidolon
 
-    options = shared.options_of(
-        kernel=kernel, rows=rows, cols=cols, inner=inner, dtype_bytes=dtype_bytes, tile=tile, workgroups=workgroups,
-        algorithm=algorithm, waits=flags, flag_spacing=flag_spacing, unfused=unfused, peers=peers, target=target,
-        wakeup=wakeup, wakeup_from=wakeup_from, distribution=distribution, seed=seed, together=together,
-        straggler=straggler, writes=writes, arrivals=arrivals, symmetric=symmetric, fabric=fabric, sync=sync, poll=poll,
-        sleep=sleep, monitor_capacity=monitor_capacity, monitor_wakeup=monitor_wakeup, gpu_model=gpu_model,
-        cluster=cluster, engine=engine,
-    )  # fmt: skip
+    options = made(given, kernel=kernel)
     with ProgressLine("requests") as progress:
         result = run_eidolon(options, progress=progress, on_compile=progress.compiling)
     _report(result, json, perfetto, plot)
 
 
-def _report(result: EidolonResult, json: Text, perfetto: Text, plot: Text) -> None:
+def made(given: Given[EidolonOptions], **more: Any) -> EidolonOptions:
+    """The options of a run. Raises InputError for one that cannot be, or cannot matter."""
+    from trine.collectives.kernels.options import WAITS
+
+    if given["flags"] not in (None, *WAITS):
+        raise InputError(f"unknown --flags {given['flags']!r:.80}{nearest(given['flags'][:80], WAITS)}")
+    return given.make(**more)
+
+
+def _report(result: EidolonResult, json: str | None, perfetto: str | None, plot: str | None) -> None:
     show(result.summary(), json)
     write_json(result, json, "eidolon run")
     if perfetto is not None:
@@ -104,67 +71,39 @@ def _report(result: EidolonResult, json: Text, perfetto: Text, plot: Text) -> No
     end(result.finished)
 
 
-@app.command()
-@reports_errors
 def sweep(
-    kernel: shared.Kernel = "gemv-allreduce",
-    rows: Annotated[
-        Text, typer.Option(help="Of the matrix: 1024,2048 or 1024:8192:1024.", rich_help_panel=_KERNEL)
-    ] = None,
-    cols: Annotated[Text, typer.Option(help="Of the matrix.", rich_help_panel=_KERNEL)] = None,
-    inner: shared.Inner = None,
-    dtype_bytes: shared.DtypeBytes = None,
-    tile: shared.Tile = None,
-    workgroups: shared.Workgroups = None,
-    algorithm: shared.Algorithm = None,
-    flags: shared.Flags = None,
-    flag_spacing: shared.FlagSpacing = None,
-    unfused: shared.Unfused = False,
-    peers: Annotated[Text, typer.Option(help="Replayed GPUs: 3,15,255.", rich_help_panel=_WRITES)] = None,
-    wakeup: Annotated[Text, typer.Option(help='"0,5 us,10 us" or 0:40us:5us.', rich_help_panel=_WRITES)] = None,
-    wakeup_from: shared.WakeupFrom = None,
-    straggler: shared.Straggler = None,
-    fabric: shared.Fabric = None,
-    sync: Annotated[
-        Text, typer.Option(metavar="spin,mwait,sleep", help="Ways to wait [spin,mwait].", rich_help_panel=_WAITS)
-    ] = None,
-    poll: shared.Poll = None,
-    sleep: shared.Sleep = None,
-    monitor_capacity: shared.Capacity = None,
-    monitor_wakeup: shared.MonitorWakeup = None,
-    gpu_model: shared.GpuModel = None,
-    cluster: shared.Cluster = "eidola",
-    jobs: Annotated[Number, typer.Option(help="Runs at a time [one a core].")] = None,
-    json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
-    csv: Annotated[Text, typer.Option(help="Write a line a run.")] = None,
-    plot: Annotated[Text, typer.Option(help="Draw it (PNG, SVG, PDF); needs trine[plot].")] = None,
+    given: Annotated[Given[EidolonOptions], Fields(without=_OF_RUNS)],
+    kernel: Kernel = "gemv-allreduce",
+    rows: Annotated[str | None, Option("Of the matrix: 1024,2048 or 1024:8192:1024.", panel="Kernel")] = None,
+    cols: Annotated[str | None, Option("Of the matrix.", panel="Kernel")] = None,
+    peers: Annotated[str | None, Option("Replayed GPUs: 3,15,255.", panel=WRITES)] = None,
+    wakeup: Annotated[str | None, Option('"0,5 us,10 us" or 0:40us:5us.', panel=WRITES)] = None,
+    sync: Annotated[str | None, Option("Ways to wait [spin,mwait].", "spin,mwait,sleep", WAITS)] = None,
+    jobs: Annotated[int | None, Option("Runs at a time [one a core].")] = None,
+    json: Json = None,
+    csv: Annotated[str | None, Option("Write a line a run.", "FILE", OUTPUT)] = None,
+    plot: Annotated[str | None, Option("Draw it (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Run all combinations of the values given: how flag reads grow, and from when mwait pays."""
+    """Run all combinations of the values given: how flag reads grow, and from when mwait pays.
+
+    Example: trine eidolon sweep --wakeup 0:40us:5us --peers 3,15
+    """
     from trine.replay.sweep import SweepGrid
     from trine.replay.sweep import sweep as run_sweep
 
     grid = SweepGrid(
-        rows=shared.whole_numbers("--rows", rows), cols=shared.whole_numbers("--cols", cols),
-        peers=shared.whole_numbers("--peers", peers), wakeup=shared.times("--wakeup", wakeup),
-        sync=tuple(word.strip() for word in (sync or "spin,mwait").split(",")),
+        rows=whole_numbers("--rows", rows), cols=whole_numbers("--cols", cols), peers=whole_numbers("--peers", peers),
+        wakeup=times("--wakeup", wakeup), sync=tuple(word.strip() for word in (sync or "spin,mwait").split(",")),
     )  # fmt: skip
     if plot is not None and grid.num_runs == len(grid.sync):
         raise InputError("--plot draws curves: give several values of --wakeup, --rows, --cols or --peers")
-    base = shared.options_of(
-        kernel=kernel, inner=inner, dtype_bytes=dtype_bytes, tile=tile, workgroups=workgroups, algorithm=algorithm,
-        waits=flags, flag_spacing=flag_spacing, unfused=unfused, wakeup_from=wakeup_from, straggler=straggler,
-        fabric=fabric, poll=poll, sleep=sleep, monitor_capacity=monitor_capacity, monitor_wakeup=monitor_wakeup,
-        gpu_model=gpu_model, cluster=cluster,
-    )  # fmt: skip
-    journal = _journal(csv, json)
+    base, journal = made(given, kernel=kernel), _journal(csv, json)
     with ProgressLine(None) as progress:
-        found = run_sweep(
-            base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal
-        )  # fmt: skip
+        found = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal)
     show(found.text(), json)
-    if flag_spacing is not None:
-        say(f"note: --flag-spacing {flag_spacing}: flags are not cached, so that it only decides which memory channels "
-            "serve them; trine eidolon run says how far it moves one run")  # fmt: skip
+    if "flag_spacing" in given:
+        say(f"note: --flag-spacing {given['flag_spacing']}: flags are not cached, so that it only decides which memory "
+            "channels serve them; trine eidolon run says how far it moves one run")  # fmt: skip
     write_json(found, json, "eidolon sweep")
     if csv is not None and found.rows:
         with writes():
@@ -178,7 +117,7 @@ def sweep(
     end(found.finished)
 
 
-def _journal(csv: Text, json: Text) -> Journal | None:
+def _journal(csv: str | None, json: str | None) -> Journal | None:
     """Beside the first file that is asked for: whatever ends this sweep, the same command goes on from there."""
     from trine.replay.sweep_runs import ENDING, Journal
 
@@ -199,4 +138,47 @@ def _end_journal(journal: Journal, finished: bool) -> None:
         say(f"note: what has ended is kept in {journal.path}: the same command goes on from there")
 
 
-eidolon_writes.register(app)
+def whole_numbers(option: str, text: str | None) -> tuple[int, ...]:
+    """``3,15,255``, or ``1024:8192:1024`` (first:last:step)."""
+    if text is None:
+        return ()
+    if ":" in text:
+        first, last, step = _three(option, text)
+        return tuple(_count(option, n) for n in _range(option, *(_whole(option, part) for part in (first, last, step))))
+    return tuple(_whole(option, part) for part in text.split(","))
+
+
+def times(option: str, text: str | None) -> tuple[int, ...]:
+    """``"0,5 us,10 us"``, or ``0:40us:5us``; ps."""
+    from trine.units import parse_time
+
+    if text is None:
+        return ()
+    if ":" in text:
+        return _range(option, *(parse_time(part, option) for part in _three(option, text)))
+    return tuple(parse_time(part, option) for part in text.split(","))
+
+
+def _three(option: str, text: str) -> list[str]:
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise InputError(f"{option} is a list with commas, or FIRST:LAST:STEP, got {text[:80]!r}")
+    return parts
+
+
+def _range(option: str, first: int, last: int, step: int) -> tuple[int, ...]:
+    if step <= 0 or last < first or (last - first) // step > 10_000:
+        raise InputError(f"{option}: FIRST:LAST:STEP goes upwards, in at most 10000 steps")
+    return tuple(range(first, last + 1, step))
+
+
+def _whole(option: str, text: str) -> int:
+    if not re.fullmatch(r"\s*\d{1,9}\s*", text):
+        raise InputError(f"{option} is whole numbers with commas, got {text[:80]!r}")
+    return int(text)
+
+
+def _count(option: str, number: int) -> int:
+    if number < 1:
+        raise InputError(f"{option} counts from 1")
+    return number

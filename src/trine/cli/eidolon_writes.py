@@ -6,60 +6,52 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from trine.cli import eidolon_options as shared
-from trine.cli.output import reports_errors, say, show
+from trine.cli.eidolon import Kernel, made
+from trine.cli.options import OUTPUT, WRITES, Option, argument, fused_kernels
+from trine.cli.output import say, show
+from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError
+from trine.replay.options import EidolonOptions
 
 if TYPE_CHECKING:
     from trine.gpu.outside import Arrivals
     from trine.replay.writes import WriteTable
 
-Text = str | None
-Number = int | None
 #: Of --from: from the start of the first transfer.
 FIRST = "first"
+#: What peers send is what is recorded, by the compiled engine.
+_SENT = (
+    "wakeup", "wakeup_from", "distribution", "seed", "together", "straggler", "writes", "arrivals", "symmetric",
+    "fabric", "engine",
+)  # fmt: skip
+_OF_KERNEL = (
+    "rows", "cols", "inner", "dtype_bytes", "tile", "workgroups", "algorithm", "flags", "flag_spacing", "fused",
+    "peers", "gpu_model", "cluster",
+)  # fmt: skip
 
 
-@reports_errors
 def record(
-    kernel: shared.Kernel,
-    output: Annotated[str, typer.Option("--output", "-o", help="The record (.npz).")],
-    rows: shared.Rows = None,
-    cols: shared.Cols = None,
-    inner: shared.Inner = None,
-    dtype_bytes: shared.DtypeBytes = None,
-    tile: shared.Tile = None,
-    workgroups: shared.Workgroups = None,
-    algorithm: shared.Algorithm = None,
-    flags: shared.Flags = None,
-    flag_spacing: shared.FlagSpacing = None,
-    unfused: shared.Unfused = False,
-    peers: Annotated[Number, typer.Option(help="GPUs beside the target [3].")] = None,
-    target: Annotated[Number, typer.Option(help="The rank that is recorded [0].")] = None,
-    sync: shared.Sync = None,
-    poll: shared.Poll = None,
-    sleep: shared.Sleep = None,
-    monitor_capacity: shared.Capacity = None,
-    monitor_wakeup: shared.MonitorWakeup = None,
-    gpu_model: shared.GpuModel = None,
-    cluster: shared.Cluster = "eidola",
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.")] = False,
+    kernel: Kernel,
+    output: Annotated[str, Option("The record (.npz).", "FILE", OUTPUT, ("--output", "-o"))],
+    given: Annotated[
+        Given[EidolonOptions],
+        Fields(
+            without=_SENT, helps={"peers": "GPUs beside the target [3].", "target": "The rank that is recorded [0]."}
+        ),
+    ],
+    no_fold: Annotated[bool, Option("Simulate every GPU by itself.")] = False,
 ) -> None:
-    """Simulate all GPUs, and record everything that comes to the I/O ports of one: trine eidolon run --arrivals."""
+    """Simulate all GPUs, and record everything that comes to the I/O ports of one: trine eidolon run --arrivals.
+
+    Example: trine eidolon record gemv-allreduce --rows 256 --output arrivals.npz
+    """
     from trine.replay.arrivals import save_arrivals
     from trine.replay.record import record_run
 
     if not output.lower().endswith(".npz"):
         raise InputError(f"a record is .npz, not {Path(output).suffix!r}", file=output)
-    options = shared.options_of(
-        kernel=kernel, rows=rows, cols=cols, inner=inner, dtype_bytes=dtype_bytes, tile=tile, workgroups=workgroups,
-        algorithm=algorithm, waits=flags, flag_spacing=flag_spacing, unfused=unfused, peers=peers,
-        target=target, sync=sync, poll=poll, sleep=sleep, monitor_capacity=monitor_capacity,
-        monitor_wakeup=monitor_wakeup, gpu_model=gpu_model, cluster=cluster,
-    )  # fmt: skip
+    options = made(given, kernel=kernel)
     with ProgressLine("requests") as progress:
         found = record_run(options, fold="off" if no_fold else "auto", progress=progress, on_compile=progress.compiling)
     save_arrivals(output, found.arrivals)
@@ -67,52 +59,49 @@ def record(
     say(f"record written to {output}")
 
 
-@reports_errors
 def writes_from(
     result: Annotated[
-        list[str],
-        typer.Argument(metavar="RESULT...", help="Records of a run (npz, csv, parquet), arrivals, or a profile's CSV."),
+        list[str], argument("Records of a run (npz, csv, parquet), arrivals, or a profile's CSV.", "RESULT...")
     ],
-    output: Annotated[str, typer.Option("--output", "-o", help="The writes: CSV, JSON or Parquet.")],
-    target: Annotated[Number, typer.Option(help="Rank whose transfers are taken [0].")] = None,
+    output: Annotated[str, Option("The writes: CSV, JSON or Parquet.", "FILE", OUTPUT, ("--output", "-o"))],
+    given: Annotated[
+        Given[EidolonOptions],
+        Fields(
+            only=_OF_KERNEL,
+            helps={
+                "rows": "Of that kernel [1024].", "cols": "Of that kernel.", "peers": "Of that kernel [3].",
+                "cluster": "Of that kernel: preset name or cluster file [eidola].",
+            },
+        ),
+    ],
+    target: Annotated[int | None, Option("Rank whose transfers are taken [0].", panel=WRITES)] = None,
     kernel: Annotated[
-        Text, typer.Option(help="Fused kernel whose flags the transfers stand for; without it they are listed.")
+        str | None,
+        Option("Fused kernel whose flags the transfers stand for; without it they are listed.", panel="Kernel",
+               values=fused_kernels),
     ] = None,
-    rows: Annotated[Number, typer.Option(help="Of that kernel [1024].")] = None,
-    cols: Annotated[Number, typer.Option(help="Of that kernel.")] = None,
-    inner: shared.Inner = None,
-    dtype_bytes: shared.DtypeBytes = None,
-    tile: shared.Tile = None,
-    workgroups: shared.Workgroups = None,
-    algorithm: shared.Algorithm = None,
-    flags: shared.Flags = None,
-    flag_spacing: shared.FlagSpacing = None,
-    unfused: shared.Unfused = False,
-    peers: Annotated[Number, typer.Option(help="Of that kernel [3].")] = None,
-    gpu_model: shared.GpuModel = None,
-    cluster: Annotated[Text, typer.Option(help="Of that kernel: preset name or cluster file [eidola].")] = None,
-    buffer: Annotated[Text, typer.Option(help="Listed transfers: the buffer that they go to.")] = None,
-    first_flag: Annotated[Number, typer.Option(help="Listed transfers: semaphore of the first [0].")] = None,
+    buffer: Annotated[str | None, Option("Listed transfers: the buffer that they go to.", panel=WRITES)] = None,
+    first_flag: Annotated[int | None, Option("Listed transfers: semaphore of the first [0].", panel=WRITES)] = None,
     at: Annotated[
-        Text, typer.Option(metavar="end|start", help="Of a transfer [end]; start for --fabric modelled.")
+        str | None, Option("Of a transfer [end]; start for --fabric modelled.", "end|start", WRITES)
     ] = None,
     since: Annotated[
-        Text,
-        typer.Option(
-            "--from", metavar="TIME|first", help="Transfers that start then or later, times from there [all, from 0]."
-        ),
+        str | None,
+        Option("Transfers that start then or later, times from there [all, from 0].", "TIME|first", WRITES,
+               ("--from",)),
     ] = None,
-    mapping: Annotated[Text, typer.Option(help="Of a profile: what its columns and names mean (YAML).")] = None,
-) -> None:
-    """Write down what peers send, from a run or a profile, for trine eidolon run --writes."""
+    mapping: Annotated[
+        str | None, Option("Of a profile: what its columns and names mean (YAML).", "FILE", WRITES)
+    ] = None,
+) -> None:  # fmt: skip
+    """Write down what peers send, from a run or a profile, for trine eidolon run --writes.
+
+    Example: trine eidolon writes-from records.parquet --kernel gemv-allreduce --output writes.csv
+    """
     from trine.replay.record import request_writes
     from trine.replay.write_files import save_writes
 
-    of_kernel = {
-        "rows": rows, "cols": cols, "inner": inner, "dtype_bytes": dtype_bytes, "tile": tile, "workgroups": workgroups,
-        "algorithm": algorithm, "waits": flags, "flag_spacing": flag_spacing, "unfused": unfused or None,
-        "peers": peers, "gpu_model": gpu_model, "cluster": cluster,
-    }  # fmt: skip
+    of_kernel = dict(given.values)
     of_list = {"buffer": buffer, "first_flag": first_flag}
     of_transfers = {"target": target, "at": at, "from": since, "kernel": kernel}
     notes: tuple[str, ...] = ()
@@ -127,13 +116,14 @@ def writes_from(
             _refuse(of_kernel, "a kernel: give --kernel")
         else:
             _refuse(of_list, "transfers that are listed, and --kernel says where they go")
-        given = {name: value for name, value in {"kernel": kernel, **of_kernel}.items() if value is not None}
+        if kernel is not None:
+            of_kernel["kernel"] = kernel
 
-        def derived(given: Mapping[str, Any]) -> WriteTable:
-            return _transferred(_only(result), target or 0, at or "end", since, given, of_list)
+        def derived(of_kernel: Mapping[str, Any]) -> WriteTable:
+            return _transferred(_only(result), target or 0, at or "end", since, of_kernel, of_list)
 
-        table = derived(given)
-        notes = tuple(_idle(given, table, derived))
+        table = derived(of_kernel)
+        notes = tuple(_idle(of_kernel, table, derived))
     save_writes(output, table)
     for note in notes:
         say(f"note: {note}")
@@ -159,12 +149,6 @@ def _idle(
             yield f"{option} changes none of the writes: it decides what the target does"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command()(record)
-    app.command("writes-from")(writes_from)
-
-
 def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...]]:
     from trine.replay.profiles import read_profile
 
@@ -173,7 +157,7 @@ def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...
 
 
 def _transferred(
-    path: str, target: int, at: str, since: Text, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
+    path: str, target: int, at: str, since: str | None, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
 ) -> WriteTable:
     """Transfers of an operator-level run as what peers of a kernel write, or else listed."""
     from trine.replay.record import fused_writes
@@ -187,7 +171,7 @@ def _transferred(
     if since is not None:
         transfers = transfers_from(transfers, None if since == FIRST else parse_time(since, "--from"))
     if of_kernel:
-        return fused_writes(transfers, shared.options_of(**of_kernel), target, at)
+        return fused_writes(transfers, made(Given(EidolonOptions, of_kernel)), target, at)
     return listed_writes(transfers, buffer=of_list["buffer"], first_flag=of_list["first_flag"] or 0, at=at)
 
 
@@ -207,5 +191,5 @@ def _only(paths: list[str]) -> str:
 def _refuse(given: Mapping[str, object], why: str) -> None:
     for name, value in given.items():
         if value is not None:
-            option = "--flags" if name == "waits" else f"--{name.replace('_', '-')}"
+            option = "--unfused" if name == "fused" else f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is about {why}")

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from trine.cli.output import reports_errors, show, write_json, writes
+from trine.cli.options import OUTPUT, Json, Option, argument, gpu_models
+from trine.cli.output import show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
 
-app = typer.Typer(no_args_is_help=True)
 
-Text = str | None
+def list_models(json: Json = None) -> None:
+    """List the GPUs whose inside the load-store level knows.
 
-
-@app.command("list")
-@reports_errors
-def list_models(json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None) -> None:
-    """List the GPUs whose inside the load-store level knows."""
+    Example: trine gpu list
+    """
     from trine.gpu.model.files import known_gpu_models, load_gpu_model
     from trine.units import format_bandwidth, format_clock
 
@@ -40,15 +36,16 @@ def list_models(json: Annotated[Text, typer.Option(help="Write JSON; - for stdou
     write_json({"gpu_models": rows}, json, "gpu list")
 
 
-@app.command("show")
-@reports_errors
 def show_model(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="GPU model or its file.")],
-    sources: Annotated[bool, typer.Option("--sources", help="Also where each number is from.")] = False,
-    yaml: Annotated[Text, typer.Option(help="Write it as a file, to change it.")] = None,
-    json: Annotated[Text, typer.Option(help="Write JSON; - for stdout.")] = None,
+    name: Annotated[str, argument("GPU model or its file.", "NAME|FILE", gpu_models)],
+    sources: Annotated[bool, Option("Also where each number is from.")] = False,
+    yaml: Annotated[str | None, Option("Write it as a file, to change it.", "FILE", OUTPUT)] = None,
+    json: Json = None,
 ) -> None:
-    """Show the inside of a GPU: every number, whether it was measured, and what is left out."""
+    """Show the inside of a GPU: every number, whether it was measured, and what is left out.
+
+    Example: trine gpu show h100-sxm --sources
+    """
     from trine.gpu.model import shown, values
     from trine.gpu.model.files import load_gpu_model
 

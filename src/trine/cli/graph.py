@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from trine.cli.output import reports_errors, say, show, write_json
+from trine.cli.options import MACHINE, NETWORK, NETWORK_WORDS, Engine, Json, Option, argument, clusters, networks
+from trine.cli.output import say, show, write_json
 from trine.cli.progress import ProgressLine
 
 
-@reports_errors
 def run(
-    graph: Annotated[str, typer.Argument(help="Task graph, JSON (docs/formats/graph.md).")],
-    cluster: Annotated[str, typer.Option(help="Preset name or cluster file.")],
+    graph: Annotated[str, argument("Task graph, JSON (docs/formats/graph.md).")],
+    cluster: Annotated[str, Option("Preset name or cluster file.", panel=MACHINE, values=clusters)],
     network: Annotated[
         str | None,
-        typer.Option(
-            metavar="fair|equal|fifo|circuit", help="How flows share links [fair, or circuit where there are any]."
+        Option(
+            "How flows share links [fair, or circuit where there are any].", NETWORK_WORDS, NETWORK, values=networks
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="compiled|reference", help="The engine, or its Python twin.")
-    ] = "compiled",
-    json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+    engine: Engine = "compiled",
+    json: Json = None,
 ) -> None:
-    """Run the compute, transfer and join tasks of GRAPH and say when each starts and ends."""
+    """Run the compute, transfer and join tasks of GRAPH and say when each starts and ends.
+
+    Example: trine run graph.json --cluster dgx-h100
+    """
     from trine.cluster import load_cluster
     from trine.simulation.graph_file import graph_answer, run_graph
     from trine.units import format_time
@@ -43,8 +42,3 @@ def run(
     write_json(graph_answer(tasks, records), json, "run")
     if json is None:
         say("every task's start and end: --json FILE, or --json - for stdout")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(run)

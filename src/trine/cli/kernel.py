@@ -6,26 +6,16 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from trine.cli.machine import (
-    BandwidthOption,
-    ClusterOption,
-    FabricOption,
-    GpusOption,
-    LatencyOption,
-    LinkDownOption,
-    NodesOption,
-    RoutingOption,
-    SlowLinkOption,
-    TopologyOption,
-)
-from trine.cli.output import end, reports_errors, show, write_json
+from trine.cli.loadstore import draw_inside
+from trine.cli.machine import LinkedMachine, Machine, group_machine
+from trine.cli.options import OUTPUT, RANKS, Engine, Json, Option, Perfetto, argument
+from trine.cli.output import end, show, write_json
+from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
+from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.errors import InputError
 
 if TYPE_CHECKING:
-    from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
     from trine.collectives.mscclpp.plan import KernelPlan
     from trine.gpu.model import GpuModel
@@ -33,56 +23,46 @@ if TYPE_CHECKING:
     from trine.gpu.run import GpuRun
     from trine.results.gpu.result import GpuResult
 
-app = typer.Typer(no_args_is_help=True)
-
+#: Options that change the GPU model.
+CHANGES = ("unroll", "max_outstanding", "arbitration")
 #: Runs of so few events (about 0.1 s) are done again to see whether an option matters.
 CHEAP_EVENTS = 200_000
 
-Text = str | None
-Number = int | None
-_GPU = "GPU"
-File = Annotated[str, typer.Argument(metavar="FILE", help="Text program, MSCCL++ plan (JSON) or MSCCL XML.")]
-Size = Annotated[Text, typer.Option(help="Message of a plan, as nccl-tests counts it: 64K, 1M; powers of 1024.")]
-Wavefronts = Annotated[Number, typer.Option(help="Of a workgroup, of a plan [its threads / 32, or 8].")]
+File = Annotated[str, argument("Text program, MSCCL++ plan (JSON) or MSCCL XML.", "FILE")]
+Size = Annotated[str | None, Option("Message of a plan, as nccl-tests counts it: 64K, 1M; powers of 1024.")]
+Wavefronts = Annotated[int | None, Option("Of a workgroup, of a plan [its threads / 32, or 8].")]
 
 
-@app.command()
-@reports_errors
 def run(
     file: File,
+    machine: LinkedMachine,
+    kernel: Annotated[
+        Given[LoadStoreOptions],
+        Fields(
+            only=("gpu_model", *CHANGES),
+            helps={
+                "unroll": "Requests of a wavefront in flight, where FILE does not say.",
+                "max_outstanding": "Requests of a CU in flight.",
+                "arbitration": "Of control and data at ports.",
+            },
+            panel="GPU",
+        ),
+    ],
     size: Size = None,
     wavefronts: Wavefronts = None,
-    cluster: ClusterOption = None,
-    gpus: GpusOption = None,
-    nodes: NodesOption = None,
-    fabric: FabricOption = None,
-    slow_link: SlowLinkOption = None,
-    link_down: LinkDownOption = None,
-    routing: RoutingOption = None,
-    topology: TopologyOption = None,
-    bandwidth: BandwidthOption = None,
-    latency: LatencyOption = None,
-    gpu_model: Annotated[
-        Text, typer.Option(help="Inside of the GPUs: name or file [the cluster's GPU].", rich_help_panel=_GPU)
+    no_fold: Annotated[bool, Option("Simulate every GPU by itself.", panel=RANKS)] = False,
+    verify_fold: Annotated[bool, Option("Run both ways and compare everything.", panel=RANKS)] = False,
+    engine: Engine = "compiled",
+    json: Json = None,
+    perfetto: Perfetto = None,
+    plot_noc: Annotated[
+        str | None, Option("Draw how busy the NoC is (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)
     ] = None,
-    unroll: Annotated[
-        Number, typer.Option(help="Requests of a wavefront in flight, where FILE does not say.", rich_help_panel=_GPU)
-    ] = None,
-    max_outstanding: Annotated[Number, typer.Option(help="Requests of a CU in flight.", rich_help_panel=_GPU)] = None,
-    arbitration: Annotated[
-        Text, typer.Option(metavar="fifo|fair", help="Of control and data at ports.", rich_help_panel=_GPU)
-    ] = None,
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.")] = False,
-    verify_fold: Annotated[bool, typer.Option("--verify-fold", help="Run both ways and compare everything.")] = False,
-    engine: Annotated[
-        str, typer.Option(metavar="compiled|reference", help="The engine, or its Python twin.")
-    ] = "compiled",
-    json: Annotated[Text, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
-    perfetto: Annotated[Text, typer.Option(help="Write a timeline for https://ui.perfetto.dev.")] = None,
-    plot_noc: Annotated[Text, typer.Option(help="Draw how busy the NoC is (PNG, SVG); needs trine[plot].")] = None,
 ) -> None:
-    """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy."""
-    from trine.cli.machine import MachineOptions
+    """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy.
+
+    Example: trine kernel run program.txt --cluster dgx-h100
+    """
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
     from trine.gpu.model.options import ModelOptions
     from trine.results.unused_options import unused_options
@@ -90,48 +70,42 @@ def run(
     if no_fold and verify_fold:
         raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
     source = _Source.read(file, size, wavefronts)
-    machine, warnings = _machine(
-        source,
-        MachineOptions(
-            cluster=cluster, gpus=gpus, nodes=nodes, fabric=fabric, slow_links=tuple(slow_link or ()),
-            links_down=tuple(link_down or ()), routing=routing, topology=topology, bandwidth=bandwidth, latency=latency,
-        ),
-    )  # fmt: skip
-    group = machine.gpus[: source.num_ranks]
-    plain = gpu_model_of(machine, group) if gpu_model is None else load_gpu_model(gpu_model)
-    changes: dict[str, Any] = {"unroll": unroll, "max_outstanding": max_outstanding, "arbitration": arbitration}
-    changes = {name: value for name, value in changes.items() if value is not None}
+    cluster, warnings = _machine(source, machine)
+    group = cluster.gpus[: source.num_ranks]
+    plain = gpu_model_of(cluster, group) if "gpu_model" not in kernel else load_gpu_model(kernel["gpu_model"])
+    changes = {name: kernel[name] for name in CHANGES if name in kernel}
     model = ModelOptions(**changes).of(plain)
     program = source.program(len(group), model.line_bytes)
-    _refuse_what_cannot_matter(program, unroll, no_fold or verify_fold)
-    result = _simulated(
-        source, program, machine, group, model, warnings,
-        fold="off" if no_fold else "auto", verify=verify_fold, engine=engine,
-    )  # fmt: skip
+    _refuse_what_cannot_matter(program, kernel["unroll"], no_fold or verify_fold)
+    runs = _Runs(source, program, cluster, group, engine)
+    result = runs.result(model, warnings, fold="off" if no_fold else "auto", verify=verify_fold)
     if result.finished and result.records.num_events <= CHEAP_EVENTS:
 
         def same_without(name: str) -> bool:
             other = ModelOptions(**{key: kept for key, kept in changes.items() if key != name}).of(plain)
-            return _simulated(source, program, machine, group, other, [], engine=engine).time_s == result.time_s
+            return runs.result(other, []).time_s == result.time_s
 
         idle = tuple(unused_options(changes, same_without, "of this program"))
         result = replace(result, notes=(*result.notes, *idle))
-    _report(result, json, perfetto, plot_noc)
+    show(result.summary(), json)
+    write_json(result, json, "kernel run")
+    draw_inside(result, perfetto, plot_noc)
     end(result.finished)
 
 
-@app.command("show")
-@reports_errors
 def show_program(
     file: File,
     size: Size = None,
     wavefronts: Wavefronts = None,
-    gpus: Annotated[Number, typer.Option(help="Ranks, where FILE does not say.")] = None,
-    line: Annotated[Text, typer.Option(help="Cache line of a plan's GPUs [128 B].")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Count what is in it in place of printing it.")] = False,
-    json: Annotated[Text, typer.Option(help="Write the counts as JSON; - for stdout.")] = None,
+    gpus: Annotated[int | None, Option("Ranks, where FILE does not say.")] = None,
+    line: Annotated[str | None, Option("Cache line of a plan's GPUs [128 B].")] = None,
+    summary: Annotated[bool, Option("Count what is in it in place of printing it.", panel=OUTPUT)] = False,
+    json: Annotated[str | None, Option("Write the counts as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Print the program of FILE as text: a plan as the loads, stores and semaphores that it becomes."""
+    """Print the program of FILE as text: a plan as the loads, stores and semaphores that it becomes.
+
+    Example: trine kernel show plan.json --size 1M --summary
+    """
     from trine.gpu.text import format_program
     from trine.gpu.text.summary import count_program, summary_text
     from trine.units import parse_bytes
@@ -159,7 +133,7 @@ class _Source:
     text: str = ""
 
     @staticmethod
-    def read(file: str, size: Text, wavefronts: Number) -> _Source:
+    def read(file: str, size: str | None, wavefronts: int | None) -> _Source:
         from trine.collectives.mscclpp import load_plan
         from trine.collectives.sizes import parse_size
         from trine.gpu.text import is_text_program, parse_program, says_ranks
@@ -202,9 +176,8 @@ class _Source:
         return None if self.plan is None else bus_factor(self.plan.collective, self.plan.num_ranks)
 
 
-def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[str]]:
+def _machine(source: _Source, options: Machine) -> tuple[Cluster, list[str]]:
     """The machine as described, with as many GPUs as the program has ranks where that was not said."""
-    from trine.cli.machine import group_machine
     from trine.cluster.topologies import implied_gpus
 
     ranks = source.num_ranks
@@ -216,7 +189,7 @@ def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[st
     return machine, warnings
 
 
-def _refuse_what_cannot_matter(program: GpuProgram, unroll: Number, folding: bool) -> None:
+def _refuse_what_cannot_matter(program: GpuProgram, unroll: int | None, folding: bool) -> None:
     import numpy as np
 
     from trine.gpu.program import DATA_OPS
@@ -227,28 +200,29 @@ def _refuse_what_cannot_matter(program: GpuProgram, unroll: Number, folding: boo
         raise InputError("--no-fold and --verify-fold are about several ranks, and there is one")
 
 
-def _simulated(
-    source: _Source, program: GpuProgram, machine: Cluster, group: Any, model: GpuModel, warnings: list[str],
-    **how: Any,
-) -> GpuResult:  # fmt: skip
-    from trine.gpu.run import GpuRunOptions, run_gpus
-    from trine.results.gpu.result import GpuResult
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """One program on one machine, for GPU models that differ."""
 
-    began = time.perf_counter()
-    with ProgressLine("requests") as progress:
-        options = GpuRunOptions(progress=progress, on_compile=progress.compiling, **how)
-        done: GpuRun = run_gpus(program, machine, group, model, options=options)
-    if done.fold.verified:
-        warnings = [*warnings, "folded and unfolded runs gave the same times, waits and counts"]
-    return GpuResult(
-        program=program, model=model, cluster=machine, group=group, records=done.gpu, bus_factor=source.bus_factor,
-        fold=done.fold, finished=done.finished, wall_s=time.perf_counter() - began, notes=tuple(warnings),
-    )  # fmt: skip
+    source: _Source
+    program: GpuProgram
+    machine: Cluster
+    group: tuple[int, ...]
+    engine: str
 
+    def result(self, model: GpuModel, warnings: list[str], **how: Any) -> GpuResult:
+        """Simulate, with progress. how: whether to fold, and to verify that."""
+        from trine.gpu.run import GpuRunOptions, run_gpus
+        from trine.results.gpu.result import GpuResult
 
-def _report(result: GpuResult, json: Text, perfetto: Text, plot: Text) -> None:
-    from trine.cli.loadstore import draw_inside
-
-    show(result.summary(), json)
-    write_json(result, json, "kernel run")
-    draw_inside(result, perfetto, plot)
+        began = time.perf_counter()
+        with ProgressLine("requests") as progress:
+            options = GpuRunOptions(engine=self.engine, progress=progress, on_compile=progress.compiling, **how)
+            done: GpuRun = run_gpus(self.program, self.machine, self.group, model, options=options)
+        if done.fold.verified:
+            warnings = [*warnings, "folded and unfolded runs gave the same times, waits and counts"]
+        return GpuResult(
+            program=self.program, model=model, cluster=self.machine, group=self.group, records=done.gpu,
+            bus_factor=self.source.bus_factor, fold=done.fold, finished=done.finished,
+            wall_s=time.perf_counter() - began, notes=tuple(warnings),
+        )  # fmt: skip

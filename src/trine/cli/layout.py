@@ -1,164 +1,136 @@
 """From the options of ``trine train`` to a plan, or what contradicts what.
 
-Every option that is given must matter: one that cannot is refused with the reason.
+Every option that is given must matter: one that cannot is refused with the reason, also where it says what is usual.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trine.cli.forms import FormOptions, form_fields
+from trine.arguments import option
+from trine.cli.parameters import Given
 from trine.errors import InputError, PlanError, nearest
-
-if TYPE_CHECKING:
-    from trine.parallel.plan import Plan
+from trine.inputs import exists, read_text
+from trine.parallel.plan import Plan
 
 PARALLEL = ("dp", "ddp", "tp", "pp")
+#: A file of shares is a line an expert.
+MAX_SHARES_BYTES = 4 * 2**20
+#: The axis that options are about.
+_AXIS_OF = {
+    "tp_style": "tp", "schedule": "pp", "cuts": "pp", "virtual_stages": "pp", "balance": "pp", "cp_style": "cp",
+    "expert_imbalance": "ep", "capacity_factor": "ep", "tp_overlap": "tp", "sequence_parallel": "tp",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayoutOptions:
-    """The options that make a plan, as given: None where one was not."""
+class Layout:
+    """What the command line has besides the fields of a plan: None where it was not given."""
 
-    gpus: int | None = None
-    parallel: str | None = None
-    dp: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    cp: int | None = None
-    batch: int | None = None
-    global_batch: int | None = None
-    micro_batch: int | None = None
-    schedule: str | None = None
-    cuts: str | None = None
-    bucket: str | None = None
-    tp_style: str | None = None
-    inputs: str | None = None
-    algorithm: str | None = None
-    virtual_stages: int | None = None
-    balance: str | None = None
-    recompute: str | None = None
-    recompute_layers: int | None = None
-    sync: str | None = None
-    overlap: str | None = None
-    offload: str | None = None
-    steps: int = 1
-    forms: FormOptions = field(default_factory=FormOptions)
+    gpus: int | None = option(None, "How many GPUs.")
+    parallel: str | None = option(None, "Put all GPUs on one axis.")
+    global_batch: int | None = option(None, "Samples of all replicas together.")
 
 
-def plan_from(options: LayoutOptions) -> Plan:
+def plan_from(layout: Layout, given: Given[Plan]) -> Plan:
     """The plan that the options describe. Raises PlanError for what contradicts itself or cannot matter."""
-    from trine.parallel.plan import Plan
-    from trine.units import parse_bytes
-
-    ways = _ways(options)
-    _refuse_unused(options)
-    fields: dict[str, Any] = {
-        "batch": _replica_batch(options, ways.get("dp", 1)),
-        "micro_batch": options.micro_batch,
-        "num_steps": options.steps,
-    }
-    if options.schedule is not None:
-        fields["schedule"] = options.schedule.lower()
-    if options.tp_style is not None:
-        fields["tp_style"] = options.tp_style.lower()
-    if options.inputs is not None:
-        fields["input_copy"] = options.inputs.lower()
-    if options.cuts is not None:
-        fields["cuts"] = tuple(_names(options.cuts, "--cuts"))
-    if options.bucket is not None:
-        cap = parse_bytes(options.bucket, "--bucket")
-        if cap < 1:
-            raise PlanError(f"--bucket must be positive, got {options.bucket!r}")
-        fields["first_bucket_bytes"] = fields["bucket_bytes"] = cap
-    for name in ("virtual_stages", "recompute_layers"):
-        if getattr(options, name) is not None:
-            fields[name] = getattr(options, name)
-    for name in ("balance", "recompute", "sync", "overlap", "offload"):
-        if getattr(options, name) is not None:
-            fields[name] = getattr(options, name).lower()
-    if options.algorithm is not None:
-        fields["algorithms"] = algorithm_pairs(options.algorithm)
-    return Plan(**ways, **fields, **form_fields(options.forms, ways))
+    ways = _ways(layout, given)
+    _refuse_unused(given, ways)
+    fields: dict[str, Any] = {**ways, "batch": _replica_batch(layout, given, ways.get("dp", 1))}
+    if "bucket_bytes" in given:
+        fields["first_bucket_bytes"] = given["bucket_bytes"]
+    if "expert_imbalance" in given:
+        fields |= _imbalance(given["expert_imbalance"])
+    return given.make(**fields)
 
 
-def _ways(options: LayoutOptions) -> dict[str, Any]:
+def _ways(layout: Layout, given: Given[Plan]) -> dict[str, Any]:
     """Ways on each axis, and the kind of data parallelism."""
-    given = {name: ways for name in ("dp", "cp", "tp", "pp") if (ways := getattr(options, name)) is not None}
-    for name, number in (("gpus", options.gpus), *given.items()):
+    axes = {name: given[name] for name in ("dp", "cp", "tp", "pp") if name in given}
+    for name, number in (("gpus", layout.gpus), *axes.items()):
         if number is not None and number < 1:
             raise PlanError(f"--{name} must be at least 1, got {number}")
-    if options.parallel is not None:
-        return _on_one_axis(options, given)
-    product = prod(given.values())
-    if not given and options.gpus not in (None, 1):
-        raise PlanError(f"{options.gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
-    if options.gpus is not None and options.gpus != product:
-        shown = " x ".join(f"--{name} {ways}" for name, ways in given.items())
-        raise PlanError(f"{shown} = {product} GPUs contradicts --gpus {options.gpus}")
-    return dict(given)
+    if layout.parallel is not None:
+        return _on_one_axis(layout, axes)
+    product = prod(axes.values())
+    if not axes and layout.gpus not in (None, 1):
+        raise PlanError(f"{layout.gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
+    if layout.gpus is not None and layout.gpus != product:
+        shown = " x ".join(f"--{name} {ways}" for name, ways in axes.items())
+        raise PlanError(f"{shown} = {product} GPUs contradicts --gpus {layout.gpus}")
+    return axes
 
 
-def _on_one_axis(options: LayoutOptions, given: dict[str, int]) -> dict[str, Any]:
-    parallel = (options.parallel or "").lower()
+def _on_one_axis(layout: Layout, axes: dict[str, int]) -> dict[str, Any]:
+    parallel = (layout.parallel or "").lower()
     if parallel not in PARALLEL:
         raise PlanError(
             f"--parallel must be one of {', '.join(PARALLEL)}; got {parallel!r}{nearest(parallel, PARALLEL)}"
         )
-    if given:
-        raise PlanError(f"--parallel {parallel} puts all GPUs on one axis, so --{next(iter(given))} contradicts it")
-    if options.gpus is None:
+    if axes:
+        raise PlanError(f"--parallel {parallel} puts all GPUs on one axis, so --{next(iter(axes))} contradicts it")
+    if layout.gpus is None:
         raise PlanError(f"--parallel {parallel} needs --gpus N")
     if parallel in ("dp", "ddp"):
-        return {"dp": options.gpus, "data": parallel}
-    return {parallel: options.gpus}
+        return {"dp": layout.gpus, "data": parallel}
+    return {parallel: layout.gpus}
 
 
-def _refuse_unused(options: LayoutOptions) -> None:
-    """Refuse options of an axis that the layout does not name."""
-    parallel = (options.parallel or "").lower()
-    if options.bucket is not None and options.dp is None and options.cp is None and parallel != "ddp":
+def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
+    """Refuse options of an axis that the layout does not name, or of what it has none of."""
+    data = ways.get("data") == "ddp" or "dp" in given or "cp" in given
+    if "bucket_bytes" in given and not data:
         raise PlanError("--bucket is about DDP's gradients, and the layout has none: --parallel ddp or --dp N")
-    axis_of = {"tp_style": "tp"} | dict.fromkeys(("schedule", "cuts", "virtual_stages", "balance"), "pp")
-    for name, axis in axis_of.items():
-        if getattr(options, name) is not None and getattr(options, axis) is None and parallel != axis:
-            option = "--" + name.replace("_", "-")
-            raise PlanError(
-                f"{option} is about {axis}, which the layout does not name: --parallel {axis} or --{axis} N"
-            )
+    several = {"ep": (given["ep"] or 1) > 1} | {axis: ways.get(axis, 1) > 1 for axis in ("cp", "tp", "dp")}
+    for name, axis in _AXIS_OF.items():
+        if name not in given:
+            continue
+        option = "--" + name.replace("_", "-")
+        named = axis in ways if name in ("tp_style", "schedule", "cuts", "virtual_stages", "balance") else several[axis]
+        if not named:
+            how = f"--parallel {axis} or --{axis} N" if axis in PARALLEL else f"--{axis} N"
+            raise PlanError(f"{option} is about {axis}, which the layout does not name: {how}")
+    for name in ("buffers", "dp_overlap", "sync_every"):
+        if name in given and not (several["dp"] or several["cp"]):
+            raise PlanError(f"--{name.replace('_', '-')} is about replicas, and the layout has none: --dp N")
+    if "reshard" in given and given["sharding"] != "fsdp":
+        raise PlanError("--reshard is about parameters that are gathered: --sharding fsdp")
+    if "tp_overlap" in given and given["tp_overlap"] < 2:
+        raise PlanError(f"--tp-overlap cuts products into pieces, at least 2; got {given['tp_overlap']}")
 
 
-def _replica_batch(options: LayoutOptions, replicas: int) -> int | None:
-    if options.global_batch is None:
-        return options.batch
-    if options.batch is not None:
+def _replica_batch(layout: Layout, given: Given[Plan], replicas: int) -> int | None:
+    batch: int | None = given["batch"]
+    if layout.global_batch is None:
+        return batch
+    if batch is not None:
         raise PlanError("--batch (one replica) and --global-batch (all replicas) contradict each other: give one")
-    if options.global_batch < 1 or options.global_batch % replicas:
-        raise PlanError(f"--global-batch {options.global_batch} does not divide into {replicas} equal replicas")
-    return options.global_batch // replicas
+    if layout.global_batch < 1 or layout.global_batch % replicas:
+        raise PlanError(f"--global-batch {layout.global_batch} does not divide into {replicas} equal replicas")
+    return layout.global_batch // replicas
 
 
-def _names(text: str, option: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise PlanError(f"{option} holds an empty name: {text!r}")
-    return names
+def _imbalance(text: str) -> dict[str, Any]:
+    """A word, or a file with the share (or the number of tokens) of one expert a line."""
+    if text.lower() == "balanced" or text.lower().startswith("zipf:"):
+        return {"expert_imbalance": text.lower()}
+    if not exists(text):
+        return {"expert_imbalance": text}  # which the plan refuses, with the words that it knows
+    shares = []
+    for number, line in enumerate(read_text(text, MAX_SHARES_BYTES, InputError).splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            try:
+                shares.append(float(line))
+            except ValueError:
+                raise InputError(f"line {number}: a share is a number, got {line[:40]!r}", file=text) from None
+    if not shares:
+        raise InputError("holds no shares: one number a line", file=text)
+    return {"expert_imbalance": "balanced", "expert_shares": tuple(shares)}
 
 
-def algorithm_pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """``all_reduce=ring,broadcast=ring`` as pairs."""
-    pairs = []
-    for item in _names(text, "--algorithm"):
-        kind, _, name = item.partition("=")
-        if not kind or not name:
-            raise PlanError(f"--algorithm takes COLLECTIVE=NAME, such as all_reduce=ring; got {item!r}")
-        pairs.append((kind.strip(), name.strip()))
-    return tuple(pairs)
-
-
-def refuse_without_machine(machine: object, **options: str | None) -> None:
+def refuse_without_machine(machine: object, **options: object) -> None:
     """Refuse options about links when there is no machine that has any."""
     for name, value in options.items():
         if machine is None and value is not None:

@@ -2,63 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
-import typer
-
+from trine.arguments import option
+from trine.cli.machine import Machine, group_machine, options_of_links
 from trine.cli.output import end, say, show, write_json, writes
+from trine.cli.parameters import Given
 from trine.cli.progress import ProgressLine
-from trine.errors import InputError
+from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trine.cli.machine import MachineOptions
     from trine.cluster import Cluster
     from trine.collectives.loadstore import FidelityResult, LoadStoreCollectiveResult, LoadStoreOptions
     from trine.collectives.options import CollectiveOptions
     from trine.results.gpu.result import GpuResult
 
-PANEL = "Load by load, store by store (--fidelity loadstore)"
 LEVELS = ("operator", "loadstore")
+#: Options of the kernels at this level.
+KERNEL = ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "gpu_model")
 #: Options of the command, as people write them.
 _COMPARE = "--compare-fidelity"
-
-FidelityOption = Annotated[
-    str | None,
-    typer.Option(metavar="operator|loadstore", help="How closely it is looked at [operator].", rich_help_panel=PANEL),
-]
-CompareOption = Annotated[
-    bool, typer.Option(_COMPARE, help="Both levels, and where they differ.", rich_help_panel=PANEL)
-]
-WorkgroupsOption = Annotated[int | None, typer.Option(help="Of each GPU [32].", rich_help_panel=PANEL)]
-WavefrontsOption = Annotated[
-    int | None, typer.Option(help="Of a workgroup [8, of a plan as it says].", rich_help_panel=PANEL)
-]
-UnrollOption = Annotated[
-    int | None, typer.Option(help="Requests of a wavefront in flight [the GPU model's].", rich_help_panel=PANEL)
-]
-OutstandingOption = Annotated[
-    int | None, typer.Option(help="Requests of a CU in flight [the GPU model's].", rich_help_panel=PANEL)
-]
-ArbitrationOption = Annotated[
-    str | None,
-    typer.Option(metavar="fifo|fair", help="Of control and data at ports [the GPU model's].", rich_help_panel=PANEL),
-]
-GpuModelOption = Annotated[
-    str | None, typer.Option(help="Inside of the GPUs: name or file [the cluster's GPU].", rich_help_panel=PANEL)
-]
-NoFoldOption = Annotated[bool, typer.Option("--no-fold", help="Simulate every GPU by itself.", rich_help_panel=PANEL)]
-VerifyFoldOption = Annotated[
-    bool, typer.Option("--verify-fold", help="Run both ways and compare everything.", rich_help_panel=PANEL)
-]
-PlotNocOption = Annotated[
-    str | None, typer.Option(help="Draw how busy the NoC is (PNG, SVG); needs trine[plot].", rich_help_panel=PANEL)
-]
-PerfettoOption = Annotated[
-    str | None, typer.Option(help="Write a timeline for https://ui.perfetto.dev.", rich_help_panel=PANEL)
-]
 
 
 def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -> None:
@@ -75,35 +40,26 @@ def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoadStoreGiven:
-    """The options as given: None or False where one was not."""
+class Inside:
+    """Whether and how the load-store level is asked: None or False where something was not given."""
 
-    fidelity: str | None = None
-    compare_fidelity: bool = False
-    workgroups: int | None = None
-    wavefronts: int | None = None
-    unroll: int | None = None
-    max_outstanding: int | None = None
-    arbitration: str | None = None
-    gpu_model: str | None = None
-    no_fold: bool = False
-    verify_fold: bool = False
-    plot_noc: str | None = None
-    perfetto: str | None = None
+    fidelity: str | None = option(None, "How closely it is looked at [operator].")
+    compare_fidelity: bool = option(False, "Both levels, and where they differ.")
+    no_fold: bool = option(False, "Simulate every GPU by itself.")
+    verify_fold: bool = option(False, "Run both ways and compare everything.")
+    plot_noc: str | None = option(None, "Draw how busy the NoC is (PNG, SVG); needs trine[plot].")
+    perfetto: str | None = option(None, "Write a timeline for https://ui.perfetto.dev.")
 
-    def is_wanted(self) -> bool:
+    def is_wanted(self, given: Given[LoadStoreOptions]) -> bool:
         """Whether the load-store level is asked. Raises InputError for options that contradict each other."""
-        from trine.errors import nearest
-
-        if self.fidelity is not None and self.fidelity not in LEVELS:
-            raise InputError(f"unknown --fidelity {self.fidelity!r:.80}{nearest(self.fidelity[:80], LEVELS)}")
+        check_level(self.fidelity)
         if self.compare_fidelity and self.fidelity is not None:
             raise InputError(f"{_COMPARE} asks both levels: leave out --fidelity")
         wanted = self.compare_fidelity or self.fidelity == "loadstore"
-        if not wanted:
-            for field in fields(self):
-                if field.name != "fidelity" and getattr(self, field.name) not in (None, False):
-                    raise InputError(f"{_option(field.name)} belongs to --fidelity loadstore")
+        own = (field.name for field in fields(self) if getattr(self, field.name) not in (None, False))
+        for name in () if wanted else (*given.values, *own):
+            if name != "fidelity":
+                raise InputError(f"{_option(name)} belongs to --fidelity loadstore")
         if self.no_fold and self.verify_fold:
             raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
         return wanted
@@ -116,86 +72,73 @@ class LoadStoreGiven:
         if plot is not None and self.compare_fidelity:
             raise InputError(f"--plot draws one level: leave out {_COMPARE}")
 
-    def options(self, algorithm: str, protocol: str) -> LoadStoreOptions:
-        """As the library takes them."""
-        from trine.collectives.loadstore import LoadStoreOptions
 
-        return LoadStoreOptions(
-            algorithm=algorithm,
-            protocol=protocol,
-            workgroups=self.workgroups,
-            wavefronts=self.wavefronts,
-            unroll=self.unroll,
-            max_outstanding=self.max_outstanding,
-            arbitration=self.arbitration,
-            gpu_model=self.gpu_model,
-            fold="off" if self.no_fold else "auto",
-            verify=self.verify_fold,
+def check_level(fidelity: str | None) -> None:
+    """Raise InputError for a level that there is not."""
+    if fidelity is not None and fidelity not in LEVELS:
+        raise InputError(f"unknown --fidelity {fidelity!r:.80}{nearest(fidelity[:80], LEVELS)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadStoreQuestion:
+    """What ``trine collective`` asks of the load-store level, or of both."""
+
+    op: str
+    sizes: list[int]
+    machine: Machine
+    asked: CollectiveOptions
+    given: Given[LoadStoreOptions]
+    inside: Inside
+    network: str | None
+    json: str | None
+    plot: str | None
+
+    def answer(self) -> None:
+        """Run, print and write."""
+        if self.machine.has_circuits:
+            raise InputError("circuits are not known to the load-store level")
+        self.inside.refuse_files(len(self.sizes), self.plot)
+        cluster, warnings = group_machine(self.machine)
+        how = self._how()
+        _refuse_links_that_do_not_matter(cluster, how, self.machine)
+        with ProgressLine("requests") as progress:
+            compare = self.inside.compare_fidelity
+            answer = self._compared(cluster, how, progress) if compare else self._run(cluster, how, progress)
+        _report(answer, self.inside, self.json, self.plot)
+        for warning in warnings:
+            say(f"note: {warning}")
+        end(answer.finished)
+
+    def _how(self) -> LoadStoreOptions:
+        bare = self.inside.compare_fidelity and self.asked.protocol == "none"
+        return self.given.make(
+            algorithm=self.asked.algorithm,
+            protocol="auto" if bare else self.asked.protocol,
+            fold="off" if self.inside.no_fold else "auto",
+            verify=self.inside.verify_fold,
         )
 
+    def _run(self, cluster: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> LoadStoreCollectiveResult:
+        from trine.collectives.loadstore import loadstore_collective
 
-def answer_loadstore(
-    op: str,
-    sizes: list[int],
-    described: MachineOptions,
-    asked: CollectiveOptions,
-    given: LoadStoreGiven,
-    others: Mapping[str, object],
-    json: str | None,
-    plot: str | None,
-) -> None:
-    """Run, print and write. others: options of the operator level by name; None, False or auto: not given."""
-    if described.circuits.are_given:
-        raise InputError("circuits are not known to the load-store level")
-    given.refuse_files(len(sizes), plot)
-    _refuse_others(others, given.compare_fidelity)
-    from trine.cli.machine import group_machine
+        return loadstore_collective(
+            self.op, self.sizes, cluster, options=how, progress=progress, on_compile=progress.compiling,
+            on_stage=progress.stage,
+        )  # fmt: skip
 
-    machine, warnings = group_machine(described)
-    bare = given.compare_fidelity and asked.protocol == "none"
-    how = given.options(asked.algorithm, "auto" if bare else asked.protocol)
-    _refuse_links_that_do_not_matter(machine, how, described)
-    with ProgressLine("requests") as progress:
-        answer: LoadStoreCollectiveResult | FidelityResult
-        if given.compare_fidelity:
-            network = others["network"]
-            answer = _compared(op, sizes, machine, asked, how, network if isinstance(network, str) else None, progress)
-        else:
-            answer = _run(op, sizes, machine, how, progress)
-    _report(answer, given, json, plot)
-    for warning in warnings:
-        say(f"note: {warning}")
-    end(answer.finished)
+    def _compared(self, cluster: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> FidelityResult:
+        from trine.collectives.loadstore import compare_fidelity
+        from trine.collectives.loadstore.compare import shared_algorithm
 
-
-def _run(
-    op: str, sizes: list[int], machine: Cluster, how: LoadStoreOptions, progress: ProgressLine
-) -> LoadStoreCollectiveResult:
-    from trine.collectives.loadstore import loadstore_collective
-
-    return loadstore_collective(
-        op, sizes, machine, options=how, progress=progress, on_compile=progress.compiling, on_stage=progress.stage
-    )
-
-
-def _compared(
-    op: str, sizes: list[int], machine: Cluster, asked: CollectiveOptions, how: LoadStoreOptions, network: str | None,
-    progress: ProgressLine,
-) -> FidelityResult:  # fmt: skip
-    from dataclasses import replace
-
-    from trine.collectives.loadstore import compare_fidelity
-    from trine.collectives.loadstore.compare import shared_algorithm
-
-    known = replace(asked, algorithm=shared_algorithm(op, asked.algorithm))
-    return compare_fidelity(
-        op, sizes, machine, options=how, operator=known, network=network,
-        progress=progress, on_compile=progress.compiling, on_stage=progress.stage,
-    )  # fmt: skip
+        known = replace(self.asked, algorithm=shared_algorithm(self.op, self.asked.algorithm))
+        return compare_fidelity(
+            self.op, self.sizes, cluster, options=how, operator=known, network=self.network, progress=progress,
+            on_compile=progress.compiling, on_stage=progress.stage,
+        )  # fmt: skip
 
 
 def _report(
-    answer: LoadStoreCollectiveResult | FidelityResult, given: LoadStoreGiven, json: str | None, plot: str | None
+    answer: LoadStoreCollectiveResult | FidelityResult, given: Inside, json: str | None, plot: str | None
 ) -> None:
     from trine.collectives.loadstore import LoadStoreCollectiveResult
 
@@ -210,7 +153,7 @@ def _report(
             say(f"drawn in {plot}")
 
 
-def _refuse_others(others: Mapping[str, object], comparing: bool) -> None:
+def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
     """Options of the operator level alone; when both are asked, those that its answer cannot show."""
     for name, value in others.items():
         if value in (None, False, "auto"):
@@ -221,16 +164,15 @@ def _refuse_others(others: Mapping[str, object], comparing: bool) -> None:
             raise InputError(f"{_option(name)} is not known to the load-store level")
 
 
-def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: MachineOptions) -> None:
+def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: Machine) -> None:
     """Options about links and routes without which every way between two of the GPUs is the same."""
-    from trine.cli.machine import group_machine, options_of_links
     from trine.collectives.loadstore.runs import all_paths
 
     known = None
-    for option, without in options_of_links(described):
+    for given, without in options_of_links(described):
         known = all_paths(machine, how) if known is None else known
         if all_paths(group_machine(without)[0], how) == known:
-            raise InputError(f"{option} changes nothing: no load or store of this group goes that way")
+            raise InputError(f"{given} changes nothing: no load or store of this group goes that way")
 
 
 def _option(name: str) -> str:

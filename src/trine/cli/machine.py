@@ -3,67 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from trine.cli.circuits import CircuitOptions, circuits_alone, joined
+from trine.arguments import option
+from trine.cli.parameters import Fields
 from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
-    from trine.cluster import Cluster
+    from trine.cluster import Circuits, Cluster
 
-_PANEL = "Machine"
 #: GPUs of the largest machine whose routes are compared pair by pair: larger ones are taken as they are.
 MAX_COMPARED = 64
-#: The options themselves, as every command that takes a machine declares them.
-ClusterOption = Annotated[str | None, typer.Option(help="Preset name or cluster file.", rich_help_panel=_PANEL)]
-GpusOption = Annotated[int | None, typer.Option(help="GPUs, nodes filled in order.", rich_help_panel=_PANEL)]
-NodesOption = Annotated[int | None, typer.Option(help="Nodes of the preset.", rich_help_panel=_PANEL)]
-FabricOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KIND[:OVER][@LINK]", help="What joins the nodes: switch, rail, clos, ...", rich_help_panel=_PANEL
-    ),
-]
-SlowLinkOption = Annotated[
-    list[str] | None, typer.Option(metavar="LINK:FACTOR", help="Slow a link down.", rich_help_panel=_PANEL)
-]
-LinkDownOption = Annotated[
-    list[str] | None, typer.Option(metavar="LINK", help="Take a link out.", rich_help_panel=_PANEL)
-]
-RoutingOption = Annotated[
-    str | None, typer.Option(help="How routes are chosen [the fabric's or file's own].", rich_help_panel=_PANEL)
-]
-TopologyOption = Annotated[
-    str | None, typer.Option(help="Describe the cluster inline, such as torus:4x4.", rich_help_panel=_PANEL)
-]
-BandwidthOption = Annotated[
-    str | None, typer.Option(help='Of each link and direction of --topology: "65 GB/s".', rich_help_panel=_PANEL)
-]
-LatencyOption = Annotated[str | None, typer.Option(help='Of each link of --topology: "1 us".', rich_help_panel=_PANEL)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MachineOptions:
-    """The options as given: None where one was not. ``gpu`` is the GPU model of an inline cluster."""
+class Machine:
+    """A machine as described: None (or ``()``) where nothing was said. gpu: the GPU model of an inline cluster."""
 
-    cluster: str | None = None
-    gpus: int | None = None
-    nodes: int | None = None
-    fabric: str | None = None
-    slow_links: tuple[str, ...] = ()
-    links_down: tuple[str, ...] = ()
-    routing: str | None = None
-    topology: str | None = None
-    bandwidth: str | None = None
-    latency: str | None = None
+    cluster: str | None = option(None, "Preset name or cluster file.")
+    gpus: int | None = option(None, "GPUs, nodes filled in order.")
+    nodes: int | None = option(None, "Nodes of the preset.")
+    fabric: str | None = option(None, "What joins the nodes: switch, rail, clos, ...")
+    slow_link: tuple[str, ...] = option((), "Slow a link down.")
+    link_down: tuple[str, ...] = option((), "Take a link out.")
+    routing: str | None = option(None, "How routes are chosen [the fabric's or file's own].")
+    topology: str | None = option(None, "Describe the cluster inline, such as torus:4x4.")
+    bandwidth: str | None = option(None, 'Of each link and direction of --topology: "65 GB/s".')
+    latency: str | None = option(None, 'Of each link of --topology: "1 us".')
+    circuit_setup: str | None = option(None, 'Until a new circuit carries bytes: "20 ms".')
+    circuit_ports: int | None = option(None, "Circuits of a GPU at a time.")
+    circuit_bandwidth: str | None = option(None, 'Of one circuit, each way: "60.5 GB/s".')
+    circuit_latency: str | None = option(None, 'Of one circuit: "5 ns".')
+    circuit_buffer: str | None = option(None, 'Receive buffer of a GPU: "64 MiB" [always room].')
     gpu: str | None = None
-    circuits: CircuitOptions = field(default_factory=CircuitOptions)
+
+    @property
+    def has_circuits(self) -> bool:
+        """Whether circuits were described."""
+        return any(getattr(self, name) is not None for name in CIRCUITS)
 
 
-def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
+CIRCUITS = ("circuit_setup", "circuit_ports", "circuit_bandwidth", "circuit_latency", "circuit_buffer")
+#: A machine of links alone, as commands that know no circuits take it.
+LinkedMachine = Annotated[Machine, Fields(without=CIRCUITS)]
+
+
+def group_machine(options: Machine) -> tuple[Cluster, list[str]]:
     """The cluster whose GPUs are all in the group, with sentences about what was assumed.
 
     Raises
@@ -79,7 +65,7 @@ def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
     return machine, warnings
 
 
-def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str]]:
+def described_machine(options: Machine) -> tuple[Cluster | None, list[str]]:
     """As :func:`group_machine`; None where nothing was described."""
     if options.topology is not None:
         return _inline(options)
@@ -89,11 +75,11 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
     if options.cluster is None:
         _refuse(
             options,
-            ("nodes", "fabric", "slow_links", "links_down", "routing"),
+            ("nodes", "fabric", "slow_link", "link_down", "routing"),
             "and none was described: give --cluster",
         )
-        if options.circuits.are_given:
-            return circuits_alone(options.gpus, options.circuits, options.gpu)
+        if options.has_circuits:
+            return _circuits_alone(options)
         return None, []
     from trine.cluster import load_cluster
 
@@ -102,14 +88,14 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
         nodes=options.nodes,
         gpus=options.gpus,
         fabric=options.fabric,
-        slow_links=[slow_link(text) for text in options.slow_links],
-        links_down=options.links_down,
+        slow_links=[slow_link(text) for text in options.slow_link],
+        links_down=options.link_down,
         routing=options.routing,
     )
-    return joined(cluster, options.circuits)
+    return _joined(cluster, options)
 
 
-def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
+def job_machine(num_ranks: int, options: Machine) -> tuple[Cluster | None, list[str]]:
     """The cluster of a job of ``num_ranks``: as it is, or as many nodes of it as ``--nodes`` says.
 
     Raises
@@ -122,37 +108,35 @@ def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None
     return machine, warnings
 
 
-def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
+def _job_machine(num_ranks: int, options: Machine) -> tuple[Cluster | None, list[str]]:
     if options.topology is not None or options.cluster is None:
-        alone = options.topology is None and not options.circuits.are_given
+        alone = options.topology is None and not options.has_circuits
         return described_machine(replace(options, gpus=None if alone else num_ranks))
     return described_machine(replace(options, gpus=None if options.nodes is None else num_ranks))
 
 
-def _refuse_idle_links(
-    machine: Cluster, options: MachineOptions, build: Callable[[MachineOptions], Cluster | None]
-) -> None:
+def _refuse_idle_links(machine: Cluster, options: Machine, build: Callable[[Machine], Cluster | None]) -> None:
     """Raise InputError for options about links and routes without which every message goes the same way, as fast."""
     known = None
-    for option, without in options_of_links(options):
+    for given, without in options_of_links(options):
         other = build(without)
         if other is None or (other.routing == options.routing and without.routing != options.routing):
             continue  # what is usual was spelt out
         known = _ways(machine) if known is None else known
         if _ways(other) == known:
-            raise InputError(f"{option} changes nothing: no message between GPUs, or from a host, goes another way")
+            raise InputError(f"{given} changes nothing: no message between GPUs, or from a host, goes another way")
 
 
-def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOptions]]:
+def options_of_links(options: Machine) -> Iterator[tuple[str, Machine]]:
     """Each option about links and routes that was given, and the machine without it."""
     if options.routing is not None:
         yield f"--routing {options.routing}", replace(options, routing=None)
-    for text in options.slow_links:
-        rest = tuple(other for other in options.slow_links if other != text)
-        yield f"--slow-link {text}", replace(options, slow_links=rest)
-    for text in options.links_down:
-        rest = tuple(other for other in options.links_down if other != text)
-        yield f"--link-down {text}", replace(options, links_down=rest)
+    for text in options.slow_link:
+        rest = tuple(other for other in options.slow_link if other != text)
+        yield f"--slow-link {text}", replace(options, slow_link=rest)
+    for text in options.link_down:
+        rest = tuple(other for other in options.link_down if other != text)
+        yield f"--link-down {text}", replace(options, link_down=rest)
 
 
 def _ways(machine: Cluster) -> list[tuple[object, ...]]:
@@ -173,11 +157,11 @@ def _ways(machine: Cluster) -> list[tuple[object, ...]]:
     return met
 
 
-def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
+def _inline(options: Machine) -> tuple[Cluster, list[str]]:
     if options.cluster is not None:
         raise InputError("--cluster and --topology both describe the machine: give one")
     _refuse(options, ("nodes", "fabric"), "and --topology describes all of it: use --cluster")
-    if options.circuits.are_given:
+    if options.has_circuits:
         raise InputError("--topology joins all GPUs by links, where circuits are none: use --cluster, or neither")
     if options.bandwidth is None:
         raise InputError(f'--topology {options.topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
@@ -196,7 +180,7 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
     warnings = [] if options.latency is not None else ["--latency was not given: links have none"]
     latency = options.latency if options.latency is not None else 0
     machine = build_topology(text, options.bandwidth, latency, gpus, options.gpu)
-    machine = take_down(slow_down(machine, [slow_link(each) for each in options.slow_links]), options.links_down)
+    machine = take_down(slow_down(machine, [slow_link(each) for each in options.slow_link]), options.link_down)
     return machine if options.routing is None else machine.routed(options.routing, "asked for"), warnings
 
 
@@ -222,13 +206,55 @@ def slow_link(text: str) -> tuple[str, str]:
     return name.strip(), how.strip()
 
 
-_OPTIONS = {
-    "nodes": "--nodes", "fabric": "--fabric", "slow_links": "--slow-link", "links_down": "--link-down",
-    "routing": "--routing",
-}  # fmt: skip
-
-
-def _refuse(options: MachineOptions, names: tuple[str, ...], why: str) -> None:
+def _refuse(options: Machine, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if getattr(options, name) not in (None, ()):
-            raise InputError(f"{_OPTIONS[name]} is about the machine, {why}")
+            raise InputError(f"--{name.replace('_', '-')} is about the machine, {why}")
+
+
+def _joined(cluster: Cluster, options: Machine) -> tuple[Cluster, list[str]]:
+    """``cluster`` with the circuits that the options describe, and sentences about what was assumed."""
+    if not options.has_circuits:
+        return cluster, []
+    circuits, warnings = _circuits(options, cluster.circuits)
+    changed = replace(cluster, circuits=circuits)
+    if cluster.circuits is None:
+        sources = {**cluster.sources, "circuits": f"given: {circuits.describe()}"}
+        changed = replace(changed, sources=sources, evidence="assumed")
+    return changed, warnings
+
+
+def _circuits_alone(options: Machine) -> tuple[Cluster, list[str]]:
+    """A cluster of nothing but GPUs and the circuits between them. Raises InputError for numbers that are missing."""
+    from trine.cluster import Cluster, Device
+
+    if options.gpus is None:
+        raise InputError("circuits alone do not say how many GPUs there are: --gpus N, or --cluster NAME or FILE")
+    circuits, warnings = _circuits(options, None)
+    devices = tuple(Device(name=f"gpu{i}", gpu=options.gpu) for i in range(options.gpus))
+    name, sources = f"{options.gpus} GPUs on circuits", {"circuits": f"given: {circuits.describe()}"}
+    return Cluster(name=name, devices=devices, links=(), circuits=circuits, sources=sources), warnings
+
+
+def _circuits(options: Machine, known: Circuits | None) -> tuple[Circuits, list[str]]:
+    """The circuits as described, else as ``known``, with sentences about what was assumed."""
+    from trine.cluster import Circuits
+    from trine.units import parse_bandwidth, parse_bytes, parse_time
+
+    if options.circuit_ports is not None and options.circuit_ports < 1:
+        raise InputError(f"--circuit-ports must be at least 1, got {options.circuit_ports}")
+    read: dict[str, tuple[str, Callable[[str, str], int]]] = {
+        "setup_ps": ("setup", parse_time), "bytes_per_s": ("bandwidth", parse_bandwidth),
+        "latency_ps": ("latency", parse_time), "buffer_bytes": ("buffer", parse_bytes),
+    }  # fmt: skip
+    given = {} if options.circuit_ports is None else {"ports": options.circuit_ports}
+    for field, (word, parse) in read.items():
+        if (text := getattr(options, f"circuit_{word}")) is not None:
+            given[field] = parse(text, f"--circuit-{word}")
+    if known is not None:
+        return replace(known, **given), []
+    for field, word in (("setup_ps", "setup"), ("ports", "ports"), ("bytes_per_s", "bandwidth")):
+        if field not in given:
+            raise InputError(f"--circuit-{word} is missing: the cluster has no circuits that it could be taken from")
+    warnings = [] if options.circuit_latency is not None else ["--circuit-latency was not given: circuits have none"]
+    return Circuits(**{"latency_ps": 0, **given}), warnings

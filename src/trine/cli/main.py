@@ -1,4 +1,4 @@
-"""The command line: a thin layer over the Python API."""
+"""The command line: a thin layer over the Python API, of which only the command that is asked for is imported."""
 
 from __future__ import annotations
 
@@ -6,82 +6,73 @@ import gc
 import os
 import sys
 import warnings
+from typing import TYPE_CHECKING
 
-import typer
-
-from trine._jit_files import CacheWarning
 from trine._version import __version__
-from trine.cli import (
-    calibrate,
-    chakra,
-    check,
-    cluster,
-    cluster_files,
-    collective,
-    eidolon,
-    gpu,
-    graph,
-    hop,
-    kernel,
-    study,
-    trace,
-    train,
-    validate,
-    warmup,
-)
-from trine.cli.interrupt import keep_interrupts
-from trine.cli.streams import end_streams, keep_streams
-from trine.cli.usage import OneLineGroup
+from trine.cli.commands import GROUPS, find
+from trine.cli.help import command_page, group_page, has_colour
+from trine.cli.streams import end_streams, keep_interrupts, keep_streams
 
-app = typer.Typer(
-    name="trine",
-    cls=OneLineGroup,
-    help="How long does a training step, a collective or a kernel take on N GPUs, and why? Simulated, without them.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+if TYPE_CHECKING:
+    import typer
+
+_HELP = ("--help", "-h")
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"trine {__version__}")
-        raise typer.Exit
+def __getattr__(name: str) -> typer.Typer:
+    """``app``, the Typer application, made when it is asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trine.cli.application import make_app
+
+    globals()["app"] = made = make_app()
+    return made
 
 
-@app.callback()
-def root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    """How long does a training step, a collective or a kernel take on N GPUs, and why? Simulated, without them."""
-
-
-train.register(app)
-graph.register(app)
-calibrate.register(app)
-warmup.register(app)
-collective.register(app)
-check.register(app)
-hop.register(app)
-validate.register(app)
-study.register(app)
-app.add_typer(trace.app, name="trace", help="Look into, convert and capture traces.")
-app.add_typer(chakra.app, name="chakra", help="Chakra execution traces: look into and simulate them.")
-cluster_files.register(cluster.app)
-app.add_typer(cluster.app, name="cluster", help="Look at clusters: presets and files.")
-app.add_typer(gpu.app, name="gpu", help="Look at the inside of GPUs: models and files.")
-app.add_typer(eidolon.app, name="eidolon", help="One GPU in detail, its peers replayed: waiting, flags, mwait.")
-app.add_typer(kernel.app, name="kernel", help="GPU programs, load by load and store by store: run and print them.")
+def page(words: list[str]) -> str | None:
+    """The help page that a command line asks for; None where it asks for something else."""
+    asked = next((number for number, word in enumerate(words) if word in _HELP), None)
+    if asked is None:
+        return None
+    path = words[: next(number for number, word in enumerate(words) if word.startswith("-"))]
+    colour = has_colour(sys.stdout)
+    if not path or (len(path) == 1 and path[0] in GROUPS):
+        return group_page("".join(path), colour) if asked == len(path) else None
+    for count in (2, 1):
+        command = find(" ".join(path[:count]))
+        if command is not None:
+            return command_page(command.words, command.function(), colour)
+    return None
 
 
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning of trine's own as people at a terminal read it; others as Python shows them."""
+    from trine._jit_files import CacheWarning
+
     if issubclass(category, CacheWarning):
         return f"note: {message}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
+
+
+def _run(words: list[str]) -> object:
+    """Print what needs no command, or run one; the exit code."""
+    if "_TRINE_COMPLETE" not in os.environ:
+        if words[:1] == ["--version"]:
+            print(f"trine {__version__}")
+            return 0
+        if not words:
+            print(group_page(colour=has_colour(sys.stderr)), file=sys.stderr)
+            return 2
+        if (text := page(words)) is not None:
+            print(text)
+            return 0
+    try:
+        __getattr__("app")()
+    except SystemExit as stop:
+        return stop.code
+    return 0
 
 
 def main() -> None:
@@ -94,11 +85,7 @@ def main() -> None:
     keep_interrupts()
     keep_streams()
     warnings.formatwarning = _one_line
-    code: object = 0
-    try:
-        app()
-    except SystemExit as stop:
-        code = stop.code
+    code = _run(sys.argv[1:])
     number = code if isinstance(code, int) else 0 if code is None else 1
     if "torch" in sys.modules:  # a capture: torch has threads and files of its own to close
         sys.exit(end_streams(number))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trine.cli.streams import want_stdout
-from trine.cli.usage import check_given
 from trine.cli.writable import check_outputs
 from trine.errors import InputError, TrineError, one_line
+from trine.inputs import can_be_named
+from trine.units import MAX_GPUS
 
 if TYPE_CHECKING:
+    from trine.results import Result
     from trine.results.report import Report
 
-P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -29,33 +27,56 @@ _missing: list[str] = []
 EXIT_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
-def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
+#: No count of an option is larger than that of the GPUs of the largest machine.
+MAX_COUNT = MAX_GPUS
+#: Numbers that count nothing, or samples, of which jobs may have more.
+_NO_COUNTS = frozenset({"seed", "batch", "global_batch", "micro_batch"})
+
+
+def check_given(given: Mapping[str, object]) -> None:
+    """Refuse numbers that no machine or run has, and texts that nothing is called, before anything is made of them.
+
+    Raises
+    ------
+    InputError: a number beyond :data:`MAX_COUNT`, or a text with NUL or halves of characters; names the option.
+    """
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(one, int) and one > MAX_COUNT and name not in _NO_COUNTS:
+                raise InputError(f"{option} is at most {MAX_COUNT}, got {one}")
+            if isinstance(one, str) and not can_be_named(one):
+                raise InputError(f"{option}: nothing is called {one!r}")
+
+
+def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Callable[..., R]:
     """Turn trine's errors into one line on stderr and an exit code: 2 for wrong input, 1 for a run that failed.
 
-    Files that cannot be written are refused before the command begins.
+    Files that cannot be written are refused before the command begins. words: options by the fields that they set, in
+    place of which errors name them.
     """
 
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(**given: Any) -> R:
         try:
             _missing.clear()
-            check_given(kwargs)
-            check_outputs(kwargs)
-            answer = command(*args, **kwargs)
+            check_given(given)
+            check_outputs(given)
+            answer = command(**given)
         except InputError as error:
+            error.rename(words)
             say(f"error: {error}")
-            raise typer.Exit(EXIT_INPUT) from None
+            raise SystemExit(EXIT_INPUT) from None
         except TrineError as error:
             say(f"error: {error}")
-            raise typer.Exit(EXIT_FAILED) from None
+            raise SystemExit(EXIT_FAILED) from None
         except OSError as error:
             say(_line(error))
-            raise typer.Exit(EXIT_INPUT) from None
+            raise SystemExit(EXIT_INPUT) from None
         except KeyboardInterrupt:
             say("interrupted")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+            raise SystemExit(EXIT_INTERRUPTED) from None
         if _missing:
-            raise typer.Exit(EXIT_INPUT)
+            raise SystemExit(EXIT_INPUT)
         return answer
 
     return wrapped
@@ -116,7 +137,7 @@ def end(finished: bool) -> None:
     """Leave with the exit code of a run that was stopped, if it was."""
     if not finished:
         say("interrupted: the answer is about what had happened until then")
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise SystemExit(EXIT_INTERRUPTED)
 
 
 def write_json(answer: Report | Mapping[str, object], target: str | None, command: str, schema: str = "") -> None:
@@ -140,3 +161,19 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
 
     with writes():
         write(target, whole)
+
+
+def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:
+    """Write what was asked for, and say where."""
+    if perfetto is not None:
+        with writes():
+            result.to_perfetto(perfetto)
+            say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")
+    if parquet is not None:
+        with writes():
+            result.to_parquet(parquet)
+            say(f"records written to {parquet}")
+    if timeline is not None:
+        with writes():
+            result.plot("timeline", path=timeline)
+            say(f"timeline drawn in {timeline}")

@@ -1,66 +1,36 @@
-"""Options of ``trine train`` about ranks: how they are folded, placed, slow, random, repeated and shown."""
+"""Options of ``trine train`` about ranks, and its answer where it is of several runs: other seeds, other overlap."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
-
+from trine.arguments import option
 from trine.errors import InputError
 
 if TYPE_CHECKING:
-    from trine.cli.overlap import OverlapAnswer
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
+    from trine.simulation.options import SimulateOptions
     from trine.studies.ensemble import StepEnsemble
+    from trine.studies.overlap import OverlapRange
 
-_RANKS, _SLOW = "Ranks", "Slow ranks and chance"
-
-NoFoldOption = Annotated[
-    bool, typer.Option("--no-fold", help="Simulate every rank, also those that behave alike.", rich_help_panel=_RANKS)
-]
-VerifyFoldOption = Annotated[
-    bool,
-    typer.Option("--verify-fold", help="Simulate folded and unfolded; compare every task.", rich_help_panel=_RANKS),
-]
-PlacementOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="packed|round-robin|random:SEED|FILE", help="Which GPU a rank is on [packed].", rich_help_panel=_RANKS
-    ),
-]
-ShowRankOption = Annotated[
-    list[int] | None,
-    typer.Option(metavar="R", help="Answer for these ranks, again for others.", rich_help_panel=_RANKS),
-]
-SlowOption = Annotated[list[str] | None, typer.Option(metavar="rank=17:1.3", help="Slow ranks.", rich_help_panel=_SLOW)]
-JitterOption = Annotated[
-    str | None, typer.Option(metavar="normal:5%", help="Random durations of operators.", rich_help_panel=_SLOW)
-]
-JitterPerOption = Annotated[
-    str | None,
-    typer.Option(metavar="operator|step", help="What draws a factor of its own [operator].", rich_help_panel=_SLOW),
-]
-SeedOption = Annotated[int | None, typer.Option(help="Of what is random [0].", rich_help_panel=_SLOW)]
-RepeatOption = Annotated[
-    int | None, typer.Option(help="Run so many seeds; say how times spread.", rich_help_panel=_SLOW)
-]
+RANGE = "range"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOptions:
     """As given: None, False or () where one was not."""
 
-    no_fold: bool = False
-    verify_fold: bool = False
-    show_ranks: tuple[int, ...] = ()
-    slow: tuple[str, ...] = ()
-    jitter: str | None = None
-    jitter_per: str | None = None
-    seed: int | None = None
-    repeat: int | None = None
+    no_fold: bool = option(False, "Simulate every rank, also those that behave alike.")
+    verify_fold: bool = option(False, "Simulate folded and unfolded; compare every task.")
+    show_rank: tuple[int, ...] = option((), "Answer for these ranks, again for others.")
+    slow: tuple[str, ...] = option((), "Slow ranks.")
+    jitter: str | None = option(None, "Random durations of operators.")
+    jitter_per: str | None = option(None, "What draws a factor of its own [operator].")
+    seed: int | None = option(None, "Of what is random [0].")
+    repeat: int | None = option(None, "Run so many seeds; say how times spread.")
 
     def checked(self, num_ranks: int) -> str:
         """How to fold: ``on``, ``off`` or ``verify``.
@@ -76,8 +46,8 @@ class RankOptions:
         if self.no_fold and self.verify_fold:
             raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
         if (self.no_fold or self.verify_fold) and num_ranks == 1:
-            option = "--no-fold" if self.no_fold else "--verify-fold"
-            raise InputError(f"{option} is about several ranks, and there is one")
+            given = "--no-fold" if self.no_fold else "--verify-fold"
+            raise InputError(f"{given} is about several ranks, and there is one")
         if self.verify_fold and self.repeat is not None:
             raise InputError("--verify-fold checks one run: it does not go with --repeat")
         return "off" if self.no_fold else "verify" if self.verify_fold else "on"
@@ -95,7 +65,7 @@ class RankOptions:
         return Stragglers(
             slow=parse_slow(self.slow),
             jitter=None if self.jitter is None else parse_jitter(self.jitter),
-            per=PER[0] if self.jitter_per is None else self.jitter_per.lower(),
+            per=PER[0] if self.jitter_per is None else self.jitter_per,
             seed=self.seed or 0,
         )
 
@@ -108,35 +78,41 @@ class RankOptions:
             raise InputError("--repeat needs --jitter here: without it one GPU does the same each time")
 
     def _check_shown(self, num_ranks: int) -> None:
-        for number, rank in enumerate(self.show_ranks):
+        for number, rank in enumerate(self.show_rank):
             if not 0 <= rank < num_ranks:
                 raise InputError(f"--show-rank {rank}: ranks are 0 to {num_ranks - 1}")
-            if rank in self.show_ranks[:number]:
+            if rank in self.show_rank[:number]:
                 raise InputError(f"--show-rank {rank} is given twice")
 
 
-class RankAnswer:
-    """The answer of ``overlap``, or of an ensemble, for the ranks that are to be shown."""
+class TrainAnswer:
+    """The answer of ``trine train``: of one run, of ``--overlap range`` (shown: modelled), or of an ensemble."""
 
-    def __init__(self, overlap: OverlapAnswer, options: RankOptions) -> None:
-        if overlap.is_range and options.repeat is not None:
+    def __init__(self, overlap: str | None, options: RankOptions) -> None:
+        self._is_range, self._options = overlap == RANGE, options
+        if self._is_range and options.repeat is not None:
             raise InputError("--repeat and --overlap range are two studies: ask for one at a time")
-        self._overlap, self._options = overlap, options
+        self._range: OverlapRange | None = None
         self._ensemble: StepEnsemble | None = None
 
-    def simulate(self, workload: str, plan: Plan, **options: Any) -> Result:
+    def simulate(self, workload: str, plan: Plan, how: SimulateOptions) -> Result:
         """What :func:`trine.simulate` answers; of repeated runs the first."""
+        from trine.simulation import simulate
         from trine.studies.ensemble import step_ensemble
+        from trine.studies.overlap import overlap_range
 
-        stragglers, repeat = self._options.stragglers(), self._options.repeat
-        if repeat is None:
-            result = self._overlap.simulate(workload, plan, stragglers=stragglers, **options)
-        else:
+        repeat, shown = self._options.repeat, self._options.show_rank
+        if repeat is not None:
             self._ensemble = step_ensemble(
-                workload, plan, repeats=repeat, stragglers=stragglers, first_seed=self._options.seed or 0, **options
+                workload, plan, repeats=repeat, first_seed=self._options.seed or 0, options=how
             )
             result = self._ensemble.result
-        return result.of_ranks(self._options.show_ranks) if self._options.show_ranks else result
+        elif self._is_range:
+            self._range = overlap_range(workload, plan, options=how)
+            result = self._range.modelled
+        else:
+            result = simulate(workload, plan, options=how)
+        return result.of_ranks(shown) if shown else result
 
     @property
     def finished(self) -> bool:
@@ -144,11 +120,13 @@ class RankAnswer:
         return self._ensemble is None or self._ensemble.runs.finished
 
     def summary(self, result: Result) -> str:
-        """The result's summary, below what the ensemble says."""
-        text = self._overlap.summary(result)
-        return text if self._ensemble is None else f"{self._ensemble.summary()}\n{text}"
+        """The result's summary, below what the range or the ensemble says."""
+        above = [each.summary() for each in (self._ensemble, self._range) if each is not None]
+        return "\n".join([*above, result.summary()])
 
     def document(self, result: Result) -> dict[str, object]:
-        """The result's keys, with the ensemble."""
-        content = self._overlap.document(result)
+        """The result's keys, with the range or the ensemble."""
+        content = result.document()
+        if self._range is not None:
+            content["overlap"] = self._range.document()
         return content if self._ensemble is None else {**content, "ensemble": self._ensemble.document()}

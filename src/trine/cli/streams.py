@@ -1,15 +1,21 @@
-"""stdout and stderr whose reader may go (``2>&1 | head -4``), or whose disk may be full: the command goes on without.
+"""What may happen to a process: stdout and stderr whose reader goes or whose disk is full, Ctrl-C that is swallowed.
 
-Whatever else was asked for is still written; how the command ends says whether something is missing.
+The command goes on without a reader (``2>&1 | head -4``): whatever else was asked for is still written; how it ends
+says whether something is missing. Ctrl-C that a library's callback swallows has to come again.
 """
 
 from __future__ import annotations
 
+import _thread
 import io
 import os
 import sys
+import threading
 from errno import EBADF, EPIPE
-from typing import BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 #: Whoever closed it has read enough.
 _CLOSED = (EPIPE, EBADF)
@@ -93,3 +99,21 @@ def _kept(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
         return made
     encoding, errors, by_line = stream.encoding, stream.errors, stream.line_buffering
     return Stream(stream.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
+
+
+#: Until Ctrl-C comes again: the callback is over by then.
+AGAIN_S = 0.05
+
+
+def keep_interrupts() -> None:
+    """Let Ctrl-C come again where it was swallowed, as in callbacks of the compiler (llvmlite, by ctypes)."""
+    sys.unraisablehook = _swallowed
+
+
+def _swallowed(what: UnraisableHookArgs) -> None:
+    if not issubclass(what.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
+        return
+    again = threading.Timer(AGAIN_S, _thread.interrupt_main)
+    again.daemon = True
+    again.start()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from trine.cli.output import reports_errors, say, show, write_json, writes
+from trine.cli.options import OUTPUT, Json, Option, argument, studies
+from trine.cli.output import say, show, write_json, writes
 from trine.cli.progress import ProgressLine
 
 
-@reports_errors
 def study(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one; without it, a list.")] = None,
-    plot: Annotated[str | None, typer.Option(help="Draw its curves (PNG, SVG, PDF); needs trine[plot].")] = None,
-    json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+    name: Annotated[str | None, argument("Which one; without it, a list.", "[NAME]", studies)] = None,
+    plot: Annotated[str | None, Option("Draw its curves (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
+    json: Json = None,
 ) -> None:
-    """Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the paper."""
+    """Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the paper.
+
+    Example: trine study get-put
+    """
     from trine.errors import InputError
     from trine.studies.loadstore_cases import CASES, run_case
 
@@ -33,8 +34,3 @@ def study(
         with writes():
             found.plot(plot)
             say(f"drawn in {plot}")
-
-
-def register(parent: typer.Typer) -> None:
-    """Add the command to ``parent``."""
-    parent.command()(study)

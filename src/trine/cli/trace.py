@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from trine.cli.output import reports_errors, say, show, write_json
-
-app = typer.Typer(no_args_is_help=True)
-
-Json = Annotated[str | None, typer.Option("--json", help="Write the answer as JSON; - for stdout.")]
+from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, traces
+from trine.cli.options import models as known
+from trine.cli.output import say, show, write_json
 
 
-@app.command()
-@reports_errors
 def inspect(
-    path: Annotated[str, typer.Argument(help="Trace folder or file, or a bundled trace.")],
-    against: Annotated[str | None, typer.Option(help="Another trace of the same model to compare with.")] = None,
+    path: Annotated[str, argument("Trace folder or file, or a bundled trace.", values=traces)],
+    against: Annotated[str | None, Option("Another trace of the same model to compare with.", values=traces)] = None,
     json: Json = None,
 ) -> None:
-    """Say what is in a trace, what is missing, and what was assumed in its place."""
+    """Say what is in a trace, what is missing, and what was assumed in its place.
+
+    Example: trine trace inspect vgg13-h100-b128
+    """
     from dataclasses import asdict
 
     from trine.cli.trace_text import description_text, difference_text
@@ -40,16 +37,15 @@ def inspect(
     write_json(answer, json, "trace inspect")
 
 
-@app.command()
-@reports_errors
 def convert(
-    path: Annotated[str, typer.Argument(help="Trace folder or file, or a bundled trace.")],
-    output: Annotated[
-        str, typer.Argument(metavar="TARGET", help="File to write: NAME.trine.json or NAME.trine.json.gz.")
-    ],
+    path: Annotated[str, argument("Trace folder or file, or a bundled trace.", values=traces)],
+    output: Annotated[str, argument("File to write: NAME.trine.json or NAME.trine.json.gz.", "TARGET")],
     json: Json = None,
 ) -> None:
-    """Write a trace in trine's own format, which keeps everything (docs/formats/trace.md)."""
+    """Write a trace in trine's own format, which keeps everything (docs/formats/trace.md).
+
+    Example: trine trace convert vgg13-h100-b128 vgg13.trine.json
+    """
     from trine.workload import load, save
 
     workload = load(path)
@@ -62,20 +58,23 @@ def convert(
     )
 
 
-@app.command()
-@reports_errors
 def capture(
-    function: Annotated[str, typer.Argument(help="package.module:function or path/to/file.py:function.")],
+    function: Annotated[str, argument(help="package.module:function or path/to/file.py:function.")],
     into: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder to write the trace to [trace-FUNCTION].")
+        str | None, Option("Folder to write the trace to [trace-FUNCTION].", "DIR", OUTPUT, ("--output", "-o"))
     ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where the step runs.")] = "auto",
-    warmup: Annotated[int, typer.Option(help="Steps before anything is measured.")] = 3,
-    steps: Annotated[int, typer.Option(help="Steps timed without the profiler.")] = 5,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing trace.")] = False,
+    device: Annotated[str, Option("Where the step runs [auto].", "auto|cuda|cpu")] = "auto",
+    warmup: Annotated[int, Option("Steps before anything is measured [3].")] = 3,
+    steps: Annotated[int, Option("Steps timed without the profiler [5].")] = 5,
+    overwrite: Annotated[
+        bool, Option("Replace an existing trace.", None, OUTPUT, ("--overwrite/--no-overwrite",))
+    ] = False,
     json: Json = None,
 ) -> None:
-    """Record one training step of your own function with PyTorch's profiler (needs trine[capture])."""
+    """Record one training step of your own function with PyTorch's profiler (needs trine[capture]).
+
+    Example: trine trace capture train.py:step --output my-trace
+    """
     from dataclasses import asdict
 
     from trine.cli.trace_text import description_text
@@ -91,10 +90,11 @@ def capture(
     write_json(asdict(description), json, "trace capture")
 
 
-@app.command()
-@reports_errors
 def models(json: Json = None) -> None:
-    """List the models that trine can write a trace of from their published shapes."""
+    """List the models that trine can write a trace of from their published shapes.
+
+    Example: trine trace models
+    """
     from trine.cli.trace_text import models_text
     from trine.workload import known_models
     from trine.workload.synthesis.spec import load_model, summary
@@ -104,27 +104,34 @@ def models(json: Json = None) -> None:
     write_json({"models": rows}, json, "trace models")
 
 
-@app.command()
-@reports_errors
 def synthesize(
-    model: Annotated[str, typer.Argument(help="A model that comes with trine (trine trace models), or a model file.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="File to write: NAME.trine.json or .trine.json.gz.")],
-    gpu: Annotated[str, typer.Option(help="The GPU that times are predicted for.")] = "h100-sxm",
-    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample; the model's own if not given.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Samples [1, or 128 images].")] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="bf16|fp16|fp32", help="Of weights and activations.")] = None,
-    layers: Annotated[int | None, typer.Option(help="So many of a transformer's layers in place of all.")] = None,
-    image: Annotated[int | None, typer.Option(help="Pixels of an image's side, in place of 224.")] = None,
-    times: Annotated[
-        str | None, typer.Option(metavar="roofline|fitted", help="Where operator times come from.")
-    ] = None,
+    model: Annotated[
+        str, argument("A model that comes with trine (trine trace models), or a model file.", values=known)
+    ],
+    output: Annotated[
+        str, Option("File to write: NAME.trine.json or .trine.json.gz.", "FILE", OUTPUT, ("--output", "-o"))
+    ],
+    gpu: Annotated[
+        str, Option("The GPU that times are predicted for [h100-sxm].", panel=COMPUTE, values=gpus)
+    ] = "h100-sxm",
+    sequence: Annotated[int | None, Option("Tokens of a sample; the model's own if not given.", panel=JOB)] = None,
+    batch: Annotated[int | None, Option("Samples [1, or 128 images].", panel=JOB)] = None,
+    dtype: Annotated[str | None, Option("Of weights and activations.", "bf16|fp16|fp32", JOB)] = None,
+    layers: Annotated[int | None, Option("So many of a transformer's layers in place of all.", panel=JOB)] = None,
+    image: Annotated[int | None, Option("Pixels of an image's side, in place of 224.", panel=JOB)] = None,
+    times: Annotated[str | None, Option("Where operator times come from.", "roofline|fitted", COMPUTE)] = None,
     share: Annotated[
-        list[str] | None, typer.Option(help="Share of a data sheet's peak, e.g. matmul=0.6; may be repeated.")
+        list[str] | None, Option("Share of a data sheet's peak; may be repeated.", "matmul=0.6", COMPUTE)
     ] = None,
-    calibration: Annotated[str | None, typer.Option(help="File of trine calibrate that fitted times rest on.")] = None,
+    calibration: Annotated[
+        str | None, Option("File of trine calibrate that fitted times rest on.", "FILE", COMPUTE)
+    ] = None,
     json: Json = None,
 ) -> None:
-    """Write a training step of MODEL from its published shapes, with predicted times."""
+    """Write a training step of MODEL from its published shapes, with predicted times.
+
+    Example: trine trace synthesize llama-3-8b --output llama.trine.json
+    """
     from dataclasses import asdict
 
     from trine.cli.trace_text import description_text

@@ -5,28 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-import typer
+from trine.cli.options import OUTPUT, Json, Option
+from trine.cli.output import end, say, show, until_stopped, write_json, writes
 
-from trine.cli.output import end, reports_errors, say, show, until_stopped, write_json, writes
-
-app = typer.Typer(no_args_is_help=True)
 SHOWN = 25
 
 
-@app.command()
-@reports_errors
 def collectives(
-    machine: Annotated[
-        list[str] | None, typer.Option(help="Only this machine or family of machines; may be repeated.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help=f"Show all rows, not the worst {SHOWN}.")] = False,
-    report: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write the page with its pictures; needs trine[plot].")
-    ] = None,
-    plot: Annotated[str | None, typer.Option(help="Draw all errors by size; needs trine[plot].")] = None,
-    json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+    machine: Annotated[list[str] | None, Option("Only this machine or family of machines; may be repeated.")] = None,
+    every: Annotated[bool, Option(f"Show all rows, not the worst {SHOWN}.", names=("--all",))] = False,
+    report: Annotated[str | None, Option("Write the page with its pictures; needs trine[plot].", "DIR", OUTPUT)] = None,
+    plot: Annotated[str | None, Option("Draw all errors by size; needs trine[plot].", "FILE", OUTPUT)] = None,
+    json: Json = None,
 ) -> None:
-    """Replay the bundled measured collectives: error by machine, collective and size, worst first."""
+    """Replay the bundled measured collectives: error by machine, collective and size, worst first.
+
+    Example: trine validate collectives --machine dgx-h100
+    """
     from pathlib import Path
 
     from trine.errors import InputError
@@ -54,14 +49,15 @@ def collectives(
                 say(f"wrote {path}")
 
 
-@app.command()
-@reports_errors
 def loadstore(
-    series: Annotated[list[str] | None, typer.Option(help="Only this series of measurements; may be repeated.")] = None,
-    largest: Annotated[str, typer.Option(help="Leave out larger sizes, which take long to simulate.")] = "1M",
-    json: Annotated[str | None, typer.Option(help="Write the answer as JSON; - for stdout.")] = None,
+    series: Annotated[list[str] | None, Option("Only this series of measurements; may be repeated.")] = None,
+    largest: Annotated[str, Option("Leave out larger sizes, which take long to simulate.")] = "1M",
+    json: Json = None,
 ) -> None:
-    """Published times of communication kernels against the load-store level: small all-reduces, puts, gets, packets."""
+    """Published times of communication kernels against the load-store level: small all-reduces, puts, gets, packets.
+
+    Example: trine validate loadstore
+    """
     from trine.collectives.sizes import parse_size
     from trine.errors import InputError
     from trine.studies.gpu_measured import KernelValidation, chosen, compare_point
@@ -74,13 +70,3 @@ def loadstore(
     show(found.summary(), json)
     write_json(found, json, "validate loadstore")
     end(finished)
-
-
-@app.callback()
-def root() -> None:
-    """How far predictions are from measurements."""
-
-
-def register(parent: typer.Typer) -> None:
-    """Add the commands to ``parent``."""
-    parent.add_typer(app, name="validate", help="How far predictions are from measurements.")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-import typer
-
-from trine.cli.output import reports_errors, say
+from trine.cli.output import say
 from trine.errors import SimulationError
 
 
-@reports_errors
 def warmup() -> None:
-    """Compile the kernels into the user's cache, for container images and fresh machines."""
+    """Compile the kernels into the user's cache, for container images and fresh machines.
+
+    Example: trine warmup
+    """
     import trine
     from trine._jit import cache_directory
     from trine._jit_files import said
@@ -41,8 +41,3 @@ def _load_store() -> None:
     cluster = load_cluster("astra3-generic")
     program = build_kernel("all_gather", 2, 1 << 12, workgroups=1)
     run_gpus(program, cluster, cluster.gpus[:2], load_gpu_model("astra3-generic"))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(warmup)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from trine.arguments import named_arguments, option
+
 AUTO = "auto"
 #: How kernels are launched: one process a GPU (torchrun, mpirun), one process for all GPUs, or a CUDA/HIP graph.
 LAUNCHES = ("process-per-gpu", "single-process", "graph")
@@ -18,6 +20,7 @@ def is_plan(algorithm: str) -> bool:
     return algorithm.lower().endswith(_PLAN_ENDINGS) or os.sep in algorithm
 
 
+@named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveOptions:
     """How a collective is run. ``auto`` leaves the choice to the library as it would choose.
@@ -28,13 +31,13 @@ class CollectiveOptions:
     (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose.
     """
 
-    library: str = AUTO
-    algorithm: str = AUTO
-    protocol: str = AUTO
-    min_channels: int | None = None
-    max_channels: int | None = None
-    launch: str = "process-per-gpu"
-    nvls: bool | None = None
+    library: str = option(AUTO, "Whose costs and choices.")
+    algorithm: str = option(AUTO, "auto, ring, tree, ... (inside: get, put, ...), or a plan (JSON, XML).")
+    protocol: str = option(AUTO, "none: the bare links.")
+    launch: str = option("process-per-gpu", "How kernels are launched.")
+    nvls: bool | None = option(None, "Demand or forbid it.")
+    min_channels: int | None = option(None, "As NCCL_MIN_NCHANNELS.")
+    max_channels: int | None = option(None, "As NCCL_MAX_NCHANNELS.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

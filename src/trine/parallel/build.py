@@ -65,17 +65,17 @@ def build_job(
 
     Raises PlanError when the layout, the batch or the cuts cannot run.
     """
-    for kind, algorithm in plan.algorithms:
+    for kind, algorithm in plan.algorithm:
         known_name(kind, algorithm)
     context = JobContext(workload, plan, compute, launch)
     check_offload(context, has_host)
     context.host_bytes_per_s = host_bytes_per_s
     if plan.sync == "each" and len(context.micro_batches) == 1:
         raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
-    steps = len(workload.operators) * len(context.micro_batches) * plan.num_steps
+    steps = len(workload.operators) * len(context.micro_batches) * plan.steps
     if steps > MAX_STEPS:
         raise PlanError(
-            f"{plan.num_steps} steps of {len(context.micro_batches)} micro-batches of {len(workload.operators)} "
+            f"{plan.steps} steps of {len(context.micro_batches)} micro-batches of {len(workload.operators)} "
             f"operators are more than {MAX_STEPS:,} on one rank: take fewer steps or larger micro-batches"
         )
     programs, program_of, buckets = _programs(context, has_host)
@@ -147,12 +147,12 @@ def _program_of(plan: Plan, positions: int) -> tuple[int, ...]:
 
 def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
     """Raise PlanError for algorithms of collectives that the job never runs."""
-    if not plan.algorithms:
+    if not plan.algorithm:
         return
     steps = [step for program in job.programs for step in program.steps]
     used = {step.kind for step in steps if isinstance(step, Collective)}
     used |= {"send_recv"} if any(isinstance(step, Send) for step in steps) else set()
-    for kind, name in plan.algorithms:
+    for kind, name in plan.algorithm:
         if kind not in used:
             has = ", ".join(sorted(used)) or "no communication"
             raise PlanError(f"algorithm {kind}={name} cannot matter: the job has no {kind}; it has {has}")
@@ -181,9 +181,9 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
             layer = context.operators[crossing.consumer].layer
             found.append(f"the trace does not link the stages at {layer}: the output of the operator before it is sent")
     found += wide_crossings(context)
-    if plan.sharding in ("zero1", "zero2") and plan.prefetch and plan.num_steps == 1:
+    if plan.sharding in ("zero1", "zero2") and plan.prefetch and plan.steps == 1:
         found.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
-    if context.launch_ps and plan.num_steps == 1:
+    if context.launch_ps and plan.steps == 1:
         found.append("one step begins with an idle launching thread: --steps 3 shows the steady state")
     if context.workload.is_training and not context.total_trained_bytes and plan.num_ranks > 1:
         found.append("the trace names no weights with gradients: the optimizer's time is divided evenly over the ranks")

@@ -258,4 +258,4 @@ class JobContext:
 
     def algorithm(self, collective: str) -> str | None:
         """The algorithm that the plan names for a collective; None for the default."""
-        return dict(self.plan.algorithms).get(collective)
+        return dict(self.plan.algorithm).get(collective)

@@ -38,7 +38,7 @@ class _DataParallelProgram:
     def __init__(self, context: JobContext, is_first: bool, has_host: bool) -> None:
         self.context = context
         self.is_first = is_first
-        self.has_host = has_host and context.plan.input_copy != "none"
+        self.has_host = has_host and context.plan.inputs != "none"
         self.model, self.loss = split_off_loss(context.workload)
         loss_ids = {op.id for op in self.loss}
         backward = [op for op in context.workload.operators if op.phase == BACKWARD]
@@ -53,7 +53,7 @@ class _DataParallelProgram:
         """Write all steps."""
         context, replicas = self.context, self.context.plan.dp
         weights = sum(p.size_bytes for p in context.workload.parameters)
-        for step in range(context.plan.num_steps):
+        for step in range(context.plan.steps):
             self._scatter_inputs(step)
             self._collective("broadcast", weights + context.buffer_bytes(self.model), Phase.FORWARD, step)
             self._run(self.model, step)

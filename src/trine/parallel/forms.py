@@ -143,9 +143,9 @@ def _local(plan: Plan) -> None:
         _default_buckets(plan),
     ):
         _only_if(is_default or plan.offload == "optimizer", name, "local SGD reduces no gradients")
-    if plan.num_steps % plan.sync_every:
+    if plan.steps % plan.sync_every:
         raise PlanError(
-            f"{plan.num_steps} steps are no whole number of rounds of sync_every = {plan.sync_every}: take a multiple"
+            f"{plan.steps} steps are no whole number of rounds of sync_every = {plan.sync_every}: take a multiple"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from trine.arguments import named_arguments, option
 from trine.errors import PlanError, nearest
 
 #: When an update is sent: at the start of an iteration, beside the gradients, or at its end.
@@ -127,6 +128,7 @@ def graph_of(name: str, num_workers: int, pairs: Iterable[tuple[int, int]]) -> W
     return WorkerGraph(name, tuple(tuple(sorted(others)) for others in out))
 
 
+@named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopProtocol:
     """When a worker goes on.
@@ -143,14 +145,14 @@ class HopProtocol:
     Raises PlanError for numbers that cannot be, or that cannot matter.
     """
 
-    iterations: int = 50
-    backup: int = 0
-    staleness: int = 0
-    max_gap: int | None = None
-    max_skip: int = 0
-    skip_behind: int = 2
-    order: str = "parallel"
-    drop_late: bool = False
+    iterations: int = option(50, "Of each worker.")
+    backup: int = option(0, "Neighbours that may be late.")
+    staleness: int = option(0, "How old an update may be.")
+    max_gap: int | None = option(None, "Token queues: lead over a neighbour [8 with backup].")
+    max_skip: int = option(0, "Iterations left out at once.")
+    skip_behind: int = option(2, "Skip when so far behind.")
+    order: str = option("parallel", "Send beside or behind computing.")
+    drop_late: bool = option(False, "Send nothing that comes too late.")
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():

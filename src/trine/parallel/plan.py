@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trine.arguments import named_arguments, option
 from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Groups, grid_axes
 from trine.parallel.forms import BALANCED, DEFAULT_BUCKETS, GRADIENTS_SHARDED, check_forms
@@ -19,7 +20,7 @@ MAX_MICRO_BATCHES = 5_000_000
 MAX_PIECES = 64
 DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("auto", "column", "megatron")
-INPUT_COPIES = ("step", "prefetch", "none")
+INPUTS = ("step", "prefetch", "none")
 BALANCES = ("time", "layers")
 RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
@@ -28,6 +29,7 @@ OFFLOADS = ("none", "optimizer", "activations")
 _WAYS = ("dp", "tp", "pp", "cp", "ep")
 
 
+@named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """How one job is spread over ``dp * cp * tp * pp`` ranks.
@@ -54,10 +56,10 @@ class Plan:
     tp_style: ``"column"`` splits every linear, convolution and embedding by output features and gathers the output;
         ``"megatron"`` follows a column split by a row split where only elementwise or per-head work lies between, and
         pads the vocabulary; ``"auto"``: megatron for a model with attention, column for any other.
-    input_copy: inputs are copied from host memory at the start of a ``"step"``, ahead during the step before
+    inputs: inputs are copied from host memory at the start of a ``"step"``, ahead during the step before
         (``"prefetch"``), or are on the device already (``"none"``).
-    num_steps: training steps to run, one after the other.
-    algorithms: (collective, algorithm) pairs, where it is not to be the first that is registered for it.
+    steps: training steps to run, one after the other.
+    algorithm: (collective, algorithm) pairs, where it is not to be the first that is registered for it.
     buffers: DDP's broadcast of buffers before the forward pass: ``"auto"``: as one operation of the replicas, all of
         which end when a chain would at its last one; ``"broadcast"``: message by message, so that all replicas behave
         differently; ``"none"``.
@@ -86,49 +88,49 @@ class Plan:
     Raises PlanError for values that cannot be, or that contradict each other.
     """
 
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
+    dp: int = option(1, "Ways of data parallelism (DDP).")
+    tp: int = option(1, "Ways of tensor parallelism.")
+    pp: int = option(1, "Pipeline stages.")
+    cp: int = option(1, "Ways of context parallelism: each sample's tokens.")
+    ep: int = option(1, "Ways of expert parallelism; divides --dp.")
+    order: str = option(DEFAULT_ORDER, "Axes of the rank grid, fastest first.")
     data: str = "ddp"
-    batch: int | None = None
-    micro_batch: int | None = None
-    schedule: str = "gpipe"
+    batch: int | None = option(None, "Samples of one data-parallel replica; as in the trace if not given.")
+    micro_batch: int | None = option(None, "Samples of one micro-batch.")
+    steps: int = option(1, "Training steps; the steady state is the last one's time.")
+    inputs: str = option("step", "When inputs are copied from the host.")
+    schedule: str = option("gpipe", "Order of micro-batches in the pipeline.")
+    virtual_stages: int = option(1, "Parts of the model on each pipeline rank.")
+    balance: str = option("time", "What stages are equal in.")
+    cuts: tuple[str, ...] = option((), "Layers that begin later stages, e.g. conv2d.5,linear.1.")
+    sync: str = option("last", "Micro-batches after which gradients are reduced.")
+    recompute: str = option("none", "Activations that are computed again.")
+    recompute_layers: int | None = option(None, "With --recompute full: only the first so many layers of each part.")
+    offload: str = option("none", "What is kept in host memory [nothing].")
     first_bucket_bytes: int = DEFAULT_BUCKETS[0]
-    bucket_bytes: int = DEFAULT_BUCKETS[1]
-    cuts: tuple[str, ...] = ()
-    tp_style: str = "auto"
-    input_copy: str = "step"
-    num_steps: int = 1
-    algorithms: tuple[tuple[str, str], ...] = ()
-    virtual_stages: int = 1
-    balance: str = "time"
-    recompute: str = "none"
-    recompute_layers: int | None = None
-    sync: str = "last"
-    cp: int = 1
-    ep: int = 1
-    order: str = DEFAULT_ORDER
-    buffers: str = "auto"
-    dp_overlap: bool = True
-    sharding: str = "none"
-    shard_ways: int | None = None
-    reshard: bool = True
-    prefetch: int | None = None
-    shard_unit_bytes: int | None = None
-    sequence_parallel: bool = False
-    tp_overlap: int = 1
-    cp_style: str = "ring"
-    expert_imbalance: str = BALANCED
+    bucket_bytes: int = option(DEFAULT_BUCKETS[1], "Cap of every DDP bucket, e.g. 25MiB.")
+    tp_style: str = option("auto", "How linears are split [megatron with attention, else column].")
+    sharding: str = option("none", "What replicas hold a part of only.")
+    shard_ways: int | None = option(None, "Hybrid sharding: groups of so many replicas.")
+    prefetch: int | None = option(None, "Units of parameters gathered ahead [1].")
+    reshard: bool = option(True, "fsdp: give up parameters between forward and backward.")
+    shard_unit_bytes: int | None = option(None, "Size of a gathered unit, e.g. 100MiB [a layer].")
+    dp_overlap: bool = option(True, "Reduce gradients during the backward pass.")
+    buffers: str = option("auto", "DDP's broadcast of buffers: as one operation, by messages, or none.")
+    sync_every: int | None = option(None, "Local SGD: average parameters every so many steps.")
+    sequence_parallel: bool = option(False, "With --tp-style megatron: divide tokens, too.")
+    tp_overlap: int = option(1, "Pieces in which sequence parallelism overlaps with products.")
+    cp_style: str = option("ring", "How attention sees all tokens.")
+    expert_imbalance: str = option(BALANCED, "Tokens of experts; a file has one share a line.")
     expert_shares: tuple[float, ...] = ()
-    capacity_factor: float | None = None
-    sync_every: int | None = None
-    overlap: str = "ideal"
-    offload: str = "none"
+    capacity_factor: float | None = option(None, "Most tokens of an expert, in even shares; others are dropped.")
+    overlap: str = option("ideal", "How communication runs beside compute; range: all three.")
+    algorithm: tuple[tuple[str, str], ...] = option((), "Algorithms of collectives, e.g. all_reduce=ring.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", _names(self.cuts))
-        object.__setattr__(self, "algorithms", tuple((str(kind), str(name)) for kind, name in self.algorithms))
-        for name in (*_WAYS, "num_steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
+        object.__setattr__(self, "algorithm", tuple((str(kind), str(name)) for kind, name in self.algorithm))
+        for name in (*_WAYS, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
             _require_positive(name, getattr(self, name))
         for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every"):
             if getattr(self, name) is not None:
@@ -137,14 +139,14 @@ class Plan:
             raise PlanError(f"{self.num_ranks} ranks are more than the {MAX_GPUS} GPUs of the largest machine")
         if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
             raise PlanError(f"a batch is at most {MAX_BATCH} samples")
-        kinds = [kind for kind, _ in self.algorithms]
+        kinds = [kind for kind, _ in self.algorithm]
         if len(set(kinds)) < len(kinds):
-            raise PlanError(f"algorithms name a collective twice: {', '.join(kinds)}")
+            raise PlanError(f"algorithm names a collective twice: {', '.join(kinds)}")
         _require_one_of("data", self.data, DATA_MODES)
         if self.schedule not in SCHEDULES:
             _require_one_of("schedule", self.schedule, SCHEDULES.names())
         _require_one_of("tp_style", self.tp_style, TP_STYLES)
-        _require_one_of("input_copy", self.input_copy, INPUT_COPIES)
+        _require_one_of("inputs", self.inputs, INPUTS)
         _require_one_of("balance", self.balance, BALANCES)
         _require_one_of("recompute", self.recompute, RECOMPUTE)
         _require_one_of("sync", self.sync, SYNCS)
@@ -193,7 +195,7 @@ class Plan:
             raise PlanError("DataParallel (dp) runs the whole batch of a replica at once: micro-batches need ddp")
         if self.recompute != "none" or self.sync != "last":
             raise PlanError("DataParallel (dp) is modelled without recomputation and accumulation: they need ddp")
-        if self.input_copy == "prefetch":
+        if self.inputs == "prefetch":
             raise PlanError("DataParallel (dp) scatters inputs inside the step: copies ahead of it need ddp")
 
     @property

@@ -51,7 +51,7 @@ class StageBuilder:
         self.context = context
         self.stage = stage
         self.expert_position = expert_position
-        self.has_host = has_host and context.plan.input_copy != "none"
+        self.has_host = has_host and context.plan.inputs != "none"
         self.passes = RankPasses(context, stage)
         self.forward = self.passes.forward
         self.backward = self.passes.backward
@@ -72,7 +72,7 @@ class StageBuilder:
 
     def build(self) -> RankProgram:
         """Write all steps."""
-        for step in range(self.context.plan.num_steps):
+        for step in range(self.context.plan.steps):
             self._begin_step(step)
             for together in self.passes.groups:
                 if len(together) == 1:
@@ -96,7 +96,7 @@ class StageBuilder:
     def _begin_step(self, step: int) -> None:
         if self.has_host:
             copied, plan = self._copy_inputs(step), self.context.plan
-            self.copies, self.next_copies = (copied, {}) if plan.input_copy == "step" else (self.next_copies, copied)
+            self.copies, self.next_copies = (copied, {}) if plan.inputs == "step" else (self.next_copies, copied)
         for extension in self.extensions:
             extension.begin_step(step)
 

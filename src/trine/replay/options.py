@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from trine.arguments import named_arguments, option
 from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError, nearest
 from trine.gpu.outside import FABRICS, Arrivals
@@ -26,7 +27,7 @@ WAKEUP = "10 us"
 
 #: Options of fused kernels alone; names of :func:`trine.collectives.kernels.fused.build.build_fused`.
 SIZES = (
-    "rows", "cols", "inner", "dtype_bytes", "tile", "workgroups", "wavefronts", "algorithm", "waits", "flag_spacing",
+    "rows", "cols", "inner", "dtype_bytes", "tile", "workgroups", "wavefronts", "algorithm", "flags", "flag_spacing",
 )  # fmt: skip
 #: Options that count, and times.
 _NUMBERS = (
@@ -36,11 +37,12 @@ _NUMBERS = (
 _TIMES = ("wakeup", "poll", "sleep", "monitor_wakeup")
 
 
+@named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EidolonOptions:
     """One run: the kernel of one GPU, what its replayed peers send to it, and how it waits. None: the usual.
 
-    Times (wakeup, stragglers, poll, sleep, monitor_wakeup): text with a unit (``"10 us"``), or picoseconds.
+    Times (wakeup, straggler, poll, sleep, monitor_wakeup): text with a unit (``"10 us"``), or picoseconds.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ class EidolonOptions:
     peers: replayed GPUs [3, or what the program or the record says]. target: of a program, the rank that is simulated
         [0, or that of the record].
     wakeup: each peer's flags, and the data behind which they come, land so long after ``wakeup_from``. distribution:
-        the same, each flag after a draw, ``"uniform(5 us, 15 us)"``; ``together``: one draw a peer. stragglers: rank
+        the same, each flag after a draw, ``"uniform(5 us, 15 us)"``; ``together``: one draw a peer. straggler: rank
         -> what its writes are later by.
     writes: a table, or a file (docs/formats/peer-writes.md). arrivals: the record of a run, or its file. symmetric: the
         peers do as the target does, recorded in a run of all of them.
@@ -64,37 +66,37 @@ class EidolonOptions:
     """
 
     kernel: str | os.PathLike[str] | GpuProgram = "gemv-allreduce"
-    rows: int | None = None
-    cols: int | None = None
-    inner: int | None = None
-    dtype_bytes: int | None = None
-    tile: tuple[int, ...] | None = None
-    workgroups: int | None = None
+    rows: int | None = option(None, "Of the matrix [1024].")
+    cols: int | None = option(None, "Of the matrix [1024; embedding 256].")
+    inner: int | None = option(None, "Depth of a GEMM [256], rows of a sum [16].")
+    dtype_bytes: int | None = option(None, "Of an element [4].")
+    tile: tuple[int, ...] | None = option(None, "Of the result.")
+    workgroups: int | None = option(None, "Of the kernel [one a tile].")
     wavefronts: int | None = None
-    algorithm: str | None = None
-    waits: str | None = None
-    flag_spacing: int | None = None
-    fused: bool = True
-    peers: int | None = None
-    target: int | None = None
-    wakeup: str | int | None = None
-    wakeup_from: str | None = None
-    distribution: str | Distribution | None = None
-    seed: int | None = None
-    together: bool = False
-    stragglers: Mapping[int, str | int] = field(default_factory=dict)
-    writes: WriteTable | str | os.PathLike[str] | None = None
-    arrivals: Arrivals | str | os.PathLike[str] | None = None
-    symmetric: bool = False
-    fabric: str | None = None
-    sync: str | None = None
-    poll: str | int | None = None
-    sleep: str | int | None = None
-    monitor_capacity: int | None = None
-    monitor_wakeup: str | int | None = None
-    gpu_model: str | None = None
-    cluster: str = "eidola"
-    engine: str = "compiled"
+    algorithm: str | None = option(None, "Of an all-reduce.")
+    flags: str | None = option(None, "Peers add to one flag, or have one each [joint].")
+    flag_spacing: int | None = option(None, "Bytes between flags [8].")
+    fused: bool = option(True, "Two kernels: compute, then communicate.")
+    peers: int | None = option(None, "Replayed GPUs [3].")
+    target: int | None = option(None, "Rank of a program that is simulated [0].")
+    wakeup: str | int | None = option(None, "After how long peers' flags land [10 us].")
+    wakeup_from: str | None = option(None, "From when wake-up times count [wait].")
+    distribution: str | Distribution | None = option(None, 'The same, each flag by itself: "uniform(5 us, 15 us)".')
+    seed: int | None = option(None, "Of --distribution [0].")
+    together: bool = option(False, "All flags of a peer at once.")
+    straggler: Mapping[int, str | int] = option(factory=dict, help="A peer whose writes come later; again for others.")
+    writes: WriteTable | str | os.PathLike[str] | None = option(None, "File of writes: CSV, JSON or Parquet.")
+    arrivals: Arrivals | str | os.PathLike[str] | None = option(None, "Record of a run (.npz).")
+    symmetric: bool = option(False, "Peers do as the target does.")
+    fabric: str | None = option(None, "Whether writes go through links [ideal].")
+    sync: str | None = option(None, "How wavefronts wait [spin].")
+    poll: str | int | None = option(None, "Pause between reads of a flag.")
+    sleep: str | int | None = option(None, "Pause of --sync sleep.")
+    monitor_capacity: int | None = option(None, "Wavefronts that may sleep [all].")
+    monitor_wakeup: str | int | None = option(None, "From a write to the next read [100 ns].")
+    gpu_model: str | None = option(None, "Inside of the GPU: name or file.")
+    cluster: str = option("eidola", "Preset name or cluster file.")
+    engine: str = option("compiled", "The engine, or its Python twin.")
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -139,7 +141,8 @@ class EidolonOptions:
     @property
     def sizes(self) -> dict[str, object]:
         """The options of a fused kernel that were given."""
-        return {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
+        return {"waits" if name == "flags" else name: value for name, value in given.items()}
 
     def _check_types(self) -> None:
         for name in _NUMBERS:
@@ -148,8 +151,8 @@ class EidolonOptions:
         for name in _TIMES:
             if getattr(self, name) is not None:
                 time_ps(name, getattr(self, name))
-        if not isinstance(self.stragglers, Mapping):
-            raise InputError(f"stragglers are times by rank, such as {{2: '5 us'}}, got {self.stragglers!r:.80}")
+        if not isinstance(self.straggler, Mapping):
+            raise InputError(f"straggler is times by rank, such as {{2: '5 us'}}, got {self.straggler!r:.80}")
         if not isinstance(self.distribution, str | Distribution | None):
             raise InputError(f"--distribution is like 'uniform(5 us, 15 us)', got {self.distribution!r:.80}")
 
@@ -161,7 +164,7 @@ class EidolonOptions:
 
     def _refuse_idle(self) -> None:
         drawn = self.source in ("wakeup", "distribution")
-        for name in ("wakeup_from", "stragglers"):
+        for name in ("wakeup_from", "straggler"):
             if getattr(self, name) and not drawn:
                 raise InputError(f"{_option(name)} cannot matter with {_option(self.source)}, which says when")
         varies = self.source == "distribution" and self.delay.kind != "constant"
@@ -171,8 +174,8 @@ class EidolonOptions:
         if self.fabric is not None and self.source in ("arrivals", "symmetric"):
             raise InputError(f"--fabric cannot matter with {_option(self.source)}: what is recorded is at the I/O port")
         if drawn:
-            for late in self.stragglers.values():
-                time_ps("stragglers", late)
+            for late in self.straggler.values():
+                time_ps("straggler", late)
             _ = self.delay
 
     def _check_program(self) -> None:
@@ -180,7 +183,9 @@ class EidolonOptions:
             hint = nearest(self.kernel[:80], known_fused())
             raise InputError(f"neither a fused kernel nor a file is called {self.kernel!r:.80}{hint}")
         for name in self.sizes:
-            raise InputError(f"{_option(name)} is about fused kernels: a program says it itself")
+            raise InputError(
+                f"{_option('flags' if name == 'waits' else name)} is about fused kernels: a program says it itself"
+            )
         if not self.fused:
             raise InputError("--unfused is about fused kernels: a program is what it is")
 
@@ -201,4 +206,4 @@ def _is_whole(value: object) -> bool:
 
 
 def _option(name: str) -> str:
-    return "--straggler" if name == "stragglers" else f"--{name.replace('_', '-')}"
+    return "--straggler" if name == "straggler" else f"--{name.replace('_', '-')}"

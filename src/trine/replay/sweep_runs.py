@@ -36,7 +36,7 @@ MAX_BYTES = 64 * 2**20
 ENDING = ".runs.jsonl"
 _DIGITS = 32
 #: Options that a key names in its own way.
-_ELSEWHERE = ("kernel", "wakeup", "stragglers")
+_ELSEWHERE = ("kernel", "wakeup", "straggler")
 
 
 class Journal:
@@ -102,7 +102,7 @@ def workload_key(options: EidolonOptions, work: ReplayCase) -> str:
         "sources": hash_of_sources(_SOURCES),
         "origin": [provenance_of(work.program, rank, work.model, work.cluster) for rank in ranks],
         "kernel": os.fspath(kernel) if isinstance(kernel, str | os.PathLike) else work.program.name,
-        "stragglers": sorted((rank, str(late)) for rank, late in options.stragglers.items()),
+        "stragglers": sorted((rank, str(late)) for rank, late in options.straggler.items()),
         "options": said,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:_DIGITS]

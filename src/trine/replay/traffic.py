@@ -142,7 +142,7 @@ def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTr
         words = f"{format_time(delay.first_ps)} after {moment}"
     else:
         words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
-    behind = {peer: format_time(time_ps("stragglers", late)) for peer, late in sorted(options.stragglers.items())}
+    behind = {peer: format_time(time_ps("straggler", late)) for peer, late in sorted(options.straggler.items())}
     late = "".join(f"; rank {peer} {time} later" for peer, time in behind.items())
     return PeerTraffic(
         outside=found.writes,
@@ -156,7 +156,7 @@ def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTr
 def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, waiting_ps: int) -> WriteTable:
     """Flags after a draw each, data with the flag behind it (of the same peer, for the same workgroup)."""
     writers = np.unique(flags.peer).tolist()
-    for peer in options.stragglers:
+    for peer in options.straggler:
         if peer not in writers:
             raise InputError(f"--straggler: rank {peer} writes nothing{nearest(str(peer), map(str, writers))}")
     drawn = draw_writes(
@@ -168,7 +168,7 @@ def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, wai
         seed=options.seed or 0,
         together=options.together,
         base_ps=waiting_ps if counts_from_wait(options) else 0,
-        offset_ps={peer: time_ps("stragglers", late) for peer, late in options.stragglers.items()},
+        offset_ps={peer: time_ps("straggler", late) for peer, late in options.straggler.items()},
     )
     if data is not None and len(data.peer):
         times = _with_flags(flags, drawn.columns.time_ps, data)

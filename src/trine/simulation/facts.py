@@ -57,17 +57,17 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "bucket_bytes": [list(stage) for stage in report.buckets],
         "tp_style": report.tp_style if tensor else None,
         "num_split_operators": report.num_split_operators if tensor else None,
-        "input_copy": plan.input_copy if machine is not None else None,
+        "input_copy": plan.inputs if machine is not None else None,
         "overlap": plan.overlap if plan.overlap != "ideal" else None,
         "offload": plan.offload if plan.offload != "none" else None,
-        "algorithms": dict(plan.algorithms),
-        "num_steps": plan.num_steps,
+        "algorithms": dict(plan.algorithm),
+        "num_steps": plan.steps,
         "cluster": machine.name if machine is not None else None,
         "cluster_fingerprint": machine.fingerprint if machine is not None else None,
         "routing": machine.routing if machine is not None else None,
         "routing_reason": machine.routing_why if machine is not None and machine.has_fabric else None,
-        "compute": setup.compute,
-        "network": setup.network if machine is not None else None,
+        "compute": setup.options.compute,
+        "network": setup.network_name if machine is not None else None,
         "cpu_launch": setup.launch is not None,
     }
 
@@ -92,7 +92,7 @@ def evidence(
         sources = "; ".join(f"{name}: {text}" for name, text in setup.machine.sources.items())
         rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
         if setup.plan.num_ranks > 1:
-            sharing = "whole messages queue for links" if setup.network == "fifo" else "flows share links"
+            sharing = "whole messages queue for links" if setup.network_name == "fifo" else "flows share links"
             if setup.machine.circuits is not None:
                 sharing = f"{setup.machine.circuits.describe()}, between GPUs that no links join"
             software = "no protocol overhead"
@@ -127,7 +127,7 @@ def _broadcast_detail(setup: Setup, report: BuildReport, costs: StepCosts | None
 
 def _operator_detail(kind: str, setup: Setup) -> str:
     workload = setup.workload
-    if setup.compute == "roofline":
+    if setup.options.compute == "roofline":
         return f"{_data_sheet(setup)}; no recorded time is used (docs/background/roofline.md)"
     if workload.format == SYNTHESISED:
         return f"no trace: predicted from the shapes of {workload.name}"
@@ -156,7 +156,7 @@ def _data_sheet(setup: Setup) -> str:
 def setup_warnings(setup: Setup) -> list[str]:
     workload = setup.workload
     found = setup.times.warnings("asked for" if setup.gpu is not None else "of the trace")
-    if setup.has_host and setup.plan.input_copy != "none" and (copies := _host_copies(workload)):
+    if setup.has_host and setup.plan.inputs != "none" and (copies := _host_copies(workload)):
         found.append(
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
             "too: --inputs none counts it once"

@@ -16,16 +16,17 @@ from trine.compute.origin import known_gpu
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
+from trine.simulation.options import SimulateOptions
+from trine.simulation.recorded import Timing, first_known, gpus_under, timing
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.cluster.presets import GpuSpec
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
+    from trine.engine.models import Network
     from trine.graph.placement import Placement
     from trine.parallel.contention import Kernels
-    from trine.parallel.stragglers import Stragglers
-    from trine.simulation.recorded import Timing
 
 
 NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
@@ -54,14 +55,17 @@ class Setup:
     workload: Workload
     plan: Plan
     machine: Cluster | None
-    compute: str
+    options: SimulateOptions
     model: ComputeModel
     launch: LaunchCosts | None
-    network: str
+    network: str | Network
     gpu: GpuSpec | None
     times: Timing
     places: Int64
-    stragglers: Stragglers | None = None
+
+    @property
+    def network_name(self) -> str:
+        return self.network if isinstance(self.network, str) else self.network.name
 
     @property
     def has_host(self) -> bool:
@@ -72,7 +76,7 @@ class Setup:
     def not_modelled(self) -> tuple[str, ...]:
         """What this run leaves out, in sentences."""
         contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
-        said = [text for text in NOT_MODELLED if self.stragglers is None or text != NO_VARIATION]
+        said = [text for text in NOT_MODELLED if self.options.stragglers is None or text != NO_VARIATION]
         return (*contention, *said, *(() if self.has_host else (NO_HOST,)))
 
     @property
@@ -125,6 +129,38 @@ class Setup:
             names = [models[at] or self.workload.gpu for at in number[positions].tolist()]
         known = {name: known_gpu(name) for name in dict.fromkeys(names)}
         return [known[name] for name in names]
+
+
+def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Setup:
+    """Load what is named, and check that it goes together.
+
+    Raises
+    ------
+    InputError: what cannot be loaded, or does not go together.
+    """
+    from trine.engine.circuit_model import network_on
+
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"must be a Plan, such as Plan(dp=8), got {plan!r:.80}", field="plan")
+    plan = plan if plan is not None else Plan()
+    machine = load_machine(options.cluster, plan)
+    network = network_on(machine, options.network)
+    places = places_on(options.placement, machine, plan.num_ranks)
+    gpu, here = options.gpu, gpus_under(machine, places)
+    workload = load_workload(workload, options.trace_gpu, gpu if gpu is not None else first_known(here))
+    times = timing(workload, options.compute, gpu, here)
+    return Setup(
+        workload=workload,
+        plan=plan,
+        machine=machine,
+        options=options,
+        model=compute_for(workload, options.compute, times.predicted_for, options.calibration),
+        launch=launch_for(workload, options.cpu, options.launch_cost_ps),
+        network=network,
+        gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
+        times=times,
+        places=places,
+    )
 
 
 def places_on(

@@ -39,7 +39,7 @@ def trades(plan: Plan) -> tuple[Trade, ...]:
     if plan.tp_overlap > 1:
         found.append(Trade(f"--tp-overlap {plan.tp_overlap}", True, replace(plan, tp_overlap=1), True))
     usual = 1 if plan.sharding in PARAMETERS_SHARDED else 0
-    if plan.prefetch is not None and plan.prefetch > usual and (usual or plan.num_steps > 1):
+    if plan.prefetch is not None and plan.prefetch > usual and (usual or plan.steps > 1):
         found.append(Trade(f"--prefetch {plan.prefetch}", True, replace(plan, prefetch=None)))
     if plan.recompute != "none":
         without = replace(plan, recompute="none", recompute_layers=None)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from trine.arguments import takes
 from trine.errors import InputError
 from trine.evidence import Evidence
 from trine.parallel.stragglers import Jitter, Stragglers
 from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
+from trine.simulation.options import SimulateOptions
 from trine.units import format_time
 
 if TYPE_CHECKING:
@@ -195,21 +197,21 @@ class StepEnsemble(Report):
         return {"what": self.what, **self.runs.document()}
 
 
+@takes(SimulateOptions)
 def step_ensemble(
     workload: Workload | str | os.PathLike[str],
     plan: Plan,
     *,
     repeats: int,
-    stragglers: Stragglers | None = None,
     first_seed: int | None = None,
-    **options: Any,
+    options: SimulateOptions,
 ) -> StepEnsemble:
     """Step times of a job for ``repeats`` seeds from ``first_seed`` on (None: that of the stragglers, else 0).
 
-    stragglers: slow ranks and jitter, of which seeds follow each other. Without jitter, every operator takes longer or
-    shorter by PERTURBATION, to the nearest picosecond: far below what any machine varies by, so that what spreads then
-    is how much the answer hangs on who comes first at a link. Ranks that behave alike are perturbed alike, so that a
-    run that folds goes on folding. options: those of :func:`trine.simulate`; ``on_job`` is called once.
+    options: those of :func:`trine.simulate`; ``on_job`` is called once. Seeds follow that of its stragglers. Without
+    jitter, every operator takes longer or shorter by PERTURBATION, to the nearest picosecond: far below what any
+    machine varies by, so that what spreads then is how much the answer hangs on who comes first at a link. Ranks that
+    behave alike are perturbed alike, so that a run that folds goes on folding.
 
     Raises what simulate raises, and InputError for impossible repeats.
     """
@@ -218,17 +220,18 @@ def step_ensemble(
 
     if not isinstance(workload, str) or not workload.startswith("model:"):
         workload = load(workload) if isinstance(workload, str | os.PathLike) else workload
+    stragglers = options.stragglers
     has_jitter = stragglers is not None and stragglers.jitter is not None
     drawn = stragglers if stragglers is not None and has_jitter else _perturbed(stragglers)
     seed = drawn.seed if first_seed is None else first_seed
-    first = simulate(workload, plan, stragglers=replace(drawn, seed=seed) if has_jitter else stragglers, **options)
-    options.pop("on_job", None)
+    own = replace(options, stragglers=replace(drawn, seed=seed)) if has_jitter else options
+    first = simulate(workload, plan, options=own)
+    later = replace(options, on_job=None, compare=False)
 
     def run(each: int) -> int:
         if has_jitter and each == seed:
             return first.step_time_ps
-        again = replace(drawn, seed=each)
-        return simulate(workload, plan, stragglers=again, **{**options, "compare": False}).step_time_ps
+        return simulate(workload, plan, options=replace(later, stragglers=replace(drawn, seed=each))).step_time_ps
 
     return StepEnsemble(result=first, runs=ensemble(run, repeats, seed), what=_what(drawn, has_jitter))
 

@@ -272,7 +272,7 @@ def hop(
     workload = load_for(workload, machine, graph, gpu, trace_gpu)
     here = _gpus_of(machine, graph)
     times = timing(workload, compute, gpu, here)
-    one = simulate(workload, Plan(batch=batch, input_copy="none"), compute=compute, gpu=times.predicted_for, cpu=cpu)
+    one = simulate(workload, Plan(batch=batch, inputs="none"), compute=compute, gpu=times.predicted_for, cpu=cpu)
     gradient_ps, apply_ps = _iteration(one)
     whose = "of the trace" if gpu is None or times.is_recorded else "asked for"
     work = _work(graph, protocol, gradient_ps, apply_ps, _update_bytes(workload), stragglers)

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trine.arguments import takes
 from trine.evidence import Evidence
 from trine.parallel.plan import OVERLAPS, Plan
 from trine.results import Result
 from trine.results.plot import breakdown
 from trine.results.report import Report, Row, Table
 from trine.simulation import simulate
+from trine.simulation.options import SimulateOptions
 from trine.units import format_time
 
 if TYPE_CHECKING:
-    from trine.graph.program import Job
     from trine.graph.workload import Workload
 
 
@@ -82,23 +83,16 @@ class OverlapRange(Report):
         return {**steps, "saved_s": self.saved_ps / 1e12, "contention_cost_s": self.cost_ps / 1e12}
 
 
-def overlap_range(
-    workload: Workload | str | os.PathLike[str],
-    plan: Plan,
-    *,
-    on_job: Callable[[Job], None] | None = None,
-    **options: Any,
-) -> OverlapRange:
+@takes(SimulateOptions)
+def overlap_range(workload: Workload | str | os.PathLike[str], plan: Plan, *, options: SimulateOptions) -> OverlapRange:
     """Simulate ``plan`` with each kind of overlap; ``options`` are those of :func:`trine.simulate`.
 
     ``on_job`` is called once. Raises what simulate raises, and PlanError for a job on one GPU, which overlaps nothing.
     """
     plans = {name: replace(plan, overlap=name) for name in reversed(OVERLAPS)}
+    later = replace(options, on_job=None, compare=False)
     found = {
-        name: simulate(
-            workload, one, on_job=on_job if name == "modelled" else None, **{"compare": name == "modelled", **options}
-        )
-        for name, one in plans.items()
+        name: simulate(workload, one, options=options if name == "modelled" else later) for name, one in plans.items()
     }
     return OverlapRange(**found)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trine.arguments import named_arguments, option
 from trine.collectives.kernels.options import PROTOCOLS, SIMPLE
 from trine.collectives.options import AUTO, is_plan
 from trine.errors import InputError, nearest
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
 
 
+@named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadStoreOptions:
     """None leaves a number as the GPU model, the plan or trine has it.
@@ -35,12 +37,12 @@ class LoadStoreOptions:
 
     algorithm: str = AUTO
     protocol: str = AUTO
-    workgroups: int | None = None
-    wavefronts: int | None = None
-    unroll: int | None = None
-    max_outstanding: int | None = None
-    arbitration: str | None = None
-    gpu_model: str | GpuModel | None = None
+    workgroups: int | None = option(None, "Of each GPU [32].")
+    wavefronts: int | None = option(None, "Of a workgroup [8, of a plan as it says].")
+    unroll: int | None = option(None, "Requests of a wavefront in flight [the GPU model's].")
+    max_outstanding: int | None = option(None, "Requests of a CU in flight [the GPU model's].")
+    arbitration: str | None = option(None, "Of control and data at ports [the GPU model's].")
+    gpu_model: str | GpuModel | None = option(None, "Inside of the GPUs: name or file [the cluster's GPU].")
     fold: str = "auto"
     verify: bool = False
 

@@ -73,7 +73,7 @@ def _check_astra_sim(steps: list[Step], prefix: str) -> None:
         if isinstance(step, HostCopy):
             raise PlanError(
                 "ASTRA-sim's statistics stop at memory nodes: leave the input copies out (--inputs none, "
-                "Plan(input_copy='none')) and offload nothing, or write for target 'chakra'"
+                "Plan(inputs='none')) and offload nothing, or write for target 'chakra'"
             )
         if isinstance(step, Compute) and step.stream == LAUNCH_STREAM:
             raise PlanError(

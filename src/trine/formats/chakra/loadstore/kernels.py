@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from trine.arguments import option
 from trine.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
@@ -45,13 +46,13 @@ class KernelChoices:
     InputError: a number below 1, a collective or an algorithm that has no kernel.
     """
 
-    workgroups: int | None = None
-    wavefronts: int = WAVEFRONTS
-    protocol: str = SIMPLE
+    workgroups: int | None = option(None, "Of kernels of collectives and messages [32].")
+    wavefronts: int = option(WAVEFRONTS, "Of one of these workgroups.")
+    protocol: str = option(SIMPLE, "Of collectives.")
     algorithms: Mapping[str, str] = field(default_factory=dict)
-    compute_workgroups: int | None = None
-    compute_wavefronts: int = 8
-    compute_traffic: bool = True
+    compute_workgroups: int | None = option(None, "Of kernels of compute nodes [one a CU].")
+    compute_wavefronts: int = option(8, "Of one of these workgroups.")
+    compute_traffic: bool = option(True, "Compute nodes do not move their tensors.")
 
     def __post_init__(self) -> None:
         for name in ("workgroups", "wavefronts", "compute_workgroups", "compute_wavefronts"):

@@ -1,0 +1,118 @@
+"""Arguments of the library: fields that say what they are, and a sentence for names that there are not."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, field, fields, replace
+from typing import Any, TypeVar, cast
+
+from trine.errors import InputError, nearest
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ArgumentError(InputError, TypeError):
+    """An argument that a function does not have, or one that is missing."""
+
+
+def option(default: Any = MISSING, help: str = "", *, factory: Any = MISSING) -> Any:
+    """A field of a dataclass, with the one sentence about it that Python and the command line show."""
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
+def options_of(kind: type) -> dict[str, Field[Any]]:
+    """The fields of a dataclass that are options, by name."""
+    return {each.name: each for each in fields(kind) if "help" in each.metadata}
+
+
+def named_arguments(target: T) -> T:
+    """Let a function, or a class when it is made, refuse arguments that it does not have with the nearest name.
+
+    Raises
+    ------
+    ArgumentError: an unknown, missing or repeated argument, when it is called.
+    """
+    if inspect.isclass(target):
+        made = cast(Any, target)
+        made.__init__ = _checked(made.__init__, target.__name__)
+        return target
+    return cast(T, _checked(target, target.__name__))  # type: ignore[attr-defined]
+
+
+def _checked(function: Any, name: str) -> Any:
+    @functools.wraps(function)
+    def called(*args: Any, **given: Any) -> Any:
+        try:
+            return function(*args, **given)
+        except TypeError as error:
+            if isinstance(error, InputError):
+                raise
+            _check_names(function, name, given)
+            _check_call(function, name, args, given)
+            raise
+
+    return called
+
+
+def _check_names(function: Any, name: str, given: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    known = [each for each in parameters if each != "self"]
+    for word in given:
+        if word not in known:
+            raise ArgumentError(f"{name} has no argument {word!r}{nearest(word, known)}") from None
+
+
+def _check_call(function: Any, name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(function).bind(*args, **given)
+    except TypeError as error:
+        raise ArgumentError(f"{name}: {error}") from None
+
+
+def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Let a function be called with the fields of ``kind`` as keywords, or with ``options=``, or both (keywords win).
+
+    The function itself has a parameter ``options``, the finished dataclass; ``inspect.signature`` shows all keywords.
+
+    Raises
+    ------
+    ArgumentError: an unknown, missing or repeated argument, when it is called.
+    """
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        own = inspect.signature(function)
+        wanted = [each for each in own.parameters.values() if each.name != "options"]
+        defaults = {each.name: _default_of(each) for each in fields(kind)}
+        types = {each.name: each.type for each in fields(kind)}
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=types[name])
+            for name, value in defaults.items()
+        ]
+        checked = _checked(function, function.__name__)
+
+        @functools.wraps(function)
+        def called(*args: Any, options: Any = None, **given: Any) -> R:
+            mine = {each.name: given.pop(each.name) for each in wanted if each.name in given}
+            for word in given:
+                if word not in defaults:
+                    known = [*(each.name for each in wanted), *defaults]
+                    raise ArgumentError(f"{function.__name__} has no argument {word!r}{nearest(word, known)}")
+            made = kind(**given) if options is None else replace(options, **given)
+            return cast(R, checked(*args, **mine, options=made))
+
+        called.__signature__ = own.replace(parameters=[*wanted, *keywords])  # type: ignore[attr-defined]
+        called.__annotations__ = {**types, **function.__annotations__}
+        return called
+
+    return decorate
+
+
+def _default_of(each: Field[Any]) -> Any:
+    return inspect.Parameter.empty if each.default is MISSING and each.default_factory is MISSING else each.default

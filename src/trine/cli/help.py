@@ -1,0 +1,149 @@
+"""Help pages: panels of options and commands, in the width of the terminal, with colour where one is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from trine.cli.commands import ABOUT, GROUPS, below
+
+if TYPE_CHECKING:
+    from trine.cli.parameters import Parameter
+
+#: Widest page: longer lines are hard to read.
+MAX_WIDTH = 110
+BOLD, DIM, CYAN, YELLOW = "1", "2", "1;36", "33"
+#: Rows of every help page.
+_HELP = ("--help", "-h"), "Show this message and exit."
+_ROOT = (
+    (("--version",), "Print the version."),
+    (("--install-completion",), "Install completion for the current shell."),
+    (("--show-completion",), "Show completion for the current shell, to copy it or customize the installation."),
+)
+
+
+class Row(NamedTuple):
+    """One line of a panel: what is typed, what stands for its value, and what it does."""
+
+    panel: str
+    names: str
+    value: str
+    text: str
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that takes colour: no pipe, no NO_COLOR (no-color.org), no TERM=dumb."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, code: str, colour: bool) -> str:
+    """``text`` in a colour of the terminal."""
+    return f"\x1b[{code}m{text}\x1b[0m" if colour and text else text
+
+
+def group_page(group: str = "", colour: bool = False) -> str:
+    """The page of ``trine --help``, or of a group of commands."""
+    path = f"trine {group}".strip()
+    about = GROUPS[group][1] if group else ABOUT
+    rows = [Row(panel, name, "", text) for name, panel, text in below(group)]
+    rows += [Row("Options", " ".join(names), "", text) for names, text in (*(_ROOT if not group else ()), _HELP)]
+    return _page(f"{path} [OPTIONS] COMMAND [ARGS]...", about, "", rows, colour)
+
+
+def command_page(words: str, function: Callable[..., Any], colour: bool = False) -> str:
+    """The page of one command."""
+    from trine.cli.parameters import all_parameters
+
+    parameters = all_parameters(function)
+    about, _, example = (function.__doc__ or "").strip().partition("Example: ")
+    given = " ".join(_usage(each) for each in parameters if each.option.is_argument)
+    rows = [_row(each) for each in parameters]
+    rows.append(Row("Output", " ".join(_HELP[0]), "", _HELP[1]))
+    return _page(f"trine {words} [OPTIONS] {given}".rstrip(), about.strip(), example.strip(), rows, colour)
+
+
+def _usage(argument: Parameter) -> str:
+    name = argument.option.metavar or argument.name.upper()
+    if argument.is_many and not name.endswith("..."):
+        name += "..."
+    return name if argument.is_required or name.startswith("[") else f"[{name}]"
+
+
+def _row(parameter: Parameter) -> Row:
+    option = parameter.option
+    panel = option.panel or "Options"
+    if option.is_argument:
+        return Row(panel, option.metavar or parameter.name.upper(), "", option.help)
+    text = option.help
+    if option.values is not None and option.metavar is not None and "|" in option.metavar:
+        known = [word for word in option.metavar.split("|") if word.isupper()]
+        value = "|".join([*parameter.values(), *known])
+    else:
+        value = option.metavar or {int: "N", float: "X", bool: ""}.get(parameter.kind, "TEXT")
+    if parameter.is_many:
+        text += " May be repeated." if "again" not in text and "repeated" not in text else ""
+    if parameter.is_required:
+        text += " (required)"
+    return Row(panel, ", ".join(parameter.names), value, text)
+
+
+def _page(usage: str, about: str, example: str, rows: Iterable[Row], colour: bool) -> str:
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    lines = [f"{painted('Usage:', YELLOW, colour)} {usage}", ""]
+    lines += textwrap.wrap(about, width - 2, initial_indent=" ", subsequent_indent=" ")
+    if example:
+        lines += ["", f" {painted('Example:', YELLOW, colour)} {example}"]
+    panels: dict[str, list[Row]] = {}
+    for row in rows:
+        panels.setdefault(row.panel, []).append(row)
+    for name, inside in sorted(panels.items(), key=lambda item: item[0] != "Arguments"):
+        lines += ["", *_panel(name, inside, width, colour)]
+    return "\n".join(lines)
+
+
+def _panel(title: str, rows: list[Row], width: int, colour: bool) -> Iterator[str]:
+    """A box with a title, if the stream has its characters, with two columns."""
+    corner, edge, side = ("╭╮╰╯", "─", "│") if _has_boxes() else ("++++", "-", "|")
+    inner = width - 4
+    left = min(max(len(f"{row.names} {row.value}".rstrip()) for row in rows), inner // 2)
+    top = f"{corner[0]}{edge} {title} "
+    yield painted(top + edge * (width - len(top) - 1) + corner[1], DIM, colour)
+    for row in rows:
+        for number, (one, two) in enumerate(_cells(row, left, inner - left - 2)):
+            shown = _paint_names(one, row, colour) if number == 0 else one
+            yield f"{painted(side, DIM, colour)} {shown}{' ' * (left - len(one))}  {two:{inner - left - 2}} " + painted(
+                side, DIM, colour
+            )
+    yield painted(corner[2] + edge * (width - 2) + corner[3], DIM, colour)
+
+
+def _cells(row: Row, left: int, right: int) -> Iterator[tuple[str, str]]:
+    """Lines of a row: the texts beside each other, what is typed on a line of its own where it is long."""
+    texts = textwrap.wrap(row.text, right) or [""]
+    names = f"{row.names} {row.value}".rstrip()
+    if len(names) <= left:
+        yield names, texts[0]
+        for text in texts[1:]:
+            yield "", text
+        return
+    parts = [row.names, *textwrap.wrap(re.sub(r"\|", "| ", row.value), left - 2)] if row.value else [row.names]
+    parts = [parts[0], *(f"  {part.replace('| ', '|')}" for part in parts[1:])]
+    for number in range(max(len(parts), len(texts))):
+        yield parts[number] if number < len(parts) else "", texts[number] if number < len(texts) else ""
+
+
+def _paint_names(text: str, row: Row, colour: bool) -> str:
+    return painted(row.names, CYAN, colour) + painted(text[len(row.names) :], YELLOW, colour)
+
+
+def _has_boxes() -> bool:
+    try:
+        "╭─│".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

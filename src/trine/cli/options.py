@@ -1,0 +1,328 @@
+"""What only the terminal needs of options: panels, metavars, values that a shell completes, and how text is read.
+
+``WORDS`` has a row for each dataclass whose fields are options: the panel of the help page, and of each field what its
+name, type and help text do not say. What a registry knows is asked when the help page or a completion needs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from trine.errors import InputError, PlanError
+
+#: Panels of help pages.
+ARGUMENTS, OPTIONS, OUTPUT = "Arguments", "Options", "Output"
+LAYOUT, PIPELINE, FORMS, MEMORY = "Layout", "Pipeline", "Forms of parallelism", "Memory"
+JOB, COMPUTE, NETWORK, MACHINE = "Job", "Operator times", "Network", "Machine"
+CIRCUITS, RANKS, CHANCE = "Circuits between GPUs", "Ranks", "Slow ranks and chance"
+WRITES, WAITS = "What peers send", "How wavefronts wait"
+HOW, INSIDE = "How it is run", "Load by load, store by store (--fidelity loadstore)"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What the command line says of a parameter besides its name, type and default.
+
+    names: as typed, where it is not ``--`` and the parameter's name. values: what a shell completes, asked when needed;
+    of a metavar ``a|b`` these are its words. word: the option of a field that is called otherwise. read: from the text
+    to the field's value. negates: the flag sets the field to False. kind: of what is typed, where the field's own type
+    does not say.
+    """
+
+    help: str = ""
+    metavar: str | None = None
+    panel: str | None = None
+    names: tuple[str, ...] = ()
+    values: Callable[[], Iterable[str]] | None = None
+    word: str | None = None
+    read: Callable[[Any], Any] | None = None
+    negates: bool = False
+    kind: Any = None
+    is_argument: bool = False
+
+
+def argument(help: str, metavar: str | None = None, values: Callable[[], Iterable[str]] | None = None) -> Option:
+    """A parameter that is given by its place."""
+    return Option(help, metavar, ARGUMENTS, values=values, is_argument=True)
+
+
+# What registries know, for completion.
+
+
+def clusters() -> Iterable[str]:
+    from trine.cluster import known_clusters
+
+    return known_clusters()
+
+
+def gpus() -> Iterable[str]:
+    from trine.cluster.presets import known_gpus
+
+    return known_gpus()
+
+
+def gpu_models() -> Iterable[str]:
+    from trine.gpu.model.files import known_gpu_models
+
+    return known_gpu_models()
+
+
+def traces() -> Iterable[str]:
+    from trine.workload.readers import bundled
+
+    return bundled()
+
+
+def models() -> Iterable[str]:
+    from trine.workload import known_models
+
+    return known_models()
+
+
+def workloads() -> Iterable[str]:
+    return [*traces(), *(f"model:{name}" for name in models())]
+
+
+def topologies() -> Iterable[str]:
+    from trine.cluster import known_topologies
+
+    return known_topologies()
+
+
+def collectives() -> Iterable[str]:
+    from trine.collectives.registry import known_kinds
+
+    return known_kinds()
+
+
+def algorithms() -> Iterable[str]:
+    from trine.collectives.registry import known_algorithms
+
+    return dict.fromkeys(name for kind in collectives() for name in known_algorithms(kind))
+
+
+def algorithm_pairs() -> Iterable[str]:
+    from trine.collectives.registry import known_algorithms
+
+    return [f"{kind}={name}" for kind in collectives() for name in known_algorithms(kind)]
+
+
+def schedules() -> Iterable[str]:
+    from trine.parallel.schedules import SCHEDULES
+
+    return SCHEDULES.names()
+
+
+def compute_models() -> Iterable[str]:
+    from trine.compute.models import COMPUTE_MODELS
+
+    return COMPUTE_MODELS.names()
+
+
+def networks() -> Iterable[str]:
+    from trine.engine.models import NETWORK_MODELS
+
+    return NETWORK_MODELS.names()
+
+
+def formats() -> Iterable[str]:
+    from trine.formats.clusters import READERS
+
+    return READERS.names()
+
+
+def studies() -> Iterable[str]:
+    from trine.studies.loadstore_cases import CASES
+
+    return CASES
+
+
+def fused_kernels() -> Iterable[str]:
+    from trine.collectives.kernels.fused.build import known_fused
+
+    return known_fused()
+
+
+# How texts are read.
+
+
+def names(text: str, option: str) -> tuple[str, ...]:
+    """``a, b`` as a tuple."""
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise PlanError(f"{option} holds an empty name: {text!r}")
+    return found
+
+
+def pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """``all_reduce=ring,broadcast=ring`` as pairs."""
+    found = []
+    for item in names(text, "--algorithm"):
+        kind, _, name = item.partition("=")
+        if not kind or not name:
+            raise PlanError(f"--algorithm takes COLLECTIVE=NAME, such as all_reduce=ring; got {item!r}")
+        found.append((kind.strip(), name.strip()))
+    return tuple(found)
+
+
+def _cuts(text: str) -> tuple[str, ...]:
+    return names(text, "--cuts")
+
+
+def _bucket(text: str) -> int:
+    from trine.units import parse_bytes
+
+    cap = parse_bytes(text, "--bucket")
+    if cap < 1:
+        raise PlanError(f"--bucket must be positive, got {text!r}")
+    return cap
+
+
+def _calibration(path: str) -> Any:
+    from trine.compute import Calibration
+
+    return Calibration.load(path)
+
+
+def _tile(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d{1,9}(x\d{1,9}){0,2}", text):
+        raise InputError(f"--tile is like 64x256, or 128x128x32 for a GEMM, got {text[:80]!r}")
+    return tuple(int(part) for part in text.split("x"))
+
+
+def _stragglers(texts: Iterable[str]) -> dict[int, str]:
+    pairs = [_straggler(text) for text in texts]
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise InputError("--straggler names a rank twice")
+    return found
+
+
+def _straggler(text: str) -> tuple[int, str]:
+    rank, colon, late = text.partition(":")
+    if not colon or not rank.isdecimal() or len(rank) > 6:
+        raise InputError(f"--straggler is RANK:TIME, such as '2:5 us', got {text[:80]!r}")
+    return int(rank), late
+
+
+def _plain(algorithm: str) -> str:
+    """NCCL_ALGO's spelling as ours; the path of a plan as it is."""
+    return algorithm.lower() if algorithm.isalpha() else algorithm
+
+
+def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[str]] | None = None) -> Option:
+    """One of a few words, in whatever case."""
+    return Option(metavar=metavar, panel=panel, values=values, read=str.lower, kind=str)
+
+
+NETWORK_WORDS = "fair|equal|fifo|circuit"
+_REQUESTS = {
+    "unroll": Option(), "max_outstanding": Option(), "arbitration": Option(metavar="fifo|fair"),
+    "gpu_model": Option(values=gpu_models, kind=str),
+}  # fmt: skip
+
+#: dataclass -> the panel of its options, and what is to be said of some.
+WORDS: dict[str, tuple[str, dict[str, Option]]] = {
+    "Layout": (LAYOUT, {"parallel": Option(metavar="dp|ddp|tp|pp"), "global_batch": Option(panel=JOB)}),
+    "Plan": (FORMS, {
+        **{axis: Option(panel=LAYOUT) for axis in ("dp", "tp", "pp", "cp", "ep", "order")},
+        **{name: Option(panel=JOB) for name in ("batch", "micro_batch", "steps")},
+        "schedule": word("gpipe|1f1b|interleaved|zb-h1|dualpipe", PIPELINE, schedules),
+        "virtual_stages": Option(panel=PIPELINE),
+        "balance": word("time|layers", PIPELINE),
+        "cuts": Option(panel=PIPELINE, read=_cuts, kind=str),
+        "sync": word("last|each", PIPELINE),
+        "recompute": word("none|full|selective", MEMORY),
+        "recompute_layers": Option(panel=MEMORY),
+        "offload": word("optimizer|activations", MEMORY),
+        "bucket_bytes": Option(read=_bucket),
+        "tp_style": word("column|megatron"),
+        "sharding": word("none|zero1|zero2|zero3|fsdp"),
+        "buffers": word("auto|broadcast|none"),
+        "cp_style": word("ring|all-gather|ulysses"),
+        "order": Option(panel=LAYOUT, read=str.lower),
+        "expert_imbalance": Option(metavar="balanced|zipf:S|FILE"),
+        "overlap": word("ideal|modelled|none|range"),
+        "inputs": word("step|prefetch|none", JOB),
+        "algorithm": Option(panel=NETWORK, metavar="KIND=NAME,...", values=algorithm_pairs, read=pairs, kind=str),
+    }),
+    "SimulateOptions": (COMPUTE, {
+        "gpu": Option(values=gpus),
+        "trace_gpu": Option(values=gpus),
+        "compute": Option(metavar="auto|recorded|linear|roofline", values=compute_models),
+        "calibration": Option(metavar="FILE", read=_calibration, kind=str),
+        "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),
+        "collective_costs": Option(metavar="links|library|loadstore", panel=NETWORK, kind=str),
+        "placement": Option(metavar="packed|round-robin|random:SEED|FILE", panel=RANKS, kind=str),
+    }),
+    "Machine": (MACHINE, {
+        "cluster": Option(values=clusters),
+        "fabric": Option(metavar="KIND[:OVER][@LINK]"),
+        "slow_link": Option(metavar="LINK:FACTOR"),
+        "link_down": Option(metavar="LINK"),
+        "topology": Option(values=topologies),
+        **{f"circuit_{name}": Option(panel=CIRCUITS) for name in ("setup", "ports", "bandwidth", "latency", "buffer")},
+    }),
+    "RankOptions": (RANKS, {
+        "show_rank": Option(metavar="R"),
+        "slow": Option(metavar="rank=17:1.3", panel=CHANCE),
+        "jitter": Option(metavar="normal:5%", panel=CHANCE),
+        "jitter_per": word("operator|step", CHANCE),
+        "seed": Option(panel=CHANCE),
+        "repeat": Option(panel=CHANCE),
+    }),
+    "CollectiveOptions": (HOW, {
+        "library": word("auto|nccl|rccl"),
+        "algorithm": Option(values=algorithms, read=_plain),
+        "protocol": word("auto|ll|ll128|simple|none"),
+        "launch": Option(metavar="process-per-gpu|single-process|graph"),
+    }),
+    "LoadStoreOptions": (INSIDE, _REQUESTS),
+    "HopProtocol": ("Protocol", {"order": Option(metavar="parallel|serial")}),
+    "Chance": (CHANCE, {
+        "slow_by": Option(metavar="LOW:HIGH"), "slow_per": Option(metavar="link|gpu"),
+        "slow": Option(metavar="rank=3:1.5"), "jitter": Option(metavar="normal:5%"),
+    }),
+    "KernelChoices": (INSIDE, {
+        "protocol": Option(metavar="simple|ll|ll128"),
+        "compute_traffic": Option(word="no_compute_traffic", negates=True),
+    }),
+    "EidolonOptions": ("Kernel", {
+        "dtype_bytes": Option(word="dtype_bytes", kind=int),
+        "tile": Option(metavar="RxC[xK]", read=_tile, kind=str),
+        "algorithm": Option(metavar="oneshot|twoshot"),
+        "flags": Option(metavar="joint|single"),
+        "fused": Option(word="unfused", negates=True),
+        **{name: Option(panel=WRITES) for name in ("peers", "wakeup", "distribution", "seed", "together", "symmetric")},
+        "wakeup_from": Option(metavar="wait|start", panel=WRITES),
+        "straggler": Option(metavar="RANK:TIME", panel=WRITES, read=_stragglers),
+        "writes": Option(metavar="FILE", panel=WRITES, kind=str),
+        "arrivals": Option(metavar="FILE", panel=WRITES, kind=str),
+        "fabric": Option(metavar="ideal|modelled", panel=WRITES),
+        "sync": Option(metavar="spin|mwait|sleep", panel=WAITS),
+        **{name: Option(panel=WAITS) for name in ("poll", "sleep", "monitor_capacity", "monitor_wakeup")},
+        "gpu_model": Option(panel=MACHINE, values=gpu_models),
+        "cluster": Option(panel=MACHINE, values=clusters),
+        "engine": Option(metavar="compiled|reference", panel=MACHINE),
+    }),
+    "Inside": (INSIDE, {"fidelity": Option(metavar="operator|loadstore"), "plot_noc": Option(metavar="FILE")}),
+}  # fmt: skip
+
+# Options that several commands declare.
+Json = Annotated[str | None, Option("Write the answer as JSON; - for stdout.", "FILE", OUTPUT)]
+Perfetto = Annotated[str | None, Option("Write a timeline for https://ui.perfetto.dev.", "FILE", OUTPUT)]
+Parquet = Annotated[str | None, Option("Write all records to this folder.", "DIR", OUTPUT)]
+Timeline = Annotated[str | None, Option("Draw the timeline (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)]
+Engine = Annotated[str, Option("The engine, or its Python twin.", "compiled|reference")]
+
+
+def number_pair(text: str, option: str) -> tuple[float, float]:
+    """``LOW:HIGH``. Raises InputError for anything else."""
+    low, _, high = text.partition(":")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise InputError(f"{option} takes LOW:HIGH such as 1:10, got {text!r}") from None

@@ -1,0 +1,77 @@
+"""How one job is simulated: what :func:`trine.simulate` takes besides the workload and its plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.arguments import named_arguments, option
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.collectives.nccl.steps import StepCosts
+    from trine.compute import Calibration
+    from trine.engine.models import Network
+    from trine.graph.program import Job
+    from trine.graph.taskgraph import Progress
+    from trine.parallel.stragglers import Stragglers
+
+
+@named_arguments
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulateOptions:
+    """How one job is simulated.
+
+    cluster: a Cluster, the name of a preset, or a file. More than one rank needs one.
+    compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded``, ``linear``, or
+        ``roofline`` (from the shapes, for ``gpu``, else the cluster's GPU, else the trace's; all that a trace of a CPU
+        or of meta tensors is good for).
+    gpu: predict for this GPU instead of the one that the trace was recorded on. On a cluster of another GPU than the
+        trace's one of the two must be named: the cluster's (predicted) or the trace's (the recorded times are kept).
+    trace_gpu: the GPU that the trace was recorded on, where the trace does not say and the cluster names its GPUs.
+    network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
+        serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a model of your own, which needs
+        ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
+    collective_costs: ``library`` adds what NCCL or RCCL costs in launches, protocols and synchronisation to the
+        messages of collectives, ``links`` nothing; ``auto``: the library where the links are of a known kind.
+        ``loadstore``: so much that a collective alone takes what its GPU program takes at the load-store level, with
+        durations kept in the user's cache (:class:`trine.collectives.loadstore.LoadStoreCosts`, which is taken too).
+    cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
+    launch_cost_ps: CPU time of every launch, in place of what the trace says.
+    calibration: fits over several traces, from :func:`trine.calibrate`.
+    engine: ``compiled`` or ``reference``, its plain-Python twin.
+    fold: ``on`` simulates one rank of each kind that behaves alike, exactly; ``off`` each by itself; ``verify`` both,
+        and compares every task (docs/design/folding.md).
+    placement: which GPU each rank is on: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
+        ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one a line.
+    stragglers: slow ranks and jitter of compute durations.
+    progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence whenever the classes
+        of ranks have been found. on_job: called with the rank programs before they run, for example to write them
+        (:mod:`trine.formats.chakra`).
+    warnings: sentences to carry into the result.
+    compare: simulate small steps again without an option that is there to save time or memory (overlap of tensor
+        parallelism, gathers further ahead, recomputation, offload of activations), and say where it does not
+        (:mod:`trine.simulation.worth`).
+    """
+
+    cluster: Cluster | str | os.PathLike[str] | None = None
+    gpu: str | None = option(None, "Predict for this GPU; the trace's own keeps its times.")
+    trace_gpu: str | None = option(None, "The GPU of the trace, where the trace does not say.")
+    compute: str = option("auto", "Where operator times come from.")
+    calibration: Calibration | None = option(None, "File written by trine calibrate.")
+    cpu: bool | None = option(None, "Wait for the launching CPU thread.")
+    launch_cost_ps: int | None = option(None, 'CPU time of every launch, in place of the trace\'s: "5 us".')
+    network: str | Network | None = option(None, "How flows share links [fair; circuit if any].")
+    collective_costs: str | StepCosts = option("auto", "What messages cost besides the links [library if known].")
+    placement: str | os.PathLike[str] | Sequence[int] | None = option(None, "Which GPU a rank is on [packed].")
+    engine: str = "compiled"
+    fold: str = "on"
+    stragglers: Stragglers | None = None
+    progress: Progress | None = None
+    on_compile: Callable[[], None] | None = None
+    on_stage: Callable[[str], None] | None = None
+    on_job: Callable[[Job], None] | None = None
+    warnings: tuple[str, ...] = ()
+    compare: bool = True
