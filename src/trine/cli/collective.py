@@ -67,7 +67,7 @@ def collective(
         say(f"note: {warning}")
     if explain:
         show(answer.explain(), json)
-    write_json(answer.to_json(), json, "collective")
+    write_json(answer, json, "collective")
     if plot is not None:
         with writes():
             answer.plot(path=plot)
