@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from trine._jit import is_uncompiled
 Records: TypeAlias = Any
 Record: TypeAlias = Any
 
-Bundle = TypeVar("Bundle", bound=NamedTuple)
+Bundle = TypeVar("Bundle", bound=tuple[Any, ...])
 
 _CTYPES = {"i1": ctypes.c_int8, "i4": ctypes.c_int32, "i8": ctypes.c_int64, "f8": ctypes.c_double}
 
@@ -54,7 +55,14 @@ def for_kernel(bundle: Bundle) -> Bundle:
     """
     if not is_uncompiled():
         return bundle
-    return type(bundle)(*(one_for_kernel(part) for part in bundle))
+    return with_parts(bundle, lambda part: for_kernel(part) if isinstance(part, tuple) else one_for_kernel(part))
+
+
+def with_parts(bundle: Bundle, change: Callable[[Any], Any]) -> Bundle:
+    """The same NamedTuple of parts that ``change`` has gone through."""
+    kind: Any = type(bundle)
+    made: Bundle = kind(*map(change, bundle))
+    return made
 
 
 def one_for_kernel(array: Records) -> Records:

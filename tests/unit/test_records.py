@@ -9,10 +9,11 @@ import pytest
 
 from trine._records import new_records, record_dtype
 from trine.engine import _state as engine_state
+from trine.gpu import _state as gpu_state
 
 RECORDS = [
     pytest.param(value, id=f"{module.__name__.split('.')[1]}-{name}")
-    for module in (engine_state,)
+    for module in (engine_state, gpu_state)
     for name, value in vars(module).items()
     if isinstance(value, np.dtype)
 ]

@@ -1,7 +1,7 @@
-"""The load-store event loop, compiled. Its semantics are those of reference.py (docs/design/gpu-model.md).
+"""The load-store event loop, compiled. Its semantics are those of ``reference/`` (docs/design/gpu-model.md).
 
-What a turn of the loop hands on is in the scalars ``n``: set by what happens (in the modules beside this one), taken
-back to -1 by who deals with it.
+What a turn of the loop hands on is in its clock: set by what happens (in the modules beside this one), taken back to -1
+by who deals with it.
 """
 
 from __future__ import annotations
@@ -9,235 +9,182 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined, kernel
-from trine.arrays import Int64
+from trine._records import Record
+from trine.engine._heap import BY_PAYLOAD, push
 from trine.engine._limits import MAX_PS
-from trine.engine._state import TaskTables
-from trine.gpu._acts import give_request, go_later, wake_group
-from trine.gpu._after import settle
-from trine.gpu._flows import deliver, flow_event, inject
-from trine.gpu._go import go_on
-from trine.gpu._issue import issue, kick_cu
-from trine.gpu._lanes import cross
-from trine.gpu._later import push
-from trine.gpu._legs import GONE, next_leg
-from trine.gpu._outside import arrive
-from trine.gpu._stages import answer, done, hop, memory, wake
-from trine.gpu._starts import begin, begin_ready, dispatch, end_task, far_event, kick_gpu
+from trine.gpu._dispatch import begin, begin_ready, dispatch, end_task, far_event, kick_gpu
+from trine.gpu._fabric import cross
+from trine.gpu._packets import deliver, flow_event, inject
+from trine.gpu._peers import arrive
+from trine.gpu._requests import HAS_LEFT, answer, hop, leave_memory, next_segment, reach_memory, wake
+from trine.gpu._scheduler import give_request
 from trine.gpu._state import (
-    BEGIN,
-    D_BARRIER,
-    DELIVER,
-    ENDED,
-    ENTITY_HALVES,
-    ENTITY_WORDS,
     FINISHED,
-    IDLE,
-    INJECT,
-    KEY,
-    KICK_CU,
-    KICK_GPU,
-    LINE,
     LINES_FULL,
     LOG_FULL,
-    LOG_ROOM,
     MARGIN,
-    N_FIRST_DISPATCHER,
-    N_FIRST_REQUEST,
-    N_FIRST_WAVE,
-    N_TASKS,
-    NEXT_OUTSIDE,
     NO_ANSWER,
-    NUM_EVENTS,
-    NUM_FREE_LINES,
-    NUM_FREE_REQUESTS,
-    NUM_HEAP,
-    NUM_LOG,
-    NUM_READY,
-    NUM_TODO,
-    ONWARD,
-    OTHER,
     OVERFLOW,
-    OWN_KEY,
     POLL,
-    READY_LINE,
     REQUESTS_FULL,
-    RETRIED,
-    S_ALU,
-    S_ANSWER,
-    S_CHANNEL,
-    S_DONE,
-    S_HOP,
-    S_LEFT,
-    S_RETRY,
-    SCHEDULED,
     SHIFT_LABEL,
-    SIZE,
-    STAGE,
-    STOP_PS,
+    STAGE_ALU,
+    STAGE_ANSWER,
+    STAGE_CHANNEL,
+    STAGE_DONE,
+    STAGE_HOP,
+    STAGE_LEFT,
+    STAGE_RETRY,
     STOPPED,
     STUCK,
-    TIME_PS,
-    UNRECORDED,
-    W_DOING,
-    W_GROUP,
-    WAKE,
-    WAVE_HALVES,
-    Code,
-    Entities,
-    Machine,
-    Outside,
-    Seen,
-    Ways,
-    Wheel,
+    LoopTables,
 )
+from trine.gpu._waves import go_on, issue, kick_cu, settle, wave_event
 from trine.gpu._wheel import FROM_HEAP, next_event, schedule, take_far
 
 U = np.uint64
 
 
 @kernel
-def advance(
-    work: TaskTables, c: Code, w: Ways, o: Outside, e: Entities, wheel: Wheel, m: Machine, seen: Seen, n: Int64,
-    k: Int64, budget: Int,
-) -> Int:  # fmt: skip
+def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> Int:
     """Run until nothing can happen, ``budget`` events have, an array is full or it is time to stop; returns why.
 
     All state is in the arguments, so that the shell may grow arrays and call again. One turn does one thing: what
     follows at once from the last event, in the order of the branches below, else the next event. Each function is
     called from one place: every call is compiled as a copy.
     """
-    half, word = e.half, e.word
-    limit = n[NUM_EVENTS] + budget
-    first_request = k[N_FIRST_REQUEST]
+    work, program, paths, peers, entities, wheel, machine, counters = tables
+    limit = clock.num_events + budget
     # In the heap: ends of tasks (2 * task), launches (+ 1), the next write of a replayed peer, then entities.
-    first_far = 2 * k[N_TASKS] + 1
+    first_far = 2 * model.tasks + 1
     follows = True  # something may follow from the last event: most events are hops, from which nothing does
     status = np.int64(FINISHED)
     while True:
-        r = np.int64(-1)  # the request whose event it is
+        number = np.int64(-1)  # the request whose event it is
         if follows:
-            if n[NUM_FREE_REQUESTS] < MARGIN:
+            if clock.num_free_requests < MARGIN:
                 status = np.int64(REQUESTS_FULL)
                 break
-            if n[NUM_FREE_LINES] < MARGIN:
+            if clock.num_free_lines < MARGIN:
                 status = np.int64(LINES_FULL)
                 break
-            if n[NUM_TODO] > 0:
-                go_on(e, c, m, seen, n, k)
-            elif n[KICK_CU] >= 0:
-                kick_cu(e, c, m, n, k)
-            elif n[WAKE] >= 0:
-                wake(e, c, m, seen, n, k)
-            elif n[INJECT] >= 0:
-                inject(e, c, w, m, seen, n, k)
-            elif n[DELIVER] >= 0:
-                deliver(e, c, w, m, n, k)
-            elif n[BEGIN] >= 0:
-                if begin(work, e, c, w, wheel, n, k):
+            if clock.num_to_do > 0:
+                go_on(entities, program, machine, counters, clock, model)
+            elif clock.kick_cu >= 0:
+                kick_cu(entities, program, machine, clock, model)
+            elif clock.wake >= 0:
+                wake(entities, program, machine, counters, clock, model)
+            elif clock.inject >= 0:
+                inject(entities, program, paths, machine, counters, clock, model)
+            elif clock.deliver >= 0:
+                deliver(entities, program, paths, machine, clock, model)
+            elif clock.begin >= 0:
+                if begin(tables, clock, model):
                     status = np.int64(OVERFLOW)
                     break
-            elif n[NUM_READY] > 0:
-                begin_ready(work, n)
-            elif n[KICK_GPU] >= 0:
-                kick_gpu(e, m, n, k)
+            elif clock.num_ready > 0:
+                begin_ready(work, clock)
+            elif clock.kick_gpu >= 0:
+                kick_gpu(entities, machine, clock, model)
             else:
                 follows = False
                 continue
         else:
-            entity = next_event(e, wheel, n, limit)
-            idle = n[IDLE]
-            n[IDLE] = 0
-            if entity >= first_request:
-                r = entity
-                if half[U(ENTITY_HALVES * r + SIZE)] >= POLL:
-                    n[IDLE] = idle + 1
+            entity = next_event(entities, wheel, clock, limit)
+            idle = clock.idle
+            clock.idle = 0
+            if entity >= model.first_request:
+                number = entity
+                if entities.events[U(number)].form >= POLL:
+                    clock.idle = idle + 1
             else:
                 follows = True
-                if entity >= k[N_FIRST_DISPATCHER]:
-                    dispatch(c, m, seen, n, k, entity - k[N_FIRST_DISPATCHER])
-                elif entity >= k[N_FIRST_WAVE]:
-                    wave_event(m, n, entity - k[N_FIRST_WAVE])
+                if entity >= model.first_dispatcher:
+                    dispatch(program, machine, counters, clock, model, entity - model.first_dispatcher)
+                elif entity >= model.first_wave:
+                    wave_event(machine, clock, entity - model.first_wave)
                 elif entity >= 0:
-                    r = issue(e, c, w, m, o, seen, n, k, entity, idle)
+                    number = issue(tables, clock, model, entity, idle)
                 elif entity == FROM_HEAP:
-                    if wheel.heap[U(0)] > n[STOP_PS]:
-                        n[IDLE] = idle
+                    if wheel.heap[U(0)].time_ps > clock.stop_ps:
+                        clock.idle = idle
                         status = np.int64(STOPPED)
                         break
-                    payload = take_far(wheel, n)
+                    payload = take_far(wheel, clock)
                     if payload == first_far - 1:
-                        arrive(e, w, m, o, n, k)
-                        if n[NEXT_OUTSIDE] < len(o.time_ps):
-                            n[NUM_HEAP] = push(wheel.heap, n[NUM_HEAP], o.time_ps[U(n[NEXT_OUTSIDE])], payload)
+                        arrive(entities, paths, machine, peers, clock, model)
+                        if clock.next_write < len(peers.writes):
+                            push(wheel.heap, clock, peers.writes[U(clock.next_write)].time_ps, payload, BY_PAYLOAD)
                     else:
                         if payload >= first_far:
-                            n[IDLE] = idle  # on its way into the wheel: nothing has happened
-                        far_event(c, m, n, first_far, payload)
+                            clock.idle = idle  # on its way into the wheel: nothing has happened
+                        far_event(program, machine, clock, first_far, payload)
                 else:
-                    n[IDLE] = idle
+                    clock.idle = idle
                     status = FROM_HEAP - 1 - entity
                     break
-        if r >= 0:
-            stage = np.int64(half[U(ENTITY_HALVES * r + STAGE)])
-            if stage == S_HOP:
-                hop(e, w, m, n, r)
-            elif stage <= S_LEFT:
+        if number >= 0:
+            stage = np.int64(entities.events[U(number)].stage)
+            if stage == STAGE_HOP:
+                hop(entities, paths, machine, clock, number)
+            elif stage <= STAGE_LEFT:
                 follows = True
-                cross(e, c, w, m, n, k, r, stage)
-            elif stage <= S_CHANNEL:
-                memory(e, m, seen, n, k, r, stage)
-            elif stage == S_DONE:
+                cross(entities, program, paths, machine, clock, model, number, stage)
+            elif stage <= STAGE_CHANNEL:
+                reach_memory(entities, machine, counters, clock, model, number, stage)
+            elif stage == STAGE_DONE:
                 follows = True
-                done(e, c, m, seen, n, k, r)
-            elif stage == S_ANSWER:
+                leave_memory(entities, program, machine, counters, clock, model, number)
+            elif stage == STAGE_ANSWER:
                 follows = True
-                if answer(e, c, m, seen, n, k, r):
+                if answer(entities, program, machine, counters, clock, model, number):
                     status = np.int64(STUCK)
                     break
             else:
                 follows = True
-                if stage == S_ALU:
-                    n[READY_LINE] = half[U(ENTITY_HALVES * r + LINE)]
-                    give_request(e.fresh, n, r)
-                elif stage == S_RETRY:
-                    n[RETRIED] = r
+                if stage == STAGE_ALU:
+                    clock.ready_line = entities.events[U(number)].line
+                    give_request(entities, clock, number)
+                elif stage == STAGE_RETRY:
+                    clock.retried = number
                 else:
-                    flow_event(e, w, m, n, k, r, stage)
+                    flow_event(entities, paths, machine, clock, model, number, stage)
         if follows:
-            settle(e, m, n, k)
-            if n[ENDED] >= 0:
-                end_task(work, n)
-        scheduled = n[SCHEDULED]
-        if n[ONWARD] >= 0:
-            scheduled = n[ONWARD]
-            n[ONWARD] = -1
-            label = next_leg(e, w, c, m, o, n, k, scheduled)
-            if label == GONE:
-                give_request(e.fresh, n, scheduled)
-                scheduled = n[OTHER]
-                n[OTHER] = -1
-            else:
-                own_key = word[U(ENTITY_WORDS * scheduled + OWN_KEY)]
-                word[U(ENTITY_WORDS * scheduled + KEY)] = own_key | (label << SHIFT_LABEL)
-        while scheduled >= 0:
-            if word[U(ENTITY_WORDS * scheduled + TIME_PS)] > MAX_PS:
-                status = np.int64(OVERFLOW)
-                break
-            schedule(e, wheel, n, first_far, scheduled)
-            scheduled = n[OTHER]
-            n[OTHER] = -1
-        n[SCHEDULED] = -1
-        if n[NUM_LOG] > n[LOG_ROOM]:
-            status = np.int64(LOG_FULL) if n[UNRECORDED] < 0 else np.int64(NO_ANSWER)
+            settle(entities, machine, clock, model)
+            if clock.ended >= 0:
+                end_task(work, clock)
+        if not _schedule(tables, clock, model, first_far):
+            status = np.int64(OVERFLOW)
+        if clock.num_log > clock.log_room:
+            status = np.int64(LOG_FULL) if clock.unrecorded < 0 else np.int64(NO_ANSWER)
         if status != FINISHED:
             break
     return status
 
 
 @inlined
-def wave_event(m: Machine, n: Int64, place: Int) -> None:
-    """A wavefront goes on: from the ALU, or with all others from a barrier."""
-    if m.wave[U(WAVE_HALVES * place + W_DOING)] == D_BARRIER:
-        wake_group(m, n, np.int64(m.group_first[U(m.wave[U(WAVE_HALVES * place + W_GROUP)])]))
-    else:
-        go_later(m.todo, n, place)
+def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) -> bool:
+    """Put the events that this turn has made into the order; False: one would be after MAX_PS."""
+    entities = tables.entities
+    scheduled = clock.scheduled
+    if clock.onward >= 0:
+        scheduled = clock.onward
+        clock.onward = -1
+        label = next_segment(tables, clock, model, scheduled)
+        if label == HAS_LEFT:
+            give_request(entities, clock, scheduled)
+            scheduled = clock.other
+            clock.other = -1
+        else:
+            event = entities.events[U(scheduled)]
+            event.key = event.own_key | (label << SHIFT_LABEL)
+    is_in_time = True
+    while scheduled >= 0:
+        if entities.events[U(scheduled)].time_ps > MAX_PS:
+            is_in_time = False
+            break
+        schedule(entities, tables.wheel, clock, first_far, scheduled)
+        scheduled = clock.other
+        clock.other = -1
+    clock.scheduled = -1
+    return is_in_time

@@ -1,148 +1,414 @@
-"""What a request knows when it is issued: its line, where that lies, and the way there."""
+"""The life of a request: issued by a CU, through its GPU, over the fabric, to the memory of the other GPU, and back.
+
+Lanes of the fabric are in _fabric.py, what the memory knows is in _memory.py, peers that are replayed in _peers.py.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine.arrays import Int64
-from trine.gpu._acts import own_key
-from trine.gpu._legs import walk
-from trine.gpu._outside import note, number_answer, way_of_address
+from trine._records import Record
+from trine.gpu._memory import DIRTY, HIT, look_up, monitor_arm, monitor_sleep, monitor_wake
+from trine.gpu._peers import choose_path, is_uncached, note, number_answer, stay_away
+from trine.gpu._scheduler import enter_fabric, enter_gpu, give_request, go_later, own_key, post, serve, wait_key
 from trine.gpu._state import (
-    ADDRESS,
-    AMOUNT,
-    BASE,
-    CHANNEL,
-    COLD,
-    ENTITY_HALVES,
-    ENTITY_WORDS,
-    ISSUED_PS,
-    KEY,
-    KIND,
-    KIND_ACQUIRE,
-    KIND_LOAD,
-    KIND_STORE,
-    L_NUMBER,
-    L_OUT,
-    LINE,
-    LINE_HALVES,
-    M_POLLS,
+    AGAIN,
+    ARMED,
+    HAS_COME,
+    IS_ACQUIRE,
+    IS_BACK,
+    IS_LOAD,
+    IS_RELEASE,
+    IS_STORE,
     MESSAGE_CLASS,
-    MONITOR,
-    N_ANSWERS,
-    N_CHANNELS,
-    N_CU_CHANNEL,
-    N_CU_PORT,
-    N_CUS,
-    N_FIRST_REQUEST,
-    N_FLAGGED,
-    N_MEM_INTERLEAVE,
-    N_POLLS,
-    N_PORTS,
-    N_RECORD,
-    N_RESOURCES,
-    NOW,
-    NUM_COUNTS,
-    OWN_KEY,
-    PAIR,
     POLL,
-    SEMAPHORE,
+    POLLS,
+    SEGMENT_BACK,
+    SEGMENT_FABRIC,
+    SEGMENT_FROM,
+    SEGMENT_HOME,
+    SEGMENT_MEMORY,
+    SEGMENT_OUT,
+    SEGMENT_OVER,
+    SEGMENT_THERE,
     SETS_OUT,
-    SIZE,
-    W_CU,
-    W_OP,
-    WAVE,
-    WAVE_HALVES,
-    WAY_BACK,
-    WAY_HALVES,
-    WAY_OUT,
-    Y_PORT_OUT,
-    Code,
+    STAGE_ALU,
+    STAGE_ANSWER,
+    STAGE_CHANNEL,
+    STAGE_DONE,
+    STAGE_MEMORY,
+    STAGE_RETRY,
+    WOKEN,
     Entities,
+    LoopTables,
     Machine,
-    Outside,
-    Seen,
-    Ways,
+    PathTable,
+    ProgramTable,
+    RunCounters,
 )
-from trine.gpu.program import READ_FLAGGED
+from trine.gpu._wheel import give_event
+from trine.gpu.program import READ_FLAGGED, REDUCE
 
 U = np.uint64
+
+#: What :func:`next_segment` returns of a request that ends here.
+HAS_LEFT = -1
+
+
+# Issued
 
 
 @inlined
 def make_request(
-    e: Entities, c: Code, w: Ways, m: Machine, n: Int64, k: Int64, r: Int, kind: Int, place: Int, operand: Int,
-    line: Int,
-) -> None:  # fmt: skip
+    tables: LoopTables, clock: Record, model: Record, number: Int, kind: Int, place: Int, operand: Int, line: Int
+) -> None:
     """A request of ``kind`` for an operand of ``line`` (-1: it has none) is issued."""
-    half, cold = e.half, e.cold
-    h = ENTITY_HALVES * r
-    at = COLD * (r - k[N_FIRST_REQUEST])
-    pair = np.int64(c.pair[U(operand)])
-    number = np.int64(0)
+    program, paths, machine = tables.program, tables.paths, tables.machine
+    event, request = tables.entities.events[U(number)], tables.entities.requests[U(number)]
+    pair_number = np.int64(program.operand_pair[U(operand)])
+    line_number = np.int64(0)
     if line >= 0:
-        number = np.int64(m.line[U(LINE_HALVES * line + L_NUMBER)])
-    address = c.address[U(operand)] + np.int64(c.step[U(operand)]) * number
-    semaphore = np.int64(c.semaphore[U(operand)])
+        line_number = np.int64(machine.lines[U(line)].number)
+    address = program.operand_address[U(operand)] + np.int64(program.operand_step[U(operand)]) * line_number
+    semaphore = np.int64(program.operand_semaphore[U(operand)])
     amount = np.int64(1)
-    if c.role[U(operand)] >= READ_FLAGGED:
-        semaphore += number
-    elif kind >= KIND_ACQUIRE:
-        amount = c.amount[U(m.wave[U(WAVE_HALVES * place + W_OP)])]
-    cold[U(at + ADDRESS)] = address
-    cold[U(at + KIND)] = kind
-    cold[U(at + CHANNEL)] = (address // k[N_MEM_INTERLEAVE]) % k[N_CHANNELS]
-    cold[U(at + SEMAPHORE)] = semaphore
-    cold[U(at + AMOUNT)] = amount
-    cold[U(at + ISSUED_PS)] = n[NOW]
-    if pair >= 0:
-        cold[U(at + WAY_OUT)] = way_of_address(w.pair_out, k, pair, address)
-        cold[U(at + WAY_BACK)] = way_of_address(w.pair_back, k, pair, address)
+    if program.operand_role[U(operand)] >= READ_FLAGGED:
+        semaphore += line_number
+    elif kind >= IS_ACQUIRE:
+        amount = program.op_amount[U(machine.waves[U(place)].op)]
+    request.address = address
+    request.kind = kind
+    request.channel = (address // model.memory_interleave_bytes) % model.channels
+    request.semaphore = semaphore
+    request.amount = amount
+    request.issued_ps = clock.now
+    if pair_number >= 0:
+        pair = paths.pairs[U(pair_number)]
+        request.path_out = choose_path(pair.first_out, pair.end_out, model, address)
+        request.path_back = choose_path(pair.first_back, pair.end_back, model, address)
     else:
-        cold[U(at + MONITOR)] = M_POLLS
-    half[U(h + PAIR)] = pair
-    half[U(h + WAVE)] = place
-    half[U(h + LINE)] = line
-    half[U(h + SIZE)] = 0 if kind == KIND_STORE else 1
+        request.monitor = POLLS
+    event.pair = pair_number
+    event.wave = place
+    event.line = line
+    event.form = 0 if kind == IS_STORE else 1
 
 
 @inlined
-def poll_again(e: Entities, c: Code, m: Machine, seen: Seen, n: Int64, k: Int64, r: Int) -> None:
+def poll_again(
+    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, number: Int
+) -> None:
     """A poll is issued again."""
-    h = ENTITY_HALVES * r
-    e.cold[U(COLD * (r - k[N_FIRST_REQUEST]) + ISSUED_PS)] = n[NOW]
-    e.half[U(h + SIZE)] = POLL + 1
-    gpu = np.int64(c.cu_gpu[U(m.wave[U(WAVE_HALVES * np.int64(e.half[U(h + WAVE)]) + W_CU)])])
-    seen.counts[U(NUM_COUNTS * gpu + N_POLLS)] += 1
+    event = entities.events[U(number)]
+    entities.requests[U(number)].issued_ps = clock.now
+    event.form = POLL + 1
+    gpu = np.int64(program.cu_gpu[U(machine.waves[U(event.wave)].cu)])
+    counters.counts[U(gpu)].polls += 1
 
 
 @inlined
-def set_out(
-    e: Entities, c: Code, w: Ways, m: Machine, o: Outside, seen: Seen, n: Int64, k: Int64, r: Int
-) -> None:  # fmt: skip
+def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> None:
     """The request stands at the link out of its CU."""
-    half, cold = e.half, e.cold
-    h = ENTITY_HALVES * r
-    at = COLD * (r - k[N_FIRST_REQUEST])
-    place = np.int64(half[U(h + WAVE)])
-    cu = np.int64(m.wave[U(WAVE_HALVES * place + W_CU)])
-    gpu = np.int64(c.cu_gpu[U(cu)])
-    own_cu = cu - gpu * k[N_CUS]
-    path = k[N_CU_CHANNEL] + own_cu * k[N_CHANNELS] + cold[U(at + CHANNEL)]
-    if half[U(h + PAIR)] >= 0:
-        path = k[N_CU_PORT] + own_cu * k[N_PORTS] + w.way[U(WAY_HALVES * cold[U(at + WAY_OUT)] + Y_PORT_OUT)]
-    walk(half, w.path, h, L_OUT, path)
-    half[U(h + BASE)] = gpu * k[N_RESOURCES]
-    key = own_key(c, m, k, place, np.int64(MESSAGE_CLASS))
-    e.word[U(ENTITY_WORDS * r + OWN_KEY)] = key
-    e.word[U(ENTITY_WORDS * r + KEY)] = key
-    kind = cold[U(at + KIND)]
-    seen.counts[U(NUM_COUNTS * gpu + kind)] += 1
-    if kind == KIND_LOAD and cold[U(at + SEMAPHORE)] >= 0:
-        seen.counts[U(NUM_COUNTS * gpu + N_FLAGGED)] += 1
-    if half[U(h + PAIR)] >= 0:
-        if k[N_ANSWERS] == 1:
-            number_answer(e, o, k, r)
-        if k[N_RECORD] == gpu:
-            note(e, o, n, k, r, np.int64(SETS_OUT), np.int64(0))
+    entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    place = np.int64(event.wave)
+    cu = np.int64(machine.waves[U(place)].cu)
+    gpu = np.int64(program.cu_gpu[U(cu)])
+    own_cu = cu - gpu * model.cus
+    noc_path = model.cu_channel + own_cu * model.channels + request.channel
+    if event.pair >= 0:
+        noc_path = model.cu_port + own_cu * model.ports + paths.paths[U(request.path_out)].port_out
+    enter_gpu(entities, paths, number, np.int64(SEGMENT_OUT), noc_path)
+    event.first_resource = gpu * model.resources
+    key = own_key(program, machine, model, place, np.int64(MESSAGE_CLASS))
+    event.own_key = key
+    event.key = key
+    counts = tables.counters.counts[U(gpu)]
+    counts.issued[U(request.kind)] += 1
+    if request.kind == IS_LOAD and request.semaphore >= 0:
+        counts.flagged += 1
+    if event.pair >= 0:
+        if model.has_answers == 1:
+            number_answer(entities, tables.peers, number)
+        if model.recorded_gpu == gpu:
+            note(entities, tables.peers, clock, number, np.int64(SETS_OUT), np.int64(0))
+
+
+# On its way
+
+
+@inlined
+def hop(entities: Entities, paths: PathTable, machine: Machine, clock: Record, number: Int) -> None:
+    """A message at a link inside a GPU."""
+    event = entities.events[U(number)]
+    position = np.int64(event.position)
+    link_number = np.int64(paths.noc_hops[U(position)]) + event.first_resource
+    link = machine.resources[U(link_number)]
+    control = np.int64(event.form) & 1
+    left_ps = serve(machine, link_number, clock.now, link.service_ps[U(control)], control)
+    event.time_ps = left_ps + link.after_ps
+    event.position = position + 1
+    if position + 1 < event.end:
+        clock.scheduled = number
+    else:
+        clock.onward = number
+
+
+@inlined
+def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) -> Int:
+    """Let a request at the end of a segment begin the next one that has something in it; returns its key's label.
+
+    HAS_LEFT: it was of a GPU that is not simulated, and has left.
+    """
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    segment = np.int64(event.segment)
+    pair_number = np.int64(event.pair)
+    if segment == SEGMENT_OUT and pair_number >= 0:
+        return enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), request.path_out)
+    channel = request.channel
+    label = np.int64(0)
+    if segment < SEGMENT_FROM and pair_number >= 0:
+        label = np.int64(paths.pairs[U(pair_number)].label)
+    if segment == SEGMENT_FABRIC:
+        gpu = np.int64(paths.pairs[U(pair_number)].gpu)
+        if gpu >= 0:
+            if gpu == model.recorded_gpu:
+                note(entities, tables.peers, clock, number, np.int64(HAS_COME), label)
+            port = np.int64(paths.paths[U(request.path_out)].port_in)
+            event.first_resource = gpu * model.resources
+            noc_path = model.port_channel + port * model.channels + channel
+            if enter_gpu(entities, paths, number, np.int64(SEGMENT_THERE), noc_path):
+                return label
+        else:
+            stay_away(entities, paths, tables.peers, clock, model, number)
+            segment = np.int64(SEGMENT_BACK)
+    if segment < SEGMENT_MEMORY:
+        event.segment = SEGMENT_MEMORY
+        event.stage = STAGE_MEMORY
+        return label
+    if segment == SEGMENT_MEMORY:
+        poll = event.form & POLL
+        event.form = poll if request.kind == IS_LOAD else poll | 1
+        if pair_number >= 0:
+            port = np.int64(paths.paths[U(request.path_back)].port_out)
+            noc_path = model.channel_port + channel * model.ports + port
+            if enter_gpu(entities, paths, number, np.int64(SEGMENT_FROM), noc_path):
+                return label
+            segment = np.int64(SEGMENT_FROM)
+    if segment == SEGMENT_FROM:
+        return enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), request.path_back)
+    if segment == SEGMENT_HOME:
+        event.segment = SEGMENT_OVER
+        event.stage = STAGE_ANSWER
+        return np.int64(0)
+    if event.wave < 0:
+        return np.int64(HAS_LEFT)
+    cu = np.int64(machine.waves[U(event.wave)].cu)
+    gpu = np.int64(tables.program.cu_gpu[U(cu)])
+    first = model.channel_cu + channel * model.cus
+    if segment == SEGMENT_BACK:
+        if gpu == model.recorded_gpu:
+            note(entities, tables.peers, clock, number, np.int64(IS_BACK), np.int64(0))
+        port = np.int64(paths.paths[U(request.path_back)].port_in)
+        first = model.port_cu + port * model.cus
+        event.first_resource = gpu * model.resources
+    enter_gpu(entities, paths, number, np.int64(SEGMENT_HOME), first + cu - gpu * model.cus)
+    return np.int64(0)
+
+
+# At the memory
+
+
+@inlined
+def reach_memory(
+    entities: Entities,
+    machine: Machine,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
+    number: Int,
+    stage: Int,
+) -> None:
+    """A request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL)."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    now, kind = clock.now, request.kind
+    control = np.int64(1) if kind >= IS_ACQUIRE else np.int64(0)
+    channel_number = event.first_resource + model.first_channel + request.channel
+    if model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, request.address):
+        served_ps = serve(machine, channel_number, now, model.channel_ps[U(control)], control)
+        done_ps = served_ps + model.memory_ps
+    else:
+        found = np.int64(HIT)
+        if control == 0:
+            gpu = event.first_resource // model.resources
+            found = look_up(machine, counters, clock, model, gpu, request.channel, request.address, kind)
+        slice_number = channel_number - model.first_channel + model.first_slice
+        done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
+        if found & DIRTY:
+            channel = machine.resources[U(channel_number)]
+            channel.free_ps = max(now, channel.free_ps) + model.channel_ps[U(0)]
+            channel.busy_ps += model.channel_ps[U(0)]
+        if found & HIT == 0 and kind == IS_LOAD:
+            event.stage = STAGE_CHANNEL
+            give_event(entities, clock, number, done_ps, event.key)
+            return
+    event.time_ps = done_ps
+    is_local_store = kind == IS_STORE and model.is_posted == 1 and event.pair < 0
+    if request.semaphore >= 0 or is_local_store:
+        event.stage = STAGE_DONE
+        clock.scheduled = number
+    else:
+        clock.onward = number
+
+
+@inlined
+def leave_memory(
+    entities: Entities,
+    program: ProgramTable,
+    machine: Machine,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
+    number: Int,
+) -> None:
+    """The memory has done what it was asked: semaphores change, others look at them, the answer leaves."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    kind = request.kind
+    if kind in (IS_STORE, IS_RELEASE):
+        if request.semaphore >= 0:
+            machine.semaphores[U(request.semaphore)].amount += request.amount
+            clock.wake = request.semaphore
+        if model.is_posted == 1 and event.pair < 0:
+            post(entities, program, machine, clock, number)
+    else:
+        semaphore = machine.semaphores[U(request.semaphore)]
+        others_wait = semaphore.first_waiting >= 0
+        if not others_wait and semaphore.amount >= request.amount:
+            semaphore.amount -= request.amount
+            request.amount = 0
+        elif model.poll_ps < 0:
+            event.next = -1
+            if others_wait:
+                entities.events[U(semaphore.last_waiting)].next = number
+            else:
+                semaphore.first_waiting = number
+            semaphore.last_waiting = number
+            return
+        elif model.monitors >= 0 and kind == IS_ACQUIRE:
+            monitor_arm(entities, program, machine, counters, model, number)
+    event.time_ps = clock.now
+    clock.onward = number
+
+
+@inlined
+def wake(
+    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record
+) -> None:
+    """The semaphore has changed: who waits for it first is answered, if it can be; who sleeps on its line wakes up."""
+    semaphore = machine.semaphores[U(clock.wake)]
+    number = np.int64(semaphore.first_waiting)
+    if number < 0 or entities.requests[U(number)].amount > semaphore.amount:
+        if not monitor_wake(entities, program, machine, counters, clock, model):
+            clock.wake = -1
+        return
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    semaphore.first_waiting = event.next
+    semaphore.amount -= request.amount
+    request.amount = 0
+    event.time_ps = clock.now
+    clock.onward = number
+
+
+# Back
+
+
+@inlined
+def answer(
+    entities: Entities,
+    program: ProgramTable,
+    machine: Machine,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
+    number: Int,
+) -> bool:
+    """The answer is back at the CU; returns whether nothing will ever happen but polls."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    place = np.int64(event.wave)
+    kind = request.kind
+    if kind in (IS_LOAD, IS_ACQUIRE):
+        if kind == IS_LOAD:
+            gpu = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
+            counters.counts[U(gpu)].load_ps += clock.now - request.issued_ps
+        was_poll = event.form >= POLL
+        if request.semaphore >= 0 and request.amount > 0:
+            waits = request.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
+            if waits == ARMED:
+                monitor_sleep(entities, clock, number)
+                return False
+            if not was_poll:
+                clock.num_pollers += 1
+                event.form |= POLL
+            if clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock):
+                return True
+            event.stage = STAGE_RETRY
+            pause_ps = model.poll_ps
+            if waits == WOKEN:
+                request.monitor = AGAIN
+                pause_ps = model.wakeup_ps
+            key = wait_key(entities, program, machine, model, number)
+            give_event(entities, clock, number, clock.now + pause_ps, key)
+            return False
+        if was_poll:
+            clock.num_pollers -= 1
+        if kind == IS_LOAD:
+            _read(entities, program, machine, clock, model, number)
+            return False
+        clock.freed = place
+        go_later(machine, clock, place)
+    else:
+        if model.is_posted == 0:
+            post(entities, program, machine, clock, number)
+        line = machine.lines[U(event.line)]
+        line.unacknowledged -= 1
+        if line.unacknowledged == 0:
+            clock.fewer = place
+            clock.over_line = event.line
+    give_request(entities, clock, number)
+    return False
+
+
+@inlined
+def _read(
+    entities: Entities, program: ProgramTable, machine: Machine, clock: Record, model: Record, number: Int
+) -> None:
+    """A read is back; the last of its line goes to the ALU if there is something to reduce, else the line is ready."""
+    event = entities.events[U(number)]
+    place = np.int64(event.wave)
+    line = machine.lines[U(event.line)]
+    left = line.reads - 1
+    line.reads = left
+    reads = np.int64(program.op_reads[U(line.op)])
+    if left == 0 and program.op_kind[U(line.op)] == REDUCE and reads > 1:
+        total_bytes = (reads - 1) * model.line_bytes
+        cycles = (total_bytes + model.reduce_bytes_per_cycle - 1) // model.reduce_bytes_per_cycle
+        cu = machine.cus[U(machine.waves[U(place)].cu)]
+        at_ps = max(clock.now, cu.alu_ps) + cycles * model.cycle_ps
+        cu.alu_ps = at_ps
+        event.stage = STAGE_ALU
+        give_event(entities, clock, number, at_ps, wait_key(entities, program, machine, model, number))
+        return
+    if left > 0:
+        clock.freed = place
+    else:
+        clock.ready_line = event.line
+    give_request(entities, clock, number)
+
+
+@inlined
+def _only_polls(clock: Record) -> bool:
+    """Whether all events to come are of polls (but the one whose event it is), or of CUs that have polls to repeat."""
+    events = clock.num_in_wheel + clock.num_open - clock.at_open + clock.num_queued + 1
+    return bool(events - clock.num_cu_events + clock.num_queued_polls == clock.num_pollers)

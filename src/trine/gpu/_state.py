@@ -1,4 +1,4 @@
-"""State of the load-store event loop as arrays, and the numbers that the loop and its shell exchange.
+"""State of the load-store event loop: its records, its clock, and the numbers of the GPU model that it reads.
 
 Everything that can have an event of its own is an *entity* with one number: CUs, then places of wavefronts, then
 dispatchers (one a GPU), then requests (and packets, and flows of them), whose number grows with the run.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from trine._records import Records, record_dtype
 from trine.arrays import Int8, Int32, Int64
+from trine.engine._state import TaskTables
 
 #: Why the loop came back: nothing more can happen; the budget of events is spent; too few free requests or lines; the
 #: instant to stop at has come; time is over; nothing happens but polls that nobody will ever answer; the log is full;
@@ -20,161 +22,394 @@ BUCKET_BITS = 5
 NUM_BUCKETS = 1 << 17
 #: Keys: what it is (3 bits), distance of the requester (13), place of the wavefront in its GPU (15), number of the
 #: request (14), rank of the requester (12).
-SHIFT_SEQ, SHIFT_WAVE, SHIFT_LABEL, SHIFT_CLASS, SHIFT_TIME = 12, 26, 41, 54, 57
+SHIFT_SEQUENCE, SHIFT_WAVE, SHIFT_LABEL, SHIFT_CLASS, SHIFT_TIME = 12, 26, 41, 54, 57
 MAX_RANKS, MAX_WAVES = 1 << 12, 1 << 15
 MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS = range(1, 7)
 
 #: Free requests and lines that one turn of the loop may need.
 MARGIN = 8
 
-#: An entity: one record of 64 bytes: 8 int64 words, which are also 16 int32 halves: ``word[8 * i + field]``,
-#: ``half[16 * i + field]``. OWN_KEY: its key at places of its requester's GPU. POS, END: hops that are left of this
-#: leg. BASE: first resource of the GPU that it is in. SIZE: 0 with data, 1 without; PACKET more: a packet; POLL more:
-#: a poll that was refused before.
-ENTITY_WORDS, ENTITY_HALVES = 8, 16
-TIME_PS, KEY, OWN_KEY = 0, 1, 2
-POS, END, STAGE, NEXT, BASE, SIZE, LEG, PAIR, WAVE, LINE = 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#: What the loop touches at each hop of an entity.
+EVENT = record_dtype(
+    64,
+    ("time_ps", "i8"),  # when
+    ("key", "i8"),  # the order of events of one instant
+    ("own_key", "i8"),  # its key at places of its requester's GPU
+    ("position", "i4"),  # the hop that is next: an entry of noc_hops, or a lane
+    ("end", "i4"),  # behind the last hop of this segment
+    ("stage", "i4"),  # STAGE_HOP, ...: what its event means
+    ("next", "i4"),  # in the list that it waits in; -1: none
+    ("first_resource", "i4"),  # of the GPU that it is in
+    ("form", "i4"),  # 0 with data, 1 without; + PACKET: a packet; + POLL: a poll that was refused before
+    ("segment", "i4"),  # SEGMENT_OUT, ...: which part of its travel
+    ("pair", "i4"),  # of its GPU and the other; -1: to its own GPU
+    ("wave", "i4"),  # place of its wavefront; -1: of a GPU that is replayed, or a transfer
+    ("line", "i4"),  # line at work that it is of; of a flow the next to the same peer, of an acquire the next armed one
+)
 PACKET, POLL = 2, 4
-#: The rest of a request, which hops do not touch: ``cold[8 * r + field]``, r counted from the first request. KIND: one
-#: of those below; WAY_OUT, WAY_BACK: indices of ways. SEMAPHORE: absolute, -1 none. AMOUNT: of a semaphore.
-COLD = 8
-ADDRESS, ISSUED_PS, KIND, CHANNEL, WAY_OUT, WAY_BACK, SEMAPHORE, AMOUNT = range(8)
-#: A flow of packets has other fields in their place: its bytes; packets that have not left the first link, and that
-#: have not arrived; its task (-1: of a wavefront); its first way and how many. The next flow to the same peer is in
-#: LINE. A packet has its flow in ADDRESS, its number in CHANNEL, its way in WAY_OUT, its bytes in AMOUNT.
-TOTAL_BYTES, NOT_LEFT, TASK, NOT_ARRIVED, FIRST_WAY = 0, 1, 3, 4, 5
-NUMBER = CHANNEL
-KIND_LOAD, KIND_STORE, KIND_ACQUIRE, KIND_RELEASE, KIND_PACKET, KIND_FLOW = range(6)
 
-#: An acquire crosses no fabric; in the place of a way it has how it waits: not asleep (it polls), armed (its answer is
-#: on the way), asleep, woken before its answer was back, asking again.
-MONITOR = WAY_OUT
-M_POLLS, M_ARMED, M_ASLEEP, M_WOKEN, M_AGAIN = range(5)
-#: Legs of a request: in its GPU, over the fabric, in the other GPU, at the memory; and back. L_LAND: a write of a
-#: replayed peer that begins at the memory.
-L_OUT, L_FABRIC, L_THERE, L_MEMORY, L_FROM, L_BACK, L_HOME, L_OVER, L_LAND = range(9)
-#: A row of the log: 8 int64. WHAT: a request has come to N_RECORD, one of its own sets out for another GPU, its answer
-#: is back.
-LOG_WORDS = 8
-LOG_WHAT, LOG_TIME_PS, LOG_KEY, LOG_LABEL, LOG_KIND, LOG_ADDRESS, LOG_SEMAPHORE, LOG_AMOUNT = range(8)
+#: The rest of a request, which hops do not touch. Flows and packets have other fields in their place.
+REQUEST = record_dtype(
+    64,
+    ("address", "i8"),
+    ("issued_ps", "i8"),
+    ("kind", "i8"),  # IS_LOAD, ...
+    ("channel", "i8"),
+    ("path_out", "i8"),  # over the fabric, to the other GPU
+    ("path_back", "i8"),  # while an answer of a record is to come: which, -1: none
+    ("semaphore", "i8"),  # of all GPUs; -1: none
+    ("amount", "i8"),  # of a semaphore; of a packet: bytes
+    ("monitor", "i8", "path_out"),  # of an acquire, which crosses no fabric: how it waits, POLLS, ...
+    ("total_bytes", "i8", "address"),  # of a flow
+    ("not_left", "i8", "issued_ps"),  # of a flow: packets that have not left the first link
+    ("task", "i8", "channel"),  # of a flow: the transfer; -1: of a wavefront
+    ("not_arrived", "i8", "path_out"),  # of a flow: packets
+    ("first_path", "i8", "path_back"),  # of a flow
+    ("flow", "i8", "address"),  # of a packet
+    ("number", "i8", "channel"),  # of a packet: which of its flow
+)
+IS_LOAD, IS_STORE, IS_ACQUIRE, IS_RELEASE, IS_PACKET, IS_FLOW = range(6)
+
+#: How an acquire waits: not asleep (it polls), armed (its answer is on the way), asleep, woken before its answer was
+#: back, asking again.
+POLLS, ARMED, ASLEEP, WOKEN, AGAIN = range(5)
+#: Segments of the travel of a request: in its GPU, over the fabric, in the other GPU, at the memory; and back. LANDS: a
+#: write of a replayed peer that begins at the memory.
+(SEGMENT_OUT, SEGMENT_FABRIC, SEGMENT_THERE, SEGMENT_MEMORY, SEGMENT_FROM, SEGMENT_BACK, SEGMENT_HOME, SEGMENT_OVER,
+ SEGMENT_LANDS) = range(9)  # fmt: skip
+#: Where a request is, when its event comes.
+(STAGE_HOP, STAGE_LANE, STAGE_EGRESS, STAGE_LEFT, STAGE_MEMORY, STAGE_CHANNEL, STAGE_DONE, STAGE_ANSWER, STAGE_ALU,
+ STAGE_RETRY, STAGE_FLOW, STAGE_ARRIVED, STAGE_DELIVERED, STAGE_KNOWN, STAGE_SENDING) = range(15)  # fmt: skip
+
+WAVE = record_dtype(
+    64,
+    ("op", "i4"),  # the operation that it is at
+    ("end", "i4"),  # behind its last operation
+    ("group", "i4"),  # workgroup
+    ("index", "i4"),  # of it among ``count``
+    ("count", "i4"),
+    ("line", "i4"),  # what it issues next
+    ("operand", "i4"),
+    ("slots", "i4"),  # that its requests hold
+    ("unfinished", "i4"),  # lines, releases, dmas
+    ("doing", "i4"),  # WAVE_GONE, ...
+    ("cu", "i4"),
+    ("sequence", "i4"),  # number of its next request, of its key
+    ("next_in_queue", "i4"),  # of its CU; -1: none
+    ("sibling", "i4"),  # the next of its workgroup; -1: none
+    ("current_line", "i4"),  # the line at work that it issues reads of
+)
+#: What a wavefront is doing; WAVE_GONE: the place is free; WAVE_ENDED: the wavefront has ended, its workgroup has not.
+(WAVE_GONE, WAVE_NEW, WAVE_QUEUED, WAVE_FULL, WAVE_COUNTING, WAVE_DRAINING, WAVE_ACQUIRING, WAVE_AT_BARRIER,
+ WAVE_COMPUTING, WAVE_ENDED) = range(10)  # fmt: skip
+
+WAVE_TIME = record_dtype(
+    16,
+    ("since_ps", "i8"),  # when what it is doing began
+    ("full_ps", "i8"),  # how long its CU had had no slot left then
+)
+
+CU = record_dtype(
+    64,
+    ("first_wave", "i4"),  # queue of wavefronts that want to issue; -1: none
+    ("last_wave", "i4"),
+    ("first_item", "i4"),  # queue of lines (2 * line) and polls (2 * request + 1); -1: none
+    ("last_item", "i4"),
+    ("slots", "i4"),  # taken
+    ("is_pending", "i4"),  # whether it has an event
+    ("groups", "i4"),  # workgroups that it holds
+    ("waves", "i4"),
+    ("ready_ps", "i8"),  # when it may issue again
+    ("alu_ps", "i8"),  # when its ALU is free
+    ("full_ps", "i8"),  # how long it has had no slot left
+    ("full_since_ps", "i8"),  # -1: it has one
+)
+
+#: A line at work.
+LINE = record_dtype(
+    32,
+    ("wave", "i4"),
+    ("op", "i4"),
+    ("number", "i4"),
+    ("reads", "i4"),  # that are out or to come
+    ("writes", "i4"),  # to issue
+    ("unposted", "i4"),  # writes
+    ("unacknowledged", "i4"),
+    ("next", "i4"),  # in the queue of its CU: as ``first_item``
+)
+
+#: A link inside a GPU, a slice of its L2, a channel of its memory, or a lane of a link of the fabric.
+RESOURCE = record_dtype(
+    64,
+    ("free_ps", "i8"),
+    ("messages", "2i8"),  # served: with data, without
+    ("busy_ps", "i8"),
+    ("service_ps", "2i8"),  # of links inside GPUs: what a message takes, and the latency behind
+    ("after_ps", "i8"),
+)
+
+#: Who waits for a lane out of a GPU, where arbitration is fair.
+LANE_QUEUE = record_dtype(
+    32,
+    ("is_busy", "i4"),
+    ("turn", "i4"),  # which kind is served next: 0 with data, 1 without
+    ("first", "2i4"),  # of both kinds; -1: none
+    ("last", "2i4"),
+)
+
+#: A hop in the fabric.
+LANE = record_dtype(
+    64,
+    ("resource", "i8"),
+    ("service_ps", "2i8"),  # with data, without
+    ("after_ps", "i8"),  # latency behind
+    ("bytes_per_s", "i8"),
+    ("label", "i8"),  # of the key
+    ("leaves", "i8"),  # whether it leads out of a GPU
+)
+
+#: A path over the fabric.
+PATH = record_dtype(
+    16,
+    ("first", "i4"),  # lane
+    ("end", "i4"),
+    ("port_out", "i4"),
+    ("port_in", "i4"),
+)
+
+#: A simulated GPU and another rank, or the other way round.
+PAIR = record_dtype(
+    32,
+    ("gpu", "i4"),  # the simulated GPU that the requests go to; -1: none
+    ("label", "i4"),  # 1 + distance
+    ("first_out", "i4"),  # paths there and back
+    ("end_out", "i4"),
+    ("first_back", "i4"),
+    ("end_back", "i4"),
+    ("latency_ps", "i8"),  # of the links back
+)
+
+SEMAPHORE = record_dtype(
+    16,
+    ("amount", "i8"),
+    ("first_waiting", "i4"),  # requests that the memory has not answered; -1: none
+    ("last_waiting", "i4"),
+)
+
+GROUP = record_dtype(
+    16,
+    ("waves_left", "i4"),  # wavefronts that run
+    ("at_barrier", "i4"),
+    ("first_wave", "i4"),
+)
+
+KERNEL = record_dtype(
+    16,
+    ("next_group", "i4"),  # to start, counted from its first
+    ("groups_left", "i4"),
+    ("next_in_queue", "i4"),  # of the GPU; -1: none
+)
+
+GPU = record_dtype(
+    32,
+    ("first_kernel", "i4"),  # queue of kernels; -1: none
+    ("last_kernel", "i4"),
+    ("next_cu", "i4"),  # to look at
+    ("is_pending", "i4"),  # whether its dispatcher has an event
+    ("ready_ps", "i8"),  # of the dispatcher
+    ("num_armed", "i8"),  # entries taken of its monitor table
+)
+
+#: Dmas to a peer.
+CHAIN = record_dtype(
+    16,
+    ("first", "i4"),  # that has not been delivered; -1: none
+    ("last", "i4"),
+    ("entering", "i4"),  # the first link; -1: none
+)
+
+#: A place in an L2. A stamp is the number of the access, twice, and 1 more where the line is dirty; 0: empty.
+CACHE_LINE = record_dtype(16, ("tag", "i8"), ("stamp", "i8"))
+
+#: Acquires on the monitor of a line with flags: request, -1: none.
+WATCHERS = record_dtype(8, ("first", "i4"), ("last", "i4"))
+
+#: What a GPU has done.
+COUNTS = record_dtype(
+    128,
+    ("issued", "4i8"),  # loads, stores, acquires, releases: by the kind of a request
+    ("polls", "i8"),
+    ("load_ps", "i8"),  # latency of all loads
+    ("packets", "i8"),
+    ("hits", "i8"),  # in the L2
+    ("misses", "i8"),
+    ("flagged", "i8"),  # loads of lines with flags
+    ("wakeups", "i8"),
+    ("spurious", "i8"),  # wake-ups for nothing
+    ("monitor_full", "i8"),
+)
+
+#: An entry of the write tracking table: what comes from a replayed peer.
+PEER_WRITE = record_dtype(
+    64,
+    ("time_ps", "i8"),
+    ("key", "i8"),
+    ("address", "i8"),
+    ("amount", "i8"),
+    ("pair", "i4"),
+    ("semaphore", "i4"),  # of all GPUs; -1: none
+    ("kind", "i4"),
+)
+
+#: Answers that a record has for the requests of a place of wavefronts, and how many requests it has issued.
+ANSWERS = record_dtype(32, ("first", "i8"), ("end", "i8"), ("issued", "i8"))
+ANSWER = record_dtype(16, ("time_ps", "i8"), ("is_refused", "i8"))
+
+#: Uncontended times of a message with data, and without.
+SERVICE = record_dtype(16, ("message_ps", "2i8"))
+
+#: A request has come to the recorded GPU, one of its own sets out for another GPU, its answer is back.
+LOG_ROW = record_dtype(
+    64,
+    ("what", "i8"),  # HAS_COME, SETS_OUT, IS_BACK
+    ("time_ps", "i8"),
+    ("key", "i8"),
+    ("label", "i8"),
+    ("kind", "i8"),
+    ("address", "i8"),
+    ("semaphore", "i8"),
+    ("amount", "i8"),
+)
 HAS_COME, SETS_OUT, IS_BACK = range(3)
 
-#: Where a request is, when its event comes.
-(S_HOP, S_LANE, S_EGRESS, S_LEFT, S_MEMORY, S_CHANNEL, S_DONE, S_ANSWER, S_ALU, S_RETRY, S_FLOW, S_ARRIVED,
- S_DELIVERED, S_KNOWN, S_SENDING) = range(15)  # fmt: skip
-
-#: A wavefront: 16 int32. GROUP: workgroup; INDEX of it among COUNT; LINE, OPERAND: what it issues next; PLACES that
-#: it holds; UNFINISHED lines, releases, dmas; DOING: of the states below; QUEUE: the next in its CU's queue;
-#: SIBLING: the next of its workgroup; CURRENT: line that it issues reads of.
-WAVE_HALVES = 16
-(W_OP, W_END, W_GROUP, W_INDEX, W_COUNT, W_LINE, W_OPERAND, W_PLACES, W_UNFINISHED, W_DOING, W_CU, W_SEQ, W_QUEUE,
- W_SIBLING, W_CURRENT) = range(15)  # fmt: skip
-#: What it is doing; D_GONE: the place is free; D_OVER: the wavefront has ended, its workgroup has not.
-D_GONE, D_NEW, D_QUEUED, D_FULL, D_COUNTING, D_DRAINING, D_ACQUIRING, D_BARRIER, D_COMPUTING, D_OVER = range(10)
-
-#: A CU: 8 int32: queue of wavefronts, queue of lines and polls (2 * line, or 2 * request + 1), places taken, whether it
-#: has an event, workgroups and wavefronts that it holds.
-CU_HALVES = 8
-C_HEAD, C_TAIL, C_LINES, C_LAST_LINE, C_PLACES, C_PENDING, C_GROUPS, C_WAVES = range(8)
-#: and 4 int64: when it may issue again, when its ALU is free, how long it has had no place left, and since when (-1).
-CU_WORDS = 4
-C_READY_PS, C_ALU_PS, C_FULL_PS, C_FULL_SINCE = range(4)
-
-#: A line at work: 8 int32. READS that are out or to come; WRITES to issue; UNPOSTED, UNACKNOWLEDGED writes.
-LINE_HALVES = 8
-L_WAVE, L_OP, L_NUMBER, L_READS, L_WRITES, L_UNPOSTED, L_UNACKED, L_NEXT = range(8)
-
-#: A resource: 8 int64: when it is free, messages with data and without, ps that it was busy; of links inside GPUs also
-#: the ps that data and control take, and the latency behind.
-RESOURCE_WORDS = 8
-R_FREE_PS, R_DATA, R_CONTROL, R_BUSY_PS, R_DATA_PS, R_CONTROL_PS, R_AFTER_PS = range(7)
-#: and 6 int32 where arbitration is fair: busy, turn, heads and tails of data and of control.
-QUEUE_HALVES = 6
-
-#: A hop in the fabric: 8 int64: resource, ps that data and control take, latency behind, bytes/s, label of the key,
-#: whether it leads out of a GPU.
-LANE_WORDS = 8
-E_RESOURCE, E_DATA_PS, E_CONTROL_PS, E_AFTER_PS, E_RATE, E_LABEL, E_LEAVES = range(7)
-#: A way: 4 int32: first of its hops, end, ports.
-WAY_HALVES = 4
-Y_FIRST, Y_END, Y_PORT_OUT, Y_PORT_IN = range(4)
-
-#: What ``Seen.op_start`` has of the first acquire of a workgroup that is not there yet, in a run up to when all are.
+#: What ``op_start`` has of the first acquire of a workgroup that is not there yet, in a run up to when all are.
 LOOKED_FOR = -2
 
-#: Scalars that survive from one call of the loop to the next. KICK_CU, KICK_GPU: may have something to do. WAKE: a
-#: semaphore that has changed. INJECT: a flow whose packets INJECT_NUMBER to INJECT_END enter. DELIVER: a pair whose
-#: first dma may have arrived. BEGIN: a task. IDLE: events of refused polls, one after the other. What lives within a
-#: turn only: entities that get an event (SCHEDULED; OTHER: that a lane out of a GPU serves next); ONWARD: a request at
-#: the end of a leg; wavefronts that have a place back (FREED), and one thing less unfinished (FEWER); a line that has
-#: all its reads (READY_LINE), one that is over (OVER_LINE); a poll to be repeated (RETRIED); a task (ENDED). All of
-#: these -1: none. NEXT_OUTSIDE: entry of the write tracking table; NUM_LOG rows of the log, of LOG_ROOM and some more;
-#: UNRECORDED: a request that gets no answer, -1. NOT_WAITING: of a run up to when the last workgroup waits, how many do
-#: not yet.
-(NOW, OPEN, NUM_OPEN, AT_OPEN, IN_WHEEL, NUM_HEAP, NUM_TODO, NUM_READY, NUM_DONE, NUM_FREE_REQUESTS,
- NUM_FREE_LINES, NUM_EVENTS, NUM_ISSUED, STOP_PS, KICK_CU, KICK_GPU, WAKE, INJECT, INJECT_NUMBER,
- INJECT_END, DELIVER, BEGIN, TICK, POLLERS, QUEUED_POLLS, CU_EVENTS, IDLE, SCHEDULED, OTHER, ONWARD, FREED, FEWER,
- READY_LINE, RETRIED, OVER_LINE, ENDED, NEXT_OUTSIDE, NUM_LOG, LOG_ROOM, UNRECORDED,
- NOT_WAITING) = range(41)  # fmt: skip
-NUM_SCALARS = 41
+#: Where a run is; survives from one call of the loop to the next. The second half is what a turn of the loop hands on:
+#: set by what happens, taken back to -1 (nothing) by who deals with it.
+CLOCK = record_dtype(
+    384,
+    ("now", "i8"),  # ps
+    ("open_bucket", "i8"),  # of the wheel
+    ("num_open", "i8"),  # events of the open bucket
+    ("at_open", "i8"),  # the next of them
+    ("num_in_wheel", "i8"),
+    ("num_queued", "i8"),  # entries of the heap
+    ("num_to_do", "i8"),  # wavefronts in ``to_do``
+    ("num_ready", "i8"),  # tasks in ``ready``
+    ("num_done", "i8"),  # tasks that have ended
+    ("num_free_requests", "i8"),
+    ("num_free_lines", "i8"),
+    ("num_events", "i8"),
+    ("num_issued", "i8"),  # requests
+    ("stop_ps", "i8"),  # the instant to stop at
+    ("tick", "i8"),  # accesses of L2s
+    ("num_pollers", "i8"),  # polls that were refused and will be repeated
+    ("num_queued_polls", "i8"),  # those of them that wait for their CU
+    ("num_cu_events", "i8"),
+    ("idle", "i8"),  # events of refused polls, one after the other
+    ("next_write", "i8"),  # of the write tracking table
+    ("num_log", "i8"),  # rows of the log
+    ("log_room", "i8"),  # rows of it that may be in use at the end of a turn
+    ("not_waiting", "i8"),  # of a run up to when the last workgroup waits: how many do not yet
+    ("kick_cu", "i8"),  # a CU, a GPU that may have something to do
+    ("kick_gpu", "i8"),
+    ("wake", "i8"),  # a semaphore that has changed
+    ("inject", "i8"),  # a flow whose packets from inject_number to inject_end enter
+    ("inject_number", "i8"),
+    ("inject_end", "i8"),
+    ("deliver", "i8"),  # a pair whose first dma may have arrived
+    ("begin", "i8"),  # a task that begins
+    ("ended", "i8"),  # a task that has ended
+    ("scheduled", "i8"),  # an entity that gets an event
+    ("other", "i8"),  # another one: that a lane out of a GPU serves next
+    ("onward", "i8"),  # a request at the end of a segment
+    ("freed", "i8"),  # a wavefront that has a slot back
+    ("fewer", "i8"),  # a wavefront that has one thing less unfinished
+    ("ready_line", "i8"),  # a line that has all its reads
+    ("over_line", "i8"),  # a line that is over
+    ("retried", "i8"),  # a poll to be repeated
+    ("unrecorded", "i8"),  # a request that gets no answer
+)
+HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, union-attr]
 
-#: Numbers of the GPU model and the system, read only: ``numbers[...]``. N_CHANNEL_CU and the like: where paths of each
-#: kind begin. N_RECORD: GPU whose arrivals are logged, -1. N_ANSWERS: 1: answers of replayed peers are those of a
-#: record. N_MONITORS: room of a GPU's monitor table, -1: it has none.
-(N_GPUS, N_CUS, N_CHANNELS, N_PORTS, N_WAVES, N_RESOURCES, N_LINE_BYTES, N_ISSUE_PS, N_MAX_PLACES, N_UNROLL, N_POSTED,
- N_MEMORY_PS, N_FIRST_SLICE, N_MEM_DATA_PS, N_MEM_CONTROL_PS, N_L2_DATA_PS, N_L2_CONTROL_PS, N_L2_PS,
- N_SETS, N_WAYS, N_MEM_INTERLEAVE, N_PORT_INTERLEAVE, N_HASHED, N_FAIR, N_LAUNCH_PS, N_DISPATCH_PS, N_BARRIER_PS,
- N_POLL_PS, N_DMA_PS, N_PACKET_BYTES, N_PACKET_HEADER, N_CYCLE_PS, N_REDUCE_PER_CYCLE, N_MAX_GROUPS, N_TASKS,
- N_KERNELS, N_FIRST_WAVE, N_FIRST_DISPATCHER, N_FIRST_REQUEST, N_FIRST_CHANNEL, N_MAX_WAVES, N_CU_CHANNEL, N_CU_PORT,
- N_CHANNEL_PORT, N_PORT_CHANNEL, N_CHANNEL_CU, N_PORT_CU, N_BEGIN_AT, N_RECORD, N_ANSWERS, N_UNCACHED_FIRST,
- N_UNCACHED_END, N_MONITORS, N_WAKEUP_PS) = range(54)  # fmt: skip
-NUM_NUMBERS = 54
-#: Where what comes from outside begins (N_BEGIN_AT): at the memory, at the first link, out of the port.
+#: Numbers of the GPU model and the system, read only.
+MODEL = record_dtype(
+    448,
+    ("cus", "i8"),  # of a GPU
+    ("channels", "i8"),
+    ("ports", "i8"),
+    ("waves", "i8"),  # places of wavefronts of a CU
+    ("resources", "i8"),  # of a GPU
+    ("line_bytes", "i8"),
+    ("issue_ps", "i8"),
+    ("max_slots", "i8"),  # of a CU
+    ("unroll", "i8"),  # slots of a wavefront, where the program does not say
+    ("is_posted", "i8"),  # stores
+    ("memory_ps", "i8"),
+    ("first_slice", "i8"),  # resource; -1: no L2
+    ("first_channel", "i8"),
+    ("channel_ps", "2i8"),  # what a message with data, and without, takes of a channel of the memory
+    ("slice_ps", "2i8"),  # and of a slice of the L2
+    ("l2_ps", "i8"),
+    ("sets", "i8"),  # of a slice
+    ("ways", "i8"),  # of a set
+    ("memory_interleave_bytes", "i8"),
+    ("port_interleave_bytes", "i8"),
+    ("is_hashed", "i8"),  # whether the port is chosen by a hash of the address
+    ("is_fair", "i8"),  # whether lanes out of a GPU serve data and control in turns
+    ("launch_ps", "i8"),
+    ("dispatch_ps", "i8"),
+    ("barrier_ps", "i8"),
+    ("poll_ps", "i8"),  # -1: the memory keeps what it cannot answer
+    ("dma_ps", "i8"),
+    ("packet_bytes", "i8"),
+    ("packet_header_bytes", "i8"),
+    ("cycle_ps", "i8"),
+    ("reduce_bytes_per_cycle", "i8"),
+    ("max_groups", "i8"),  # workgroups of a CU
+    ("tasks", "i8"),  # of the task graph
+    ("first_wave", "i8"),  # where the entities of each kind begin
+    ("first_dispatcher", "i8"),
+    ("first_request", "i8"),
+    ("cu_channel", "i8"),  # where the paths inside a GPU of each kind begin: from CUs to channels, ...
+    ("cu_port", "i8"),
+    ("channel_port", "i8"),
+    ("port_channel", "i8"),
+    ("channel_cu", "i8"),
+    ("port_cu", "i8"),
+    ("peers_begin", "i8"),  # where what comes from outside begins: AT_MEMORY, ...
+    ("recorded_gpu", "i8"),  # whose arrivals are logged; -1: none
+    ("has_answers", "i8"),  # 1: answers of replayed peers are those of a record
+    ("uncached_first", "i8"),  # addresses whose requests go past the L2
+    ("uncached_end", "i8"),
+    ("monitors", "i8"),  # room of a GPU's monitor table; -1: it has none
+    ("wakeup_ps", "i8"),
+)
+#: Where what comes from outside begins: at the memory, at the first link, out of the port.
 AT_MEMORY, AT_LINK, AT_PORT = range(3)
 
 
-class Ways(NamedTuple):
-    """Hops, and where the paths are among them. Read only but for what numba wants writable.
+class ProgramTable(NamedTuple):
+    """The program, read only: the columns of a GpuProgram, which are not copied, and what follows from them.
 
-    hops: int32, links of a GPU; path i, j of a kind is ``hops[path[at]:path[at + 1]]``, at = first of the kind (in
-        ``numbers``) + i * columns + j.
-    lane: int64[rows * 8], hops in the fabric. way: int32[ways * 4].
-    pair_gpu, pair_label: int32[pairs]; pair_out, pair_back: int32[pairs + 1]: ways there and back; pair_latency:
-        int64[pairs], of the links back. route_way: int32[routes of the task graph].
+    op_reads: operands of each operation that are sources. operand_pair: -1: the own GPU. operand_semaphore: of all
+    GPUs, -1: none. rank_bits: of each GPU, the rank as part of keys. flag_line: of each semaphore, the line that it
+    lies in, numbered; -1: nobody sleeps on it.
     """
 
-    hops: Int32
-    path: Int32
-    lane: Int64
-    pair_gpu: Int32
-    pair_label: Int32
-    pair_out: Int32
-    pair_back: Int32
-    pair_latency: Int64
-    way: Int32
-    route_way: Int32
-
-
-class Code(NamedTuple):
-    """The program (model/gpuprogram.py), read only.
-
-    reads: int32[ops], operands of each that are sources. pair: int32[operands], -1: the own GPU. semaphore:
-    int32[operands], absolute. rank_bits: int64[gpus], the rank as part of keys. flag_line: int32[semaphores], the line
-    that each lies in, numbered; -1: nobody sleeps on it.
-    """
-
-    kind: Int8
-    amount: Int64
-    unroll: Int32
-    operands: Int64
-    reads: Int32
-    role: Int8
-    address: Int64
-    step: Int32
-    pair: Int32
-    semaphore: Int32
-    workgroups: Int64
-    kernels: Int64
+    op_kind: Int8
+    op_amount: Int64
+    op_unroll: Int32
+    operand_ptr: Int64
+    op_reads: Int32
+    operand_role: Int8
+    operand_address: Int64
+    operand_step: Int32
+    operand_pair: Int32
+    operand_semaphore: Int32
+    workgroup_ptr: Int64
+    kernel_ptr: Int64
     kernel_gpu: Int32
     kernel_waves: Int32
     kernel_task: Int32
@@ -182,27 +417,41 @@ class Code(NamedTuple):
     cu_gpu: Int32
     task_kernel: Int32
     task_route: Int32
-    entry_ps: Int64
-    route_ps: Int64
+    software_latency_ps: Int64
+    route_latency_ps: Int64
     rank_bits: Int64
     flag_line: Int32
 
 
-class Entities(NamedTuple):
-    """Events and requests, modified in place. word, half: the same memory. ``fresh``: int32, stack of free requests."""
+class PathTable(NamedTuple):
+    """Hops, and where the paths are among them. Read only but for what numba wants writable.
 
-    word: Int64
-    half: Int32
-    cold: Int64
-    fresh: Int32
+    noc_hops: links of a GPU; path i, j of a kind is noc_hops[noc_paths[at]:noc_paths[at + 1]], at = first of the kind
+    (in the numbers of the model) + i * columns + j. route_path: the path of each route of the task graph.
+    """
+
+    noc_hops: Int32
+    noc_paths: Int32
+    lanes: Records
+    paths: Records
+    pairs: Records
+    route_path: Int32
+
+
+class Entities(NamedTuple):
+    """Events, and requests (by the same number), modified in place. free_requests: stack."""
+
+    events: Records
+    requests: Records
+    free_requests: Int32
 
 
 class Wheel(NamedTuple):
     """Events in the order of time, modified in place.
 
-    head: int32[buckets], -1: empty. next: int32[entities], the next one in its bucket; apart from the entities, so that
-        a walk along a bucket need not wait for the memory of one after the other (1.3 times as fast).
-    open_key, open_id: events of the open bucket, sorted from AT_OPEN to NUM_OPEN.
+    head: of each bucket, -1: empty. next: the next entity in its bucket; apart from the entities, so that a walk along
+        a bucket need not wait for the memory of one after the other (1.3 times as fast).
+    open_key, open_id: events of the open bucket, sorted from at_open to num_open.
     heap: what is too far away, and tasks.
     """
 
@@ -210,83 +459,52 @@ class Wheel(NamedTuple):
     open_key: Int64
     open_id: Int32
     next: Int32
-    heap: Int64
+    heap: Records
 
 
-class Outside(NamedTuple):
+class PeerWriteTable(NamedTuple):
     """What comes from replayed peers, and what stands for them; empty where all are simulated. ``log``: in and out.
 
-    time_ps, key, address, amount: int64[n], pair, semaphore: int32[n] (absolute), kind: int8[n]: the write tracking
-    table. answer_ptr: int64[places + 1]; answer_ps: int64[m]; answer_refused: int8[m]; issued: int64[places], requests
-    to peers so far, in and out. lanes_ps: int64[ways * 2], there_ps: int64[ports * channels * 2], home_ps:
-    int64[channels * ports * 2], each with data and without: uncontended times of what is not simulated; memory_ps:
-    int64[4]: a line, a semaphore; and the same past the L2. log: int64[rows * 8].
+    writes: the write tracking table. answers_of: by place of wavefronts, the answers of a record. fabric_ps (by path),
+    there_ps (by port and channel), home_ps (by channel and port): uncontended times of what is not simulated.
+    memory_ps: a line, a semaphore; and the same past the L2.
     """
 
-    time_ps: Int64
-    key: Int64
-    pair: Int32
-    kind: Int8
-    address: Int64
-    semaphore: Int32
-    amount: Int64
-    answer_ptr: Int64
-    answer_ps: Int64
-    answer_refused: Int8
-    issued: Int64
-    lanes_ps: Int64
-    there_ps: Int64
-    home_ps: Int64
+    writes: Records
+    answers_of: Records
+    answers: Records
+    fabric_ps: Records
+    there_ps: Records
+    home_ps: Records
     memory_ps: Int64
-    log: Int64
+    log: Records
 
 
 class Machine(NamedTuple):
-    """GPUs, modified in place.
+    """GPUs, modified in place. free_lines: stack. to_do: stack of wavefronts to go on.
 
-    wave: int32[places * 16]; wave_since: int64[places], when its state began; wave_full: int64[places], how long its
-        CU had had no place when it joined the queue.
-    cu: int32[cus * 8]; cu_word: int64[cus * 4]. line: int32[lines * 8]; free_lines: stack.
-    resource: int64[resources * 8]. queue: int32[resources * 6] where arbitration is fair.
-    semaphore: int64; waiting: int32[semaphores * 2], heads and tails of requests that the memory has not answered.
-    group_left, group_at: int32[workgroups]: wavefronts that run, that are at the barrier; group_first: its first
-        wavefront.
-    kernel: int32[kernels * 3]: next workgroup to start (of its own), workgroups left, next in the GPU's queue.
-    gpu: int32[gpus * 4]: queue of kernels, CU to look at next, whether its dispatcher has an event; gpu_ready:
-        int64[gpus].
-    todo: int32[places], stack of wavefronts to go on. chain: int32[pairs * 3]: dmas to each peer: the first that has
-        not been delivered, the last, the one that enters the first link.
-    tag, stamp: int64[lines of all L2], as in _cache.py. armed: int32[lines with flags * 2], heads and tails of acquires
-        on a monitor; sleepers: int32[gpus], entries taken of the monitor table.
+    lane_queues: by resource, where arbitration is fair. cache: places of all L2s. watchers: by line with flags.
     """
 
-    wave: Int32
-    wave_since: Int64
-    wave_full: Int64
-    cu: Int32
-    cu_word: Int64
-    line: Int32
+    waves: Records
+    wave_times: Records
+    cus: Records
+    lines: Records
     free_lines: Int32
-    resource: Int64
-    queue: Int32
-    semaphore: Int64
-    waiting: Int32
-    group_left: Int32
-    group_at: Int32
-    group_first: Int32
-    kernel: Int32
-    gpu: Int32
-    gpu_ready: Int64
-    todo: Int32
-    chain: Int32
-    tag: Int64
-    stamp: Int64
-    armed: Int32
-    sleepers: Int32
+    resources: Records
+    lane_queues: Records
+    semaphores: Records
+    groups: Records
+    kernels: Records
+    gpus: Records
+    to_do: Int32
+    chains: Records
+    cache: Records
+    watchers: Records
 
 
-class Seen(NamedTuple):
-    """What the records need, modified in place: as in model/gpurecords.py. counts: int64[gpus * 13]."""
+class RunCounters(NamedTuple):
+    """What the records need, modified in place: columns of GpuRecords. state: int64[cus * states], ps."""
 
     op_start: Int64
     op_end: Int64
@@ -294,9 +512,17 @@ class Seen(NamedTuple):
     group_end: Int64
     group_cu: Int32
     state: Int64
-    counts: Int64
+    counts: Records
 
 
-(N_LOADS, N_STORES, N_ACQUIRES, N_RELEASES, N_POLLS, N_LOAD_PS, N_PACKETS, N_HITS, N_MISSES, N_FLAGGED, N_WAKEUPS,
- N_SPURIOUS, N_MONITOR_FULL) = range(13)  # fmt: skip
-NUM_COUNTS = 13
+class LoopTables(NamedTuple):
+    """All that the loop works on, but for its clock and the numbers of the model."""
+
+    work: TaskTables
+    program: ProgramTable
+    paths: PathTable
+    peers: PeerWriteTable
+    entities: Entities
+    wheel: Wheel
+    machine: Machine
+    counters: RunCounters

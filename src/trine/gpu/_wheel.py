@@ -1,7 +1,7 @@
 """Events in order: a wheel of 32 ps buckets, each sorted when it is opened; a heap for what is far away, and for tasks.
 
 One event an entity, so that lists need no memory of their own. 1.3 to 1.5 times as fast as a heap alone, with the same
-order (shared/research/engine.md, spike 2).
+order.
 """
 
 from __future__ import annotations
@@ -9,30 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
+from trine._records import Record
 from trine.arrays import Int32, Int64
-from trine.gpu._later import pop, push
-from trine.gpu._state import (
-    AT_OPEN,
-    BUCKET_BITS,
-    ENTITY_WORDS,
-    FINISHED,
-    IN_WHEEL,
-    KEY,
-    NOW,
-    NUM_BUCKETS,
-    NUM_EVENTS,
-    NUM_HEAP,
-    NUM_OPEN,
-    OPEN,
-    PAUSED,
-    SCHEDULED,
-    SHIFT_TIME,
-    STOP_PS,
-    STOPPED,
-    TIME_PS,
-    Entities,
-    Wheel,
-)
+from trine.engine._heap import BY_PAYLOAD, pop, push
+from trine.gpu._state import BUCKET_BITS, FINISHED, NUM_BUCKETS, PAUSED, SHIFT_TIME, STOPPED, Entities, Wheel
 
 U = np.uint64
 _MASK = NUM_BUCKETS - 1
@@ -43,102 +23,105 @@ FROM_HEAP = -1
 
 
 @inlined
-def give_event(word: Int64, n: Int64, entity: Int, at_ps: Int, key: Int) -> None:
+def give_event(entities: Entities, clock: Record, entity: Int, at_ps: Int, key: Int) -> None:
     """At the end of this turn ``entity`` gets an event."""
-    word[U(ENTITY_WORDS * entity + TIME_PS)] = at_ps
-    word[U(ENTITY_WORDS * entity + KEY)] = key
-    n[SCHEDULED] = entity
+    event = entities.events[U(entity)]
+    event.time_ps = at_ps
+    event.key = key
+    clock.scheduled = entity
 
 
 @inlined
-def schedule(e: Entities, wheel: Wheel, n: Int64, first_far: Int, entity: Int) -> None:
+def schedule(entities: Entities, wheel: Wheel, clock: Record, first_far: Int, entity: Int) -> None:
     """Put the event of ``entity`` into the order; in the heap it has number ``first_far + entity``."""
-    word, open_key, open_id = e.word, wheel.open_key, wheel.open_id
-    at_ps = word[U(ENTITY_WORDS * entity + TIME_PS)]
+    open_key, open_id = wheel.open_key, wheel.open_id
+    event = entities.events[U(entity)]
+    at_ps = event.time_ps
     bucket = at_ps >> BUCKET_BITS
-    ahead = bucket - n[OPEN]
+    ahead = bucket - clock.open_bucket
     if ahead == 0:
-        place = n[NUM_OPEN]
-        n[NUM_OPEN] = place + 1
-        whole = ((at_ps & _INSIDE) << SHIFT_TIME) | word[U(ENTITY_WORDS * entity + KEY)]
-        first = n[AT_OPEN]
-        while place > first and open_key[U(place - 1)] > whole:
-            open_key[U(place)] = open_key[U(place - 1)]
-            open_id[U(place)] = open_id[U(place - 1)]
-            place -= 1
-        open_key[U(place)] = whole
-        open_id[U(place)] = entity
+        at = clock.num_open
+        clock.num_open = at + 1
+        whole = ((at_ps & _INSIDE) << SHIFT_TIME) | event.key
+        first = clock.at_open
+        while at > first and open_key[U(at - 1)] > whole:
+            open_key[U(at)] = open_key[U(at - 1)]
+            open_id[U(at)] = open_id[U(at - 1)]
+            at -= 1
+        open_key[U(at)] = whole
+        open_id[U(at)] = entity
     elif ahead < NUM_BUCKETS:
         slot = bucket & _MASK
         wheel.next[U(entity)] = wheel.head[U(slot)]
         wheel.head[U(slot)] = entity
-        n[IN_WHEEL] += 1
+        clock.num_in_wheel += 1
     else:
-        n[NUM_HEAP] = push(wheel.heap, n[NUM_HEAP], at_ps, first_far + entity)
+        push(wheel.heap, clock, at_ps, first_far + entity, BY_PAYLOAD)
 
 
 @inlined
-def next_event(e: Entities, wheel: Wheel, n: Int64, limit: Int) -> Int:
+def next_event(entities: Entities, wheel: Wheel, clock: Record, limit: Int) -> Int:
     """The entity whose event it is from now on; FROM_HEAP; or FROM_HEAP - 1 - why, where none may happen now."""
     heap = wheel.heap
-    if n[AT_OPEN] == n[NUM_OPEN]:
-        if n[IN_WHEEL] == 0:
-            return FROM_HEAP if n[NUM_HEAP] > 0 else FROM_HEAP - 1 - FINISHED
-        bucket = n[OPEN] + 1
+    if clock.at_open == clock.num_open:
+        if clock.num_in_wheel == 0:
+            return FROM_HEAP if clock.num_queued > 0 else FROM_HEAP - 1 - FINISHED
+        bucket = clock.open_bucket + 1
         while wheel.head[U(bucket & _MASK)] < 0:
             bucket += 1
-        if n[NUM_HEAP] > 0 and heap[U(0)] < bucket << BUCKET_BITS:
+        if clock.num_queued > 0 and heap[U(0)].time_ps < bucket << BUCKET_BITS:
             return FROM_HEAP
-        if bucket << BUCKET_BITS > n[STOP_PS]:
+        if bucket << BUCKET_BITS > clock.stop_ps:
             return FROM_HEAP - 1 - STOPPED
-        _open(e, wheel, n, bucket)
-    at = n[AT_OPEN]
-    at_ps = (n[OPEN] << BUCKET_BITS) + (wheel.open_key[U(at)] >> SHIFT_TIME)
-    if n[NUM_HEAP] > 0 and heap[U(0)] <= at_ps:
+        _open(entities, wheel, clock, bucket)
+    at = clock.at_open
+    at_ps = (clock.open_bucket << BUCKET_BITS) + (wheel.open_key[U(at)] >> SHIFT_TIME)
+    if clock.num_queued > 0 and heap[U(0)].time_ps <= at_ps:
         return FROM_HEAP
-    if at_ps > n[STOP_PS]:
+    if at_ps > clock.stop_ps:
         return FROM_HEAP - 1 - STOPPED
-    if n[NUM_EVENTS] >= limit:
+    if clock.num_events >= limit:
         return FROM_HEAP - 1 - PAUSED
-    n[NOW] = at_ps
-    n[NUM_EVENTS] += 1
-    n[AT_OPEN] = at + 1
+    clock.now = at_ps
+    clock.num_events += 1
+    clock.at_open = at + 1
     return np.int64(wheel.open_id[U(at)])
 
 
 @inlined
-def take_far(wheel: Wheel, n: Int64) -> Int:
+def take_far(wheel: Wheel, clock: Record) -> Int:
     """What is at the top of the heap happens now."""
-    now = wheel.heap[U(0)]
-    payload = wheel.heap[U(1)]
-    n[NOW] = now
-    n[NUM_EVENTS] += 1
-    n[NUM_HEAP] = pop(wheel.heap, n[NUM_HEAP])
-    if n[AT_OPEN] == n[NUM_OPEN]:
-        n[OPEN] = now >> BUCKET_BITS
-        n[AT_OPEN] = 0
-        n[NUM_OPEN] = 0
+    top = wheel.heap[U(0)]
+    now = top.time_ps
+    payload = top.payload
+    clock.now = now
+    clock.num_events += 1
+    pop(wheel.heap, clock, BY_PAYLOAD)
+    if clock.at_open == clock.num_open:
+        clock.open_bucket = now >> BUCKET_BITS
+        clock.at_open = 0
+        clock.num_open = 0
     return payload
 
 
 @inlined
-def _open(e: Entities, wheel: Wheel, n: Int64, bucket: Int) -> None:
+def _open(entities: Entities, wheel: Wheel, clock: Record, bucket: Int) -> None:
     """Sort the events of ``bucket`` into the open one, which must be empty."""
-    word, open_key, open_id = e.word, wheel.open_key, wheel.open_id
+    open_key, open_id = wheel.open_key, wheel.open_id
     slot = bucket & _MASK
     entity = np.int64(wheel.head[U(slot)])
     wheel.head[U(slot)] = -1
     count = np.int64(0)
     while entity >= 0:
-        at_ps = word[U(ENTITY_WORDS * entity + TIME_PS)]
-        open_key[U(count)] = ((at_ps & _INSIDE) << SHIFT_TIME) | word[U(ENTITY_WORDS * entity + KEY)]
+        event = entities.events[U(entity)]
+        open_key[U(count)] = ((event.time_ps & _INSIDE) << SHIFT_TIME) | event.key
         open_id[U(count)] = entity
         count += 1
         entity = np.int64(wheel.next[U(entity)])
-    n[OPEN] = bucket
-    n[AT_OPEN] = 0
-    n[NUM_OPEN] = count
-    n[IN_WHEEL] -= count
+    clock.open_bucket = bucket
+    clock.at_open = 0
+    clock.num_open = count
+    clock.num_in_wheel -= count
     _sort(open_key, open_id, count)
 
 
@@ -152,11 +135,11 @@ def _sort(keys: Int64, ids: Int32, count: Int) -> None:
         for i in range(gap, count):
             key = keys[U(i)]
             entity = ids[U(i)]
-            place = np.int64(i)
-            while place >= gap and keys[U(place - gap)] > key:
-                keys[U(place)] = keys[U(place - gap)]
-                ids[U(place)] = ids[U(place - gap)]
-                place -= gap
-            keys[U(place)] = key
-            ids[U(place)] = entity
+            at = np.int64(i)
+            while at >= gap and keys[U(at - gap)] > key:
+                keys[U(at)] = keys[U(at - gap)]
+                ids[U(at)] = ids[U(at - gap)]
+                at -= gap
+            keys[U(at)] = key
+            ids[U(at)] = entity
         gap //= 3

@@ -9,18 +9,18 @@ import numpy as np
 
 import trine.gpu._state as S
 from trine._jit import is_cold
-from trine._records import for_kernel
+from trine._records import Record, for_kernel, one_for_kernel
 from trine.arrays import Int64
 from trine.engine._limits import MAX_PS
 from trine.errors import InputError, SimulationError
-from trine.gpu._acts import finish_states
 from trine.gpu._loop import advance
+from trine.gpu._scheduler import finish_states
+from trine.gpu.path_table import lane_columns
 from trine.gpu.record import answer_fault, arrivals_of
 from trine.gpu.records import STATE_NAMES, GpuOutcome, GpuRecords
-from trine.gpu.start import State, begin_outside, goes_on, more_lines, more_log, more_requests, new_state
+from trine.gpu.start import State, begin_peers, goes_on, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
-from trine.gpu.way_table import lane_columns
 from trine.graph.taskgraph import Progress, Records
 
 #: Events between two looks at the clock and at Ctrl-C: some 50 ms.
@@ -51,9 +51,9 @@ def simulate(
     if on_compile is not None and is_cold_loop():
         on_compile()
     state = new_state(system)
-    begin_outside(state)
+    begin_peers(state)
     if until_ps is not None:
-        state.scalars[S.STOP_PS] = until_ps
+        state.clock.stop_ps = until_ps
     return _finish(state, system, progress, stop_when_stuck)
 
 
@@ -62,13 +62,13 @@ def simulate_until(
 ) -> State:
     """The state when the last of the operations ``first`` has begun, or nothing can happen, and nothing has come.
 
-    first: the first acquire of each workgroup; -2 in ``seen.op_start`` of those that have not begun.
+    first: the first acquire of each workgroup; -2 in ``counters.op_start`` of those that have not begun.
     """
     if on_compile is not None and is_cold_loop():
         on_compile()
     state = new_state(system)
-    state.seen.op_start[first] = S.LOOKED_FOR
-    state.scalars[S.NOT_WAITING] = len(first)
+    state.tables.counters.op_start[first] = S.LOOKED_FOR
+    state.clock.not_waiting = len(first)
     _drive(state, system, progress)
     return state
 
@@ -87,7 +87,7 @@ def _finish(
         if stop_when_stuck:
             raise  # or it would look as if it were stuck
         finished = False
-    if finished and state.scalars[S.NUM_DONE] < system.graph.num_tasks:
+    if finished and state.clock.num_done < system.graph.num_tasks:
         if not stop_when_stuck:
             raise _deadlock(state, system)
         finished = False
@@ -97,19 +97,14 @@ def _finish(
 def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
     """Let everything happen that can happen; False: the instant to stop at has come."""
     total = requests_in_all(system)
-    scalars = state.scalars
+    clock = state.clock
     reported = monotonic()
     while True:
-        status = int(
-            advance(
-                for_kernel(state.work), state.code, state.ways, state.outside, state.entities, state.wheel,
-                state.machine, state.seen, scalars, state.numbers, BUDGET,
-            )
-        )  # fmt: skip
+        status = int(advance(for_kernel(state.tables), _clock(state), one_for_kernel(state.models)[0], BUDGET))
         if status in (S.FINISHED, S.STUCK):
             return True
         if status == S.STOPPED:
-            scalars[S.NOW] = scalars[S.STOP_PS]
+            clock.now = clock.stop_ps
             return False
         if status == S.OVERFLOW:
             raise SimulationError(f"simulated time passes {MAX_PS // 10**12} s")
@@ -120,12 +115,14 @@ def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
         elif status == S.LOG_FULL:
             more_log(state)
         elif status == S.NO_ANSWER:
-            raise InputError(
-                answer_fault(state.entities, state.outside, scalars, state.numbers, system), field="outside"
-            )
+            raise InputError(answer_fault(state.tables, clock, state.model, system), field="outside")
         if progress is not None and monotonic() - reported > PROGRESS_S:
-            progress(int(scalars[S.NUM_ISSUED]), total, int(scalars[S.NOW]))
+            progress(int(clock.num_issued), total, int(clock.now))
             reported = monotonic()
+
+
+def _clock(state: State) -> Record:
+    return one_for_kernel(state.clocks)[0]
 
 
 def _deadlock(state: State, system: GpuSystem) -> SimulationError:
@@ -135,64 +132,64 @@ def _deadlock(state: State, system: GpuSystem) -> SimulationError:
 
 
 def _outcome(state: State, system: GpuSystem, finished: bool) -> GpuOutcome:
-    tasks, scalars = state.work.tasks, state.scalars
+    tables, clock = state.tables, state.clock
     if not finished:
-        finish_states(state.code, state.machine, state.seen, scalars)
+        finish_states(for_kernel(tables.machine), for_kernel(tables.counters), _clock(state))
+    tasks = tables.work.tasks
     records = Records(
         ready_ps=tasks["ready_ps"].copy(),
         start_ps=tasks["start_ps"].copy(),
         end_ps=tasks["end_ps"].copy(),
-        num_events=int(scalars[S.NUM_EVENTS]),
+        num_events=int(clock.num_events),
         engine="compiled",
         network="loadstore",
     )
     arrivals = None
     if finished and system.record >= 0:
-        log = state.outside.log[: S.LOG_WORDS * scalars[S.NUM_LOG]].reshape(-1, S.LOG_WORDS)
-        arrivals = arrivals_of(log, system, int(state.numbers[S.N_WAVES]))
+        arrivals = arrivals_of(tables.peers.log[: clock.num_log], system, int(state.model.waves))
     return GpuOutcome(records, gpu_records(state, system), finished, arrivals)
 
 
 def gpu_records(state: State, system: GpuSystem) -> GpuRecords:
     """What has happened so far."""
-    seen, gpus = state.seen, system.num_gpus
-    resource = state.machine.resource.reshape(-1, S.RESOURCE_WORDS)
+    counters, gpus = state.tables.counters, system.num_gpus
+    resources, counts = state.tables.machine.resources, counters.counts
     inside = gpus * system.layout.num_resources
-    own, lane = resource[:inside].reshape(gpus, -1, S.RESOURCE_WORDS), resource[inside:]
-    counts = seen.counts.reshape(gpus, S.NUM_COUNTS)
-    links, numbers = lane_columns(state.table.lanes)
+    own, lanes = resources[:inside].reshape(gpus, -1), resources[inside:]
+    links, numbers = lane_columns(state.fabric.lanes)
+    loads, stores, acquires, releases = counts["issued"].T
     return GpuRecords(
         ranks=system.ranks,
         gpu_of=system.gpu_of,
-        workgroup_start_ps=seen.group_start,
-        workgroup_end_ps=seen.group_end,
-        workgroup_cu=seen.group_cu,
-        op_start_ps=seen.op_start,
-        op_end_ps=seen.op_end,
-        state_ps=seen.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
-        resource_data=own[:, :, S.R_DATA].copy(),
-        resource_control=own[:, :, S.R_CONTROL].copy(),
-        resource_busy_ps=own[:, :, S.R_BUSY_PS].copy(),
+        workgroup_start_ps=counters.group_start,
+        workgroup_end_ps=counters.group_end,
+        workgroup_cu=counters.group_cu,
+        op_start_ps=counters.op_start,
+        op_end_ps=counters.op_end,
+        state_ps=counters.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
+        resource_data=own["messages"][:, :, 0].copy(),
+        resource_control=own["messages"][:, :, 1].copy(),
+        resource_busy_ps=own["busy_ps"].copy(),
         lane_link=np.array(links, np.int32),
         lane_number=np.array(numbers, np.int32),
-        lane_data=lane[:, S.R_DATA].copy(),
-        lane_control=lane[:, S.R_CONTROL].copy(),
-        lane_busy_ps=lane[:, S.R_BUSY_PS].copy(),
-        loads=counts[:, S.N_LOADS].copy(),
-        stores=counts[:, S.N_STORES].copy(),
-        acquires=counts[:, S.N_ACQUIRES].copy(),
-        releases=counts[:, S.N_RELEASES].copy(),
-        polls=counts[:, S.N_POLLS].copy(),
-        load_latency_ps=counts[:, S.N_LOAD_PS].copy(),
-        packets=counts[:, S.N_PACKETS].copy(),
-        l2_hits=counts[:, S.N_HITS].copy(),
-        l2_misses=counts[:, S.N_MISSES].copy(),
-        flagged_loads=counts[:, S.N_FLAGGED].copy(),
-        wakeups=counts[:, S.N_WAKEUPS].copy(),
-        spurious_wakeups=counts[:, S.N_SPURIOUS].copy(),
-        monitor_full=counts[:, S.N_MONITOR_FULL].copy(),
+        lane_data=lanes["messages"][:, 0].copy(),
+        lane_control=lanes["messages"][:, 1].copy(),
+        lane_busy_ps=lanes["busy_ps"].copy(),
+        loads=loads.copy(),
+        stores=stores.copy(),
+        acquires=acquires.copy(),
+        releases=releases.copy(),
+        polls=counts["polls"].copy(),
+        load_latency_ps=counts["load_ps"].copy(),
+        packets=counts["packets"].copy(),
+        l2_hits=counts["hits"].copy(),
+        l2_misses=counts["misses"].copy(),
+        flagged_loads=counts["flagged"].copy(),
+        wakeups=counts["wakeups"].copy(),
+        spurious_wakeups=counts["spurious"].copy(),
+        monitor_full=counts["monitor_full"].copy(),
         resources=system.layout.names,
-        end_ps=int(state.scalars[S.NOW]),
-        num_events=int(state.scalars[S.NUM_EVENTS]),
+        end_ps=int(state.clock.now),
+        num_events=int(state.clock.num_events),
         engine="compiled",
     )

@@ -5,54 +5,54 @@ from __future__ import annotations
 import numpy as np
 
 import trine.gpu._state as S
+from trine._records import Record, Records
 from trine.arrays import Int64
-from trine.gpu._state import Entities, Outside
+from trine.gpu._state import LoopTables
 from trine.gpu.outside import Arrivals
 from trine.gpu.system import GpuSystem
 
 
-def arrivals_of(log: Int64, system: GpuSystem, waves: int) -> Arrivals:
-    """The record of the GPU ``system.record``. log: int64[rows, 8]; waves: places of a CU, as keys have them.
+def arrivals_of(log: Records, system: GpuSystem, waves: int) -> Arrivals:
+    """The record of the GPU ``system.record``. log: records LOG_ROW; waves: places of a CU, as keys have them.
 
     In a folded run requests of others are mirror images of those of GPUs that stand for them: whose they are follows
     from how far away they come from.
     """
     target = int(system.ranks[system.record])
-    come = log[log[:, S.LOG_WHAT] == S.HAS_COME]
+    come = log[log["what"] == S.HAS_COME]
     rank_at = np.full(system.num_ranks, -1, np.int64)
     for rank in range(system.num_ranks):
         rank_at[system.distance(rank, target)] = rank
-    rank = rank_at[come[:, S.LOG_LABEL] - 1]
-    place, number = _place(come[:, S.LOG_KEY], system, waves), _number(come[:, S.LOG_KEY])
+    rank = rank_at[come["label"] - 1]
+    place, number = _place(come["key"], system, waves), _number(come["key"])
     if isinstance(system.outside, Arrivals):  # keys of what is replayed have places as records do
-        place = _place(come[:, S.LOG_KEY], system, system.model.wavefronts_per_cu)
-    order = np.lexsort((rank, number, place, come[:, S.LOG_LABEL], come[:, S.LOG_TIME_PS]))
+        place = _place(come["key"], system, system.model.wavefronts_per_cu)
+    order = np.lexsort((rank, number, place, come["label"], come["time_ps"]))
     come, rank, place, number = come[order], rank[order], place[order], number[order]
-    semaphore = come[:, S.LOG_SEMAPHORE] - system.record * system.program.semaphores.shape[1]
-    has_semaphore = come[:, S.LOG_SEMAPHORE] >= 0
-    gone, back = log[log[:, S.LOG_WHAT] == S.SETS_OUT], log[log[:, S.LOG_WHAT] == S.IS_BACK]
+    semaphore = come["semaphore"] - system.record * system.program.semaphores.shape[1]
+    has_semaphore = come["semaphore"] >= 0
+    gone, back = log[log["what"] == S.SETS_OUT], log[log["what"] == S.IS_BACK]
     # The k-th answer to a key is that to the k-th request with it: keys of a place come again after 2^14 requests only.
-    gone = np.column_stack([gone, _how_manieth(_place(gone[:, S.LOG_KEY], system, waves))])
-    gone, back = (
-        gone[np.argsort(gone[:, S.LOG_KEY], kind="stable")],
-        back[np.argsort(back[:, S.LOG_KEY], kind="stable")],
-    )
-    refused = (back[:, S.LOG_SEMAPHORE] >= 0) & (back[:, S.LOG_AMOUNT] > 0) & (back[:, S.LOG_KIND] == S.KIND_LOAD)
-    answer_place = _place(back[:, S.LOG_KEY], system, waves)
+    number_of_gone = _count_before(_place(gone["key"], system, waves))
+    by_key = np.argsort(gone["key"], kind="stable")
+    gone, number_of_gone = gone[by_key], number_of_gone[by_key]
+    back = back[np.argsort(back["key"], kind="stable")]
+    refused = (back["semaphore"] >= 0) & (back["amount"] > 0) & (back["kind"] == S.IS_LOAD)
+    answer_place = _place(back["key"], system, waves)
     return Arrivals(
         target=target,
         num_ranks=system.num_ranks,
-        time_ps=come[:, S.LOG_TIME_PS].copy(),
+        time_ps=come["time_ps"].copy(),
         rank=rank.astype(np.int32),
         place=place.astype(np.int32),
         number=number.astype(np.int32),
-        kind=come[:, S.LOG_KIND].astype(np.int8),
-        address=come[:, S.LOG_ADDRESS].copy(),
+        kind=come["kind"].astype(np.int8),
+        address=come["address"].copy(),
         semaphore=np.where(has_semaphore, semaphore, -1).astype(np.int32),
-        amount=np.where(has_semaphore, come[:, S.LOG_AMOUNT], 0),
+        amount=np.where(has_semaphore, come["amount"], 0),
         answer_place=answer_place.astype(np.int32),
-        answer_number=gone[: len(back), S.LOG_WORDS].astype(np.int32),
-        answer_ps=back[:, S.LOG_TIME_PS].copy(),
+        answer_number=number_of_gone[: len(back)].astype(np.int32),
+        answer_ps=back["time_ps"].copy(),
         answer_refused=refused.astype(np.int8),
     )
 
@@ -64,32 +64,31 @@ def _place(key: Int64, system: GpuSystem, waves: int) -> Int64:
 
 
 def _number(key: Int64) -> Int64:
-    return (key >> S.SHIFT_SEQ) & ((1 << (S.SHIFT_WAVE - S.SHIFT_SEQ)) - 1)
+    return (key >> S.SHIFT_SEQUENCE) & ((1 << (S.SHIFT_WAVE - S.SHIFT_SEQUENCE)) - 1)
 
 
-def _how_manieth(values: Int64) -> Int64:
-    """How many equal values stand before each."""
+def _count_before(values: Int64) -> Int64:
+    """Of each value the number of equal ones before it."""
     order = np.argsort(values, kind="stable")
     first = np.searchsorted(values[order], values[order])
-    manieth = np.empty(len(values), np.int64)
-    manieth[order] = np.arange(len(values)) - first
-    return manieth
+    count = np.empty(len(values), np.int64)
+    count[order] = np.arange(len(values)) - first
+    return count
 
 
-def answer_fault(entities: Entities, outside: Outside, scalars: Int64, numbers: Int64, system: GpuSystem) -> str:
-    """Why the request UNRECORDED gets no answer from the record that is replayed."""
-    r = int(scalars[S.UNRECORDED])
-    internal = int(entities.half[S.ENTITY_HALVES * r + S.WAVE])
-    cu, slot = divmod(internal, int(numbers[S.N_WAVES]))
-    place = cu * system.model.wavefronts_per_cu + slot
-    row = int(entities.cold[S.COLD * (r - numbers[S.N_FIRST_REQUEST]) + S.ISSUED_PS])
-    of_whom = f"for place {place} of rank {system.ranks[0]}"
-    first = int(outside.answer_ptr[internal])
-    if row < 0:
-        missing = int(outside.answer_ptr[internal + 1]) - first
+def answer_fault(tables: LoopTables, clock: Record, model: Record, system: GpuSystem) -> str:
+    """Why the request ``clock.unrecorded`` gets no answer from the record that is replayed."""
+    event = tables.entities.events[clock.unrecorded]
+    place = int(event["wave"])
+    cu, slot = divmod(place, int(model.waves))
+    of_whom = f"for place {cu * system.model.wavefronts_per_cu + slot} of rank {system.ranks[0]}"
+    answers = tables.peers.answers_of[place]
+    answer = int(tables.entities.requests[clock.unrecorded]["issued_ps"])
+    if answer < 0:
+        missing = int(answers["end"] - answers["first"])
         return f"the record has no answer {missing} {of_whom}: it is of another program or model"
-    left_ps = int(entities.word[S.ENTITY_WORDS * r + S.TIME_PS])
+    answer_ps = int(tables.peers.answers[answer]["time_ps"])
     return (
-        f"answer {row - first} {of_whom} comes at {int(outside.answer_ps[row])} ps, before the request left at "
-        f"{left_ps} ps: the record is of another program or model"
+        f"answer {answer - int(answers['first'])} {of_whom} comes at {answer_ps} ps, before the request left at "
+        f"{int(event['time_ps'])} ps: the record is of another program or model"
     )

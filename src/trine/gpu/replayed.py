@@ -21,6 +21,7 @@ from trine.gpu.fabric import GpuFabric, rank_grid
 from trine.gpu.layout import layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.outside import FABRICS, Arrivals, PeerWrites
+from trine.gpu.path_table import outside_ranks
 from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, kernels_of_rank, members
 from trine.gpu.records import GpuOutcome
 from trine.gpu.run import (
@@ -36,7 +37,6 @@ from trine.gpu.run import (
 )
 from trine.gpu.system import GpuSystem, KernelTasks, each_kernel, link_homes
 from trine.gpu.validate import place_of
-from trine.gpu.way_table import outside_ranks
 from trine.graph.assembler import no_labels, take
 from trine.graph.taskgraph import COMPUTE, Progress, TaskGraph
 from trine.units import format_time
@@ -291,7 +291,7 @@ def until_waiting(
             from trine.gpu.compiled import simulate_until
 
             state = simulate_until(system, first, control.progress, control.on_compile)
-        since_ps, begun_ps = state.seen.op_start[first], state.seen.group_start[waiting]
+        since_ps, begun_ps = state.tables.counters.op_start[first], state.tables.counters.group_start[waiting]
     _check_all_wait(system, waiting, since_ps, begun_ps)
     return Waiting(since_ps=int(since_ps.max()), program=program, system=system, state=state)
 

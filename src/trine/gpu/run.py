@@ -15,12 +15,12 @@ from trine.gpu._state import MAX_RANKS, MAX_WAVES
 from trine.gpu.model import FAIR, GpuModel
 from trine.gpu.model.check import check_numbers
 from trine.gpu.outside import Arrivals
+from trine.gpu.path_table import operand_gpus
 from trine.gpu.program import DMA, GpuProgram
 from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.system import GpuSystem, KernelTasks, each_kernel, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.validate import place_of, validate_program
-from trine.gpu.way_table import operand_gpus
 from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
 
 ENGINES = ("compiled", "reference")

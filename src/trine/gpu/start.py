@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,109 +9,95 @@ import numpy as np
 import numpy.typing as npt
 
 import trine.gpu._state as S
-from trine.arrays import Int32, Int64
+from trine._records import Record, Records, new_records, with_parts
 from trine.engine._limits import MAX_PS
-from trine.engine._state import TaskTables
+from trine.engine._state import ENTRY
 from trine.engine.compiled import new_work
 from trine.errors import SimulationError
-from trine.gpu._state import Code, Entities, Machine, Outside, Seen, Ways, Wheel
-from trine.gpu.outside_table import make_outside
+from trine.gpu._state import Entities, LoopTables, Machine, RunCounters, Wheel
+from trine.gpu.path_table import FabricPaths, make_paths
+from trine.gpu.peer_table import make_peers
 from trine.gpu.records import STATE_NAMES
 from trine.gpu.system import GpuSystem
-from trine.gpu.tables import make_code, make_numbers, service_columns
-from trine.gpu.way_table import Lanes, WayTable, make_ways
+from trine.gpu.tables import make_model, make_program, service_columns
 
 FIRST_REQUESTS = 1 << 14
-#: Scalars that say what has something to do.
-NONE_YET = [
-    S.KICK_CU, S.KICK_GPU, S.WAKE, S.INJECT, S.DELIVER, S.BEGIN, S.SCHEDULED, S.OTHER, S.ONWARD, S.FREED, S.FEWER,
-    S.READY_LINE, S.RETRIED, S.OVER_LINE, S.ENDED, S.UNRECORDED,
-]  # fmt: skip
 MAX_REQUESTS = 1 << 27
 Number = TypeVar("Number", bound=np.generic)
-Parts = TypeVar("Parts", TaskTables, Entities, Wheel, Machine, Seen)
+Bundle = TypeVar("Bundle", bound=tuple[object, ...])
 
 
 @dataclass(slots=True)
 class State:
-    """All that the loop works on; ``entities``, ``wheel`` and ``machine`` are replaced by larger ones when full."""
+    """All that the loop works on; parts of ``tables`` are replaced by larger ones when they are full.
 
-    work: TaskTables
-    code: Code
-    ways: Ways
-    outside: Outside
-    entities: Entities
-    wheel: Wheel
-    machine: Machine
-    seen: Seen
-    scalars: Int64
-    numbers: Int64
-    table: WayTable
+    clocks, models: one record each.
+    """
+
+    tables: LoopTables
+    clocks: Records
+    models: Records
+    fabric: FabricPaths
+
+    @property
+    def clock(self) -> Record:
+        return self.clocks.view(np.recarray)[0]
+
+    @property
+    def model(self) -> Record:
+        return self.models.view(np.recarray)[0]
 
 
 def new_state(system: GpuSystem) -> State:
     """The state at 0, before anything has happened; what comes from outside is still to begin."""
-    ways, pair, table = make_ways(system)
-    code = make_code(system, pair)
-    numbers = make_numbers(system)
-    outside = make_outside(system, table, numbers, code.flag_line)
+    paths, operand_pair, fabric = make_paths(system)
+    program = make_program(system, operand_pair)
+    models = make_model(system)
+    peers = make_peers(system, fabric, models.view(np.recarray)[0], program.flag_line)
     work, num_ready = new_work(system.graph, 0)
-    first = int(numbers[S.N_FIRST_REQUEST])
-    scalars = np.zeros(S.NUM_SCALARS, np.int64)
-    scalars[NONE_YET] = -1
-    scalars[S.NUM_READY] = num_ready
-    scalars[S.NUM_FREE_REQUESTS] = scalars[S.NUM_FREE_LINES] = FIRST_REQUESTS
-    scalars[S.STOP_PS] = MAX_PS
-    scalars[S.LOG_ROOM] = _room(outside)
+    first = int(models["first_request"][0])
     total = first + FIRST_REQUESTS
-    heap_room = total + system.graph.num_tasks + system.program.num_kernels + 2
-    word = _in_lines(total * S.ENTITY_WORDS)
-    entities = Entities(
-        word=word,
-        half=word.view(np.int32),
-        cold=_in_lines(FIRST_REQUESTS * S.COLD),
-        fresh=np.arange(total - 1, first - 1, -1, dtype=np.int32),
-    )
-    wheel = Wheel(
-        head=np.full(S.NUM_BUCKETS, -1, np.int32),
-        open_key=np.zeros(total + 1, np.int64),
-        open_id=np.zeros(total + 1, np.int32),
-        next=np.zeros(total, np.int32),
-        heap=np.zeros(2 * heap_room, np.int64),
-    )
-    program = system.program
-    return State(
+    clocks = new_records(1, S.CLOCK)
+    for field in S.HANDED_ON:
+        clocks[field] = -1
+    clocks["num_ready"] = num_ready
+    clocks["num_free_requests"] = clocks["num_free_lines"] = FIRST_REQUESTS
+    clocks["stop_ps"] = MAX_PS
+    tables = LoopTables(
         work=work,
-        code=code,
-        ways=ways,
-        outside=outside,
-        entities=entities,
-        wheel=wheel,
-        machine=_new_machine(system, numbers, table.lanes, len(ways.pair_gpu), code.flag_line),
-        seen=Seen(
-            op_start=np.full(program.num_ops, -1, np.int64),
-            op_end=np.full(program.num_ops, -1, np.int64),
-            group_start=np.full(program.num_workgroups, -1, np.int64),
-            group_end=np.full(program.num_workgroups, -1, np.int64),
-            group_cu=np.full(program.num_workgroups, -1, np.int32),
-            state=np.zeros(system.num_gpus * system.model.num_cus * len(STATE_NAMES), np.int64),
-            counts=np.zeros(system.num_gpus * S.NUM_COUNTS, np.int64),
+        program=program,
+        paths=paths,
+        peers=peers,
+        entities=Entities(
+            events=new_records(total, S.EVENT),
+            requests=new_records(total, S.REQUEST),
+            free_requests=np.arange(total - 1, first - 1, -1, dtype=np.int32),
         ),
-        scalars=scalars,
-        numbers=numbers,
-        table=table,
+        wheel=Wheel(
+            head=np.full(S.NUM_BUCKETS, -1, np.int32),
+            open_key=np.zeros(total + 1, np.int64),
+            open_id=np.zeros(total + 1, np.int32),
+            next=np.zeros(total, np.int32),
+            heap=new_records(total + system.graph.num_tasks + system.program.num_kernels + 2, ENTRY),
+        ),
+        machine=_new_machine(system, models, fabric, int(program.flag_line.max(initial=-1)) + 1),
+        counters=_new_counters(system),
     )
+    state = State(tables=tables, clocks=clocks, models=models, fabric=fabric)
+    state.clock.log_room = _log_room(state)
+    return state
 
 
-def begin_outside(state: State) -> None:
+def begin_peers(state: State) -> None:
     """The first entry of the write tracking table gets its event."""
-    if not len(state.outside.time_ps):
+    writes = state.tables.peers.writes
+    if not len(writes):
         return
-    num_far, num_tasks = state.scalars[S.NUM_HEAP], state.numbers[S.N_TASKS]
-    far = state.wheel.heap[: 2 * num_far + 2].reshape(-1, 2)
-    far[num_far] = state.outside.time_ps[0], 2 * num_tasks
-    far[:] = far[np.lexsort((far[:, 1], far[:, 0]))]  # what is in order is a heap
-    state.scalars[S.NUM_HEAP] = num_far + 1
+    num_queued = int(state.clock.num_queued)
+    queued = state.tables.wheel.heap[: num_queued + 1]
+    queued[num_queued] = writes["time_ps"][0], 2 * state.model.tasks
+    queued.sort()  # by time, then payload; what is in order is a heap
+    state.clock.num_queued = num_queued + 1
 
 
 def goes_on(state: State, system: GpuSystem) -> State:
@@ -120,153 +105,153 @@ def goes_on(state: State, system: GpuSystem) -> State:
 
     system: that of ``state``, but for what and when its replayed peers send.
     """
-    scalars = state.scalars.copy()
-    scalars[S.STOP_PS] = MAX_PS
+    tables = state.tables
     copy = State(
-        work=_own(state.work),
-        code=state.code,
-        ways=state.ways,
-        outside=make_outside(system, state.table, state.numbers, state.code.flag_line),
-        entities=_own(state.entities),
-        wheel=_own(state.wheel),
-        machine=_own(state.machine),
-        seen=_own(state.seen),
-        scalars=scalars,
-        numbers=state.numbers,
-        table=state.table,
+        tables=tables._replace(
+            work=_own(tables.work),
+            peers=make_peers(system, state.fabric, state.model, tables.program.flag_line),
+            entities=_own(tables.entities),
+            wheel=_own(tables.wheel),
+            machine=_own(tables.machine),
+            counters=_own(tables.counters),
+        ),
+        clocks=state.clocks.copy(),
+        models=state.models,
+        fabric=state.fabric,
     )
-    begin_outside(copy)
+    copy.clock.stop_ps = MAX_PS
+    begin_peers(copy)
     return copy
 
 
-def _own(arrays: Parts) -> Parts:
-    """The arrays of a NamedTuple, copied; ``half`` of the copy is the memory of its ``word``."""
-    own = {name: _in_lines((array.nbytes + 7) // 8).view(array.dtype)[: len(array)] for name, array in _named(arrays)}
-    for name, array in _named(arrays):
-        own[name][:] = array
-    if "half" in own:
-        own["half"] = own["word"].view(np.int32)
-    return arrays._replace(**own)
+def _own(bundle: Bundle) -> Bundle:
+    """The arrays of a NamedTuple, copied; records begin at a cache line."""
+    return with_parts(bundle, lambda array: _longer(array, len(array)))
 
 
-def _named(arrays: Parts) -> Iterable[tuple[str, npt.NDArray[np.generic]]]:
-    return arrays._asdict().items()
-
-
-def _new_machine(system: GpuSystem, numbers: Int64, lanes: Lanes, pairs: int, flag_line: Int32) -> Machine:
-    program, model = system.program, system.model
+def _new_machine(system: GpuSystem, models: Records, fabric: FabricPaths, lines_with_flags: int) -> Machine:
+    program, model, numbers = system.program, system.model, models[0]
     num_cus = system.num_gpus * model.num_cus
-    places = num_cus * int(numbers[S.N_WAVES])
-    resources = system.num_gpus * system.layout.num_resources + len(lanes.number)
-    cu = np.zeros((num_cus, S.CU_HALVES), np.int32)
-    cu[:, [S.C_HEAD, S.C_TAIL, S.C_LINES, S.C_LAST_LINE]] = -1
-    cu_word = np.zeros((num_cus, S.CU_WORDS), np.int64)
-    cu_word[:, S.C_FULL_SINCE] = -1
-    queue = np.full((resources if numbers[S.N_FAIR] else 0, S.QUEUE_HALVES), -1, np.int32)
-    queue[:, :2] = 0
-    kernel = np.zeros((program.num_kernels, 3), np.int32)
-    kernel[:, 1] = np.diff(program.kernel_ptr)
-    kernel[:, 2] = -1
-    gpu = np.zeros((system.num_gpus, 4), np.int32)
-    gpu[:, :2] = -1
-    semaphores = program.semaphores.reshape(-1).astype(np.int64)
-    lines_with_flags = int(flag_line.max(initial=-1)) + 1
-    cached = int(system.num_gpus * model.memory.num_channels * numbers[S.N_SETS] * numbers[S.N_WAYS])
-    return Machine(
-        wave=_in_lines(places * S.WAVE_HALVES // 2).view(np.int32),
-        wave_since=np.zeros(places, np.int64),
-        wave_full=np.zeros(places, np.int64),
-        cu=cu.reshape(-1),
-        cu_word=cu_word.reshape(-1),
-        line=np.zeros(FIRST_REQUESTS * S.LINE_HALVES, np.int32),
+    places = num_cus * int(numbers["waves"])
+    semaphores = program.semaphores.reshape(-1)
+    cached = int(system.num_gpus * model.memory.num_channels * numbers["sets"] * numbers["ways"])
+    num_resources = system.num_gpus * system.layout.num_resources + len(fabric.lanes.number)
+    machine = Machine(
+        waves=new_records(places, S.WAVE),
+        wave_times=new_records(places, S.WAVE_TIME),
+        cus=new_records(num_cus, S.CU),
+        lines=new_records(FIRST_REQUESTS, S.LINE),
         free_lines=np.arange(FIRST_REQUESTS - 1, -1, -1, dtype=np.int32),
-        resource=_resources(system, resources),
-        queue=queue.reshape(-1),
-        semaphore=semaphores,
-        waiting=np.full(2 * len(semaphores), -1, np.int32),
-        group_left=np.zeros(program.num_workgroups, np.int32),
-        group_at=np.zeros(program.num_workgroups, np.int32),
-        group_first=np.full(program.num_workgroups, -1, np.int32),
-        kernel=kernel.reshape(-1),
-        gpu=gpu.reshape(-1),
-        gpu_ready=np.zeros(system.num_gpus, np.int64),
-        todo=np.zeros(places + 8, np.int32),
-        chain=np.full(3 * pairs, -1, np.int32),
-        tag=np.zeros(cached, np.int64),
-        stamp=np.zeros(cached, np.int64),
-        armed=np.full(2 * lines_with_flags, -1, np.int32),
-        sleepers=np.zeros(system.num_gpus, np.int32),
+        resources=_resources(system, num_resources),
+        lane_queues=new_records(num_resources if numbers["is_fair"] else 0, S.LANE_QUEUE),
+        semaphores=new_records(len(semaphores), S.SEMAPHORE),
+        groups=new_records(program.num_workgroups, S.GROUP),
+        kernels=new_records(program.num_kernels, S.KERNEL),
+        gpus=new_records(system.num_gpus, S.GPU),
+        to_do=np.zeros(places + 8, np.int32),
+        chains=new_records(len(fabric.pair_gpu), S.CHAIN),
+        cache=new_records(cached, S.CACHE_LINE),
+        watchers=new_records(lines_with_flags, S.WATCHERS),
+    )
+    machine.semaphores["amount"] = semaphores
+    machine.kernels["groups_left"] = np.diff(program.kernel_ptr)
+    for records, fields in (
+        (machine.cus, ("first_wave", "last_wave", "first_item", "last_item", "full_since_ps")),
+        (machine.lane_queues, ("first", "last")),
+        (machine.semaphores, ("first_waiting", "last_waiting")),
+        (machine.groups, ("first_wave",)),
+        (machine.kernels, ("next_in_queue",)),
+        (machine.gpus, ("first_kernel", "last_kernel")),
+        (machine.chains, ("first", "last", "entering")),
+        (machine.watchers, ("first", "last")),
+    ):
+        for field in fields:
+            records[field] = -1
+    return machine
+
+
+def _new_counters(system: GpuSystem) -> RunCounters:
+    program = system.program
+    return RunCounters(
+        op_start=np.full(program.num_ops, -1, np.int64),
+        op_end=np.full(program.num_ops, -1, np.int64),
+        group_start=np.full(program.num_workgroups, -1, np.int64),
+        group_end=np.full(program.num_workgroups, -1, np.int64),
+        group_cu=np.full(program.num_workgroups, -1, np.int32),
+        state=np.zeros(system.num_gpus * system.model.num_cus * len(STATE_NAMES), np.int64),
+        counts=new_records(system.num_gpus, S.COUNTS),
     )
 
 
-def _in_lines(num_words: int) -> Int64:
-    """int64[num_words] of 0 that begins at a cache line, so that a record of 64 bytes lies in one."""
-    whole = np.zeros(num_words + 7, np.int64)
-    first = -whole.ctypes.data % 64 // 8
-    return whole[first : first + num_words]
-
-
-def _resources(system: GpuSystem, num_resources: int) -> Int64:
+def _resources(system: GpuSystem, num_resources: int) -> Records:
     """All resources, free; those of the GPUs first."""
-    rows = _in_lines(num_resources * S.RESOURCE_WORDS)
+    resources = new_records(num_resources, S.RESOURCE)
     own = service_columns(system)
-    inside = rows[: system.num_gpus * len(own) * S.RESOURCE_WORDS].reshape(system.num_gpus, len(own), S.RESOURCE_WORDS)
-    inside[:, :, S.R_DATA_PS : S.R_AFTER_PS + 1] = own
-    return rows
+    inside = resources[: system.num_gpus * len(own)].reshape(system.num_gpus, len(own))
+    inside["service_ps"] = own[:, :2]
+    inside["after_ps"] = own[:, 2]
+    return resources
 
 
 def more_requests(state: State) -> None:
     """Twice as many; those that exist keep their numbers."""
-    first = int(state.numbers[S.N_FIRST_REQUEST])
-    before = len(state.entities.cold) // S.COLD
+    old, wheel = state.tables.entities, state.tables.wheel
+    first = int(state.model.first_request)
+    before = len(old.events) - first
     if before >= MAX_REQUESTS:
         raise SimulationError(
             f"{before} requests are in flight at a time: the program issues more than memory can hold"
         )
     total = first + 2 * before
-    old = state.entities
-    fresh = np.empty(2 * before, np.int32)
-    free = int(state.scalars[S.NUM_FREE_REQUESTS])
-    fresh[:before] = np.arange(total - 1, total - 1 - before, -1)
-    fresh[before : before + free] = old.fresh[:free]
-    state.scalars[S.NUM_FREE_REQUESTS] = before + free
-    word, cold = _in_lines(total * S.ENTITY_WORDS), _in_lines(2 * before * S.COLD)
-    word[: len(old.word)], cold[: len(old.cold)] = old.word, old.cold
-    state.entities = Entities(word=word, half=word.view(np.int32), cold=cold, fresh=fresh)
-    state.wheel = Wheel(
-        head=state.wheel.head,
-        open_key=_longer(state.wheel.open_key, total + 1),
-        open_id=_longer(state.wheel.open_id, total + 1),
-        next=_longer(state.wheel.next, total),
-        heap=_longer(state.wheel.heap, len(state.wheel.heap) + 2 * before),
+    free = int(state.clock.num_free_requests)
+    added = np.arange(total - 1, total - 1 - before, -1, dtype=np.int32)
+    entities = Entities(
+        events=_longer(old.events, total),
+        requests=_longer(old.requests, total),
+        free_requests=_longer(np.concatenate([added, old.free_requests[:free]]), 2 * before),
     )
+    state.clock.num_free_requests = before + free
+    larger = Wheel(
+        head=wheel.head,
+        open_key=_longer(wheel.open_key, total + 1),
+        open_id=_longer(wheel.open_id, total + 1),
+        next=_longer(wheel.next, total),
+        heap=_longer(wheel.heap, len(wheel.heap) + before),
+    )
+    state.tables = state.tables._replace(entities=entities, wheel=larger)
 
 
 def more_lines(state: State) -> None:
-    machine, scalars = state.machine, state.scalars
-    before = len(machine.line) // S.LINE_HALVES
+    machine, clock = state.tables.machine, state.clock
+    before = len(machine.lines)
     if before >= MAX_REQUESTS:
         raise SimulationError(f"{before} lines are at work at a time: the program begins more than memory can hold")
-    free = int(scalars[S.NUM_FREE_LINES])
-    stack = np.empty(2 * before, np.int32)
-    stack[:before] = np.arange(2 * before - 1, before - 1, -1)
-    stack[before : before + free] = machine.free_lines[:free]
-    scalars[S.NUM_FREE_LINES] = before + free
-    state.machine = machine._replace(line=_longer(machine.line, 2 * before * S.LINE_HALVES), free_lines=stack)
+    free = int(clock.num_free_lines)
+    added = np.arange(2 * before - 1, before - 1, -1, dtype=np.int32)
+    stack = _longer(np.concatenate([added, machine.free_lines[:free]]), 2 * before)
+    clock.num_free_lines = before + free
+    machine = machine._replace(lines=_longer(machine.lines, 2 * before), free_lines=stack)
+    state.tables = state.tables._replace(machine=machine)
 
 
 def more_log(state: State) -> None:
     """Twice as many rows."""
-    state.outside = state.outside._replace(log=_longer(state.outside.log, 2 * len(state.outside.log)))
-    state.scalars[S.LOG_ROOM] = _room(state.outside)
+    peers = state.tables.peers
+    state.tables = state.tables._replace(peers=peers._replace(log=_longer(peers.log, 2 * len(peers.log))))
+    state.clock.log_room = _log_room(state)
 
 
-def _room(outside: Outside) -> int:
+def _log_room(state: State) -> int:
     """Rows of the log that may be in use at the end of a turn."""
-    return max(0, len(outside.log) // S.LOG_WORDS - S.MARGIN)
+    return max(0, len(state.tables.peers.log) - S.MARGIN)
 
 
 def _longer(array: npt.NDArray[Number], length: int) -> npt.NDArray[Number]:
-    longer = np.zeros(length, array.dtype)
+    """A copy with room for ``length`` entries."""
+    longer: npt.NDArray[Number]
+    if array.dtype.names is None:
+        longer = np.zeros(length, array.dtype)
+    else:
+        longer = new_records(length, array.dtype)  # type: ignore[arg-type, assignment]
     longer[: len(array)] = array
     return longer

@@ -27,43 +27,41 @@ if TYPE_CHECKING:
 
 def stuck_error(state: State, system: GpuSystem) -> DeadlockError:
     """The error that names the first wavefronts that wait, and kernels that found no room."""
-    machine = state.machine
-    wave = machine.wave.reshape(-1, S.WAVE_HALVES)
-    waiting = np.flatnonzero((wave[:, S.W_DOING] != S.D_GONE) & (wave[:, S.W_DOING] != S.D_OVER))
+    doing = state.tables.machine.waves["doing"]
+    waiting = np.flatnonzero((doing != S.WAVE_GONE) & (doing != S.WAVE_ENDED))
     requests = _waiting_requests(state)
     stuck = [_wavefront(state, system, int(place), requests) for place in waiting[:SHOWN]]
-    left = int(system.graph.num_tasks - state.scalars[S.NUM_DONE])
+    left = int(system.graph.num_tasks - state.clock.num_done)
     return gpu_deadlock(
         stuck, len(waiting), _without_room(state, system), left, int((system.gpu_of >= 0).sum()) // system.num_gpus
     )
 
 
 def _waiting_requests(state: State) -> dict[int, list[int]]:
-    """Of each wavefront the semaphores that its requests wait for: parked at the memory, or asked again and again."""
-    entities, first = state.entities, int(state.numbers[S.N_FIRST_REQUEST])
-    half = entities.half.reshape(-1, S.ENTITY_HALVES)
-    cold = entities.cold.reshape(-1, S.COLD)
-    free = np.zeros(len(cold), np.bool_)
-    free[entities.fresh[: state.scalars[S.NUM_FREE_REQUESTS]] - first] = True
-    asks = (cold[:, S.KIND] == S.KIND_LOAD) | (cold[:, S.KIND] == S.KIND_ACQUIRE)
+    """Of each wavefront the requests that wait for semaphores: parked at the memory, or asked again and again."""
+    entities, first = state.tables.entities, int(state.model.first_request)
+    asks = np.isin(entities.requests["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
+    asks[:first] = False
+    asks[entities.free_requests[: state.clock.num_free_requests]] = False
+    asks &= (entities.requests["semaphore"] >= 0) & (entities.requests["amount"] > 0)
     found: dict[int, list[int]] = {}
-    for i in np.flatnonzero(~free & asks & (cold[:, S.SEMAPHORE] >= 0) & (cold[:, S.AMOUNT] > 0)).tolist():
-        found.setdefault(int(half[first + i, S.WAVE]), []).append(i)
+    for number in np.flatnonzero(asks).tolist():
+        found.setdefault(int(entities.events["wave"][number]), []).append(number)
     return found
 
 
 def _wavefront(state: State, system: GpuSystem, place: int, requests: dict[int, list[int]]) -> StuckWavefront:
     program = system.program
-    wave = state.machine.wave.reshape(-1, S.WAVE_HALVES)[place]
-    group, op = int(wave[S.W_GROUP]), int(wave[S.W_OP])
-    kernel = int(state.code.group_kernel[group])
-    is_over = op == int(wave[S.W_END])
+    wave = state.tables.machine.waves[place]
+    group, op = int(wave["group"]), int(wave["op"])
+    kernel = int(state.tables.program.group_kernel[group])
+    is_over = op == int(wave["end"])
     label = -1 if is_over else int(program.op_label[op])
     return StuckWavefront(
         rank=int(system.ranks[program.kernel_rank[kernel]]),
         kernel=program.kernel_names[kernel] if program.kernel_names else str(kernel),
         workgroup=group - int(program.kernel_ptr[kernel]),
-        wavefront=int(wave[S.W_INDEX]),
+        wavefront=int(wave["index"]),
         operation=op - int(program.workgroup_ptr[group]),
         operation_name="" if is_over else OP_NAMES[int(program.op_kind[op])],
         label="" if label < 0 else program.labels[label],
@@ -72,30 +70,30 @@ def _wavefront(state: State, system: GpuSystem, place: int, requests: dict[int, 
 
 
 def _reason(state: State, system: GpuSystem, place: int, requests: list[int]) -> str:
-    wave = state.machine.wave.reshape(-1, S.WAVE_HALVES)[place]
-    doing, group, op = int(wave[S.W_DOING]), int(wave[S.W_GROUP]), int(wave[S.W_OP])
-    if doing == S.D_BARRIER:
-        return for_barrier(int(state.machine.group_at[group]), int(wave[S.W_COUNT]))
+    wave = state.tables.machine.waves[place]
+    doing, group, op = int(wave["doing"]), int(wave["group"]), int(wave["op"])
+    if doing == S.WAVE_AT_BARRIER:
+        return for_barrier(int(state.tables.machine.groups["at_barrier"][group]), int(wave["count"]))
     flags = [_semaphore(state, system, request) for request in requests]
-    if doing == S.D_ACQUIRING and flags and system.program.op_kind[op] == ACQUIRE:
+    if doing == S.WAVE_ACQUIRING and flags and system.program.op_kind[op] == ACQUIRE:
         return flags[0]
-    if doing == S.D_QUEUED:
+    if doing == S.WAVE_QUEUED:
         return for_place(system.model.max_outstanding, "its CU")
-    if doing == S.D_FULL and not flags:
+    if doing == S.WAVE_FULL and not flags:
         return for_place(int(system.program.op_unroll[op]) or system.model.unroll, "the wavefront")
-    return for_lines(int(wave[S.W_UNFINISHED]), flags)
+    return for_lines(int(wave["unfinished"]), flags)
 
 
 def _semaphore(state: State, system: GpuSystem, request: int) -> str:
-    cold = state.entities.cold.reshape(-1, S.COLD)[request]
-    gpu, number = divmod(int(cold[S.SEMAPHORE]), system.program.semaphores.shape[1])
-    value = int(state.machine.semaphore[cold[S.SEMAPHORE]])
-    return for_semaphore(number, int(system.ranks[gpu]), value, int(cold[S.AMOUNT]))
+    asked = state.tables.entities.requests[request]
+    gpu, number = divmod(int(asked["semaphore"]), system.program.semaphores.shape[1])
+    amount = int(state.tables.machine.semaphores["amount"][asked["semaphore"]])
+    return for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
 
 
 def _without_room(state: State, system: GpuSystem) -> list[str]:
     program = system.program
-    started = state.machine.kernel.reshape(-1, 3)[:, 0]
+    started = state.tables.machine.kernels["next_group"]
     left = np.diff(program.kernel_ptr) - started
     queued = np.flatnonzero((left > 0) & _has_started(state, system)).tolist()
     names = program.kernel_names or tuple(map(str, range(program.num_kernels)))
@@ -104,6 +102,6 @@ def _without_room(state: State, system: GpuSystem) -> list[str]:
 
 def _has_started(state: State, system: GpuSystem) -> np.ndarray:
     """bool[kernels]: whether the task that carries it has."""
-    task = state.code.kernel_task
-    started = state.work.tasks["start_ps"] >= 0
+    task = state.tables.program.kernel_task
+    started = state.tables.work.tasks["start_ps"] >= 0
     return np.where(task >= 0, started[task], False)

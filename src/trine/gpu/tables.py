@@ -1,18 +1,20 @@
-"""A system as the arrays that the compiled loop reads: the program and numbers (ways: way_table.py)."""
+"""A system as the arrays that the compiled loop reads: the program and the numbers of the model."""
 
 from __future__ import annotations
 
 import numpy as np
 
 import trine.gpu._state as S
+from trine._records import Records, new_records
 from trine.arrays import Int32, Int64
-from trine.gpu._state import Code
+from trine.engine.validate import software_latency_ps
+from trine.gpu._state import ProgramTable
 from trine.gpu.flags import flag_lines
 from trine.gpu.model import FAIR, HASHED
 from trine.gpu.outside import IDEAL, Arrivals, PeerWrites
+from trine.gpu.path_table import PATHS
 from trine.gpu.program import ACQUIRE, DMA, READ, READ_FLAGGED
 from trine.gpu.system import GpuSystem
-from trine.gpu.way_table import PATHS
 from trine.units import transfer_ps
 
 
@@ -25,7 +27,7 @@ def service_columns(system: GpuSystem) -> Int64:
     return np.column_stack([np.array([of_rate[rate] for rate in rates], np.int64), layout.after_ps()])
 
 
-def make_code(system: GpuSystem, pair: Int32) -> Code:
+def make_program(system: GpuSystem, operand_pair: Int32) -> ProgramTable:
     """The program as the loop reads it."""
     program, graph = system.program, system.graph
     num_semaphores = program.semaphores.shape[1]
@@ -36,19 +38,19 @@ def make_code(system: GpuSystem, pair: Int32) -> Code:
     kernel_task = np.full(program.num_kernels, -1, np.int32)
     carried = system.task_kernel >= 0
     kernel_task[system.task_kernel[carried]] = np.flatnonzero(carried)
-    return Code(
-        kind=_plain(program.op_kind, np.int8),
-        amount=_plain(program.op_amount, np.int64),
-        unroll=_plain(program.op_unroll, np.int32),
-        operands=_plain(program.operand_ptr, np.int64),
-        reads=np.bincount(operand_op[is_read], minlength=program.num_ops).astype(np.int32),
-        role=_plain(program.operand_role, np.int8),
-        address=_plain(program.operand_address, np.int64),
-        step=_plain(program.operand_step, np.int32),
-        pair=pair,
-        semaphore=semaphore.astype(np.int32),
-        workgroups=_plain(program.workgroup_ptr, np.int64),
-        kernels=_plain(program.kernel_ptr, np.int64),
+    return ProgramTable(
+        op_kind=_plain(program.op_kind, np.int8),
+        op_amount=_plain(program.op_amount, np.int64),
+        op_unroll=_plain(program.op_unroll, np.int32),
+        operand_ptr=_plain(program.operand_ptr, np.int64),
+        op_reads=np.bincount(operand_op[is_read], minlength=program.num_ops).astype(np.int32),
+        operand_role=_plain(program.operand_role, np.int8),
+        operand_address=_plain(program.operand_address, np.int64),
+        operand_step=_plain(program.operand_step, np.int32),
+        operand_pair=operand_pair,
+        operand_semaphore=semaphore.astype(np.int32),
+        workgroup_ptr=_plain(program.workgroup_ptr, np.int64),
+        kernel_ptr=_plain(program.kernel_ptr, np.int64),
         kernel_gpu=_plain(program.kernel_rank, np.int32),
         kernel_waves=_plain(program.kernel_wavefronts, np.int32),
         kernel_task=kernel_task,
@@ -56,83 +58,74 @@ def make_code(system: GpuSystem, pair: Int32) -> Code:
         cu_gpu=np.repeat(np.arange(system.num_gpus, dtype=np.int32), system.model.num_cus),
         task_kernel=_plain(system.task_kernel, np.int32),
         task_route=_plain(graph.route, np.int32),
-        entry_ps=_entry_ps(system),
-        route_ps=_plain(graph.route_latency_ps, np.int64),
+        software_latency_ps=_plain(software_latency_ps(graph), np.int64),
+        route_latency_ps=_plain(graph.route_latency_ps, np.int64),
         rank_bits=system.ranks.astype(np.int64),
         flag_line=flag_lines(system),
     )
-
-
-def _entry_ps(system: GpuSystem) -> Int64:
-    """What passes of each route's latency before its first link; all of it where it has none."""
-    from trine.engine.validate import software_latency_ps
-
-    return _plain(software_latency_ps(system.graph), np.int64)
 
 
 def _plain(array: np.ndarray, dtype: type) -> np.ndarray:
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 
 
-def make_numbers(system: GpuSystem) -> Int64:
-    """What the loop needs to know of the GPU model and of the numbering of entities."""
-    model, layout, graph = system.model, system.layout, system.graph
+def make_model(system: GpuSystem) -> Records:
+    """What the loop needs to know of the GPU model and of the numbering of entities: one record."""
+    model, layout, memory = system.model, system.layout, system.model.memory
     line, header = model.line_bytes, model.header_bytes
-    num_cus = system.num_gpus * model.num_cus
-    waves = places_of(system)
-    l2 = model.l2
-    sets = 0 if l2 is None else max(1, l2.capacity_bytes // (line * l2.ways * model.memory.num_channels))
-    values: dict[int, int] = {
-        S.N_GPUS: system.num_gpus, S.N_CUS: model.num_cus, S.N_CHANNELS: model.memory.num_channels,
-        S.N_PORTS: model.ports.count, S.N_WAVES: waves, S.N_RESOURCES: layout.num_resources, S.N_LINE_BYTES: line,
-        S.N_ISSUE_PS: model.issue_cycles * model.cycle_ps, S.N_MAX_PLACES: model.max_outstanding,
-        S.N_UNROLL: model.unroll, S.N_POSTED: int(model.posted_stores), S.N_MEMORY_PS: model.memory.latency_ps,
-        S.N_FIRST_CHANNEL: layout.first_channel, S.N_FIRST_SLICE: layout.first_slice,
-        S.N_MEM_DATA_PS: transfer_ps(line, model.memory.bytes_per_s),
-        S.N_MEM_CONTROL_PS: transfer_ps(header, model.memory.bytes_per_s),
-        S.N_L2_DATA_PS: 0 if l2 is None else transfer_ps(line, l2.bytes_per_s),
-        S.N_L2_CONTROL_PS: 0 if l2 is None else transfer_ps(header, l2.bytes_per_s),
-        S.N_L2_PS: 0 if l2 is None else l2.latency_ps, S.N_SETS: sets, S.N_WAYS: 0 if l2 is None else l2.ways,
-        S.N_MEM_INTERLEAVE: model.memory.interleave_bytes, S.N_PORT_INTERLEAVE: model.ports.interleave_bytes,
-        S.N_HASHED: int(model.ports.choice == HASHED), S.N_FAIR: int(model.ports.arbitration == FAIR),
-        S.N_LAUNCH_PS: model.launch_ps, S.N_DISPATCH_PS: model.dispatch_ps, S.N_BARRIER_PS: model.barrier_ps,
-        S.N_POLL_PS: -1 if model.poll_ps is None else model.poll_ps, S.N_DMA_PS: model.dma_ps,
-        S.N_PACKET_BYTES: model.packet_bytes, S.N_PACKET_HEADER: model.packet_header_bytes,
-        S.N_CYCLE_PS: model.cycle_ps, S.N_REDUCE_PER_CYCLE: model.reduce_bytes_per_cycle,
-        S.N_MAX_GROUPS: model.workgroups_per_cu, S.N_MAX_WAVES: min(waves, model.wavefronts_per_cu),
-        S.N_TASKS: graph.num_tasks, S.N_KERNELS: system.program.num_kernels,
-        S.N_FIRST_WAVE: num_cus, S.N_FIRST_DISPATCHER: num_cus * (1 + waves),
-        S.N_FIRST_REQUEST: num_cus * (1 + waves) + system.num_gpus,
+    num_cus, waves = system.num_gpus * model.num_cus, places_of(system)
+    numbers = new_records(1, S.MODEL)
+    values: dict[str, int | tuple[int, int]] = {
+        "cus": model.num_cus, "channels": memory.num_channels, "ports": model.ports.count, "waves": waves,
+        "resources": layout.num_resources, "line_bytes": line, "issue_ps": model.issue_cycles * model.cycle_ps,
+        "max_slots": model.max_outstanding, "unroll": model.unroll, "is_posted": int(model.posted_stores),
+        "memory_ps": memory.latency_ps, "first_channel": layout.first_channel, "first_slice": layout.first_slice,
+        "channel_ps": (transfer_ps(line, memory.bytes_per_s), transfer_ps(header, memory.bytes_per_s)),
+        "memory_interleave_bytes": memory.interleave_bytes, "port_interleave_bytes": model.ports.interleave_bytes,
+        "is_hashed": int(model.ports.choice == HASHED), "is_fair": int(model.ports.arbitration == FAIR),
+        "launch_ps": model.launch_ps, "dispatch_ps": model.dispatch_ps, "barrier_ps": model.barrier_ps,
+        "poll_ps": -1 if model.poll_ps is None else model.poll_ps, "dma_ps": model.dma_ps,
+        "packet_bytes": model.packet_bytes, "packet_header_bytes": model.packet_header_bytes,
+        "cycle_ps": model.cycle_ps, "reduce_bytes_per_cycle": model.reduce_bytes_per_cycle,
+        "max_groups": model.workgroups_per_cu, "tasks": system.graph.num_tasks, "first_wave": num_cus,
+        "first_dispatcher": num_cus * (1 + waves), "first_request": num_cus * (1 + waves) + system.num_gpus,
     }  # fmt: skip
-    values |= _numbers_of_replay(system)
-    at = 0
-    for first, kind in zip(
-        (S.N_CU_CHANNEL, S.N_CU_PORT, S.N_CHANNEL_PORT, S.N_PORT_CHANNEL, S.N_CHANNEL_CU, S.N_PORT_CU),
-        PATHS,
-        strict=True,
-    ):
-        values[first] = at
-        at += layout.num_ends(kind[0]) * layout.num_ends(kind[1])
-    numbers = np.zeros(S.NUM_NUMBERS, np.int64)
-    for where, value in values.items():
-        numbers[where] = value
+    for field, value in {**values, **_l2_numbers(system), **_replay_numbers(system)}.items():
+        numbers[field] = value
+    first = 0
+    for source, target in PATHS:
+        numbers[f"{source}_{target}"] = first
+        first += layout.num_ends(source) * layout.num_ends(target)
     return numbers
 
 
-def _numbers_of_replay(system: GpuSystem) -> dict[int, int]:
+def _l2_numbers(system: GpuSystem) -> dict[str, int | tuple[int, int]]:
+    model, l2 = system.model, system.model.l2
+    if l2 is None:
+        return {}
+    line = model.line_bytes
+    return {
+        "slice_ps": (transfer_ps(line, l2.bytes_per_s), transfer_ps(model.header_bytes, l2.bytes_per_s)),
+        "l2_ps": l2.latency_ps,
+        "sets": max(1, l2.capacity_bytes // (line * l2.ways * model.memory.num_channels)),
+        "ways": l2.ways,
+    }
+
+
+def _replay_numbers(system: GpuSystem) -> dict[str, int | tuple[int, int]]:
     outside, monitor = system.outside, system.model.monitor
     uncached = [(buffer.base, buffer.base + buffer.size_bytes) for buffer in system.program.buffers if buffer.uncached]
-    begin_at = S.AT_PORT
+    begin = S.AT_PORT
     if isinstance(outside, PeerWrites):
-        begin_at = S.AT_MEMORY if outside.fabric == IDEAL else S.AT_LINK
+        begin = S.AT_MEMORY if outside.fabric == IDEAL else S.AT_LINK
     return {
-        S.N_BEGIN_AT: begin_at,
-        S.N_RECORD: system.record,
-        S.N_ANSWERS: int(isinstance(outside, Arrivals)),
-        S.N_UNCACHED_FIRST: min((first for first, _ in uncached), default=0),
-        S.N_UNCACHED_END: max((end for _, end in uncached), default=0),
-        S.N_MONITORS: -1 if monitor is None else monitor.capacity,
-        S.N_WAKEUP_PS: 0 if monitor is None else monitor.wakeup_ps,
+        "peers_begin": begin,
+        "recorded_gpu": system.record,
+        "has_answers": int(isinstance(outside, Arrivals)),
+        "uncached_first": min((first for first, _ in uncached), default=0),
+        "uncached_end": max((end for _, end in uncached), default=0),
+        "monitors": -1 if monitor is None else monitor.capacity,
+        "wakeup_ps": 0 if monitor is None else monitor.wakeup_ps,
     }
 
 

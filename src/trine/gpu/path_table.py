@@ -1,4 +1,4 @@
-"""Paths inside GPUs and ways between them as the arrays that the compiled loop reads."""
+"""Paths inside GPUs and between them as the arrays that the compiled loop reads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trine._records import Records, new_records
 from trine.arrays import Int32, Int64
-from trine.gpu._state import Ways
+from trine.gpu._state import LANE, PAIR, PATH, PathTable
 from trine.gpu.fabric import FabricPath
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.outside import PeerWrites
@@ -31,44 +32,48 @@ class Lanes:
 PATHS = ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
 
 
-def make_ways(system: GpuSystem) -> tuple[Ways, Int32, WayTable]:
-    """Paths and ways; the pair of each operand, int32[operands], -1: the own GPU; and the table of the ways."""
+def make_paths(system: GpuSystem) -> tuple[PathTable, Int32, FabricPaths]:
+    """All paths; the pair of each operand, int32[operands], -1: the own GPU; and those over the fabric."""
     paths = [system.layout.paths(*kind) for kind in PATHS]
     begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
-    fabric = WayTable(system, Lanes(system.num_gpus * system.layout.num_resources))
+    fabric = FabricPaths(system, Lanes(system.num_gpus * system.layout.num_resources))
     pair_of, pairs = operand_pairs(system)
     for gpu, peer, is_dma in pairs:
         fabric.add_pair(int(system.ranks[gpu]), peer, is_dma)
     for peer in outside_ranks(system):
         fabric.add_pair(peer, int(system.ranks[0]), False)
-    route_way = [fabric.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
+    route_path = [fabric.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
     path_ptr = [ptr[:-1] + first for (_, ptr), first in zip(paths, begins, strict=False)]
-    made = Ways(
-        hops=np.concatenate([hops for hops, _ in paths]),
-        path=np.concatenate([*path_ptr, begins[-1:]]).astype(np.int32),
-        lane=np.array(fabric.rows, np.int64).reshape(-1),
-        pair_gpu=np.array(fabric.pair_gpu, np.int32),
-        pair_label=np.array(fabric.pair_label, np.int32),
-        pair_out=np.array(fabric.out_ptr, np.int32),
-        pair_back=np.array(fabric.back_ptr, np.int32),
-        pair_latency=np.array(fabric.pair_latency, np.int64),
-        way=np.array(fabric.ways(), np.int32).reshape(-1),
-        route_way=np.array(route_way, np.int32),
+    table = PathTable(
+        noc_hops=np.concatenate([hops for hops, _ in paths]),
+        noc_paths=np.concatenate([*path_ptr, begins[-1:]]).astype(np.int32),
+        lanes=_records(LANE, fabric.rows),
+        paths=_records(PATH, fabric.paths()),
+        pairs=_records(PAIR, fabric.pairs()),
+        route_path=np.array(route_path, np.int32),
     )
-    return made, pair_of, fabric
+    return table, pair_of, fabric
 
 
-class WayTable:
-    """Ways of pairs (the rank whose requests they are, the other rank) there and back, and of the routes of transfers.
+def _records(dtype: np.dtype[np.void], rows: Sequence[tuple[object, ...]]) -> Records:
+    """Rows, whose columns are the first fields of ``dtype``."""
+    records = new_records(len(rows), dtype)
+    for field, column in zip(dtype.names or (), zip(*rows, strict=True), strict=False):
+        records[field] = column
+    return records
 
-    Of a way, only what is simulated has rows: with replayed peers, of the target's requests the first lane; of those of
-    others the way there, and the first lane back. lanes_ps: (with data, without) of each way, what the rest of it takes
-    without contention.
+
+class FabricPaths:
+    """Paths of pairs (the rank whose requests they are, the other rank) there and back, and of the routes of transfers.
+
+    Of a path, only what is simulated has rows: with replayed peers, of the target's requests the first lane; of those
+    of others the path there, and the first lane back. fabric_ps: (with data, without) of each path, what the rest of it
+    takes without contention.
     """
 
     def __init__(self, system: GpuSystem, lanes: Lanes) -> None:
         self.system, self.lanes = system, lanes
-        self.rows: list[tuple[int, ...]] = []
+        self.rows: list[tuple[int, tuple[int, int], int, int, int, int]] = []
         self.service_ps: dict[int, tuple[int, int]] = {}
         self.pair_gpu: list[int] = []
         self.pair_label: list[int] = []
@@ -86,7 +91,7 @@ class WayTable:
         self.home, self.image = system.link_home.tolist(), system.link_image.tolist()
 
     def add_pair(self, rank: int, peer: int, is_dma: bool) -> None:
-        """Ways of the requests of ``rank`` to ``peer``, of which at least one is simulated."""
+        """Paths of the requests of ``rank`` to ``peer``, of which at least one is simulated."""
         system = self.system
         find = system.fabric.dma_paths if is_dma else system.fabric.paths
         is_away, is_foreign = int(system.gpu_of[peer]) < 0, int(system.gpu_of[rank]) < 0
@@ -110,7 +115,7 @@ class WayTable:
         peer: int,
         simulated: int,
     ) -> None:
-        """A way, of whose hops the first ``simulated`` are simulated."""
+        """A path, of whose hops the first ``simulated`` are simulated."""
         first = len(self.rows)
         for hop in way.hops[:simulated]:
             home = self.home[hop.link]
@@ -123,12 +128,8 @@ class WayTable:
         rest_ps.append((sum(d + after for d, _, after in rest), sum(c + after for _, c, after in rest)))
 
     @property
-    def lanes_ps(self) -> list[tuple[int, int]]:
+    def fabric_ps(self) -> list[tuple[int, int]]:
         return [*self._out_ps, *self._back_ps, *[(0, 0)] * len(self.routes)]
-
-    @property
-    def back_ptr(self) -> list[int]:
-        return [len(self.out) + at for at in self._back_ptr]
 
     def _services_ps(self, rate: int) -> tuple[int, int]:
         """How long a message with data and one without take at ``rate``."""
@@ -140,10 +141,10 @@ class WayTable:
 
     def _cross(self, resource: int, rate: int, after_ps: int, label: int, link: int) -> None:
         services_ps = self._services_ps(rate)
-        self.rows.append((resource, *services_ps, after_ps, rate, label, int(self.leaves[link]), 0))
+        self.rows.append((resource, services_ps, after_ps, rate, label, int(self.leaves[link])))
 
     def add_route(self, route: int) -> int:
-        """The way of a route of the task graph, as a number behind all ways of pairs."""
+        """The path of a route of the task graph, as a number behind all paths of pairs."""
         graph, first = self.system.graph, len(self.rows)
         assert graph.link_latency_ps is not None
         for link in graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist():
@@ -153,8 +154,14 @@ class WayTable:
         self.routes.append((first, len(self.rows), 0, 0))
         return len(self.out) + len(self.back) + len(self.routes) - 1
 
-    def ways(self) -> list[tuple[int, int, int, int]]:
+    def paths(self) -> list[tuple[int, int, int, int]]:
         return [*self.out, *self.back, *self.routes]
+
+    def pairs(self) -> list[tuple[int, ...]]:
+        """As the fields of PAIR; paths back come behind all paths out."""
+        back_ptr = [len(self.out) + at for at in self._back_ptr]
+        ends = (self.out_ptr[:-1], self.out_ptr[1:], back_ptr[:-1], back_ptr[1:])
+        return list(zip(self.pair_gpu, self.pair_label, *ends, self.pair_latency, strict=True))
 
 
 def outside_ranks(system: GpuSystem) -> list[int]:

@@ -7,19 +7,20 @@ from typing import NamedTuple
 import numpy as np
 
 import trine.gpu._state as S
+from trine._records import Record, Records, new_records
 from trine.arrays import Int8, Int32, Int64
 from trine.errors import InputError
-from trine.gpu._state import Outside
+from trine.gpu._state import PeerWriteTable
 from trine.gpu.layout import CHANNEL, PORT
 from trine.gpu.model import GpuModel
 from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals, PeerWrites
+from trine.gpu.path_table import FabricPaths, operand_pairs, outside_ranks
 from trine.gpu.program import ACQUIRE
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import service_columns
-from trine.gpu.way_table import WayTable, operand_pairs, outside_ranks
 from trine.units import transfer_ps
 
-_NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQ
+_NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQUENCE
 _PLACE_BITS = S.SHIFT_LABEL - S.SHIFT_WAVE
 #: Rows of the log at first.
 _FIRST_ROWS = 1 << 12
@@ -39,44 +40,55 @@ class _Entries(NamedTuple):
     amount: Int64
 
 
-def make_outside(system: GpuSystem, ways: WayTable, numbers: Int64, flag_line: Int32) -> Outside:
+def make_peers(system: GpuSystem, paths: FabricPaths, model: Record, flag_line: Int32) -> PeerWriteTable:
     """What comes from replayed peers, and what stands for them; empty where all are simulated.
+
+    model: the record of :func:`trine.gpu.tables.make_model`.
 
     Raises
     ------
     InputError: more writes of an instant than can be ordered; a record that is not of the system.
     """
-    places = system.model.num_cus * int(numbers[S.N_WAVES])
     outside = system.outside
-    answers = _answers(outside, system, numbers) if isinstance(outside, Arrivals) else _no_answers(places)
-    entries = _entries(system, flag_line)
-    pairs = len(operand_pairs(system)[1])
-    pair = pairs + np.searchsorted(np.array(outside_ranks(system), np.int64), entries.rank)
-    key = np.int64(S.MESSAGE_CLASS) << S.SHIFT_CLASS | entries.place << S.SHIFT_WAVE
-    key = key | entries.number << S.SHIFT_SEQ | entries.rank
-    if numbers[S.N_BEGIN_AT] == S.AT_MEMORY:
-        key = key | entries.label << S.SHIFT_LABEL
-    order = np.lexsort((key, entries.label, entries.time_ps))
+    answers_of, answers = new_records(0, S.ANSWERS), new_records(0, S.ANSWER)
+    if isinstance(outside, Arrivals):
+        answers_of, answers = _answers(outside, system, int(model.waves))
     there_ps, home_ps = _inside_ps(system, PORT, CHANNEL), _inside_ps(system, CHANNEL, PORT)
     is_replay = bool((system.gpu_of < 0).any())
-    return Outside(
-        time_ps=entries.time_ps[order],
-        key=key[order],
-        pair=pair[order].astype(np.int32),
-        kind=entries.kind[order],
-        address=entries.address[order],
-        semaphore=entries.semaphore[order].astype(np.int32),
-        amount=entries.amount[order],
-        answer_ptr=answers[0],
-        answer_ps=answers[1],
-        answer_refused=answers[2],
-        issued=np.zeros(places if isinstance(outside, Arrivals) else 0, np.int64),
-        lanes_ps=np.array(ways.lanes_ps if is_replay else [], np.int64).reshape(-1),
-        there_ps=there_ps if is_replay else np.zeros(0, np.int64),
-        home_ps=home_ps if is_replay else np.zeros(0, np.int64),
+    return PeerWriteTable(
+        writes=_writes(system, bool(model.peers_begin == S.AT_MEMORY), flag_line),
+        answers_of=answers_of,
+        answers=answers,
+        fabric_ps=_services(np.array(paths.fabric_ps).reshape(-1, 2) if is_replay else there_ps[:0]),
+        there_ps=_services(there_ps if is_replay else there_ps[:0]),
+        home_ps=_services(home_ps if is_replay else home_ps[:0]),
         memory_ps=_memory_ps(system.model),
-        log=np.zeros(S.LOG_WORDS * (_FIRST_ROWS if system.record >= 0 else 0), np.int64),
+        log=new_records(_FIRST_ROWS if system.record >= 0 else 0, S.LOG_ROW),
     )
+
+
+def _services(times_ps: Int64) -> Records:
+    """times_ps: int64[rows, 2]."""
+    services = new_records(len(times_ps), S.SERVICE)
+    services["message_ps"] = times_ps
+    return services
+
+
+def _writes(system: GpuSystem, at_memory: bool, flag_line: Int32) -> Records:
+    """The write tracking table, in the order in which the loop takes it."""
+    entries = _entries(system, flag_line)
+    key = np.int64(S.MESSAGE_CLASS) << S.SHIFT_CLASS | entries.place << S.SHIFT_WAVE
+    key = key | entries.number << S.SHIFT_SEQUENCE | entries.rank
+    if at_memory:
+        key = key | entries.label << S.SHIFT_LABEL
+    order = np.lexsort((key, entries.label, entries.time_ps))
+    pairs = len(operand_pairs(system)[1])
+    writes = new_records(len(order), S.PEER_WRITE)
+    writes["pair"] = pairs + np.searchsorted(np.array(outside_ranks(system), np.int64), entries.rank[order])
+    writes["key"] = key[order]
+    for field in ("time_ps", "kind", "address", "semaphore", "amount"):
+        writes[field] = getattr(entries, field)[order]
+    return writes
 
 
 def _entries(system: GpuSystem, flag_line: Int32) -> _Entries:
@@ -154,10 +166,9 @@ def _watched(system: GpuSystem, flag_line: Int32) -> dict[int, int]:
     return {line[i]: semaphore[i] for i in own if flag_line[semaphore[i]] >= 0}
 
 
-def _answers(record: Arrivals, system: GpuSystem, numbers: Int64) -> tuple[Int64, Int64, Int8]:
-    """Where the answers of each place begin, when they come, and which were refused."""
-    each, waves = system.model.wavefronts_per_cu, int(numbers[S.N_WAVES])
-    cu, slot = np.divmod(record.answer_place.astype(np.int64), each)
+def _answers(record: Arrivals, system: GpuSystem, waves: int) -> tuple[Records, Records]:
+    """Which answers each place gets, and when they come, and which were refused."""
+    cu, slot = np.divmod(record.answer_place.astype(np.int64), system.model.wavefronts_per_cu)
     places = system.model.num_cus * waves
     if (slot >= waves).any() or (cu >= system.model.num_cus).any():
         raise InputError("the record is of another program or model: it has answers for more wavefronts")
@@ -167,20 +178,20 @@ def _answers(record: Arrivals, system: GpuSystem, numbers: Int64) -> tuple[Int64
     number = np.arange(len(place)) - ptr[place[order]]
     if (number != record.answer_number[order]).any():
         raise InputError("the record is not whole: answers are missing")
-    return ptr, record.answer_ps[order].astype(np.int64), record.answer_refused[order].astype(np.int8)
-
-
-def _no_answers(places: int) -> tuple[Int64, Int64, Int8]:
-    return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8)
+    answers_of, answers = new_records(places, S.ANSWERS), new_records(len(order), S.ANSWER)
+    answers_of["first"], answers_of["end"] = ptr[:-1], ptr[1:]
+    answers["time_ps"], answers["is_refused"] = record.answer_ps[order], record.answer_refused[order]
+    return answers_of, answers
 
 
 def _inside_ps(system: GpuSystem, source: str, target: str) -> Int64:
-    """int64[paths * 2]: what the links of each path inside a GPU take, uncontended, with data and without."""
+    """int64[paths, 2]: what the links of each path inside a GPU take, uncontended, with data and without."""
     hops, ptr = system.layout.paths(source, target)
     columns = service_columns(system)
     each = np.stack([columns[:, 0] + columns[:, 2], columns[:, 1] + columns[:, 2]], axis=1)
     before = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(each[hops], axis=0)])
-    return np.ascontiguousarray((before[ptr[1:]] - before[ptr[:-1]]).reshape(-1))
+    times_ps: Int64 = before[ptr[1:]] - before[ptr[:-1]]
+    return times_ps
 
 
 def _memory_ps(model: GpuModel) -> Int64:

@@ -1,0 +1,181 @@
+"""When things start and end: tasks of the graph, kernels, workgroups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import Int, inlined
+from trine._records import Record
+from trine.engine._heap import BY_PAYLOAD, push
+from trine.engine._limits import MAX_PS
+from trine.engine._state import COMPUTE, JOIN, TaskTables
+from trine.engine._tasks import release, stream_ready
+from trine.gpu._packets import make_transfer
+from trine.gpu._scheduler import take_request, wake_group
+from trine.gpu._state import (
+    DISPATCH_CLASS,
+    SHIFT_CLASS,
+    WAVE_GONE,
+    WAVE_NEW,
+    Entities,
+    LoopTables,
+    Machine,
+    ProgramTable,
+    RunCounters,
+)
+from trine.gpu._wheel import give_event
+
+U = np.uint64
+
+
+@inlined
+def begin_ready(work: TaskTables, clock: Record) -> None:
+    """A task that has become ready begins, or waits for its stream."""
+    clock.num_ready -= 1
+    number = np.int64(work.ready[U(clock.num_ready)])
+    task = work.tasks[U(number)]
+    task.ready_ps = clock.now
+    if task.kind != COMPUTE or stream_ready(work, number):
+        clock.begin = number
+
+
+@inlined
+def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
+    """A task begins; returns whether it would last until after MAX_PS."""
+    number, now = clock.begin, clock.now
+    clock.begin = -1
+    task = tables.work.tasks[U(number)]
+    task.start_ps = now
+    if task.kind == JOIN:
+        clock.ended = number
+    elif task.kind == COMPUTE:
+        carries = tables.program.task_kernel[U(number)] >= 0
+        delay_ps = model.launch_ps if carries else task.amount
+        if delay_ps > MAX_PS - now:
+            return True
+        push(tables.wheel.heap, clock, now + delay_ps, 2 * number + 1 if carries else 2 * number, BY_PAYLOAD)
+    else:
+        flow = take_request(tables.entities, clock)
+        make_transfer(tables.entities, tables.program, tables.paths, clock, model, flow, number, task.amount)
+    return False
+
+
+@inlined
+def far_event(program: ProgramTable, machine: Machine, clock: Record, first_far: Int, payload: Int) -> None:
+    """What was in the heap: the end of a task (2 * task), a launch (2 * task + 1), an entity whose event is now."""
+    if payload >= first_far:
+        clock.scheduled = payload - first_far
+        return
+    task = payload >> 1
+    number = np.int64(program.task_kernel[U(task)])
+    if payload & 1 == 0 or program.kernel_ptr[U(number + 1)] == program.kernel_ptr[U(number)]:
+        clock.ended = task
+        return
+    gpu_number = np.int64(program.kernel_gpu[U(number)])
+    gpu = machine.gpus[U(gpu_number)]
+    if gpu.first_kernel < 0:
+        gpu.first_kernel = number
+    else:
+        machine.kernels[U(gpu.last_kernel)].next_in_queue = number
+    gpu.last_kernel = number
+    clock.kick_gpu = gpu_number
+
+
+@inlined
+def end_task(work: TaskTables, clock: Record) -> None:
+    """A task has ended: others may become ready."""
+    number = clock.ended
+    clock.ended = -1
+    task = work.tasks[U(number)]
+    task.end_ps = clock.now
+    clock.num_done += 1
+    release(work, clock, number)
+    following = np.int64(task.next_in_stream)
+    if following >= 0 and stream_ready(work, following):
+        clock.begin = following
+
+
+@inlined
+def kick_gpu(entities: Entities, machine: Machine, clock: Record, model: Record) -> None:
+    """The GPU's dispatcher gets an event, if it has none and a kernel waits."""
+    number = clock.kick_gpu
+    clock.kick_gpu = -1
+    gpu = machine.gpus[U(number)]
+    if gpu.is_pending == 0 and gpu.first_kernel >= 0:
+        gpu.is_pending = 1
+        key = np.int64(DISPATCH_CLASS) << SHIFT_CLASS
+        give_event(entities, clock, model.first_dispatcher + number, max(clock.now, gpu.ready_ps), key)
+
+
+@inlined
+def dispatch(
+    program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record, gpu_number: Int
+) -> None:
+    """The GPU starts the next workgroup of the first kernel in its queue on the next CU with room, if any."""
+    gpu = machine.gpus[U(gpu_number)]
+    gpu.is_pending = 0
+    number = np.int64(gpu.first_kernel)
+    if number < 0:
+        return
+    count = np.int64(program.kernel_waves[U(number)])
+    own = _find_room(machine, model, gpu_number, count)
+    if own < 0:
+        return
+    cu_number = gpu_number * model.cus + own
+    cu, kernel = machine.cus[U(cu_number)], machine.kernels[U(number)]
+    group_number = program.kernel_ptr[U(number)] + kernel.next_group
+    kernel.next_group += 1
+    if group_number + 1 == program.kernel_ptr[U(number + 1)]:
+        gpu.first_kernel = kernel.next_in_queue
+    gpu.next_cu = own + 1 if own + 1 < model.cus else 0
+    cu.groups += 1
+    cu.waves += count
+    counters.group_start[U(group_number)] = clock.now
+    counters.group_cu[U(group_number)] = own
+    group = machine.groups[U(group_number)]
+    group.waves_left = count
+    group.first_wave = _start_waves(program, machine, clock, model, cu_number, group_number, count)
+    wake_group(machine, clock, np.int64(group.first_wave))
+    gpu.ready_ps = clock.now + model.dispatch_ps
+    clock.kick_gpu = gpu_number
+
+
+@inlined
+def _find_room(machine: Machine, model: Record, gpu_number: Int, count: Int) -> Int:
+    """The next CU of the GPU that has room for ``count`` wavefronts; -1: none has."""
+    own = np.int64(machine.gpus[U(gpu_number)].next_cu)
+    for _ in range(model.cus):
+        cu = machine.cus[U(gpu_number * model.cus + own)]
+        if cu.groups < model.max_groups and cu.waves + count <= model.waves:
+            return own
+        own = own + 1 if own + 1 < model.cus else np.int64(0)
+    return np.int64(-1)
+
+
+@inlined
+def _start_waves(
+    program: ProgramTable, machine: Machine, clock: Record, model: Record, cu_number: Int, group: Int, count: Int
+) -> Int:
+    """Give the wavefronts of a workgroup places; returns that of the last one."""
+    before = np.int64(-1)
+    place = cu_number * model.waves
+    for index in range(count):
+        while machine.waves[U(place)].doing != WAVE_GONE:
+            place += 1
+        wave = machine.waves[U(place)]
+        wave.op = program.workgroup_ptr[U(group)]
+        wave.end = program.workgroup_ptr[U(group + 1)]
+        wave.group = group
+        wave.index = index
+        wave.count = count
+        wave.line = index
+        wave.operand = 0
+        wave.slots = 0
+        wave.unfinished = 0
+        wave.doing = WAVE_NEW
+        wave.cu = cu_number
+        wave.sibling = before
+        machine.wave_times[U(place)].since_ps = clock.now
+        before = place
+        place += 1
+    return before

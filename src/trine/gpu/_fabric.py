@@ -1,0 +1,152 @@
+"""A message in the fabric: lanes of links, and their arbitration where they lead out of a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import Int, inlined
+from trine._records import Record
+from trine.gpu._packets import after_packet
+from trine.gpu._scheduler import post, serve
+from trine.gpu._state import (
+    IS_PACKET,
+    IS_RELEASE,
+    IS_STORE,
+    PACKET,
+    SEGMENT_FABRIC,
+    SHIFT_LABEL,
+    STAGE_ARRIVED,
+    STAGE_EGRESS,
+    STAGE_LANE,
+    STAGE_LEFT,
+    Entities,
+    Machine,
+    PathTable,
+    ProgramTable,
+)
+from trine.gpu._wheel import give_event
+
+U = np.uint64
+
+
+@inlined
+def cross(
+    entities: Entities,
+    program: ProgramTable,
+    paths: PathTable,
+    machine: Machine,
+    clock: Record,
+    model: Record,
+    number: Int,
+    stage: Int,
+) -> None:
+    """A message comes to a lane (STAGE_EGRESS: that leads out of a GPU; STAGE_LANE), or has left one (STAGE_LEFT)."""
+    event = entities.events[U(number)]
+    kind = entities.requests[U(number)].kind
+    row = np.int64(event.position)
+    lane = paths.lanes[U(row)]
+    if stage == STAGE_LEFT:
+        left_ps = clock.now
+        _leave(entities, program, paths, machine, clock, model, number)
+    elif stage == STAGE_EGRESS and model.is_fair == 1 and machine.lane_queues[U(lane.resource)].is_busy == 1:
+        _wait(entities, machine, lane.resource, number)
+        return
+    else:
+        control = np.int64(event.form) & 1
+        left_ps = serve(machine, lane.resource, clock.now, _service_ps(entities, paths, number), control)
+        if stage == STAGE_EGRESS and (model.is_fair == 1 or _tells(entities, paths, model, number)):
+            if model.is_fair == 1:
+                queue = machine.lane_queues[U(lane.resource)]
+                queue.is_busy = 1
+                queue.turn = 1 - control
+            event.stage = STAGE_LEFT
+            give_event(entities, clock, number, left_ps, event.key)
+            return
+    event.time_ps = left_ps + lane.after_ps
+    if row + 1 < event.end:
+        following = paths.lanes[U(row + 1)]
+        event.position = row + 1
+        event.stage = STAGE_EGRESS if model.is_fair == 1 and following.leaves == 1 else STAGE_LANE
+        event.key = event.own_key | (following.label << SHIFT_LABEL)
+        clock.scheduled = number
+    elif kind == IS_PACKET:
+        event.stage = STAGE_ARRIVED
+        if event.pair >= 0:  # at the peer: first come those from nearby, as with messages
+            event.key = event.own_key | (np.int64(paths.pairs[U(event.pair)].label) << SHIFT_LABEL)
+        clock.scheduled = number
+    else:
+        clock.onward = number
+
+
+@inlined
+def _service_ps(entities: Entities, paths: PathTable, number: Int) -> Int:
+    """How long a message takes of the lane that it is at; a packet by its bytes."""
+    event = entities.events[U(number)]
+    lane = paths.lanes[U(event.position)]
+    form = np.int64(event.form)
+    if form & PACKET == 0:
+        return lane.service_ps[U(form & 1)]
+    return (entities.requests[U(number)].amount * 1_000_000_000_000 + lane.bytes_per_s - 1) // lane.bytes_per_s
+
+
+@inlined
+def _tells(entities: Entities, paths: PathTable, model: Record, number: Int) -> bool:
+    """Whether something happens when the message has left its GPU: the next packet, or the store is posted."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    is_posted = model.is_posted == 1 and (request.kind == IS_STORE or request.kind == IS_RELEASE) and event.wave >= 0
+    if request.kind != IS_PACKET and not is_posted:
+        return False
+    return bool(event.segment == SEGMENT_FABRIC and event.position == paths.paths[U(request.path_out)].first)
+
+
+@inlined
+def _leave(
+    entities: Entities,
+    program: ProgramTable,
+    paths: PathTable,
+    machine: Machine,
+    clock: Record,
+    model: Record,
+    number: Int,
+) -> None:
+    """The last byte of a message has entered a lane out of a GPU."""
+    if model.is_fair == 1:
+        lane = paths.lanes[U(entities.events[U(number)].position)]
+        _serve_next(entities, paths, machine, clock, lane.resource)
+    if _tells(entities, paths, model, number):
+        if entities.requests[U(number)].kind == IS_PACKET:
+            after_packet(entities, paths, machine, clock, model, number)
+        else:
+            post(entities, program, machine, clock, number)
+
+
+@inlined
+def _wait(entities: Entities, machine: Machine, resource: Int, number: Int) -> None:
+    """The message waits for the lane, behind others of its kind."""
+    event, queue = entities.events[U(number)], machine.lane_queues[U(resource)]
+    control = np.int64(event.form) & 1
+    event.next = -1
+    if queue.first[U(control)] < 0:
+        queue.first[U(control)] = number
+    else:
+        entities.events[U(queue.last[U(control)])].next = number
+    queue.last[U(control)] = number
+
+
+@inlined
+def _serve_next(entities: Entities, paths: PathTable, machine: Machine, clock: Record, resource: Int) -> None:
+    """The lane serves the next message that waits for it, data and control in turns."""
+    queue = machine.lane_queues[U(resource)]
+    control = np.int64(queue.turn)
+    if queue.first[U(control)] < 0:
+        control = 1 - control
+    number = np.int64(queue.first[U(control)])
+    if number < 0:
+        queue.is_busy = 0
+        return
+    event = entities.events[U(number)]
+    queue.turn = 1 - control
+    queue.first[U(control)] = event.next
+    event.stage = STAGE_LEFT
+    event.time_ps = serve(machine, resource, clock.now, _service_ps(entities, paths, number), control)
+    clock.other = number

@@ -1,0 +1,133 @@
+"""What memories know: which lines are in the L2, and which wavefronts sleep until a line is written.
+
+Tags change in the order in which messages arrive (docs/design/gpu-model.md). Who is armed is in the list of the line of
+its semaphore, linked by the ``line`` that an acquire has no other use for (docs/design/replay.md, ways to wait).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import Int, inlined
+from trine._records import Record
+from trine.gpu._scheduler import wait_key
+from trine.gpu._state import (
+    AGAIN,
+    ARMED,
+    ASLEEP,
+    POLL,
+    POLLS,
+    STAGE_RETRY,
+    WOKEN,
+    Entities,
+    Machine,
+    ProgramTable,
+    RunCounters,
+)
+from trine.gpu._wheel import give_event
+
+U = np.uint64
+
+#: What an access to the L2 finds, as sum: 1 a hit; 2 a dirty line has to go.
+HIT, DIRTY = 1, 2
+
+
+@inlined
+def look_up(
+    machine: Machine,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
+    gpu: Int,
+    channel: Int,
+    address: Int,
+    stores: Int,
+) -> Int:
+    """The line of ``address`` is there from now on, the most recent of its set; returns what had to happen for that."""
+    number = address // model.line_bytes
+    first_set = (gpu * model.channels + channel) * model.sets
+    first = (first_set + (number // model.channels) % model.sets) * model.ways
+    clock.tick += 1
+    oldest = first
+    for at in range(first, first + model.ways):
+        line = machine.cache[U(at)]
+        if line.stamp > 0 and line.tag == number:
+            line.stamp = 2 * clock.tick + (line.stamp & 1 | stores)
+            counters.counts[U(gpu)].hits += 1
+            return HIT
+        if line.stamp < machine.cache[U(oldest)].stamp:
+            oldest = np.int64(at)
+    victim = machine.cache[U(oldest)]
+    was_dirty = victim.stamp & 1
+    victim.tag = number
+    victim.stamp = 2 * clock.tick + stores
+    counters.counts[U(gpu)].misses += 1
+    return DIRTY * was_dirty
+
+
+@inlined
+def monitor_arm(
+    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, model: Record, number: Int
+) -> None:
+    """The memory refuses an acquire: it takes an entry of the monitor table, if there is one."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    gpu_number = event.first_resource // model.resources
+    gpu = machine.gpus[U(gpu_number)]
+    if request.monitor == AGAIN:
+        counters.counts[U(gpu_number)].spurious += 1
+    request.monitor = POLLS
+    line = np.int64(program.flag_line[U(request.semaphore)])
+    if line < 0:
+        return
+    if gpu.num_armed >= model.monitors:
+        counters.counts[U(gpu_number)].monitor_full += 1
+        return
+    gpu.num_armed += 1
+    request.monitor = ARMED
+    event.line = -1
+    watchers = machine.watchers[U(line)]
+    if watchers.first < 0:
+        watchers.first = number
+    else:
+        entities.events[U(watchers.last)].line = number
+    watchers.last = number
+
+
+@inlined
+def monitor_sleep(entities: Entities, clock: Record, number: Int) -> None:
+    """The answer of an armed acquire is back: nothing happens to it until it is woken."""
+    event = entities.events[U(number)]
+    if event.form >= POLL:
+        clock.num_pollers -= 1
+        event.form &= POLL - 1
+    entities.requests[U(number)].monitor = ASLEEP
+
+
+@inlined
+def monitor_wake(
+    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record
+) -> bool:
+    """Wake who armed first of those on the line of the semaphore ``clock.wake``; False: nobody is."""
+    if model.monitors < 0:
+        return False
+    line = np.int64(program.flag_line[U(clock.wake)])
+    if line < 0 or machine.watchers[U(line)].first < 0:
+        return False
+    watchers = machine.watchers[U(line)]
+    number = np.int64(watchers.first)
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    watchers.first = event.line
+    event.line = -1
+    gpu_number = event.first_resource // model.resources
+    machine.gpus[U(gpu_number)].num_armed -= 1
+    counters.counts[U(gpu_number)].wakeups += 1
+    if request.monitor == ARMED:
+        request.monitor = WOKEN
+        return True
+    request.monitor = AGAIN
+    clock.num_pollers += 1
+    event.form |= POLL
+    event.stage = STAGE_RETRY
+    key = wait_key(entities, program, machine, model, number)
+    give_event(entities, clock, number, clock.now + model.wakeup_ps, key)
+    return True

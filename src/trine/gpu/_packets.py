@@ -1,0 +1,257 @@
+"""The life of a flow of packets: dmas of wavefronts (one to a peer after the other), transfers of the task graph."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import Int, inlined
+from trine._records import Record
+from trine.gpu._scheduler import enter_fabric, give_request, own_key, take_request, wait_key
+from trine.gpu._state import (
+    DMA_CLASS,
+    IS_FLOW,
+    IS_PACKET,
+    PACKET,
+    SEGMENT_FABRIC,
+    SHIFT_CLASS,
+    SHIFT_LABEL,
+    SHIFT_SEQUENCE,
+    STAGE_ARRIVED,
+    STAGE_DELIVERED,
+    STAGE_FLOW,
+    STAGE_KNOWN,
+    STAGE_SENDING,
+    TRANSFER_CLASS,
+    Entities,
+    Machine,
+    PathTable,
+    ProgramTable,
+    RunCounters,
+)
+from trine.gpu._wheel import give_event
+
+U = np.uint64
+
+
+# A flow begins
+
+
+@inlined
+def make_flow(
+    entities: Entities,
+    program: ProgramTable,
+    machine: Machine,
+    clock: Record,
+    model: Record,
+    number: Int,
+    place: Int,
+    operand: Int,
+) -> None:
+    """A wavefront hands bytes to the copy engine."""
+    op = np.int64(machine.waves[U(place)].op)
+    semaphore = np.int64(program.operand_semaphore[U(operand)])
+    _describe(entities, model, number, program.op_amount[U(op)], np.int64(-1), semaphore)
+    pair = np.int64(program.operand_pair[U(operand)])
+    event = entities.events[U(number)]
+    event.pair = pair
+    event.wave = place
+    if pair >= 0:
+        _join_chain(entities, machine, number, pair)
+    key = own_key(program, machine, model, place, np.int64(DMA_CLASS))
+    event.own_key = key
+    give_event(entities, clock, number, clock.now + model.dma_ps, key)
+
+
+@inlined
+def make_transfer(
+    entities: Entities,
+    program: ProgramTable,
+    paths: PathTable,
+    clock: Record,
+    model: Record,
+    number: Int,
+    task: Int,
+    size_bytes: Int,
+) -> None:
+    """A transfer of the task graph begins."""
+    route = np.int64(program.task_route[U(task)])
+    _describe(entities, model, number, size_bytes, task, np.int64(-1))
+    entities.requests[U(number)].first_path = paths.route_path[U(route)]
+    event = entities.events[U(number)]
+    event.pair = -1
+    event.wave = -1
+    key = (np.int64(TRANSFER_CLASS) << SHIFT_CLASS) | (task << SHIFT_SEQUENCE)
+    event.own_key = key
+    latency_ps = program.software_latency_ps[U(route)] if size_bytes > 0 else program.route_latency_ps[U(route)]
+    give_event(entities, clock, number, clock.now + latency_ps, key)
+
+
+@inlined
+def _describe(entities: Entities, model: Record, number: Int, size_bytes: Int, task: Int, semaphore: Int) -> None:
+    flow = entities.requests[U(number)]
+    packets = _count_packets(model, size_bytes)
+    flow.total_bytes = size_bytes
+    flow.not_left = packets
+    flow.not_arrived = packets
+    flow.kind = IS_FLOW
+    flow.task = task
+    flow.semaphore = semaphore
+    flow.amount = 1
+    entities.events[U(number)].stage = STAGE_FLOW
+
+
+@inlined
+def _count_packets(model: Record, size_bytes: Int) -> Int:
+    """How many packets carry these bytes: at least one."""
+    return max(1, (size_bytes + model.packet_bytes - 1) // model.packet_bytes)
+
+
+@inlined
+def _join_chain(entities: Entities, machine: Machine, number: Int, pair: Int) -> None:
+    """A dma comes after those to the same peer that were handed over before it."""
+    chain = machine.chains[U(pair)]
+    entities.events[U(number)].line = -1
+    if chain.first < 0:
+        chain.first = number
+    else:
+        entities.events[U(chain.last)].line = number
+    chain.last = number
+    if chain.entering < 0:
+        chain.entering = number
+
+
+@inlined
+def flow_event(
+    entities: Entities, paths: PathTable, machine: Machine, clock: Record, model: Record, number: Int, stage: Int
+) -> None:
+    """A flow begins (STAGE_FLOW), a packet has arrived, or the wavefront knows that all have (STAGE_KNOWN)."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    pair = np.int64(event.pair)
+    if stage == STAGE_FLOW and pair >= 0:
+        event.stage = STAGE_SENDING
+        if machine.chains[U(pair)].entering == number:
+            _enter(entities, paths, clock, model, number, pair)
+        return
+    if stage == STAGE_FLOW and request.task >= 0:
+        path = paths.paths[U(request.first_path)]
+        if request.total_bytes > 0 and path.first < path.end:
+            clock.inject, clock.inject_number, clock.inject_end = number, 0, 1
+            return
+        clock.ended = request.task
+    elif stage == STAGE_ARRIVED:
+        flow_number = request.flow
+        flow = entities.requests[U(flow_number)]
+        flow.not_arrived -= 1
+        if flow.not_arrived == 0 and pair < 0:
+            clock.ended = flow.task
+            give_request(entities, clock, flow_number)
+        elif flow.not_arrived == 0:
+            entities.events[U(flow_number)].stage = STAGE_DELIVERED
+            clock.deliver = pair
+    else:
+        clock.fewer = event.wave
+        if stage == STAGE_FLOW and request.semaphore >= 0:  # to its own GPU
+            clock.wake = request.semaphore
+            machine.semaphores[U(request.semaphore)].amount += request.amount
+    give_request(entities, clock, number)
+
+
+# Its packets
+
+
+@inlined
+def inject(
+    entities: Entities,
+    program: ProgramTable,
+    paths: PathTable,
+    machine: Machine,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
+) -> None:
+    """The next packet of a flow enters its first link."""
+    flow_number, packet_number = clock.inject, clock.inject_number
+    flow, number = entities.requests[U(flow_number)], take_request(entities, clock)
+    size_bytes = min(flow.total_bytes - packet_number * model.packet_bytes, model.packet_bytes)
+    event, packet = entities.events[U(number)], entities.requests[U(number)]
+    pair_number = np.int64(entities.events[U(flow_number)].pair)
+    path = flow.first_path
+    if pair_number >= 0:
+        pair = paths.pairs[U(pair_number)]
+        path = pair.first_out + packet_number % (np.int64(pair.end_out) - pair.first_out)
+    packet.kind = IS_PACKET
+    packet.flow = flow_number
+    packet.number = packet_number
+    packet.path_out = path
+    packet.amount = size_bytes + model.packet_header_bytes
+    place = np.int64(entities.events[U(flow_number)].wave)
+    event.form = PACKET if size_bytes > 0 else PACKET + 1
+    event.pair = pair_number
+    event.wave = place
+    own = entities.events[U(flow_number)].own_key
+    event.own_key = own
+    if place >= 0:
+        gpu = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
+        counters.counts[U(gpu)].packets += 1
+    label = enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), path)
+    give_event(entities, clock, number, clock.now, own | (label << SHIFT_LABEL))
+    clock.inject_number = packet_number + 1
+    if packet_number + 1 == clock.inject_end:
+        clock.inject = -1
+
+
+@inlined
+def after_packet(
+    entities: Entities, paths: PathTable, machine: Machine, clock: Record, model: Record, number: Int
+) -> None:
+    """A packet has left its GPU: the next of its path enters, or with the last of a flow the next flow to that peer."""
+    packet = entities.requests[U(number)]
+    flow_number = packet.flow
+    flow = entities.requests[U(flow_number)]
+    pair_number = np.int64(entities.events[U(number)].pair)
+    num_paths = np.int64(1)
+    if pair_number >= 0:
+        pair = paths.pairs[U(pair_number)]
+        num_paths = np.int64(pair.end_out) - pair.first_out
+    flow.not_left -= 1
+    following_packet = packet.number + num_paths
+    if following_packet < _count_packets(model, flow.total_bytes):
+        clock.inject, clock.inject_number = flow_number, following_packet
+        clock.inject_end = following_packet + 1
+    elif pair_number >= 0 and flow.not_left == 0:
+        following = np.int64(entities.events[U(flow_number)].line)
+        machine.chains[U(pair_number)].entering = following
+        if following >= 0 and entities.events[U(following)].stage == STAGE_SENDING:
+            _enter(entities, paths, clock, model, following, pair_number)
+
+
+@inlined
+def _enter(
+    entities: Entities, paths: PathTable, clock: Record, model: Record, flow_number: Int, pair_number: Int
+) -> None:
+    """The first packets of a flow enter, one each path."""
+    pair = paths.pairs[U(pair_number)]
+    total_bytes = entities.requests[U(flow_number)].total_bytes
+    clock.inject, clock.inject_number = flow_number, 0
+    clock.inject_end = min(np.int64(pair.end_out) - pair.first_out, _count_packets(model, total_bytes))
+
+
+@inlined
+def deliver(
+    entities: Entities, program: ProgramTable, paths: PathTable, machine: Machine, clock: Record, model: Record
+) -> None:
+    """The first dma to a peer has arrived, if it has: its semaphore is released, and its wavefront will know."""
+    pair_number = clock.deliver
+    chain = machine.chains[U(pair_number)]
+    number = np.int64(chain.first)
+    if number < 0 or entities.events[U(number)].stage != STAGE_DELIVERED:
+        clock.deliver = -1
+        return
+    event, flow = entities.events[U(number)], entities.requests[U(number)]
+    chain.first = event.line
+    if flow.semaphore >= 0:
+        machine.semaphores[U(flow.semaphore)].amount += flow.amount
+        clock.wake = flow.semaphore
+    event.stage = STAGE_KNOWN
+    key = wait_key(entities, program, machine, model, number)
+    give_event(entities, clock, number, clock.now + paths.pairs[U(pair_number)].latency_ps, key)

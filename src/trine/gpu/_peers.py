@@ -1,0 +1,157 @@
+"""The life of a peer write: what comes from GPUs that are not simulated, what goes to them, and the log of what comes.
+
+docs/design/replay.md says what it means.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import Int, inlined
+from trine._records import Record
+from trine.gpu._scheduler import take_request
+from trine.gpu._state import (
+    AT_LINK,
+    AT_MEMORY,
+    IS_LOAD,
+    IS_RELEASE,
+    IS_STORE,
+    POLL,
+    SEGMENT_FABRIC,
+    SEGMENT_LANDS,
+    SEGMENT_OUT,
+    STAGE_MEMORY,
+    Entities,
+    Machine,
+    PathTable,
+    PeerWriteTable,
+)
+
+U = np.uint64
+
+
+@inlined
+def choose_path(first: Int, end: Int, model: Record, address: Int) -> Int:
+    """Which path of ``first`` to ``end`` the line at ``address`` takes (``Fabric`` in fabric.py has the rule)."""
+    block = address // model.port_interleave_bytes
+    if model.is_hashed == 1:
+        mixed = (block ^ (block >> 7) ^ (block >> 15)) & 0xFFFFFFFF
+        block = ((mixed * 2654435761) & 0xFFFFFFFF) >> 1
+    return np.int64(first) + block % (np.int64(end) - np.int64(first))
+
+
+@inlined
+def is_uncached(model: Record, address: Int) -> bool:
+    """Whether requests to ``address`` go past the L2."""
+    return bool(model.uncached_first <= address < model.uncached_end)
+
+
+@inlined
+def arrive(
+    entities: Entities, paths: PathTable, machine: Machine, peers: PeerWriteTable, clock: Record, model: Record
+) -> None:
+    """The next entry of the write tracking table: a semaphore changes, or a request begins where the table says."""
+    write = peers.writes[U(clock.next_write)]
+    clock.next_write += 1
+    if model.peers_begin == AT_MEMORY and write.kind == IS_RELEASE:
+        machine.semaphores[U(write.semaphore)].amount += write.amount
+        clock.wake = write.semaphore
+        return
+    number = take_request(entities, clock)
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    pair = paths.pairs[U(write.pair)]
+    address = write.address
+    request.address = address
+    request.kind = write.kind
+    request.channel = (address // model.memory_interleave_bytes) % model.channels
+    request.semaphore = write.semaphore
+    request.amount = write.amount
+    request.path_out = choose_path(pair.first_out, pair.end_out, model, address)
+    request.path_back = choose_path(pair.first_back, pair.end_back, model, address)
+    event.pair = write.pair
+    event.wave = -1
+    event.line = -1
+    event.form = 0 if write.kind == IS_STORE else 1
+    event.first_resource = 0
+    event.own_key = write.key
+    event.key = write.key
+    event.time_ps = write.time_ps
+    if model.peers_begin == AT_MEMORY:
+        event.segment = SEGMENT_LANDS
+        event.stage = STAGE_MEMORY
+        clock.scheduled = number
+    else:
+        event.segment = SEGMENT_OUT if model.peers_begin == AT_LINK else SEGMENT_FABRIC
+        clock.onward = number
+
+
+@inlined
+def number_answer(entities: Entities, peers: PeerWriteTable, number: Int) -> None:
+    """A request to a peer that is replayed is to get the next answer of its wavefront's place; -1: there is none."""
+    answers = peers.answers_of[U(entities.events[U(number)].wave)]
+    answer = answers.first + answers.issued
+    answers.issued += 1
+    entities.requests[U(number)].path_back = np.int64(-1) if answer >= answers.end else answer
+
+
+@inlined
+def stay_away(
+    entities: Entities, paths: PathTable, peers: PeerWriteTable, clock: Record, model: Record, number: Int
+) -> None:
+    """A request has left for a peer that is replayed: its time becomes that when the answer is out of the port."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    amount = np.int64(0)
+    time_ps = event.time_ps
+    if model.has_answers == 1:
+        answer_number = request.path_back
+        pair = paths.pairs[U(event.pair)]
+        request.path_back = choose_path(pair.first_back, pair.end_back, model, request.address)
+        if answer_number < 0 or peers.answers[U(answer_number)].time_ps < time_ps:
+            clock.unrecorded = number
+            clock.log_room = -1  # so that the loop looks
+            request.issued_ps = answer_number
+            return
+        clock.idle = 0  # what the record has to come is no waiting for ever
+        answer = peers.answers[U(answer_number)]
+        time_ps = answer.time_ps
+        if answer.is_refused == 1:
+            amount = request.amount
+    else:
+        time_ps += _uncontended_ps(entities, paths, peers, model, number)
+    request.amount = amount
+    poll = event.form & POLL
+    event.form = poll if request.kind == IS_LOAD else poll | 1
+    event.time_ps = time_ps
+
+
+@inlined
+def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable, model: Record, number: Int) -> Int:
+    """What the path from the first lane to the peer's memory and back takes if nobody else is there."""
+    request = entities.requests[U(number)]
+    out, back = request.path_out, request.path_back
+    there = np.int64(paths.paths[U(out)].port_in) * model.channels + request.channel
+    home = request.channel * model.ports + paths.paths[U(back)].port_out
+    control_out = np.int64(0) if request.kind == IS_STORE else np.int64(1)
+    control_back = np.int64(0) if request.kind == IS_LOAD else np.int64(1)
+    memory = np.int64(1) if request.kind == IS_RELEASE else np.int64(0)
+    if model.first_slice < 0 or is_uncached(model, request.address):
+        memory += 2
+    out_ps = peers.fabric_ps[U(out)].message_ps[U(control_out)] + peers.there_ps[U(there)].message_ps[U(control_out)]
+    back_ps = peers.fabric_ps[U(back)].message_ps[U(control_back)] + peers.home_ps[U(home)].message_ps[U(control_back)]
+    return out_ps + back_ps + peers.memory_ps[U(memory)]
+
+
+@inlined
+def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, what: Int, label: Int) -> None:
+    """A row of the log: a request has come from another GPU, or has set out for one, or its answer is back."""
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    row = peers.log[U(clock.num_log)]
+    clock.num_log += 1
+    row.what = what
+    row.time_ps = event.time_ps
+    row.key = event.own_key
+    row.label = label
+    row.kind = request.kind
+    row.address = request.address
+    row.semaphore = request.semaphore
+    row.amount = request.amount

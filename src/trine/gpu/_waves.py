@@ -1,0 +1,385 @@
+"""The life of a wavefront: it goes through its operations, its CU issues its requests, and it ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trine._jit import Int, inlined
+from trine._records import Record
+from trine.gpu._packets import make_flow
+from trine.gpu._requests import make_request, poll_again, set_out
+from trine.gpu._scheduler import do, go_later, queue_item, take_request, wake_group, wave_key
+from trine.gpu._state import (
+    CU_CLASS,
+    IS_ACQUIRE,
+    IS_FLOW,
+    IS_LOAD,
+    IS_RELEASE,
+    IS_STORE,
+    LOOKED_FOR,
+    SHIFT_CLASS,
+    SHIFT_WAVE,
+    WAVE_ACQUIRING,
+    WAVE_AT_BARRIER,
+    WAVE_COMPUTING,
+    WAVE_COUNTING,
+    WAVE_DRAINING,
+    WAVE_ENDED,
+    WAVE_FULL,
+    WAVE_GONE,
+    WAVE_QUEUED,
+    Entities,
+    LoopTables,
+    Machine,
+    ProgramTable,
+    RunCounters,
+)
+from trine.gpu._wheel import give_event
+from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DMA, NOP, REDUCE, RELEASE, STORE, WAITCNT
+
+U = np.uint64
+
+
+# A wavefront goes on
+
+
+@inlined
+def go_on(
+    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record
+) -> None:
+    """The wavefront on top of the stack goes on."""
+    clock.num_to_do -= 1
+    place = np.int64(machine.to_do[U(clock.num_to_do)])
+    doing = _pass_operations(program, machine, counters, clock, model, place)
+    do(machine, counters, place, doing, clock.now)
+    wave = machine.waves[U(place)]
+    cu_number = np.int64(wave.cu)
+    if doing == WAVE_QUEUED:
+        _queue(machine, cu_number, place)
+        clock.kick_cu = cu_number
+    elif doing == WAVE_COMPUTING:
+        cu = machine.cus[U(cu_number)]
+        done_ps = max(clock.now, cu.alu_ps) + program.op_amount[U(wave.op)] * model.cycle_ps
+        cu.alu_ps = done_ps
+        key = wave_key(program, model, cu_number, place)
+        give_event(entities, clock, model.first_wave + place, done_ps, key)
+    elif doing == WAVE_AT_BARRIER:
+        _come_to_barrier(entities, program, machine, clock, model, place)
+    elif doing == WAVE_ENDED:
+        _end(program, machine, counters, clock, place)
+
+
+@inlined
+def wave_event(machine: Machine, clock: Record, place: Int) -> None:
+    """A wavefront goes on: from the ALU, or with all others from a barrier."""
+    wave = machine.waves[U(place)]
+    if wave.doing == WAVE_AT_BARRIER:
+        wake_group(machine, clock, np.int64(machine.groups[U(wave.group)].first_wave))
+    else:
+        go_later(machine, clock, place)
+
+
+@inlined
+def _pass_operations(
+    program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record, place: Int
+) -> Int:
+    """Pass operations that are over or another wavefront's; returns what it does now."""
+    wave, op_start = machine.waves[U(place)], counters.op_start
+    while True:
+        op = np.int64(wave.op)
+        if op == wave.end:
+            return WAVE_ENDED if wave.unfinished == 0 else WAVE_DRAINING
+        kind = np.int64(program.op_kind[U(op)])
+        is_mine = wave.index == 0 or kind not in (ACQUIRE, RELEASE, DMA)
+        if is_mine:
+            if op_start[U(op)] < 0:
+                if op_start[U(op)] == LOOKED_FOR:
+                    _begin_to_wait(clock)
+                op_start[U(op)] = clock.now
+            doing = _begin_or_wait(program, machine, model, place, op, kind)
+            if doing >= 0:
+                return doing
+            counters.op_end[U(op)] = clock.now
+        wave.op = op + 1
+        wave.line = wave.index
+        wave.operand = 0
+
+
+@inlined
+def _begin_to_wait(clock: Record) -> None:
+    """A workgroup waits from now on; with the last one, this instant is the last that happens."""
+    clock.not_waiting -= 1
+    if clock.not_waiting == 0:
+        clock.stop_ps = clock.now
+
+
+@inlined
+def _begin_or_wait(program: ProgramTable, machine: Machine, model: Record, place: Int, op: Int, kind: Int) -> Int:
+    """What the wavefront does in an operation, -1: it is through with it.
+
+    ``unroll`` limits the slots of data operations.
+    """
+    wave = machine.waves[U(place)]
+    issued = np.int64(wave.operand)
+    if kind <= REDUCE:
+        if wave.line >= program.op_amount[U(op)]:
+            return -1
+        unroll = np.int64(program.op_unroll[U(op)])
+        if unroll == 0:
+            unroll = model.unroll
+        return WAVE_FULL if wave.slots >= unroll else WAVE_QUEUED
+    if kind == RELEASE:
+        return WAVE_QUEUED if issued < program.operand_ptr[U(op + 1)] - program.operand_ptr[U(op)] else -1
+    if kind == WAITCNT:
+        return WAVE_COUNTING if wave.unfinished > program.op_amount[U(op)] else -1
+    if issued > 0 or kind == NOP:
+        return -1
+    if kind in (BARRIER, COMPUTE):
+        wave.operand = 1
+        return WAVE_AT_BARRIER if kind == BARRIER else WAVE_COMPUTING
+    return WAVE_QUEUED
+
+
+@inlined
+def _queue(machine: Machine, cu_number: Int, place: Int) -> None:
+    """The wavefront joins the end of its CU's queue."""
+    cu = machine.cus[U(cu_number)]
+    machine.waves[U(place)].next_in_queue = -1
+    if cu.first_wave < 0:
+        cu.first_wave = place
+    else:
+        machine.waves[U(cu.last_wave)].next_in_queue = place
+    cu.last_wave = place
+
+
+@inlined
+def _come_to_barrier(
+    entities: Entities, program: ProgramTable, machine: Machine, clock: Record, model: Record, place: Int
+) -> None:
+    """With the last wavefront of the workgroup all go on, a while later."""
+    wave = machine.waves[U(place)]
+    group = machine.groups[U(wave.group)]
+    group.at_barrier += 1
+    if group.at_barrier < wave.count:
+        return
+    group.at_barrier = 0
+    first = np.int64(group.first_wave)
+    if model.barrier_ps == 0:
+        wake_group(machine, clock, first)
+        return
+    while machine.waves[U(first)].sibling >= 0:
+        first = np.int64(machine.waves[U(first)].sibling)
+    key = wave_key(program, model, np.int64(machine.waves[U(first)].cu), first)
+    give_event(entities, clock, model.first_wave + first, clock.now + model.barrier_ps, key)
+
+
+@inlined
+def _end(program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, place: Int) -> None:
+    """A wavefront has ended; with the last one its workgroup, with the last of these the kernel."""
+    wave = machine.waves[U(place)]
+    group_number = np.int64(wave.group)
+    group = machine.groups[U(group_number)]
+    group.waves_left -= 1
+    if group.waves_left > 0:
+        return
+    cu = machine.cus[U(wave.cu)]
+    counters.group_end[U(group_number)] = clock.now
+    cu.groups -= 1
+    cu.waves -= wave.count
+    sibling = np.int64(group.first_wave)
+    while sibling >= 0:
+        machine.waves[U(sibling)].doing = WAVE_GONE
+        sibling = np.int64(machine.waves[U(sibling)].sibling)
+    clock.kick_gpu = program.cu_gpu[U(wave.cu)]
+    number = np.int64(program.group_kernel[U(group_number)])
+    kernel = machine.kernels[U(number)]
+    kernel.groups_left -= 1
+    if kernel.groups_left == 0:
+        clock.ended = program.kernel_task[U(number)]
+
+
+# Its CU issues: writes of lines that are ready, polls again, reads of wavefronts in turns
+
+
+@inlined
+def kick_cu(entities: Entities, program: ProgramTable, machine: Machine, clock: Record, model: Record) -> None:
+    """The CU gets an event, if it has none and may issue something."""
+    number = clock.kick_cu
+    clock.kick_cu = -1
+    cu = machine.cus[U(number)]
+    may_begin = cu.first_wave >= 0 and cu.slots < model.max_slots
+    if cu.is_pending == 0 and (may_begin or cu.first_item >= 0):
+        cu.is_pending = 1
+        clock.num_cu_events += 1
+        own = number - program.cu_gpu[U(number)] * model.cus
+        key = (np.int64(CU_CLASS) << SHIFT_CLASS) | (own << SHIFT_WAVE)
+        give_event(entities, clock, number, max(clock.now, cu.ready_ps), key)
+
+
+@inlined
+def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle: Int) -> Int:
+    """The event of a CU; returns the request that it issues, which stands at the link out of the CU now, or -1."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
+    cu = machine.cus[U(cu_number)]
+    cu.is_pending = 0
+    clock.num_cu_events -= 1
+    cu.ready_ps = clock.now + model.issue_ps
+    clock.kick_cu = cu_number
+    item = np.int64(cu.first_item)
+    place = np.int64(cu.first_wave)
+    kind, operand, line = np.int64(-1), np.int64(0), np.int64(-1)
+    number = np.int64(-1)
+    if item >= 0 and item & 1 == 1:
+        number = item >> 1
+        cu.first_item = entities.events[U(number)].next
+        clock.idle = idle + 1
+        clock.num_queued_polls -= 1
+        poll_again(entities, program, machine, counters, clock, number)
+    elif item >= 0:
+        line = item >> 1
+        place = np.int64(machine.lines[U(line)].wave)
+        kind, operand = np.int64(IS_STORE), _next_write(program, machine, cu_number, line)
+    elif place >= 0 and cu.slots < model.max_slots:
+        wave = machine.waves[U(place)]
+        cu.first_wave = wave.next_in_queue
+        kind, operand, line = _next_of_wave(program, machine, counters, clock, place)
+        if kind == IS_FLOW:
+            wave.unfinished += 1
+            flow = take_request(entities, clock)
+            make_flow(entities, program, machine, clock, model, flow, place, operand)
+            return number
+        wave.slots += 1
+        cu.slots += 1
+        if cu.slots == model.max_slots:
+            cu.full_since_ps = clock.now
+    if kind >= 0:
+        number = take_request(entities, clock)
+        make_request(tables, clock, model, number, kind, place, operand, line)
+        clock.num_issued += 1
+    if number >= 0:
+        set_out(tables, clock, model, number)
+    return number
+
+
+@inlined
+def _next_write(program: ProgramTable, machine: Machine, cu_number: Int, line_number: Int) -> Int:
+    """The operand of the next write of a line; with the last one the line leaves the queue."""
+    line = machine.lines[U(line_number)]
+    left = line.writes
+    line.writes = left - 1
+    if left == 1:
+        machine.cus[U(cu_number)].first_item = line.next
+    return program.operand_ptr[U(line.op + 1)] - left
+
+
+@inlined
+def _next_of_wave(
+    program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, place: Int
+) -> tuple[Int, Int, Int]:
+    """What a wavefront issues next: kind of request, operand, line (-1: none)."""
+    wave = machine.waves[U(place)]
+    op = np.int64(wave.op)
+    issued = np.int64(wave.operand)
+    wave.operand = issued + 1
+    kind_of_op = program.op_kind[U(op)]
+    first, end = program.operand_ptr[U(op)], program.operand_ptr[U(op + 1)]
+    if kind_of_op == ACQUIRE:
+        do(machine, counters, place, np.int64(WAVE_ACQUIRING), clock.now)
+        return np.int64(IS_ACQUIRE), first, np.int64(-1)
+    go_later(machine, clock, place)
+    if kind_of_op == DMA:
+        return np.int64(IS_FLOW), end - 1, np.int64(-1)
+    reads = np.int64(program.op_reads[U(op)])
+    if issued == 0:
+        _begin_line(machine, clock, place, op, reads, end - first)
+    line = np.int64(wave.current_line)
+    if kind_of_op == RELEASE:
+        return np.int64(IS_RELEASE), first + issued, line
+    kind = np.int64(IS_LOAD)
+    wanted = reads
+    if kind_of_op == STORE:
+        kind = np.int64(IS_STORE)
+        wanted = end - first
+    if issued + 1 == wanted:
+        wave.operand = 0
+        wave.line += wave.count
+    return kind, first + issued, line
+
+
+@inlined
+def _begin_line(machine: Machine, clock: Record, place: Int, op: Int, reads: Int, operands: Int) -> None:
+    """The next line of the wavefront's operation."""
+    clock.num_free_lines -= 1
+    number = np.int64(machine.free_lines[U(clock.num_free_lines)])
+    wave, line = machine.waves[U(place)], machine.lines[U(number)]
+    line.wave = place
+    line.op = op
+    line.number = wave.line
+    line.reads = reads
+    line.writes = operands - reads
+    line.unposted = operands - reads
+    line.unacknowledged = operands - reads
+    wave.current_line = number
+    wave.unfinished += 1
+
+
+# What an event means for wavefronts and their CUs
+
+
+@inlined
+def settle(entities: Entities, machine: Machine, clock: Record, model: Record) -> None:
+    """Do what the turn has left to do, and forget it."""
+    if clock.ready_line >= 0:
+        _write_or_end(entities, machine, clock)
+        clock.ready_line = -1
+    if clock.retried >= 0:
+        place = np.int64(entities.events[U(clock.retried)].wave)
+        cu_number = np.int64(machine.waves[U(place)].cu)
+        queue_item(entities, machine, cu_number, 2 * clock.retried + 1)
+        clock.num_queued_polls += 1
+        clock.kick_cu = cu_number
+        clock.retried = -1
+    if clock.over_line >= 0:
+        machine.free_lines[U(clock.num_free_lines)] = clock.over_line
+        clock.num_free_lines += 1
+        clock.over_line = -1
+    if clock.freed >= 0:
+        _free_slot(machine, clock, model)
+        clock.freed = -1
+    if clock.fewer >= 0:
+        wave = machine.waves[U(clock.fewer)]
+        wave.unfinished -= 1
+        if wave.doing in (WAVE_COUNTING, WAVE_DRAINING):
+            go_later(machine, clock, clock.fewer)
+        clock.fewer = -1
+
+
+@inlined
+def _write_or_end(entities: Entities, machine: Machine, clock: Record) -> None:
+    """A line that has all its reads: its writes are issued; without any it is over."""
+    number = clock.ready_line
+    line = machine.lines[U(number)]
+    place = np.int64(line.wave)
+    if line.writes == 0:
+        clock.freed = place
+        clock.fewer = place
+        clock.over_line = number
+    else:
+        cu_number = np.int64(machine.waves[U(place)].cu)
+        queue_item(entities, machine, cu_number, 2 * number)
+        clock.kick_cu = cu_number
+
+
+@inlined
+def _free_slot(machine: Machine, clock: Record, model: Record) -> None:
+    """The wavefront ``freed``, and its CU, have a slot back."""
+    wave = machine.waves[U(clock.freed)]
+    cu = machine.cus[U(wave.cu)]
+    wave.slots -= 1
+    cu.slots -= 1
+    if cu.slots == model.max_slots - 1:
+        cu.full_ps += clock.now - cu.full_since_ps
+        cu.full_since_ps = -1
+    if wave.doing == WAVE_FULL:
+        go_later(machine, clock, clock.freed)
+    clock.kick_cu = wave.cu
