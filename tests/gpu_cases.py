@@ -25,7 +25,7 @@ from trine.gpu.program import (
     WRITE_FLAGGED,
     GpuProgram,
 )
-from trine.gpu.system import unfolded
+from trine.gpu.system import KernelTasks, unfolded
 from trine.gpu.validate import validate_program
 from trine.graph.builder import TaskGraphBuilder
 
@@ -170,7 +170,8 @@ class Case:
         graph, task_kernel = self.graph, self.task_kernel
         if graph is None:
             graph, task_kernel = tasks_of(self.program, self.cluster)
-        return unfolded(self.program, self.cluster, self.group, self.model, graph, np.asarray(task_kernel, np.int32))
+        tasks = KernelTasks(graph, np.asarray(task_kernel, np.int32))
+        return unfolded(self.program, self.cluster, self.group, self.model, tasks)
 
     def simulate(self, engine="reference", **how):
         if engine == "reference":

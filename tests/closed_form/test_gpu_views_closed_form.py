@@ -28,7 +28,7 @@ def ran(op, algorithm, until_ps=None, gpu="h100-sxm", lines=LINES):
     group = list(cluster.gpus)
     model = load_gpu_model(gpu)
     tasks = kernel_tasks(program)
-    system = unfolded(program, cluster, group, model, tasks, np.arange(program.num_kernels, dtype=np.int32))
+    system = unfolded(program, cluster, group, model, tasks)
     outcome = simulate(system, None, until_ps)
     return GpuResult(
         program=program,

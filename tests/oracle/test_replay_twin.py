@@ -69,8 +69,7 @@ def test_records_of_folded_runs(first):
     tried = 0
     for seed in range(first, first + 5):
         made = relative_case(seed, size=3, without=(*WITHOUT, "kernels"))
-        kernels = np.arange(made.program.num_kernels, dtype=np.int32)
-        whole = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program), kernels)
+        whole = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program))
         folded, _ = fold_system(whole)
         if folded is not None:
             tried += both(replace(folded, record=seed % folded.num_gpus)).finished

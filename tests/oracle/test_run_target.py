@@ -73,8 +73,7 @@ def test_a_record_gives_the_target_its_times_of_the_run_of_all(target, engine):
         outside=full.arrivals,
         control=GpuRunControl(engine=engine),
     )
-    kernels = np.arange(program.num_kernels, dtype=np.int32)
-    system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program), kernels)
+    system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program))
     assert_same_target(full, system, target, alone)
 
 
@@ -82,8 +81,7 @@ def test_the_system_of_a_target_is_the_one_that_tests_cut_out():
     """Everything else that is known of replays is known of those."""
     work = Prepared(small("gemm-alltoall", symmetric=True)).work
     program, group = work.program, work.group
-    kernels = np.arange(program.num_kernels, dtype=np.int32)
-    system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program), kernels)
+    system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program))
     for rank in (0, 3):
         found = target_system(program, work.cluster, group, work.model, rank, None).program
         expected = replayed(system, rank, None).program

@@ -27,9 +27,7 @@ def simulate(engine, system):
 
 
 def system_of(made):
-    graph = kernel_tasks(made.program)
-    kernels = np.arange(made.program.num_kernels, dtype=np.int32)
-    return unfolded(made.program, made.cluster, made.group, made.model, graph, kernels)
+    return unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program))
 
 
 def assert_exact(made, engines=("compiled",)):
@@ -117,7 +115,7 @@ def test_tasks_that_carry_kernels_in_another_order_are_not_folded():
         programmer.kernel(rank, workgroups=1)
         programmer.load(2 if len(programmer.kernels) % 2 else 17, read(1 - rank))
     made = case(programmer.build(), topology="switch")
-    graph = replace(kernel_tasks(made.program), rank=np.array([0, 0, 1, 1], np.int32))
+    graph = replace(kernel_tasks(made.program).graph, rank=np.array([0, 0, 1, 1], np.int32))
     runs = [
         run_gpus_of(made, KernelTasks(graph, np.array([1, 0, 2, 3], np.int32)), fold=fold) for fold in ("auto", "off")
     ]

@@ -1,6 +1,5 @@
 """Has a rank that is replayed from the record of a run of all ranks the times of that run, to the picosecond?"""
 
-import numpy as np
 import pytest
 from gpu_cases import NS, Programmer, case, read, read_flagged, small_model, write, write_flagged
 from gpu_random import random_case
@@ -54,8 +53,7 @@ def test_records_of_folded_runs(first):
     """Of a GPU that stands for several ranks: the record is the one of the rank that it is, unfolded."""
     for seed in range(first, first + 10):
         made = relative_case(seed, size=3, without=(*WITHOUT, "kernels"))
-        kernels = np.arange(made.program.num_kernels, dtype=np.int32)
-        system = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program), kernels)
+        system = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program))
         folded, _ = fold_system(system)
         if folded is None or not replays(system):
             continue

@@ -453,8 +453,8 @@ def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: 
     mirror = group.moved(kept[:, None], there[peer], -1)
     address = rows.address[mirror, np.arange(peer.shape[1])[None, :]]
     program, operand_peer = _simulated_program(system.program, rows, kept, gpu_of, peer, address)
-    graph = kernel_tasks(program)
-    graph = replace(graph, rank=kept[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
+    tasks = kernel_tasks(program)
+    graph = replace(tasks.graph, rank=kept[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
     return replace(
         system,
         program=program,
@@ -463,7 +463,7 @@ def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: 
         operand_peer=operand_peer,
         link_image=link_image,
         graph=graph,
-        task_kernel=np.arange(program.num_kernels, dtype=np.int32),
+        task_kernel=tasks.task_kernel,
     )
 
 

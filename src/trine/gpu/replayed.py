@@ -35,7 +35,7 @@ from trine.gpu.run import (
     check_tasks,
     simulate_system,
 )
-from trine.gpu.system import GpuSystem, KernelTasks, each_kernel, link_homes
+from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, link_homes
 from trine.gpu.validate import place_of
 from trine.graph.assembler import no_labels, take
 from trine.graph.taskgraph import COMPUTE, Progress, TaskGraph
@@ -61,7 +61,7 @@ def target_system(
     kernels = kernels_of_rank(program, target)
     if not kernels.num_kernels and tasks is None:
         raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")
-    own = each_kernel(kernels) if tasks is None else _own_tasks(*tasks, program, target)
+    own = kernel_tasks(kernels) if tasks is None else _own_tasks(*tasks, program, target)
     gpu_of = np.full(program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
     system = GpuSystem(

@@ -18,7 +18,7 @@ from trine.gpu.outside import Arrivals
 from trine.gpu.path_table import operand_gpus
 from trine.gpu.program import DMA, GpuProgram
 from trine.gpu.records import GpuOutcome, GpuRecords
-from trine.gpu.system import GpuSystem, KernelTasks, each_kernel, unfolded
+from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.validate import place_of, validate_program
 from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
@@ -166,7 +166,7 @@ def run_gpus(
         validate(tasks.graph)
     elif not program.num_kernels:
         raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
-    whole = unfolded(program, cluster, group, model, *(tasks or each_kernel(program)))
+    whole = unfolded(program, cluster, group, model, tasks or kernel_tasks(program))
     check_tasks(whole)
     system, why = _folded(whole, options.fold, options.verify)
     if options.record is not None:

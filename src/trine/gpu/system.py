@@ -61,13 +61,15 @@ class GpuSystem:
         return distance(self.grid, source, here)
 
 
+class KernelTasks(NamedTuple):
+    """A task graph, and the kernel that each of its tasks carries: int32[tasks], -1: none."""
+
+    graph: TaskGraph
+    task_kernel: Int32
+
+
 def unfolded(
-    program: GpuProgram,
-    cluster: Cluster,
-    group: Sequence[int],
-    model: GpuModel,
-    graph: TaskGraph,
-    task_kernel: Int32,
+    program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, tasks: KernelTasks
 ) -> GpuSystem:
     """All ranks simulated."""
     num_ranks = program.num_ranks
@@ -85,8 +87,8 @@ def unfolded(
         link_image=np.arange(len(cluster.links), dtype=np.int32),
         link_home=link_homes(cluster, group),
         grid=rank_grid(cluster, group),
-        graph=graph,
-        task_kernel=task_kernel,
+        graph=tasks.graph,
+        task_kernel=tasks.task_kernel,
     )
 
 
@@ -99,20 +101,9 @@ def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
     return np.where(source >= 0, source, target).astype(np.int32)
 
 
-class KernelTasks(NamedTuple):
-    """A task graph, and the kernel that each of its tasks carries: int32[tasks], -1: none."""
-
-    graph: TaskGraph
-    task_kernel: Int32
-
-
-def each_kernel(program: GpuProgram) -> KernelTasks:
-    """A task for each kernel, without order among them."""
-    return KernelTasks(kernel_tasks(program), np.arange(program.num_kernels, dtype=np.int32))
-
-
-def kernel_tasks(program: GpuProgram) -> TaskGraph:
+def kernel_tasks(program: GpuProgram) -> KernelTasks:
     """A task for each kernel, without order among them."""
     assembler = GraphAssembler(GraphLinks.none())
     assembler.tasks(program.num_kernels, kind=COMPUTE, rank=program.kernel_rank)
-    return assembler.build(rank_names=[f"rank {rank}" for rank in range(program.num_ranks)])
+    graph = assembler.build(rank_names=[f"rank {rank}" for rank in range(program.num_ranks)])
+    return KernelTasks(graph, np.arange(program.num_kernels, dtype=np.int32))

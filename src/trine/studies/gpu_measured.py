@@ -26,7 +26,7 @@ from trine.gpu.model import GpuModel
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.program import COLUMNS, GpuProgram
 from trine.gpu.run import GpuRunOptions, run_gpus
-from trine.gpu.system import KernelTasks, kernel_tasks
+from trine.gpu.system import kernel_tasks
 from trine.graph.assembler import csr
 from trine.results.report import Report, Row, Table
 from trine.studies.gpu_kernels import copy_kernel, oneshot_packets, twoshot_between_meetings, twoshot_packets
@@ -309,13 +309,12 @@ def round_times_ps(
     whole, ranks = repeated(program, rounds), program.num_ranks
     before = [[] if task < ranks else [task - ranks] for task in range(whole.num_kernels)]
     ptr, idx = csr(before)
+    tasks = kernel_tasks(whole)
     graph = replace(
-        kernel_tasks(whole), predecessor_ptr=ptr, predecessor_idx=idx, num_required=np.diff(ptr).astype(np.int32)
+        tasks.graph, predecessor_ptr=ptr, predecessor_idx=idx, num_required=np.diff(ptr).astype(np.int32)
     )  # fmt: skip
-    carried = np.arange(whole.num_kernels, dtype=np.int32)
-    run = run_gpus(
-        whole, cluster, group, model, tasks=KernelTasks(graph, carried), options=GpuRunOptions(fold="off")
-    ).whole()
+    options = GpuRunOptions(fold="off")
+    run = run_gpus(whole, cluster, group, model, tasks=tasks._replace(graph=graph), options=options).whole()
     ends = run.records.end_ps.reshape(rounds, ranks).max(axis=1)
     return tuple(int(each) for each in np.diff(ends, prepend=0))
 

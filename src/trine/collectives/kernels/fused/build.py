@@ -74,15 +74,15 @@ def build(options: FusedOptions) -> FusedProgram:
 
 def fused_tasks(built: FusedProgram) -> KernelTasks:
     """A task for each kernel, for :func:`trine.gpu.run.run_gpus`, in the order in which they wait for each other."""
-    waits = built.after >= 0
+    tasks, waits = kernel_tasks(built.program), built.after >= 0
     graph = replace(
-        kernel_tasks(built.program),
+        tasks.graph,
         num_required=waits.astype(np.int32),
         predecessor_ptr=np.append(0, np.cumsum(waits)).astype(np.int64),
         predecessor_idx=built.after[waits],
         task_names=built.program.kernel_names,
     )
-    return KernelTasks(graph, np.arange(len(waits), dtype=np.int32))
+    return tasks._replace(graph=graph)
 
 
 def cu_macs_per_cycle(flop_per_s: float, num_cus: int, cycle_ps: int) -> int:
