@@ -32,8 +32,8 @@ test: check  ## everything that CI runs
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(SMALL)
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 $(SMALL) $(LARGE)
 
-test-slow: $(VENV)/.installed-test  ## the examples and checks that make test leaves out, as they take too long
-	$(BIN)/python -m pytest -n 2 -m slow
+test-slow: $(VENV)/.installed-test  ## what make test leaves out: tests that take long, most cases of some (tests/slow.yaml), all examples of properties
+	TRINE_TESTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or thinned or hypothesis"
 
 check: $(VENV)/.installed-test  ## style, types, layers, size of the house, public names
 	$(BIN)/ruff check .

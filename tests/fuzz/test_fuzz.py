@@ -1,7 +1,8 @@
 """Does any file or command line end in a traceback, a hang, a gigabyte or a message that is not one short line?
 
-``make test`` asks for all that is known to have broken once (``corpus/``) and searches for 20 seconds, ``make
-test-slow`` for ten minutes, ``make fuzz SECONDS=3600`` for as long as you like; a fault is kept in ``fuzz-found/``, and
+``make test`` asks for all that is known to have broken once (``corpus/``) and searches for 5 seconds; ``make
+test-slow`` searches for three minutes, ``make fuzz SECONDS=3600`` for as long as you like. A fault is kept in
+``fuzz-found/``, and
 ``PYTHONPATH=tests python tests/fuzz/fuzz_search.py --again FILE`` asks for it again.
 """
 
@@ -20,7 +21,7 @@ from fuzz_search import Search
 
 CORPUS = Path(__file__).with_name("corpus")
 CASES = yaml.safe_load((CORPUS / "cases.yaml").read_text(encoding="utf-8"))
-SECONDS = float(os.environ.get("TRINE_FUZZ_SECONDS", "20"))
+SECONDS = float(os.environ.get("TRINE_FUZZ_SECONDS", "5"))
 
 
 def content(given):
@@ -86,5 +87,5 @@ def test_a_short_search_finds_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_of_ten_minutes_finds_nothing(tmp_path):
-    search(max(SECONDS, 600), 1000, tmp_path)
+def test_a_search_of_minutes_finds_nothing(tmp_path):
+    search(max(SECONDS, 180), 1000, tmp_path)

@@ -477,6 +477,7 @@ def main() -> int:
     parser.add_argument("--fresh", help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.chdir(ROOT)
+    os.environ["TRINE_TESTS"] = "full"
     options.out = options.out.absolute()
     if options.fresh:
         return fresh(options.fresh)
