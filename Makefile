@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TRACE ?= vgg13-h100-b128
 
-# What runs kernels once more: SMALL uncompiled, all of it with checks of every index.
+# What runs kernels once more: SMALL uncompiled, all of it with checks of every index. PICK: options of pytest.
 SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
 	tests/closed_form/test_gpu_messages.py tests/closed_form/test_replay_writes.py \
 	tests/unit/test_engine_run.py tests/unit/test_engine_advance.py tests/unit/test_partition.py
@@ -12,7 +12,7 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
-.PHONY: demo test test-slow check bench fuzz mutate validation examples clean
+.PHONY: demo test test-slow kernels checked uncompiled check bench fuzz mutate validation examples clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,12 +27,21 @@ $(VENV)/.installed-test: pyproject.toml
 demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundled real trace
 	$(BIN)/trine train $(TRACE) --gpus 8 --parallel ddp --cluster dgx-h100
 
-test: check  ## everything that CI runs
+test: $(VENV)/.installed-test  ## what must hold before every commit; make test-slow asks the rest
+	$(MAKE) -j2 check checked kernels uncompiled
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 $(SMALL)
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -n 2 $(SMALL) $(LARGE)
 
-test-slow: $(VENV)/.installed-test  ## what make test leaves out: tests that take long, most cases of some (tests/slow.yaml), all examples of properties
+kernels: $(VENV)/.installed-test  ## compile once what every process of the tests loads
+	$(BIN)/trine warmup
+
+uncompiled: $(VENV)/.installed-test  ## kernels as plain Python
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -p no:xdist $(PICK) $(SMALL)
+
+checked: $(VENV)/.installed-test  ## kernels with checks of every index, compiled once
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -p no:xdist $(PICK) $(SMALL) $(LARGE)
+
+test-slow: $(VENV)/.installed-test  ## what make test leaves out: what takes long, most cases (tests/slow.yaml) and examples
+	TRINE_TESTS=full $(MAKE) -j2 checked uncompiled PICK='-m "thinned or hypothesis"'
 	TRINE_TESTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or thinned or hypothesis"
 
 check: $(VENV)/.installed-test  ## style, types, layers, size of the house, public names
