@@ -41,165 +41,9 @@ from trine.gpu.program import (
 
 #: So that an address, and lines times a step, stay within int64.
 MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramFault:
-    """What is wrong; ``op``: at which operation, -1: at none."""
-
-    message: str
-    op: int = -1
-
-
-def has_lines(program: GpuProgram) -> Bool:
-    """bool[operations]: whether each moves lines."""
-    which = np.zeros(len(OP_NAMES), bool)
-    which[list(DATA_OPS)] = True
-    return which[program.op_kind]
-
-
-def first_fault(wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
-    """The first of the operations where ``wrong`` bool[operations]; ``say`` says what is wrong with it."""
-    if not wrong.any():
-        return None
-    op = int(wrong.argmax())
-    return ProgramFault(say(op), op)
-
-
-def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
-    """As :func:`first_fault`, of operands: ``wrong`` bool[operands]."""
-    if not wrong.any():
-        return None
-    at = int(wrong.argmax())
-    op = int(np.searchsorted(program.operand_ptr, at, side="right")) - 1
-    return ProgramFault(say(at), op)
-
-
-def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
-    """Faults of operands, of operations that are well formed by themselves."""
-    role, rank, address = program.operand_role, program.operand_rank, program.operand_address
-    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
-    kind = program.op_kind[op_of]
-    flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
-    reads = (role == READ) | (role == READ_FLAGGED)
-    late = np.zeros(len(role), bool)
-    late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
-    own = _rank_of_operations(program)[op_of]
-    stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
-    checks: list[tuple[Bool, Callable[[int], str]]] = [
-        (late, lambda at: "operands that are read come before those that are written"),
-        (flagged & ~has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
-        ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
-        (stays & (rank != own), lambda at: f"must be of the own rank {own[at]}, not of rank {rank[at]}"),
-        ((address < 0) | (address > MAX_ADDRESS), lambda at: f"{address[at]} is no address"),
-    ]
-    for wrong, say in checks:
-        fault = first_operand_fault(program, wrong, say)
-        if fault is not None:
-            yield fault
-    yield from _semaphore_faults(program, op_of, kind, flagged)
-    yield from _address_faults(program, op_of, kind)
-
-
-def _rank_of_operations(program: GpuProgram) -> npt.NDArray[np.int32]:
-    groups = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
-    return np.repeat(groups, np.diff(program.workgroup_ptr))
-
-
-def _semaphore_faults(
-    program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bool
-) -> Iterator[ProgramFault]:
-    first, count = program.operand_semaphore, program.semaphores.shape[1]
-    needs = flagged | (kind == ACQUIRE) | (kind == RELEASE)
-    may = needs | ((kind == DMA) & (program.operand_role == WRITE))
-    amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
-    last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
-    checks: list[tuple[Bool, Callable[[int], str]]] = [
-        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
-        (needs & (first == -1), lambda at: "has no semaphore"),
-        ((kind == DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
-        ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
-    ]
-    for wrong, say in checks:
-        fault = first_operand_fault(program, wrong, say)
-        if fault is not None:
-            yield fault
-
-
-def _no_semaphore(first: int, last: int, count: int) -> str:
-    which = f"is no semaphore {first}" if first == last else f"are no semaphores {first} to {last}"
-    return f"there {which}: each rank has {count}, from 0"
-
-
-def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8]) -> Iterator[ProgramFault]:
-    """Lines that do not begin inside one buffer, where the program names buffers; bytes of a dma outside of one.
-
-    The last line of a buffer may reach beyond it: whole lines move, and with a step below a line they overlap.
-    """
-    in_lines = has_lines(program)[op_of]
-    amount = program.op_amount[op_of]
-    first = program.operand_address
-    moves = (in_lines | (kind == DMA)) & (amount > 0)
-    span = np.where(in_lines, (amount - 1) * np.where(in_lines, program.operand_step, 0), amount - 1)
-    last = first + span
-    fault = first_operand_fault(
-        program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda at: f"{last[at]} is no address"
-    )
-    if fault is not None:
-        yield fault
-    if not program.buffers:
-        return
-    inside = ~moves
-    for buffer in program.buffers:
-        low, high = np.minimum(first, last), np.maximum(first, last)
-        inside |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
-    known = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
-    fault = first_operand_fault(
-        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} are not inside one buffer of {known}"
-    )
-    if fault is not None:
-        yield fault
-
-
-def uncached_fault(program: GpuProgram) -> ProgramFault | None:
-    """The first fault of uncached buffers: one of others between them or in a line with them, or a semaphore there."""
-    uncached = [buffer for buffer in program.buffers if buffer.uncached]
-    if not uncached:
-        return None
-    line = program.line_bytes
-    first, end = min(b.base for b in uncached), max(b.base + b.size_bytes for b in uncached)
-    low, high = first // line * line, -(-end // line) * line
-    for buffer in program.buffers:
-        if not buffer.uncached and buffer.size_bytes and buffer.base < high and buffer.base + buffer.size_bytes > low:
-            return ProgramFault(
-                f"buffer {buffer.name!r} is cached, and lies between uncached buffers, or in a line with one: "
-                f"the lines of {', '.join(b.name for b in uncached[:8])}, {low} to {high}, must be of no other buffers"
-            )
-    return _semaphore_fault(program, low, high)
-
-
-def _semaphore_fault(program: GpuProgram, low: int, high: int) -> ProgramFault | None:
-    """A semaphore that lies among uncached buffers, but in none of them."""
-    address = program.operand_address
-    is_flag = ~np.isin(program.op_kind, DATA_OPS).repeat(np.diff(program.operand_ptr)) & (
-        program.operand_semaphore >= 0
-    )
-    astray = is_flag & (address >= low) & (address < high)
-    for buffer in program.buffers:
-        if buffer.uncached:
-            astray &= (address < buffer.base) | (address >= buffer.base + buffer.size_bytes)
-    return first_operand_fault(
-        program,
-        astray,
-        lambda at: f"semaphore {program.operand_semaphore[at]} at {address[at]} lies among uncached buffers, in none",
-    )
-
-
 Bounds: TypeAlias = Mapping[int, tuple[int, int]]
-
 MAX_RANKS = 4096
 _MANY = 2**31
-
 #: kind -> least and most operands that are read, and that are written.
 _READS: Bounds = {LOAD: (1, _MANY), STORE: (0, 0), COPY: (1, 1), REDUCE: (1, _MANY), DMA: (0, 1), ACQUIRE: (1, 1)}
 _WRITES: Bounds = {STORE: (1, _MANY), COPY: (1, _MANY), REDUCE: (0, _MANY), DMA: (1, 1), RELEASE: (1, _MANY)}
@@ -209,6 +53,14 @@ _AMOUNTS: Bounds = {
     DMA: (0, MAX_ADDRESS), COMPUTE: (0, 2**40), BARRIER: (0, 0), NOP: (0, 0),
 }  # fmt: skip
 _DTYPES = {**COLUMNS, **dict.fromkeys(POINTERS, np.int64), "semaphores": np.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFault:
+    """What is wrong; ``op``: at which operation, -1: at none."""
+
+    message: str
+    op: int = -1
 
 
 def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ranks: int | None = None) -> None:
@@ -233,6 +85,15 @@ def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ran
         raise InputError(f"GPU program {program.name!r}{where}: {fault.message}")
 
 
+def find_fault(program: GpuProgram) -> ProgramFault | None:
+    """The first fault of a program, whatever GPU runs it."""
+    for check in (_shapes, _kernels, _semaphores, _operations):
+        fault = check(program)
+        if fault is not None:
+            return fault
+    return next(operand_faults(program), None) or uncached_fault(program)
+
+
 def place_of(program: GpuProgram, op: int) -> str:
     """Where operation ``op`` stands, in words."""
     group = int(np.searchsorted(program.workgroup_ptr, op, side="right")) - 1
@@ -245,17 +106,47 @@ def place_of(program: GpuProgram, op: int) -> str:
     )
 
 
-def find_fault(program: GpuProgram) -> ProgramFault | None:
-    """The first fault of a program, whatever GPU runs it."""
-    for check in (_shapes, _kernels, _semaphores, _operations):
-        fault = check(program)
-        if fault is not None:
-            return fault
-    return next(operand_faults(program), None) or uncached_fault(program)
-
-
 def _kind_name(kind: int) -> str:
     return OP_NAMES[kind] if 0 <= kind < len(OP_NAMES) else f"kind {kind}"
+
+
+def _model_fault(program: GpuProgram, model: GpuModel) -> ProgramFault | None:
+    if program.line_bytes != model.line_bytes:
+        return ProgramFault(
+            f"has lines of {program.line_bytes} B, and those of GPU {model.name!r} have {model.line_bytes}"
+        )
+    wide = np.flatnonzero(program.kernel_wavefronts > model.wavefronts_per_cu)
+    if len(wide):
+        count = int(program.kernel_wavefronts[wide[0]])
+        return ProgramFault(
+            f"kernel {wide[0]}: its workgroups have {count} wavefronts, and a CU of GPU {model.name!r} holds no more "
+            f"than {model.wavefronts_per_cu}"
+        )
+    return None
+
+
+def first_fault(wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
+    """The first of the operations where ``wrong`` bool[operations]; ``say`` says what is wrong with it."""
+    if not wrong.any():
+        return None
+    op = int(wrong.argmax())
+    return ProgramFault(say(op), op)
+
+
+def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
+    """As :func:`first_fault`, of operands: ``wrong`` bool[operands]."""
+    if not wrong.any():
+        return None
+    at = int(wrong.argmax())
+    op = int(np.searchsorted(program.operand_ptr, at, side="right")) - 1
+    return ProgramFault(say(at), op)
+
+
+def has_lines(program: GpuProgram) -> Bool:
+    """bool[operations]: whether each moves lines."""
+    which = np.zeros(len(OP_NAMES), bool)
+    which[list(DATA_OPS)] = True
+    return which[program.op_kind]
 
 
 def _shapes(program: GpuProgram) -> ProgramFault | None:
@@ -380,16 +271,121 @@ def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str
     return first_fault((values < low) | (values > high), say)
 
 
-def _model_fault(program: GpuProgram, model: GpuModel) -> ProgramFault | None:
-    if program.line_bytes != model.line_bytes:
-        return ProgramFault(
-            f"has lines of {program.line_bytes} B, and those of GPU {model.name!r} have {model.line_bytes}"
-        )
-    wide = np.flatnonzero(program.kernel_wavefronts > model.wavefronts_per_cu)
-    if len(wide):
-        count = int(program.kernel_wavefronts[wide[0]])
-        return ProgramFault(
-            f"kernel {wide[0]}: its workgroups have {count} wavefronts, and a CU of GPU {model.name!r} holds no more "
-            f"than {model.wavefronts_per_cu}"
-        )
-    return None
+def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
+    """Faults of operands, of operations that are well formed by themselves."""
+    role, rank, address = program.operand_role, program.operand_rank, program.operand_address
+    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    kind = program.op_kind[op_of]
+    flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
+    reads = (role == READ) | (role == READ_FLAGGED)
+    late = np.zeros(len(role), bool)
+    late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
+    own = _rank_of_operations(program)[op_of]
+    stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
+    checks: list[tuple[Bool, Callable[[int], str]]] = [
+        (late, lambda at: "operands that are read come before those that are written"),
+        (flagged & ~has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
+        ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
+        (stays & (rank != own), lambda at: f"must be of the own rank {own[at]}, not of rank {rank[at]}"),
+        ((address < 0) | (address > MAX_ADDRESS), lambda at: f"{address[at]} is no address"),
+    ]
+    for wrong, say in checks:
+        fault = first_operand_fault(program, wrong, say)
+        if fault is not None:
+            yield fault
+    yield from _semaphore_faults(program, op_of, kind, flagged)
+    yield from _address_faults(program, op_of, kind)
+
+
+def _rank_of_operations(program: GpuProgram) -> npt.NDArray[np.int32]:
+    groups = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
+    return np.repeat(groups, np.diff(program.workgroup_ptr))
+
+
+def _semaphore_faults(
+    program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bool
+) -> Iterator[ProgramFault]:
+    first, count = program.operand_semaphore, program.semaphores.shape[1]
+    needs = flagged | (kind == ACQUIRE) | (kind == RELEASE)
+    may = needs | ((kind == DMA) & (program.operand_role == WRITE))
+    amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
+    last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
+    checks: list[tuple[Bool, Callable[[int], str]]] = [
+        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
+        (needs & (first == -1), lambda at: "has no semaphore"),
+        ((kind == DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
+        ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
+    ]
+    for wrong, say in checks:
+        fault = first_operand_fault(program, wrong, say)
+        if fault is not None:
+            yield fault
+
+
+def _no_semaphore(first: int, last: int, count: int) -> str:
+    which = f"is no semaphore {first}" if first == last else f"are no semaphores {first} to {last}"
+    return f"there {which}: each rank has {count}, from 0"
+
+
+def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8]) -> Iterator[ProgramFault]:
+    """Lines that do not begin inside one buffer, where the program names buffers; bytes of a dma outside of one.
+
+    The last line of a buffer may reach beyond it: whole lines move, and with a step below a line they overlap.
+    """
+    in_lines = has_lines(program)[op_of]
+    amount = program.op_amount[op_of]
+    first = program.operand_address
+    moves = (in_lines | (kind == DMA)) & (amount > 0)
+    span = np.where(in_lines, (amount - 1) * np.where(in_lines, program.operand_step, 0), amount - 1)
+    last = first + span
+    fault = first_operand_fault(
+        program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda at: f"{last[at]} is no address"
+    )
+    if fault is not None:
+        yield fault
+    if not program.buffers:
+        return
+    inside = ~moves
+    for buffer in program.buffers:
+        low, high = np.minimum(first, last), np.maximum(first, last)
+        inside |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
+    known = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
+    fault = first_operand_fault(
+        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} are not inside one buffer of {known}"
+    )
+    if fault is not None:
+        yield fault
+
+
+def uncached_fault(program: GpuProgram) -> ProgramFault | None:
+    """The first fault of uncached buffers: one of others between them or in a line with them, or a semaphore there."""
+    uncached = [buffer for buffer in program.buffers if buffer.uncached]
+    if not uncached:
+        return None
+    line = program.line_bytes
+    first, end = min(b.base for b in uncached), max(b.base + b.size_bytes for b in uncached)
+    low, high = first // line * line, -(-end // line) * line
+    for buffer in program.buffers:
+        if not buffer.uncached and buffer.size_bytes and buffer.base < high and buffer.base + buffer.size_bytes > low:
+            return ProgramFault(
+                f"buffer {buffer.name!r} is cached, and lies between uncached buffers, or in a line with one: "
+                f"the lines of {', '.join(b.name for b in uncached[:8])}, {low} to {high}, must be of no other buffers"
+            )
+    return _semaphore_fault(program, low, high)
+
+
+def _semaphore_fault(program: GpuProgram, low: int, high: int) -> ProgramFault | None:
+    """A semaphore that lies among uncached buffers, but in none of them."""
+    address = program.operand_address
+    is_flag = ~np.isin(program.op_kind, DATA_OPS).repeat(np.diff(program.operand_ptr)) & (
+        program.operand_semaphore >= 0
+    )
+    astray = is_flag & (address >= low) & (address < high)
+    for buffer in program.buffers:
+        if buffer.uncached:
+            astray &= (address < buffer.base) | (address >= buffer.base + buffer.size_bytes)
+    return first_operand_fault(
+        program,
+        astray,
+        lambda at: f"semaphore {program.operand_semaphore[at]} at {address[at]} lies among uncached buffers, in none",
+    )
