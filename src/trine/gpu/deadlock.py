@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from trine.errors import DeadlockError
+from trine.gpu.program import OP_NAMES
+from trine.gpu.system import GpuSystem
 
 SHOWN = 8
 
 
 class StuckWavefront(NamedTuple):
-    """A wavefront that waits for ever.
+    """A wavefront of a simulated program that waits for ever; ``op`` is the end of its workgroup if all is over."""
 
-    kernel: its name; workgroup: number in the kernel; operation: number in the workgroup, ``operation_name`` one of
-    OP_NAMES (empty: all its operations are over), ``label`` that of the operation or empty; waits_for: in words.
-    """
-
-    rank: int
-    kernel: str
     workgroup: int
     wavefront: int
-    operation: int
-    operation_name: str
-    label: str
+    op: int
     waits_for: str
+
+
+class QueuedKernel(NamedTuple):
+    """A kernel of a simulated program with workgroups that found no room on a CU."""
+
+    kernel: int
+    num_workgroups: int
 
 
 def for_semaphore(number: int, rank: int, value: int, needs: int) -> str:
@@ -43,29 +44,28 @@ def for_lines(unfinished: int, flagged: Sequence[str]) -> str:
     return f"{what}, {len(flagged)} of them flagged; the first waits for the flag {flagged[0]}"
 
 
-def for_place(limit: int, whose: str) -> str:
-    return f"a place: all {limit} of {whose} are taken"
+def for_slot(limit: int, whose: str) -> str:
+    return f"a request slot: all {limit} of {whose} are taken"
 
 
 def gpu_deadlock(
-    stuck: Sequence[StuckWavefront],
-    num_stuck: int,
-    waiting_kernels: Sequence[str],
-    num_tasks: int,
-    ranks_each: int,
+    system: GpuSystem, stuck: Sequence[StuckWavefront], num_stuck: int, queued: Iterable[QueuedKernel], num_tasks: int
 ) -> DeadlockError:
     """Name those that wait.
 
-    stuck: the first :data:`SHOWN` of ``num_stuck`` wavefronts, in the order of ranks and places. waiting_kernels: in
-    words, kernels with workgroups that found no room on a CU. num_tasks: that have not ended. ranks_each: ranks that
-    each simulated GPU stands for.
+    stuck: the first :data:`SHOWN` of ``num_stuck`` wavefronts, in the order of ranks and slots. num_tasks: that have
+    not ended.
     """
-    lines = [_line(one) for one in stuck[:SHOWN]]
+    lines = [_wavefront(system, one) for one in stuck[:SHOWN]]
     if num_stuck > len(lines):
         lines.append(f"... ({num_stuck - len(lines)} more wavefronts) ...")
-    lines += waiting_kernels[:SHOWN]
+    lines += [
+        f"{_kernel(system, one.kernel)}: {one.num_workgroups} workgroups wait for room on a CU"
+        for one in [*queued][:SHOWN]
+    ]
     if not lines:
         return DeadlockError(f"{num_tasks} tasks never ended, and no kernel runs: they wait for each other")
+    ranks_each = int((system.gpu_of >= 0).sum()) // system.num_gpus
     if ranks_each > 1:
         lines.append(f"(folded: each rank named stands for {ranks_each} ranks)")
     shown = "\n  ".join(lines)
@@ -74,13 +74,19 @@ def gpu_deadlock(
     )
 
 
-def for_room(rank: int, kernel: str, workgroups: int) -> str:
-    return f"rank {rank}, kernel {kernel!r}: {workgroups} workgroups wait for room on a CU"
-
-
-def _line(one: StuckWavefront) -> str:
-    where = f"rank {one.rank}, kernel {one.kernel!r}, workgroup {one.workgroup}, wavefront {one.wavefront}"
-    if not one.operation_name:
+def _wavefront(system: GpuSystem, one: StuckWavefront) -> str:
+    program, group = system.program, one.workgroup
+    kernel = int(program.kernel_ptr.searchsorted(group, side="right")) - 1
+    workgroup = group - int(program.kernel_ptr[kernel])
+    where = f"{_kernel(system, kernel)}, workgroup {workgroup}, wavefront {one.wavefront}"
+    if one.op == program.workgroup_ptr[group + 1]:
         return f"{where}: its operations are over; waits for {one.waits_for}"
-    label = f" ({one.label})" if one.label else ""
-    return f"{where}: operation {one.operation}, {one.operation_name}{label}: waits for {one.waits_for}"
+    label = int(program.op_label[one.op])
+    name = OP_NAMES[int(program.op_kind[one.op])] + (f" ({program.labels[label]})" if label >= 0 else "")
+    return f"{where}: operation {one.op - int(program.workgroup_ptr[group])}, {name}: waits for {one.waits_for}"
+
+
+def _kernel(system: GpuSystem, kernel: int) -> str:
+    names = system.program.kernel_names
+    rank = int(system.ranks[system.program.kernel_rank[kernel]])
+    return f"rank {rank}, kernel {(names[kernel] if names else str(kernel))!r}"

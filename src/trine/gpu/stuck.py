@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import trine.gpu._state as S
+from trine._records import Record
 from trine.errors import DeadlockError
 from trine.gpu.deadlock import (
     SHOWN,
+    QueuedKernel,
     StuckWavefront,
     for_barrier,
     for_lines,
-    for_place,
-    for_room,
     for_semaphore,
+    for_slot,
     gpu_deadlock,
 )
-from trine.gpu.program import ACQUIRE, OP_NAMES
+from trine.gpu.program import ACQUIRE
 from trine.gpu.system import GpuSystem
 
 if TYPE_CHECKING:
@@ -30,11 +31,9 @@ def stuck_error(state: State, system: GpuSystem) -> DeadlockError:
     doing = state.tables.machine.waves["doing"]
     waiting = np.flatnonzero((doing != S.WAVE_GONE) & (doing != S.WAVE_ENDED))
     requests = _waiting_requests(state)
-    stuck = [_wavefront(state, system, int(place), requests) for place in waiting[:SHOWN]]
+    stuck = [_wavefront(state, system, int(slot), requests.get(int(slot), [])) for slot in waiting[:SHOWN]]
     left = int(system.graph.num_tasks - state.clock.num_done)
-    return gpu_deadlock(
-        stuck, len(waiting), _without_room(state, system), left, int((system.gpu_of >= 0).sum()) // system.num_gpus
-    )
+    return gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), left)
 
 
 def _waiting_requests(state: State) -> dict[int, list[int]]:
@@ -50,27 +49,14 @@ def _waiting_requests(state: State) -> dict[int, list[int]]:
     return found
 
 
-def _wavefront(state: State, system: GpuSystem, place: int, requests: dict[int, list[int]]) -> StuckWavefront:
-    program = system.program
-    wave = state.tables.machine.waves[place]
-    group, op = int(wave["group"]), int(wave["op"])
-    kernel = int(state.tables.program.group_kernel[group])
-    is_over = op == int(wave["end"])
-    label = -1 if is_over else int(program.op_label[op])
+def _wavefront(state: State, system: GpuSystem, slot: int, requests: list[int]) -> StuckWavefront:
+    wave = state.tables.machine.waves[slot]
     return StuckWavefront(
-        rank=int(system.ranks[program.kernel_rank[kernel]]),
-        kernel=program.kernel_names[kernel] if program.kernel_names else str(kernel),
-        workgroup=group - int(program.kernel_ptr[kernel]),
-        wavefront=int(wave["index"]),
-        operation=op - int(program.workgroup_ptr[group]),
-        operation_name="" if is_over else OP_NAMES[int(program.op_kind[op])],
-        label="" if label < 0 else program.labels[label],
-        waits_for=_reason(state, system, place, requests.get(place, [])),
+        int(wave["group"]), int(wave["index"]), int(wave["op"]), _reason(state, system, wave, requests)
     )
 
 
-def _reason(state: State, system: GpuSystem, place: int, requests: list[int]) -> str:
-    wave = state.tables.machine.waves[place]
+def _reason(state: State, system: GpuSystem, wave: Record, requests: list[int]) -> str:
     doing, group, op = int(wave["doing"]), int(wave["group"]), int(wave["op"])
     if doing == S.WAVE_AT_BARRIER:
         return for_barrier(int(state.tables.machine.groups["at_barrier"][group]), int(wave["count"]))
@@ -78,9 +64,9 @@ def _reason(state: State, system: GpuSystem, place: int, requests: list[int]) ->
     if doing == S.WAVE_ACQUIRING and flags and system.program.op_kind[op] == ACQUIRE:
         return flags[0]
     if doing == S.WAVE_QUEUED:
-        return for_place(system.model.max_outstanding, "its CU")
+        return for_slot(system.model.max_outstanding, "its CU")
     if doing == S.WAVE_FULL and not flags:
-        return for_place(int(system.program.op_unroll[op]) or system.model.unroll, "the wavefront")
+        return for_slot(int(system.program.op_unroll[op]) or system.model.unroll, "the wavefront")
     return for_lines(int(wave["unfinished"]), flags)
 
 
@@ -91,13 +77,10 @@ def _semaphore(state: State, system: GpuSystem, request: int) -> str:
     return for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
 
 
-def _without_room(state: State, system: GpuSystem) -> list[str]:
-    program = system.program
-    started = state.tables.machine.kernels["next_group"]
-    left = np.diff(program.kernel_ptr) - started
+def _without_room(state: State, system: GpuSystem) -> list[QueuedKernel]:
+    left = np.diff(system.program.kernel_ptr) - state.tables.machine.kernels["next_group"]
     queued = np.flatnonzero((left > 0) & _has_started(state, system)).tolist()
-    names = program.kernel_names or tuple(map(str, range(program.num_kernels)))
-    return [for_room(int(system.ranks[program.kernel_rank[k]]), names[k], int(left[k])) for k in queued]
+    return [QueuedKernel(kernel, int(left[kernel])) for kernel in queued]
 
 
 def _has_started(state: State, system: GpuSystem) -> np.ndarray:
