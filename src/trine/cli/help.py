@@ -80,9 +80,8 @@ def _row(parameter: Parameter) -> Row:
     if option.is_argument:
         return Row(panel, option.metavar or parameter.name.upper(), "", option.help)
     text = option.help
-    if option.values is not None and option.metavar is not None and "|" in option.metavar:
-        known = [word for word in option.metavar.split("|") if word.isupper()]
-        value = "|".join([*parameter.values(), *known])
+    if option.is_listed:
+        value = "|".join(parameter.values())
     else:
         value = option.metavar or {int: "N", float: "X", bool: ""}.get(parameter.kind, "TEXT")
     if parameter.is_many:

@@ -29,7 +29,7 @@ class Option:
     names: as typed, where it is not ``--`` and the parameter's name. values: what a shell completes, asked when needed;
     of a metavar ``a|b`` these are its words. word: the option of a field that is called otherwise. read: from the text
     to the field's value. negates: the flag sets the field to False. kind: of what is typed, where the field's own type
-    does not say.
+    does not say. is_listed: help pages show the values in place of the metavar, plug-ins too.
     """
 
     help: str = ""
@@ -42,6 +42,7 @@ class Option:
     negates: bool = False
     kind: Any = None
     is_argument: bool = False
+    is_listed: bool = False
 
 
 def argument(help: str, metavar: str | None = None, values: Callable[[], Iterable[str]] | None = None) -> Option:
@@ -230,7 +231,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "Plan": (FORMS, {
         **{axis: Option(panel=LAYOUT) for axis in ("dp", "tp", "pp", "cp", "ep", "order")},
         **{name: Option(panel=JOB) for name in ("batch", "micro_batch", "steps")},
-        "schedule": word("gpipe|1f1b|interleaved|zb-h1|dualpipe", PIPELINE, schedules),
+        "schedule": Option(panel=PIPELINE, values=schedules, read=str.lower, kind=str, is_listed=True),
         "virtual_stages": Option(panel=PIPELINE),
         "balance": word("time|layers", PIPELINE),
         "cuts": Option(panel=PIPELINE, read=_cuts, kind=str),

@@ -10,10 +10,10 @@ from trine.arguments import named_arguments, option
 from trine.collectives.kernels.options import PROTOCOLS, SIMPLE
 from trine.collectives.options import AUTO, is_plan
 from trine.errors import InputError, nearest
-from trine.gpu.model import GpuModel
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
+    from trine.gpu.model import GpuModel
 
 
 @named_arguments
@@ -80,6 +80,7 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
     ------
     PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: a number that cannot be.
     """
+    from trine.gpu.model import GpuModel
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
     from trine.gpu.model.options import ModelOptions
 
