@@ -13,6 +13,12 @@ from trine.errors import InputError, nearest
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: What arguments were called before version 0.3, where another one has that meaning now.
+FORMER = {
+    "num_steps": "steps", "input_copy": "inputs", "algorithms": "algorithm", "waits": "flags",
+    "stragglers": "straggler",
+}  # fmt: skip
+
 
 class ArgumentError(InputError, TypeError):
     """An argument that a function does not have, or one that is missing."""
@@ -66,7 +72,13 @@ def _check_names(function: Any, name: str, given: Mapping[str, Any]) -> None:
     known = [each for each in parameters if each != "self"]
     for word in given:
         if word not in known:
-            raise ArgumentError(f"{name} has no argument {word!r}{nearest(word, known)}") from None
+            raise _unknown(name, word, known) from None
+
+
+def _unknown(name: str, word: str, known: list[str]) -> ArgumentError:
+    now = FORMER.get(word)
+    hint = f"; it is called {now!r} now" if now in known else nearest(word, known)
+    return ArgumentError(f"{name} has no argument {word!r}{hint}")
 
 
 def _check_call(function: Any, name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
@@ -102,8 +114,7 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
             mine = {each.name: given.pop(each.name) for each in wanted if each.name in given}
             for word in given:
                 if word not in defaults:
-                    known = [*(each.name for each in wanted), *defaults]
-                    raise ArgumentError(f"{function.__name__} has no argument {word!r}{nearest(word, known)}")
+                    raise _unknown(function.__name__, word, [*(each.name for each in wanted), *defaults])
             made = kind(**given) if options is None else replace(options, **given)
             return cast(R, checked(*args, **mine, options=made))
 

@@ -16,7 +16,7 @@ def study(
 ) -> None:
     """Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the paper.
 
-    Example: trine study get-put
+    Example: trine study all-gather
     """
     from trine.errors import InputError
     from trine.studies.loadstore_cases import CASES, run_case

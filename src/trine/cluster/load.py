@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache
 
+from trine.arguments import named_arguments
 from trine.cluster.cluster import FILES, Cluster
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
 from trine.cluster.scale import scaled
@@ -15,6 +16,7 @@ from trine.errors import SpecError, about, nearest
 from trine.inputs import is_file
 
 
+@named_arguments
 def load_cluster(
     name_or_path: str | os.PathLike[str],
     *,

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from trine.arguments import named_arguments
 from trine.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def known_gpus() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (_PRESETS / "gpus").glob("*.yaml")))
 
 
+@named_arguments
 def load_gpu(name: str) -> GpuSpec:
     """Return a GPU model by its name, or by what drivers call it (``"NVIDIA H100 80GB HBM3"``); case does not matter.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trine.arguments import named_arguments
 from trine.cluster.blueprints import BLUEPRINTS, known_texts, shape_of
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import HOST, HOST_LINK, SWITCH, Device, Wire, make_links, wire_of
@@ -22,6 +23,7 @@ def known_topologies() -> tuple[str, ...]:
     return known_texts()
 
 
+@named_arguments
 def build_topology(
     text: str,
     bandwidth: int | str,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.cluster.uplinks import busiest, crowded_warning
 from trine.collectives.message_level import MessageLevelRuns, is_bare
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from trine.collectives.schedules.direct import Matrix
 
 
+@named_arguments
 def collective(
     op: str,
     sizes: Sequence[int],

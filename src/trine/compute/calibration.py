@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import cast
 
+from trine.arguments import named_arguments
 from trine.compute.cost import Work, work_of
 from trine.compute.kinds import BACKWARD_SUFFIX, FAMILIES, family_of, kind_of
 from trine.compute.law import FitReport, Sample, fit_laws, report
@@ -74,6 +75,7 @@ class Calibration:
         return _read(path)
 
 
+@named_arguments
 def calibrate(workloads: Sequence[Workload], trace_gpu: str | None = None) -> Calibration:
     """Collect the operators of ``workloads``. ``trace_gpu``: the GPU of those that do not name theirs.
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine._jit import without_collector
+from trine.arguments import named_arguments
 from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import check_circuits
 from trine.engine.describe import deadlock
@@ -21,6 +22,7 @@ from trine.graph.taskgraph import Progress, Records, Snapshot, TaskGraph
 ENGINES = ("compiled", "reference")
 
 
+@named_arguments
 def run(
     graph: TaskGraph,
     *,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trine.arguments import named_arguments
 from trine.arrays import Float64
 from trine.errors import InputError, nearest
 from trine.parallel import draws
@@ -86,6 +87,7 @@ class Jitter:
         return 1.0 + spread * tail if self.distribution == "exponential" else draws.exp(np.minimum(tail / spread, 700))
 
 
+@named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stragglers:
     """Slow ranks, jitter, or both; the factors multiply.

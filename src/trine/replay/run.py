@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from trine.arguments import named_arguments
 from trine.collectives.kernels.fused.options import FLAG_SPACING
 from trine.errors import InputError
 from trine.gpu.outside import Arrivals, PeerWrites
@@ -91,6 +92,7 @@ def _run_from_the_start(
     )  # fmt: skip
 
 
+@named_arguments
 def run_eidolon(
     options: EidolonOptions,
     *,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from trine.arguments import named_arguments
 from trine.cluster import Cluster, load_cluster
 from trine.cluster.parts import SCALE_UP, Device, Wire, make_links
 from trine.cluster.select import slow_down
@@ -226,6 +227,7 @@ class HopResult(Report):
 _PROTOCOL = ("iterations", "backup", "staleness", "max_gap", "max_skip", "skip_behind", "order", "drop_late")
 
 
+@named_arguments
 def hop(
     workload: Workload | str | os.PathLike[str],
     protocol: HopProtocol | None = None,

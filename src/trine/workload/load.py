@@ -5,12 +5,14 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
+from trine.arguments import named_arguments
 from trine.errors import TraceError, nearest
 from trine.graph.workload import Workload
 from trine.inputs import exists
 from trine.workload.readers import READERS, bundled, load_bundled, read_trace
 
 
+@named_arguments
 def load(
     path: str | PathLike[str] | None = None,
     *,

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NoReturn
 
+from trine.arguments import named_arguments
 from trine.errors import TraceError, nearest
 from trine.graph.workload import Operator, Parameter, Tensor, Workload
 from trine.inputs import head
@@ -115,6 +116,7 @@ FORMAT, VERSION = "trine-trace", 1
 SUFFIXES = (".trine.json", ".trine.json.gz")
 
 
+@named_arguments
 def save(workload: Workload, path: str | PathLike[str]) -> None:
     """Write ``workload`` to ``path``, which must end in ``.trine.json`` or ``.trine.json.gz``.
 

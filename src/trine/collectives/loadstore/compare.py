@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.collectives.kernels.build import has_kernel
 from trine.collectives.loadstore.idealised import LATENCY, LAUNCH, LINKS, split
@@ -23,6 +24,7 @@ from trine.units import format_bytes
 _OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwidth": LINKS}
 
 
+@named_arguments
 def compare_fidelity(
     op: str,
     sizes: Sequence[int],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.result import LoadStoreCollectiveResult
@@ -18,6 +19,7 @@ from trine.results.unused_options import unused_options
 CHEAP_BYTES = 1 << 20
 
 
+@named_arguments
 def loadstore_collective(
     op: str,
     sizes: Sequence[int],

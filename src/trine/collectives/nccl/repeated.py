@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence, Sized
 from typing import SupportsIndex
 
+from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.collectives.nccl.predict import Collectives
 from trine.collectives.options import CollectiveOptions, CollectiveTime
@@ -30,6 +31,7 @@ def predict(
     return _prepared(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
 
 
+@named_arguments
 def collective_time(
     op: str,
     nbytes: SupportsIndex | str,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from trine.arguments import named_arguments
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.units import whole_number
@@ -55,6 +56,7 @@ class Synthesis:
             raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), DTYPES)}", field="dtype")
 
 
+@named_arguments
 def synthesize(
     model: str | os.PathLike[str],
     *,

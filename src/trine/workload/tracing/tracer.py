@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trine.arguments import named_arguments
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.graph.workload import Workload
 from trine.workload.tracing import files as files
@@ -219,6 +220,7 @@ class Capture:
         )
 
 
+@named_arguments
 def capture(
     path: str | os.PathLike[str],
     *,
