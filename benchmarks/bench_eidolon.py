@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trine.gpu.outside import PeerWrites
+from trine.gpu.peers import PeerWrites
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared, run_eidolon
 from trine.replay.sweep import SweepGrid, sweep

@@ -8,7 +8,7 @@ import numpy as np
 from gpu_cases import case, graph_builder
 
 from trine.gpu.model import FAIR
-from trine.gpu.outside import IDEAL, PeerWrites
+from trine.gpu.peers import IDEAL, PeerWrites
 from trine.graph.taskgraph import COMPUTE
 
 ENGINES = ("reference", "compiled")

@@ -7,7 +7,7 @@ from gpu_replay import ENGINES, alone, writes
 
 from trine.errors import DeadlockError
 from trine.gpu.model import Monitor
-from trine.gpu.outside import MODELLED
+from trine.gpu.peers import MODELLED
 
 HEADER = 16
 SEMAPHORE = 16 * 1000 // 40 + 300 * NS  # a header at 40 GB/s, and the latency of the memory

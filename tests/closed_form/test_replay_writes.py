@@ -10,9 +10,9 @@ from gpu_random import random_case
 from gpu_replay import ENGINES, alone, recorded, replayed, run, writes
 
 from trine.errors import InputError
-from trine.gpu import outside
+from trine.gpu import peers
 from trine.gpu.model import L2
-from trine.gpu.outside import IDEAL, MODELLED
+from trine.gpu.peers import IDEAL, MODELLED
 from trine.gpu.program import Buffer
 
 MODEL = small_model()
@@ -71,7 +71,7 @@ def test_lines_cross_the_fabric_one_after_the_other(engine):
     on_its_lane = {0: 1, 1: 2, 4: 3, 5: 4, 2: 1, 3: 2, 6: 3, 7: 4}
     expected = {128 * i: 1000 + n * LANE_PS + LANE_LATENCY for i, n in on_its_lane.items()}
     assert dict(zip(came.address.tolist(), came.time_ps.tolist(), strict=True)) == expected
-    assert set(came.kind.tolist()) == {outside.STORE}
+    assert set(came.kind.tolist()) == {peers.STORE}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -274,7 +274,7 @@ def _record_arrays() -> dict[str, object]:
 
 
 def _arrivals() -> bytes:
-    from trine.gpu.outside import RELEASE, STORE, Arrivals
+    from trine.gpu.peers import RELEASE, STORE, Arrivals
     from trine.replay.arrivals import save_arrivals
 
     record = Arrivals(

@@ -23,7 +23,7 @@ from trine.errors import DeadlockError, InputError
 from trine.gpu import compiled, start
 from trine.gpu.folding import fold_system
 from trine.gpu.model import Monitor
-from trine.gpu.outside import IDEAL, MODELLED, RELEASE, STORE, PeerWrites
+from trine.gpu.peers import IDEAL, MODELLED, RELEASE, STORE, PeerWrites
 from trine.gpu.program import DMA, READ_FLAGGED
 from trine.gpu.system import kernel_tasks, unfolded
 

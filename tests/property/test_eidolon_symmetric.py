@@ -11,7 +11,7 @@ from trine import build_topology
 from trine.collectives.kernels.fused.build import build_fused
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.outside import Arrivals
+from trine.gpu.peers import Arrivals
 from trine.gpu.replayed import run_target
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.replay.arrivals import load_arrivals, save_arrivals

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.gpu.model import Monitor
-from trine.gpu.outside import IDEAL, MODELLED
+from trine.gpu.peers import IDEAL, MODELLED
 
 POLL, WAKEUP = 100 * NS, 37 * NS
 #: More than an acquire takes there and back beside those of everybody else, over the fabric too.

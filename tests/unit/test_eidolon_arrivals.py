@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trine.errors import InputError
-from trine.gpu.outside import RELEASE, STORE, Arrivals
+from trine.gpu.peers import RELEASE, STORE, Arrivals
 from trine.replay.arrivals import load_arrivals, save_arrivals
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trine.errors import InputError
-from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
+from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals
 from trine.replay.arrivals import differing, is_provenance, load_arrivals, save_arrivals
 from trine.replay.options import EidolonOptions
 from trine.replay.record import record_run, request_writes

@@ -15,7 +15,7 @@ from trine.errors import InputError
 from trine.replay.options import EidolonOptions
 
 if TYPE_CHECKING:
-    from trine.gpu.outside import Arrivals
+    from trine.gpu.peers import Arrivals
     from trine.replay.writes import WriteTable
 
 #: Of --from: from the start of the first transfer.

@@ -6,8 +6,8 @@ import numpy as np
 
 from trine.arrays import Int32, Int64
 from trine.errors import InputError
-from trine.gpu.outside import RELEASE as ARRIVED_RELEASE
-from trine.gpu.outside import PeerWrites
+from trine.gpu.peers import RELEASE as ARRIVED_RELEASE
+from trine.gpu.peers import PeerWrites
 from trine.gpu.program import ACQUIRE, DATA_OPS, DMA, RELEASE, WRITE, WRITE_FLAGGED
 from trine.gpu.system import GpuSystem
 from trine.gpu.validate import place_of

@@ -11,7 +11,7 @@ from trine.arrays import Int32, Int64
 from trine.gpu._state import LANE, PAIR, PATH, PathTable
 from trine.gpu.fabric import FabricPath
 from trine.gpu.layout import CHANNEL, CU, PORT
-from trine.gpu.outside import PeerWrites
+from trine.gpu.peers import PeerWrites
 from trine.gpu.program import DMA
 from trine.gpu.system import GpuSystem
 from trine.units import transfer_ps

@@ -13,8 +13,8 @@ from trine.errors import InputError
 from trine.gpu._state import PeerWriteTable
 from trine.gpu.layout import CHANNEL, PORT
 from trine.gpu.model import GpuModel
-from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals, PeerWrites
 from trine.gpu.path_table import FabricPaths, operand_pairs, outside_ranks
+from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import service_columns

@@ -1,4 +1,4 @@
-"""The log of a run as the record of what came to one GPU (model/outside.py)."""
+"""The log of a run as the record of what came to one GPU (gpu/peers.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trine.gpu._state as S
 from trine._records import Record, Records
 from trine.arrays import Int64
 from trine.gpu._state import LoopTables
-from trine.gpu.outside import Arrivals
+from trine.gpu.peers import Arrivals
 from trine.gpu.system import GpuSystem
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trine.arrays import Int32, Int64
-from trine.gpu.outside import Arrivals
+from trine.gpu.peers import Arrivals
 from trine.graph.taskgraph import Records
 
 #: What a wavefront does between its start and its end: it computes (the CU's ALU works for it or is waited for), waits

@@ -20,8 +20,8 @@ from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric, rank_grid
 from trine.gpu.layout import layout_of
 from trine.gpu.model import GpuModel
-from trine.gpu.outside import FABRICS, Arrivals, PeerWrites
 from trine.gpu.path_table import outside_ranks
+from trine.gpu.peers import FABRICS, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, kernels_of_rank, members
 from trine.gpu.records import GpuOutcome
 from trine.gpu.run import (

@@ -14,8 +14,8 @@ from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
 from trine.gpu.model import FAIR, GpuModel
 from trine.gpu.model.check import check_numbers
-from trine.gpu.outside import Arrivals
 from trine.gpu.path_table import operand_gpus
+from trine.gpu.peers import Arrivals
 from trine.gpu.program import DMA, GpuProgram
 from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded

@@ -13,7 +13,7 @@ from trine.cluster.cluster import Cluster
 from trine.gpu.fabric import GpuFabric, distance, rank_grid
 from trine.gpu.layout import GpuLayout, layout_of
 from trine.gpu.model import GpuModel
-from trine.gpu.outside import Arrivals, PeerWrites
+from trine.gpu.peers import Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
 from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.taskgraph import COMPUTE, TaskGraph

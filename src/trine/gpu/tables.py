@@ -11,8 +11,8 @@ from trine.engine.validate import software_latency_ps
 from trine.gpu._state import ProgramTable
 from trine.gpu.flags import flag_lines
 from trine.gpu.model import FAIR, HASHED
-from trine.gpu.outside import IDEAL, Arrivals, PeerWrites
 from trine.gpu.path_table import PATHS
+from trine.gpu.peers import IDEAL, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, DMA, READ, READ_FLAGGED
 from trine.gpu.system import GpuSystem
 from trine.units import transfer_ps

@@ -19,7 +19,7 @@ import numpy as np
 from trine.cluster.cluster import Cluster
 from trine.errors import InputError, SpecError, nearest
 from trine.gpu.model import FIELDS, PATHS, GpuModel, ModelField, shown, values
-from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
+from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals
 from trine.gpu.program import GpuProgram, kernels_of_rank
 from trine.outputs import open_output
 from trine.replay.tables import has_part, read_archive

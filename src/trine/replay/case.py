@@ -19,7 +19,7 @@ from trine.errors import InputError
 from trine.gpu.model import GpuModel
 from trine.gpu.model.files import gpu_model_of, load_gpu_model
 from trine.gpu.model.options import MWAIT, SPIN, ModelOptions
-from trine.gpu.outside import Arrivals
+from trine.gpu.peers import Arrivals
 from trine.gpu.program import ACQUIRE, GpuProgram
 from trine.gpu.system import KernelTasks
 from trine.inputs import read_text

@@ -11,7 +11,7 @@ import numpy as np
 from trine.arguments import named_arguments, option
 from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError, nearest
-from trine.gpu.outside import FABRICS, Arrivals
+from trine.gpu.peers import FABRICS, Arrivals
 from trine.gpu.program import GpuProgram
 from trine.inputs import exists
 from trine.replay.distributions import Distribution, parse_distribution

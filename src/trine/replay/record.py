@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine.errors import InputError
-from trine.gpu.outside import LOAD, RELEASE, STORE, Arrivals
+from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress
 from trine.replay.arrivals import provenance_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from trine.arrays import Bool, Int64
 from trine.errors import InputError, nearest
-from trine.gpu.outside import FABRICS, IDEAL, PeerWrites
+from trine.gpu.peers import FABRICS, IDEAL, PeerWrites
 from trine.gpu.program import GpuProgram
 from trine.replay.flags import (
     SHOWN,

@@ -12,7 +12,7 @@ import numpy as np
 from trine._version import __version__
 from trine.evidence import EVIDENCE, Evidence
 from trine.gpu.model.derived import flag_read_ps
-from trine.gpu.outside import IDEAL
+from trine.gpu.peers import IDEAL
 from trine.gpu.program import ACQUIRE
 from trine.gpu.records import SEMAPHORE
 from trine.gpu.run import GpuRun

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from trine.arguments import named_arguments
 from trine.collectives.kernels.fused.options import FLAG_SPACING
 from trine.errors import InputError
-from trine.gpu.outside import Arrivals, PeerWrites
+from trine.gpu.peers import Arrivals, PeerWrites
 from trine.gpu.replayed import Waiting, run_target, until_waiting
 from trine.gpu.run import GpuRun, GpuRunControl
 from trine.graph.taskgraph import Progress

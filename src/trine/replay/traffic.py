@@ -11,7 +11,7 @@ import numpy as np
 from trine.arrays import Int64
 from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError, SpecError, nearest
-from trine.gpu.outside import IDEAL, LOAD, RELEASE, Arrivals, PeerWrites
+from trine.gpu.peers import IDEAL, LOAD, RELEASE, Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress

@@ -14,17 +14,17 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.errors import InputError
-from trine.gpu import outside
+from trine.gpu import peers
 from trine.gpu.fabric import LaneHop, moved
 from trine.gpu.layout import CHANNEL, PORT, Hop
-from trine.gpu.outside import IDEAL, Arrivals, PeerWrites
+from trine.gpu.peers import IDEAL, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE
 from trine.gpu.reference.events import TABLE
 from trine.gpu.reference.requests import Interconnect, Messages, OwnRequest, Request
 from trine.units import transfer_ps
 
 #: As records name kinds of requests, and as programs do.
-KINDS = {outside.LOAD: LOAD, outside.STORE: STORE, outside.ACQUIRE: ACQUIRE, outside.RELEASE: RELEASE}
+KINDS = {peers.LOAD: LOAD, peers.STORE: STORE, peers.ACQUIRE: ACQUIRE, peers.RELEASE: RELEASE}
 NAMED = {kind: name for name, kind in KINDS.items()}
 #: The GPU whose peers are replayed.
 TARGET = 0
