@@ -10,7 +10,8 @@ from gpu_cases import GB, Case, Programmer
 from gpu_random import RandomCase
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import SWITCH, Device, Wire, make_links
+from trine.cluster.parts import SWITCH, Device, Link
+from trine.cluster.tables import LinkTable
 from trine.cluster.topologies import build_topology
 from trine.gpu.model import HASHED
 from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, DMA, READ, READ_FLAGGED, WRITE_FLAGGED
@@ -163,28 +164,36 @@ def custom_cluster(rng, ranks, which, bandwidth, latency):
         devices = [*gpus, *(Device(name=f"s{i}", kind=SWITCH, forwards=True) for i in range(switches))]
         for s in range(switches):
             for g in range(ranks):
-                wire = Wire(g, ranks + s, bandwidth // (1 + s % 2), latency + s % 2)
-                wires += [wire, wire.back()]
+                wire = (g, ranks + s, Link(bytes_per_s=bandwidth // (1 + s % 2), latency_ps=latency + s % 2))
+                wires += [wire, (wire[1], wire[0], wire[2])]
     elif which == "parallel":  # two wires to the next GPU, one to the one after
         devices = gpus
         for g in range(ranks):
             for away in (1, 1, 2) if ranks > 3 else (1, 1):
-                wires.append(Wire(g, (g + away) % ranks, bandwidth // away, latency))
+                wires.append((g, (g + away) % ranks, Link(bytes_per_s=bandwidth // away, latency_ps=latency)))
                 if ranks > 2 or g == 0:
-                    wires.append(Wire((g + away) % ranks, g, bandwidth, latency))
+                    wires.append(((g + away) % ranks, g, Link(bytes_per_s=bandwidth, latency_ps=latency)))
         if ranks == 2:
-            wires = [Wire(0, 1, bandwidth, latency), Wire(1, 0, bandwidth, latency)] * 2
+            wires = [
+                (0, 1, Link(bytes_per_s=bandwidth, latency_ps=latency)),
+                (1, 0, Link(bytes_per_s=bandwidth, latency_ps=latency)),
+            ] * 2
     elif which == "mixed":  # full, by distance of unequal rates and latencies
         devices = gpus
         wires = [
-            Wire(g, (g + d) % ranks, bandwidth // (1 + d % 3), latency + 777 * d)
+            (g, (g + d) % ranks, Link(bytes_per_s=bandwidth // (1 + d % 3), latency_ps=latency + 777 * d))
             for g in range(ranks)
             for d in range(1, ranks)
         ]
     else:  # part of a larger network
         return build_topology(str(rng.choice(["full", "switch"])), bandwidth, latency, ranks + int(rng.integers(1, 4)))
     routing = str(rng.choice(["shortest", "shortest", "d-mod-k", "ecmp-hash", "ecmp-split"]))
-    return Cluster(name=which, devices=tuple(devices), links=make_links(devices, wires), routing=routing)
+    return Cluster(
+        name=which,
+        devices=tuple(devices),
+        links=LinkTable.joined([device.name for device in devices], wires),
+        routing=routing,
+    )
 
 
 def relative_case(seed, **how):

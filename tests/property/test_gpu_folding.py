@@ -9,7 +9,8 @@ from gpu_cases import GB, NS, Case, Programmer, case, read, small_model, write
 from gpu_relative import perturbed, relative_case
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import SWITCH, Device, Wire, make_links
+from trine.cluster.parts import SWITCH, Device, Link
+from trine.cluster.tables import LinkTable
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.folding import fold_system
 from trine.gpu.model import CROSSBAR, FAIR, L2, MemorySystem, Noc, Ports
@@ -58,9 +59,11 @@ def test_kernels_of_ranks_in_any_order():
 def test_ways_back_may_be_more_than_ways_there():
     """Even ranks have two links of two lanes, odd ones a link of four: addresses have to be alike for both."""
     devices = [Device(name=f"g{i}") for i in range(4)] + [Device(name="s", kind=SWITCH, forwards=True)]
-    wires = [Wire(g, 4, 100 * GB, 500 * NS) for g in (0, 0, 1, 2, 2, 3)]
-    wires += [Wire(4, g, 100 * GB, 500 * NS) for g in range(4)]
-    cluster = Cluster(name="uneven", devices=tuple(devices), links=make_links(devices, wires))
+    wires = [(g, 4, Link(bytes_per_s=100 * GB, latency_ps=500 * NS)) for g in (0, 0, 1, 2, 2, 3)]
+    wires += [(4, g, Link(bytes_per_s=100 * GB, latency_ps=500 * NS)) for g in range(4)]
+    cluster = Cluster(
+        name="uneven", devices=tuple(devices), links=LinkTable.joined([device.name for device in devices], wires)
+    )
     programmer = Programmer(4)
     for rank in range(4):
         programmer.kernel(rank, workgroups=1)
@@ -227,9 +230,13 @@ def two_switches():
     devices = [Device(name=f"g{i}") for i in range(4)] + [
         Device(name=f"s{i}", kind=SWITCH, forwards=True) for i in range(2)
     ]
-    wires = [Wire(g, 4 + g % 2, 100 * GB, 500 * NS) for g in range(4)] + [Wire(4, 5, 30 * GB, 500 * NS)]
-    wires += [wire.back() for wire in wires]
-    cluster = Cluster(name="two switches", devices=tuple(devices), links=make_links(devices, wires))
+    wires = [(g, 4 + g % 2, Link(bytes_per_s=100 * GB, latency_ps=500 * NS)) for g in range(4)] + [
+        (4, 5, Link(bytes_per_s=30 * GB, latency_ps=500 * NS))
+    ]
+    wires += [(b, a, link) for a, b, link in wires]
+    cluster = Cluster(
+        name="two switches", devices=tuple(devices), links=LinkTable.joined([device.name for device in devices], wires)
+    )
     return replace(case(everybody_loads(4, range(4))), cluster=cluster)
 
 

@@ -6,12 +6,12 @@ Every function takes the text of its sizes, the number of GPUs and the numbers o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from math import prod
 
 from trine.cluster.fabrics import Plant, add_dragonfly, add_leaves, add_pods, add_spines, check_size, chunks
-from trine.cluster.parts import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Wire
+from trine.cluster.parts import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Link
 from trine.errors import SpecError, nearest
 
 MAX_SIZE = 1 << 20
@@ -21,23 +21,25 @@ CUBE_MESH = (
     (2, 6, 1), (3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
 )  # fmt: skip
 
+#: From, to, and the link without ends.
+Row = tuple[int, int, Link]
+
 
 @dataclass(kw_only=True)
 class Shape:
-    """Devices, GPUs first, and wires. ``grid`` and ``routing`` as in :class:`trine.cluster.Cluster`."""
+    """Devices, GPUs first, and the rows of links. ``grid`` and ``routing`` as in :class:`trine.cluster.Cluster`."""
 
     devices: list[Device]
-    wires: list[Wire] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     grid: tuple[int, ...] = ()
     routing: str = "shortest"
 
-    def join(self, wire: Wire, a: int, b: int) -> None:
+    def join(self, wire: Link, a: int, b: int) -> None:
         """Join two devices, both ways."""
-        there = wire._replace(source=a, target=b)
-        self.wires.extend((there, there.back()))
+        self.rows.extend(((a, b, wire), (b, a, wire)))
 
 
-Builder = Callable[[str, int, Wire], Shape]
+Builder = Callable[[str, int, Link], Shape]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,7 @@ def known_texts() -> tuple[str, ...]:
     return tuple(text for blueprint in BLUEPRINTS.values() for text in blueprint.texts)
 
 
-def shape_of(text: str, num_gpus: int, wire: Wire) -> Shape:
+def shape_of(text: str, num_gpus: int, wire: Link) -> Shape:
     """The shape that ``text`` names.
 
     Raises
@@ -78,7 +80,7 @@ def _gpus(count: int, forwards: bool, per_node: int | None = None) -> list[Devic
 def _plain(pairs: Callable[[int], Iterable[tuple[int, int]]], name: str, forwards: bool = True) -> Builder:
     """A builder of GPUs joined in pairs, without sizes."""
 
-    def build(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+    def build(sizes: str, num_gpus: int, wire: Link) -> Shape:
         if sizes:
             raise SpecError(f"unknown topology '{name}:{sizes}': a {name} has no sizes")
         shape = Shape(devices=_gpus(num_gpus, forwards))
@@ -104,7 +106,7 @@ def _full(num_gpus: int) -> Iterable[tuple[int, int]]:
     return combinations(range(num_gpus), 2)
 
 
-def _switch(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+def _switch(sizes: str, num_gpus: int, wire: Link) -> Shape:
     if sizes:
         raise SpecError(f"unknown topology 'switch:{sizes}': a switch has no sizes")
     shape = Shape(devices=_gpus(num_gpus, False))
@@ -125,7 +127,7 @@ def _numbers(kind: str, sizes: str, separator: str = "x") -> tuple[int, ...]:
 
 
 def _grid(kind: str, wrap: bool) -> Builder:
-    def build(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+    def build(sizes: str, num_gpus: int, wire: Link) -> Shape:
         shape = Shape(devices=_gpus(num_gpus, True), grid=_grid_sizes(kind, sizes, num_gpus))
         for a, b in _grid_pairs(shape.grid, wrap):
             shape.join(wire, a, b)
@@ -178,7 +180,7 @@ def _hypercube_mesh(num_gpus: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b, lanes in CUBE_MESH for _ in range(lanes)]
 
 
-def _tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+def _tree(sizes: str, num_gpus: int, wire: Link) -> Shape:
     """Each level groups ``arity`` devices of the level below under a switch; one that is left over moves up a level."""
     if sizes and not (sizes.isascii() and sizes.isdigit() and 2 <= int(sizes[:8]) <= MAX_SIZE):
         raise SpecError(f"topology 'tree:{sizes}': the arity of a tree is a whole number from 2")
@@ -203,17 +205,17 @@ def _text(kind: str, sizes: str) -> str:
     return repr(f"{kind}:{sizes}" if sizes else kind)
 
 
-def _plant(devices: Sequence[Device], wire: Wire) -> Plant:
-    outer = wire._replace(link_class=SCALE_OUT)
+def _plant(devices: Sequence[Device], wire: Link) -> Plant:
+    outer = replace(wire, link_class=SCALE_OUT)
     return Plant(first=len(devices), end=outer, hop=outer)
 
 
-def _planted(devices: Sequence[Device], plant: Plant, wires: Iterable[Wire] = ()) -> Shape:
+def _planted(devices: Sequence[Device], plant: Plant, rows: Iterable[Row] = ()) -> Shape:
     """Devices and their wires with the network that was added to them."""
-    return Shape(devices=[*devices, *plant.switches], wires=[*wires, *plant.wires()], routing="d-mod-k")
+    return Shape(devices=[*devices, *plant.switches], rows=[*rows, *plant.rows()], routing="d-mod-k")
 
 
-def _fat_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+def _fat_tree(sizes: str, num_gpus: int, wire: Link) -> Shape:
     """``P[:O]`` GPUs a leaf on two levels; ``PxL[:O]`` on three, L leaves a pod. O: oversubscription of every level."""
     shape, over = sizes.partition(":")[::2]
     levels = _numbers("fat-tree", shape) if shape else ()
@@ -234,24 +236,25 @@ def _fat_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     return _planted(gpus, plant)
 
 
-def _rail(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+def _rail(sizes: str, num_gpus: int, wire: Link) -> Shape:
     """``G``: nodes of G GPUs on a switch each; GPU i of every node on leaf i; as many spines as nodes."""
     size = _numbers("rail", sizes)[0] if sizes else 8
     if num_gpus % size:
         raise SpecError(f"topology 'rail:{size}': {num_gpus} GPUs do not divide into nodes of {size}")
     devices = _gpus(num_gpus, False, size)
-    inner: list[Wire] = []
+    inner: list[Row] = []
     for number, members in enumerate(chunks(range(num_gpus), size)):
         devices.append(Device(name=f"node{number}.switch", kind=SWITCH, forwards=True, node=f"node{number}"))
-        inner.extend(wire._replace(source=gpu, target=len(devices) - 1) for gpu in members)
+        for gpu in members:
+            inner.extend(((gpu, len(devices) - 1, wire), (len(devices) - 1, gpu, wire)))
     plant = _plant(devices, wire)
     leaves = add_leaves(plant, [range(rail, num_gpus, size) for rail in range(size)], list(range(size)))
     if size > 1:
         add_spines(plant, leaves, num_gpus // size)
-    return _planted(devices, plant, (way for there in inner for way in (there, there.back())))
+    return _planted(devices, plant, inner)
 
 
-def _dragonfly(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+def _dragonfly(sizes: str, num_gpus: int, wire: Link) -> Shape:
     numbers = _numbers("dragonfly", sizes) if sizes else ()
     if len(numbers) != 3:
         raise SpecError(
@@ -265,7 +268,7 @@ def _dragonfly(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     return _planted(gpus, plant)
 
 
-def _pcie_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+def _pcie_tree(sizes: str, num_gpus: int, wire: Link) -> Shape:
     """``G[xS]``: G GPUs a PCIe switch, S switches a socket, whose host forwards; sockets joined with each other."""
     numbers = _numbers("pcie-tree", sizes) if sizes else (2, 2)
     if len(numbers) > 2:
@@ -273,7 +276,7 @@ def _pcie_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
             f"topology 'pcie-tree:{sizes}' has GPUs a switch and switches a socket, such as 'pcie-tree:2x2'"
         )
     per_switch, per_socket = numbers if len(numbers) == 2 else (numbers[0], 2)
-    inner = wire._replace(link_class=HOST_LINK)
+    inner = replace(wire, link_class=HOST_LINK)
     shape = Shape(devices=_gpus(num_gpus, False, num_gpus))
     switches = []
     for number, members in enumerate(chunks(range(num_gpus), per_switch)):
@@ -292,17 +295,18 @@ def _pcie_tree(sizes: str, num_gpus: int, wire: Wire) -> Shape:
     return shape
 
 
-def _wafer(sizes: str, num_gpus: int, wire: Wire) -> Shape:
+def _wafer(sizes: str, num_gpus: int, wire: Link) -> Shape:
     """A mesh of chips; a host at each end joined to every chip of the first and of the last column."""
     shape = _grid("wafer", wrap=False)(sizes, num_gpus, wire)
     if len(shape.grid) != 2:
         raise SpecError(f"topology 'wafer:{sizes}' needs rows and columns, such as 'wafer:4x4'")
     rows, columns = shape.grid
     edges = (0, columns - 1) if columns > 1 else (0,)
+    inner = replace(wire, link_class=HOST_LINK)
     for number, column in enumerate(edges):
         shape.devices.append(Device(name=f"edge{number}", kind=HOST))
         for row in range(rows):
-            shape.join(wire._replace(link_class=HOST_LINK), row * columns + column, len(shape.devices) - 1)
+            shape.join(inner, row * columns + column, len(shape.devices) - 1)
     return shape
 
 

@@ -11,7 +11,6 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link
 from trine.cluster.presets import link_named, load_gpu
 from trine.cluster.routing import UNNAMED, usual_routing
-from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth, format_time
 
@@ -72,8 +71,6 @@ def _as_objects(base: Cluster, file: str) -> Cluster:
             f"{base.name!r} has more than {MAX_LINKS} links: change the file of its node, and name that under 'node:'"
         )
         raise SpecError(hint, file=file, field="links")
-    if not isinstance(base.links, LinkTable) and not isinstance(base.devices, DeviceTable):
-        return base
     return replace(base, devices=tuple(base.devices), links=tuple(base.links))
 
 

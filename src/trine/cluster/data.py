@@ -62,6 +62,7 @@ class ClusterData(Wiring):
     routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "links", LinkTable.of(self.links))
         if not self.devices:
             raise SpecError(f"cluster {self.name!r} has no devices")
         if self.evidence not in EVIDENCE:
@@ -85,16 +86,16 @@ class ClusterData(Wiring):
             raise SpecError(f"two devices are named {next(n for n in names if names.count(n) > 1)!r}")
 
     def _check_links(self) -> None:
-        """All links, or of a table one of each kind and the ends of all."""
-        links = self.links
-        if not isinstance(links, LinkTable):
-            for link in links:
-                check_link(link, self.devices)
-            return
+        """One link of each kind, and the first whose ends cannot be."""
+        links = self.link_table
         outside = np.maximum(links.source, links.target) >= len(self.devices)
         outside |= (np.minimum(links.source, links.target) < 0) | (links.source == links.target)
-        for i in [*np.unique(links.number, return_index=True)[1].tolist(), *np.flatnonzero(outside)[:1].tolist()]:
-            check_link(links.unnamed(i), self.devices)
+        first = np.unique(links.number, return_index=True)[1].tolist()
+        for i in sorted({*first, *np.flatnonzero(outside)[:1].tolist()}):
+            try:
+                check_link(links.unnamed(i), self.devices)
+            except SpecError:
+                check_link(links[i], self.devices)  # says its name, which takes long to make
 
     @cached_property
     def _index(self) -> dict[str, int]:

@@ -7,11 +7,11 @@ The same functions join the NICs of nodes (:mod:`trine.cluster.join`) and the GP
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import ceil
 
-from trine.cluster.parts import SWITCH, Device, Wire
+from trine.cluster.parts import SWITCH, Device, Link
 from trine.cluster.tables import Clos
 from trine.errors import SpecError
 
@@ -29,15 +29,15 @@ class Plant:
     """
 
     first: int
-    end: Wire
-    hop: Wire
+    end: Link
+    hop: Link
     reduces: bool = False
     most: int = MAX_SIZE
     switches: list[Device] = field(default_factory=list)
     lows: list[int] = field(default_factory=list)
     highs: list[int] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
-    numbers: list[Wire] = field(default_factory=list)
+    numbers: list[Link] = field(default_factory=list)
     clos: Clos | None = None
     _known: dict[float | None, int] = field(default_factory=dict)
 
@@ -63,18 +63,17 @@ class Plant:
         self.highs.extend(highs)
         self.kinds.extend([self._known[lanes]] * len(lows))
 
-    def wires(self) -> Iterator[Wire]:
-        """Every wire there and back, in the order in which they were added."""
+    def rows(self) -> Iterator[tuple[int, int, Link]]:
+        """Every link there and back, in the order in which they were added."""
         for low, high, kind in zip(self.lows, self.highs, self.kinds, strict=True):
-            there = self.numbers[kind]._replace(source=low, target=high)
-            yield there
-            yield there.back()
+            yield low, high, self.numbers[kind]
+            yield high, low, self.numbers[kind]
 
 
-def _wide(wire: Wire, lanes: float) -> Wire:
+def _wide(wire: Link, lanes: float) -> Link:
     """So many lanes as one."""
     peak = None if wire.peak_bytes_per_s is None else round(wire.peak_bytes_per_s * lanes)
-    return wire._replace(bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak)
+    return replace(wire, bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak)
 
 
 def check_size(number: int, most: int = MAX_SIZE) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Device, Fabric, Wire, make_links
+from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Device, Fabric, Link
 from trine.cluster.presets import LinkType, link_named, load_gpu
 from trine.cluster.routing import usual_routing
+from trine.cluster.tables import LinkTable
 from trine.cluster.topologies import add_host, build_topology
 from trine.cluster.written import exact_bandwidth, exact_time, to_mapping
 from trine.errors import InputError, SpecError, nearest
@@ -139,10 +140,10 @@ def _from_lists(spec: ClusterFile, file: str) -> Cluster:
     for position, device in enumerate(devices):
         if index.setdefault(device.name, position) != position:
             raise SpecError(f"the name {device.name!r} is given twice", file=file, field="devices")
-    wires: list[Wire] = []
+    rows: list[tuple[int, int, Link]] = []
     for number, link in enumerate(spec.links or []):
-        _add_wires(link, index, devices, wires, file, f"links[{number}]")
-    return Cluster(name="", devices=devices, links=make_links(devices, wires))
+        _add_links(link, index, devices, rows, file, f"links[{number}]")
+    return Cluster(name="", devices=devices, links=LinkTable.joined(tuple(index), rows))
 
 
 def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
@@ -172,25 +173,32 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _add_wires(
-    link: LinkSpec, index: Mapping[str, int], devices: tuple[Device, ...], wires: list[Wire], file: str, field: str
+def _add_links(
+    link: LinkSpec,
+    index: Mapping[str, int],
+    devices: tuple[Device, ...],
+    rows: list[tuple[int, int, Link]],
+    file: str,
+    field: str,
 ) -> None:
     sources = _indices(link.source, index, file, f"{field}.from")
     targets = _indices(link.target, index, file, f"{field}.to")
-    if len(wires) + 2 * len(sources) * (1 if link.pairs else len(targets)) > MAX_LINKS:
+    if len(rows) + 2 * len(sources) * (1 if link.pairs else len(targets)) > MAX_LINKS:
         raise SpecError(f"more than {MAX_LINKS} links", file=file, field=field)
     ends = _pairs(sources, targets, file, field) if link.pairs else [(a, b) for a in sources for b in targets]
     if link.name is not None and (len(ends) > 1 or link.duplex):
         raise SpecError("a name belongs to one link in one direction", file=file, field=f"{field}.name")
-    numbers = _numbers(link, file, field)
+    numbers = replace(_numbers(link, file, field), name=link.name or "")
+    of_class: dict[str, Link] = {}
     for source, target in ends:
         if source == target:
             raise SpecError(f"joins {devices[source].name!r} to itself", file=file, field=field)
         link_class = link.link_class or (numbers.link_class if link.link else _class(devices[source], devices[target]))
-        wire = numbers._replace(source=source, target=target, link_class=link_class, name=link.name)
-        wires.append(wire)
+        if link_class not in of_class:
+            of_class[link_class] = replace(numbers, link_class=link_class)
+        rows.append((source, target, of_class[link_class]))
         if link.duplex:
-            wires.append(wire.back())
+            rows.append((target, source, of_class[link_class]))
 
 
 def _pairs(sources: list[int], targets: list[int], file: str, field: str) -> list[tuple[int, int]]:
@@ -223,7 +231,7 @@ def _spelt_out(text: str, index: Mapping[str, int], file: str, field: str) -> It
         yield name
 
 
-def _numbers(link: LinkSpec, file: str, field: str) -> Wire:
+def _numbers(link: LinkSpec, file: str, field: str) -> Link:
     """The numbers of a link: its own, else those of the catalogue; the ends are not set."""
     if link.link is None:
         for name in ("bandwidth", "latency"):
@@ -232,20 +240,19 @@ def _numbers(link: LinkSpec, file: str, field: str) -> Wire:
                 raise SpecError(hint, file=file, field=f"{field}.{name}")
         if link.lanes is not None:
             raise SpecError("goes with 'link'", file=file, field=f"{field}.lanes")
-        return Wire(0, 0, link.bandwidth or 0, link.latency or 0, peak_bytes_per_s=link.peak)
+        return Link(bytes_per_s=link.bandwidth or 0, latency_ps=link.latency or 0, peak_bytes_per_s=link.peak)
     kind = _kind(link.link, file, f"{field}.link")
     if link.bandwidth is not None and link.lanes is not None:
         raise SpecError("has no effect beside 'bandwidth'", file=file, field=f"{field}.lanes")
     lanes = link.lanes or 1
     peak = kind.peak_bytes_per_s * lanes if link.bandwidth is None else None
-    return Wire(
-        0, 0,
-        link.bandwidth or kind.bytes_per_s * lanes,
-        kind.latency_ps if link.latency is None else link.latency,
-        kind.link_class,
-        kind.name,
-        link.peak or peak,
-    )  # fmt: skip
+    return Link(
+        bytes_per_s=link.bandwidth or kind.bytes_per_s * lanes,
+        latency_ps=kind.latency_ps if link.latency is None else link.latency,
+        link_class=kind.link_class,
+        medium=kind.name,
+        peak_bytes_per_s=link.peak or peak,
+    )
 
 
 def _kind(name: str, file: str, field: str) -> LinkType:

@@ -34,7 +34,8 @@ def fingerprint(cluster: ClusterData) -> str:
     nodes, node = _in_order(np.where(devices.node < 0, len(devices.node_names), devices.node))
     add([devices.node_names[i] if i < len(devices.node_names) else None for i in nodes])
     digest.update(node)
-    _add_coded(digest.update, add, links.number, links.numbers)
+    said = [(k.bytes_per_s, k.latency_ps, k.link_class, k.medium, k.peak_bytes_per_s) for k in links.numbers]
+    _add_coded(digest.update, add, links.number, said)
     digest.update(links.source.astype("<i4").tobytes() + links.target.astype("<i4").tobytes())
     for own in _own_names(cluster, devices, links):
         add(own)

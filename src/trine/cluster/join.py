@@ -12,9 +12,9 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.fabrics import Plant, add_clos, add_dragonfly, add_leaves, add_switch, balanced_dragonfly
 from trine.cluster.layout import blocks_of, device_columns, is_plain, link_columns, runs_of
 from trine.cluster.names import EndNames, JoinedNames
-from trine.cluster.parts import EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, Fabric, Wire
+from trine.cluster.parts import EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, Fabric, Link
 from trine.cluster.presets import link_named
-from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkNumbers, LinkTable, kind_of
+from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkTable, kind_of
 from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth
 
@@ -78,7 +78,7 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
 def joined_columns(blocks: tuple[Block, ...], plant: Plant | None) -> tuple[DeviceTable, LinkTable]:
     """The devices and links of nodes and of the fabric that joins them."""
     kinds: dict[DeviceKind, int] = {}
-    numbers: dict[LinkNumbers, int] = {}
+    numbers: dict[Link, int] = {}
     plain = all(is_plain(block.node) for block in blocks)
     inner, wired = device_columns(blocks, kinds), link_columns(blocks, numbers)
     clos = plant.clos if plant is not None else None
@@ -104,16 +104,10 @@ def _with_switches(
 
 
 def _with_wires(
-    wired: LinkTable, plant: Plant, numbers: dict[LinkNumbers, int], devices: DeviceTable, layout: Layout | None
+    wired: LinkTable, plant: Plant, numbers: dict[Link, int], devices: DeviceTable, layout: Layout | None
 ) -> LinkTable:
     """The links of the nodes, and both directions of each wire of the fabric."""
-    codes = [
-        numbers.setdefault(
-            LinkNumbers(wire.bytes_per_s, wire.latency_ps, wire.link_class, wire.medium, wire.peak_bytes_per_s),
-            len(numbers),
-        )
-        for wire in plant.numbers
-    ]
+    codes = [numbers.setdefault(link, len(numbers)) for link in plant.numbers]
     lows, highs = np.array(plant.lows, np.int32), np.array(plant.highs, np.int32)
     source, target = np.column_stack((lows, highs)).ravel(), np.column_stack((highs, lows)).ravel()
     number = np.repeat(np.array(codes, np.int32)[plant.kinds], 2)
@@ -137,12 +131,12 @@ def _planted(devices: DeviceTable, fabric: Fabric) -> tuple[Plant, str, str]:
     kind = link_named(fabric.link)
     if kind.link_class != SCALE_OUT:
         raise SpecError(f"fabric: {fabric.link!r} is a {kind.link_class} link; nodes are joined by {SCALE_OUT} links")
-    end = Wire(
-        0, 0, kind.bytes_per_s * fabric.lanes, kind.latency_ps, SCALE_OUT, kind.name,
-        kind.peak_bytes_per_s * fabric.lanes,
+    end = Link(
+        bytes_per_s=kind.bytes_per_s * fabric.lanes, latency_ps=kind.latency_ps, link_class=SCALE_OUT,
+        medium=kind.name, peak_bytes_per_s=kind.peak_bytes_per_s * fabric.lanes,
     )  # fmt: skip
     plant = Plant(
-        first=len(devices), end=end, hop=end._replace(latency_ps=kind.hop_ps), reduces=fabric.reduces, most=MAX_LINKS
+        first=len(devices), end=end, hop=replace(end, latency_ps=kind.hop_ps), reduces=fabric.reduces, most=MAX_LINKS
     )
     routing = _add_fabric(plant, nics.tolist(), fabric, devices)
     words = f"joined by {fabric.kind} of {len(plant.switches)} switches, {fabric.link}"

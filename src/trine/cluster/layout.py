@@ -14,7 +14,7 @@ import numpy as np
 from trine.arrays import Int32, Int64
 from trine.cluster.names import CopiedNames, JoinedNames
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, Link
-from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkNumbers, LinkTable, Wiring, kind_of
+from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkTable, Wiring, kind_of
 
 
 def normal(node: Wiring) -> Wiring:
@@ -172,7 +172,7 @@ def device_columns(blocks: Sequence[Block], kinds: dict[DeviceKind, int]) -> Dev
     )
 
 
-def link_columns(blocks: Sequence[Block], numbers: dict[LinkNumbers, int]) -> LinkTable:
+def link_columns(blocks: Sequence[Block], numbers: dict[Link, int]) -> LinkTable:
     """The links inside all nodes; ``numbers`` is added to."""
     number, source, target, names = [], [], [], []
     for block in blocks:

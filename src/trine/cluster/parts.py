@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from trine.errors import SpecError, nearest
 
@@ -47,16 +46,29 @@ class Link:
     ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` what the data sheet says (None: not known).
     ``latency_ps`` is that of the wire and what it ends in, without software. ``link_class``: one of LINK_CLASSES.
     ``medium``: its entry in the link catalogue (``nvlink4``, ``pcie5``, ``ib-ndr``), None where it is just numbers.
+    Without a name and ends (-1) it is what many links of a :class:`trine.cluster.tables.LinkTable` have in common.
     """
 
-    name: str
-    source: int
-    target: int
+    name: str = ""
+    source: int = -1
+    target: int = -1
     bytes_per_s: int
     latency_ps: int
     link_class: str = SCALE_UP
     medium: str | None = None
     peak_bytes_per_s: int | None = None
+
+    def between(self, source: int, target: int, name: str = "") -> Link:
+        """The same link between other devices, under another name."""
+        return Link(
+            name=name, source=source, target=target, bytes_per_s=self.bytes_per_s, latency_ps=self.latency_ps,
+            link_class=self.link_class, medium=self.medium, peak_bytes_per_s=self.peak_bytes_per_s,
+        )  # fmt: skip
+
+    @property
+    def bare(self) -> Link:
+        """The link without name and ends."""
+        return self if self.source < 0 and not self.name else self.between(-1, -1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,54 +96,6 @@ class Fabric:
             raise SpecError(f"unknown fabric {self.kind!r}{nearest(self.kind, FABRICS)}")
         if self.kind not in LEAVED and (self.oversubscription, self.radix) != (1.0, 64):
             raise SpecError(f"a {self.kind} fabric has no leaves, so that neither oversubscription nor radix matter")
-
-
-class Wire(NamedTuple):
-    """A link before it has a name; the fields are those of :class:`Link`. ``name`` None: it is named after its ends."""
-
-    source: int
-    target: int
-    bytes_per_s: int
-    latency_ps: int
-    link_class: str = SCALE_UP
-    medium: str | None = None
-    peak_bytes_per_s: int | None = None
-    name: str | None = None
-
-    def back(self) -> Wire:
-        """The other direction of a duplex wire."""
-        return self._replace(source=self.target, target=self.source)
-
-
-def make_links(devices: Sequence[Device], wires: Iterable[Wire | tuple[int, int, int, int]]) -> tuple[Link, ...]:
-    """Name directed wires after their ends; parallel ones get #2, #3, ..."""
-    seen: dict[tuple[int, int], int] = {}
-    links = []
-    for wire in wires:
-        source, target, bytes_per_s, latency_ps, link_class, medium, peak, name = Wire(*wire)
-        count = seen[source, target] = seen.get((source, target), 0) + 1
-        if name is None:
-            name = f"{devices[source].name}->{devices[target].name}" + (f"#{count}" if count > 1 else "")
-        links.append(
-            Link(
-                name=name,
-                source=source,
-                target=target,
-                bytes_per_s=bytes_per_s,
-                latency_ps=latency_ps,
-                link_class=link_class,
-                medium=medium,
-                peak_bytes_per_s=peak,
-            )
-        )
-    return tuple(links)
-
-
-def wire_of(link: Link) -> Wire:
-    """The wire of a link, to be named anew."""
-    return Wire(
-        link.source, link.target, link.bytes_per_s, link.latency_ps, link.link_class, link.medium, link.peak_bytes_per_s
-    )
 
 
 def check_link(link: Link, devices: Sequence[Device]) -> None:

@@ -12,7 +12,6 @@ from trine.cluster.layout import trimmed
 from trine.cluster.lookup import likely_names, links_named
 from trine.cluster.parts import GPU, Link
 from trine.cluster.reach import reached
-from trine.cluster.tables import LinkNumbers, LinkTable
 from trine.errors import SpecError, nearest
 from trine.units import parse_bandwidth
 
@@ -60,28 +59,18 @@ def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster
     """
     if not slow:
         return cluster
-    if isinstance(cluster.links, LinkTable):
-        return replace(cluster, links=_slower_table(cluster, cluster.links, slow))
-    links = list(cluster.links)
-    for name, how in slow:
-        for index in find_links(cluster, name):
-            links[index] = replace(links[index], bytes_per_s=_slower(links[index], how, name))
-    return replace(cluster, links=tuple(links))
-
-
-def _slower_table(cluster: Cluster, links: LinkTable, slow: Sequence[tuple[str, Slowness]]) -> LinkTable:
-    """Other numbers for the slow links; all else, and so every route, stays."""
+    links = cluster.link_table
     numbers = {each: i for i, each in enumerate(links.numbers)}
     number = links.number.copy()
     for name, how in slow:
         for index in find_links(cluster, name):
             old = list(numbers)[number[index]]
-            new = old._replace(bytes_per_s=_slower(old, how, name))
+            new = replace(old, bytes_per_s=_slower(old, how, name))
             number[index] = numbers.setdefault(new, len(numbers))
-    return replace(links, numbers=tuple(numbers), number=number)
+    return replace(cluster, links=replace(links, numbers=tuple(numbers), number=number))
 
 
-def _slower(link: Link | LinkNumbers, how: Slowness, name: str) -> int:
+def _slower(link: Link, how: Slowness, name: str) -> int:
     """The new bandwidth of a link."""
     factor = _factor(how)
     if factor is None:
@@ -119,14 +108,12 @@ def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
 
 def _without(cluster: Cluster, down: Sequence[int]) -> Cluster:
     """The cluster without links; nodes of a large one that lose some become nodes of their own make."""
-    if not isinstance(cluster.links, LinkTable):
-        return replace(cluster, links=tuple(link for i, link in enumerate(cluster.links) if i not in set(down)))
-    devices, layout = cluster.device_table, cluster.links.layout
+    devices, links, layout = cluster.devices, cluster.link_table, cluster.link_table.layout
     if layout is not None:
-        layout = trimmed(layout, cluster.links, down)
-        devices = replace(devices, layout=layout)
-    kept = np.delete(np.arange(len(cluster.links)), list(down))
-    return replace(cluster, devices=devices, links=cluster.links.chosen(kept, layout))
+        layout = trimmed(layout, links, down)
+        devices = replace(cluster.device_table, layout=layout)
+    kept = np.delete(np.arange(len(links)), list(down))
+    return replace(cluster, devices=devices, links=links.chosen(kept, layout))
 
 
 def find_links(cluster: Cluster, name: str) -> list[int]:

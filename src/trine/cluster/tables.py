@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
-from trine.cluster.names import ChosenNames, Lazy
+from trine.cluster.names import ChosenNames, EndNames, Lazy
 from trine.cluster.parts import GPU, Device, Link
 
 T = TypeVar("T")
@@ -50,16 +50,6 @@ class DeviceKind(NamedTuple):
     forwards: bool
     reduces: bool
     rail: int | None
-
-
-class LinkNumbers(NamedTuple):
-    """What links have in common; the fields are those of :class:`Link`."""
-
-    bytes_per_s: int
-    latency_ps: int
-    link_class: str
-    medium: str | None
-    peak_bytes_per_s: int | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -115,9 +105,12 @@ class DeviceTable(_Made[Device]):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LinkTable(_Made[Link]):
-    """``source``, ``target``: int32[links], devices. ``number``: int32[links], index into ``numbers``."""
+    """``source``, ``target``: int32[links], devices. ``number``: int32[links], index into ``numbers``.
 
-    numbers: tuple[LinkNumbers, ...]
+    ``numbers``: what links have in common, each a link without name and ends.
+    """
+
+    numbers: tuple[Link, ...]
     number: Int32
     source: Int32
     target: Int32
@@ -128,35 +121,49 @@ class LinkTable(_Made[Link]):
         return len(self.number)
 
     def _made(self, index: int) -> Link:
-        return replace(self.unnamed(index), name=self.names[index])
+        return self.unnamed(index, self.names[index])
 
-    def unnamed(self, index: int) -> Link:
-        """A link under its number: names take longer than all else."""
-        numbers = self.numbers[self.number[index]]
-        return Link(
-            name=f"number {index}",
-            source=int(self.source[index]),
-            target=int(self.target[index]),
-            bytes_per_s=numbers.bytes_per_s,
-            latency_ps=numbers.latency_ps,
-            link_class=numbers.link_class,
-            medium=numbers.medium,
-            peak_bytes_per_s=numbers.peak_bytes_per_s,
-        )
+    def unnamed(self, index: int, name: str = "") -> Link:
+        """A link without its name: names take longer than all else."""
+        kind: Link = self.numbers[int(self.number[index])]
+        return kind.between(int(self.source[index]), int(self.target[index]), name)
 
     @classmethod
     def of(cls, links: Sequence[Link]) -> LinkTable:
         """The columns of any links."""
         if isinstance(links, LinkTable):
             return links
-        numbers: dict[LinkNumbers, int] = {}
-        number = [numbers.setdefault(numbers_of(link), len(numbers)) for link in links]
+        names = tuple(link.name for link in links)
+        return cls.joined(names, ((link.source, link.target, link) for link in links), names)
+
+    @classmethod
+    def joined(
+        cls, devices: Sequence[str], rows: Iterable[tuple[int, int, Link]], names: Sequence[str] | None = None
+    ) -> LinkTable:
+        """Links between devices: from, to, and what the link has in common with others.
+
+        A link without a name, where ``names`` gives none, is named after its ends: ``a->b``, ``a->b#2`` for one
+        parallel to it. ``devices``: their names.
+        """
+        numbers: dict[Link, int] = {}
+        known: dict[int, tuple[int, Link]] = {}  # by identity: most rows share their links
+        ends: list[tuple[int, int]] = []
+        number: list[int] = []
+        given: dict[int, str] = {}
+        for source, target, link in rows:
+            if id(link) not in known:
+                known[id(link)] = numbers.setdefault(link.bare, len(numbers)), link
+            if link.name:
+                given[len(ends)] = link.name
+            ends.append((source, target))
+            number.append(known[id(link)][0])
+        both = np.clip(np.array(ends, np.int64).reshape(-1, 2), -1, np.iinfo(np.int32).max).astype(np.int32)
+        source_of, target_of = np.ascontiguousarray(both[:, 0]), np.ascontiguousarray(both[:, 1])
+        if names is None:
+            after_ends = EndNames(devices, source_of, target_of)
+            names = after_ends if not given else tuple(given.get(i, "") or after_ends[i] for i in range(len(ends)))
         return cls(
-            numbers=tuple(numbers),
-            number=np.array(number, np.int32),
-            source=np.array([link.source for link in links], np.int32),
-            target=np.array([link.target for link in links], np.int32),
-            names=tuple(link.name for link in links),
+            numbers=tuple(numbers), number=np.array(number, np.int32), source=source_of, target=target_of, names=names
         )
 
     @cached_property
@@ -200,11 +207,6 @@ class LinkTable(_Made[Link]):
 def kind_of(device: Device) -> DeviceKind:
     """What a device has in common with others."""
     return DeviceKind(device.kind, device.gpu, device.forwards, device.reduces, device.rail)
-
-
-def numbers_of(link: Link) -> LinkNumbers:
-    """What a link has in common with others."""
-    return LinkNumbers(link.bytes_per_s, link.latency_ps, link.link_class, link.medium, link.peak_bytes_per_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,20 +265,8 @@ class Wiring:
         """int64[links]."""
         return self.link_table.latency_ps
 
-    @cached_property
-    def _links_from(self) -> tuple[tuple[Link, ...], ...] | None:
-        """Of clusters that hold objects."""
-        if isinstance(self.links, LinkTable):
-            return None
-        found: list[list[Link]] = [[] for _ in self.devices]
-        for link in self.links:
-            found[link.source].append(link)
-        return tuple(map(tuple, found))
-
     def links_from(self, device: int) -> tuple[Link, ...]:
         """The links that start at the device of this index, in order."""
-        if self._links_from is not None:
-            return self._links_from[device]
         return tuple(self.links[link] for link in self.link_table.links_from(device).tolist())
 
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from trine.arguments import named_arguments
 from trine.cluster.blueprints import BLUEPRINTS, known_texts, shape_of
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import HOST, HOST_LINK, SWITCH, Device, Wire, make_links, wire_of
+from trine.cluster.parts import HOST, HOST_LINK, SWITCH, Device, Link
+from trine.cluster.tables import LinkTable
 from trine.errors import SpecError
 from trine.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 
@@ -57,12 +58,12 @@ def build_topology(
     latency_ps = latency if isinstance(latency, int) else parse_time(latency, "the latency")
     if not 1 <= num_gpus <= MAX_GPUS:
         raise SpecError(f"topology {text!r} needs 1 to {MAX_GPUS} GPUs, got {num_gpus}")
-    shape = shape_of(text, num_gpus, Wire(0, 0, bytes_per_s, latency_ps, medium=medium))
+    shape = shape_of(text, num_gpus, Link(bytes_per_s=bytes_per_s, latency_ps=latency_ps, medium=medium))
     devices = tuple(replace(device, gpu=gpu) for device in shape.devices[:num_gpus]) + tuple(shape.devices[num_gpus:])
     return Cluster(
         name=f"{text} of {num_gpus} GPUs",
         devices=devices,
-        links=make_links(devices, shape.wires),
+        links=LinkTable.joined(tuple(device.name for device in devices), shape.rows),
         sources={
             "links": f"given: {format_bandwidth(bytes_per_s)} and {format_time(latency_ps)} per link and direction"
         },
@@ -86,11 +87,11 @@ def add_host(cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: i
     """
     devices = [*cluster.devices, Device(name="host", kind=HOST)]
     host = len(devices) - 1
-    wires = [wire_of(link) for link in cluster.links]
+    rows = [(link.source, link.target, link.bare) for link in cluster.links]
 
     def join(a: int, b: int, latency_ps: int) -> None:
-        wire = Wire(a, b, bandwidth, latency_ps, HOST_LINK)
-        wires.extend((wire, wire.back()))
+        link = Link(bytes_per_s=bandwidth, latency_ps=latency_ps, link_class=HOST_LINK)
+        rows.extend(((a, b, link), (b, a, link)))
 
     gpus = cluster.gpus
     for first in range(0, len(gpus), gpus_per_link):
@@ -101,4 +102,5 @@ def add_host(cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: i
             join(upstream, host, latency_ps - rest_ps)
         for gpu in gpus[first : first + gpus_per_link]:
             join(gpu, upstream, rest_ps)
-    return replace(cluster, devices=tuple(devices), links=make_links(tuple(devices), wires))
+    links = LinkTable.joined(tuple(device.name for device in devices), rows)
+    return replace(cluster, devices=tuple(devices), links=links)

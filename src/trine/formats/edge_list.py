@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device
+from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
 from trine.cluster.written import exact_bandwidth, exact_time, refuse_circuits
 from trine.errors import InputError, SpecError, nearest
-from trine.formats.media import Rates, parse_choice
-from trine.formats.reader import Draft, Wire, assemble, class_between, gpu_named, kind_named
+from trine.formats.media import parse_choice
+from trine.formats.reader import Cable, Draft, assemble, class_between, gpu_named, kind_named
 from trine.units import parse_bandwidth, parse_time
 
 REQUIRED = ("source", "target", "bandwidth", "latency")
@@ -62,7 +63,7 @@ def edge_list_cluster(
     return assemble(
         Path(file).stem,
         reader.draft.devices,
-        [wire._replace(rates=_classed(wire, reader.draft)) for wire in reader.draft.wires],
+        [wire._replace(link=_classed(wire, reader.draft)) for wire in reader.draft.wires],
         file=file,
         sources={"links": Path(file).name, **reader.sources},
     )
@@ -136,22 +137,23 @@ class _Reader:
             raise SpecError(f"{name!r} belongs to node {node!r} here and to {known.node!r} before")
         return index
 
-    def rates(self, row: dict[str, str]) -> Rates:
+    def rates(self, row: dict[str, str]) -> Link:
         medium, link_class = row.get("medium", "") or None, row.get("class", "")
         if link_class and link_class not in LINK_CLASSES:
             raise SpecError(f"class: unknown {link_class[:80]!r}{nearest(link_class[:80], LINK_CLASSES)}")
         bandwidth, latency = row.get("bandwidth", ""), row.get("latency", "")
-        rates = Rates(0, 0, link_class, medium)
+        rates = Link(bytes_per_s=0, latency_ps=0, link_class=link_class, medium=medium)
         if medium is not None:
             self.media.add(medium)
         if not bandwidth or not latency:
             rates = self.chosen(medium, link_class)
-        return rates._replace(
+        return replace(
+            rates,
             bytes_per_s=parse_bandwidth(bandwidth) if bandwidth else rates.bytes_per_s,
             latency_ps=parse_time(latency) if latency else rates.latency_ps,
         )
 
-    def chosen(self, medium: str | None, link_class: str) -> Rates:
+    def chosen(self, medium: str | None, link_class: str) -> Link:
         if medium is None or (medium not in self.links and not self.from_catalogue):
             raise SpecError(
                 "bandwidth or latency is missing: write it, or a 'medium' with --link MEDIUM=ENTRY or "
@@ -160,7 +162,7 @@ class _Reader:
         text = self.links.get(medium, medium)
         self.sources[f"link {medium}"] = f"chosen for this import: {text}"
         rates = parse_choice(text, f"links[{medium}]").rates(link_class)
-        return rates._replace(link_class=link_class or rates.link_class)
+        return replace(rates, link_class=link_class or rates.link_class)
 
 
 def _kind_by_name(name: str) -> str:
@@ -178,10 +180,10 @@ def _yes(text: str) -> bool:
     return _YES_NO[text.lower()]
 
 
-def _classed(wire: Wire, draft: Draft) -> Rates:
-    if wire.rates.link_class:
-        return wire.rates
-    return wire.rates._replace(link_class=class_between(draft.devices[wire.a], draft.devices[wire.b]))
+def _classed(wire: Cable, draft: Draft) -> Link:
+    if wire.link.link_class:
+        return wire.link
+    return replace(wire.link, link_class=class_between(draft.devices[wire.a], draft.devices[wire.b]))
 
 
 _COLUMNS = (

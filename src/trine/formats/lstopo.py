@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
+from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Link
 from trine.errors import SpecError
 from trine.formats.media import (
     REDUCING,
     LinkChoices,
     Media,
-    Rates,
     check_links_from,
     nvlink_of_model,
     pcie_of_bandwidth,
@@ -152,7 +151,7 @@ class _Reader:
             device = Device(name=name, kind=NIC, node=NODE, forwards=True)
         self.draft.join(above, self.draft.add(device), self.rates(item))
 
-    def rates(self, item: Element) -> Rates:
+    def rates(self, item: Element) -> Link:
         """Of the link above an item: its speed in GB/s, or the user's choice."""
         choice = self.media.chosen("pcie")
         if choice is not None:
@@ -166,7 +165,7 @@ class _Reader:
             raise SpecError(f"cannot read pci_link_speed {show(text)}", file=f"{self.file}:{item.line}")
         if speed == 0:
             self.media.missing["pcie"] = f"line {item.line}: lstopo could not see the speed, run it as root"
-            return Rates(1, 0, "host")
+            return Link(bytes_per_s=1, latency_ps=0, link_class="host")
         self.slow |= speed < 7 and self.wanted(item) == GPU
         self.media.choices.used["link pcie"] = "GB/s from the file, what is reached of it from the catalogue"
         return pcie_of_bandwidth(speed)

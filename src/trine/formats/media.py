@@ -6,23 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
 
-from trine.cluster.parts import HOST_LINK, SCALE_UP
+from trine.cluster.parts import HOST_LINK, SCALE_UP, Link
 from trine.cluster.presets import LinkType, known_links, link_named
 from trine.errors import InputError, SpecError, nearest
 from trine.units import parse_bandwidth, parse_time
-
-
-class Rates(NamedTuple):
-    """The numbers of a link in one direction: bytes/s reached, ps, bytes/s of the data sheet, catalogue name, class."""
-
-    bytes_per_s: int
-    latency_ps: int
-    link_class: str
-    medium: str | None = None
-    peak_bytes_per_s: int | None = None
-
 
 #: GPU model (its name begins so): NVLink and PCIe generation, from the vendors' data sheets.
 _BY_MODEL = (
@@ -85,13 +73,13 @@ def pcie_of_speed(text: str) -> int | None:
     return None if match is None else _BY_TRANSFERS.get(f"{float(match[1]):g}")
 
 
-def pcie_rates(generation: int, lanes: Fraction) -> Rates:
+def pcie_rates(generation: int, lanes: Fraction) -> Link:
     """Of a PCIe link with so many lanes: that part of the catalogue's x16; generations 1 and 2 as a part of 3."""
     entry = link_named(f"pcie{min(max(generation, 3), 6)}")
     return _lanes_of(entry, lanes / 16 * Fraction(2) ** min(generation - 3, 0))
 
 
-def pcie_of_bandwidth(gb_per_s: float) -> Rates:
+def pcie_of_bandwidth(gb_per_s: float) -> Link:
     """Of a PCIe link of so many GB/s of data, as the smallest generation whose x16 carries them."""
     generation = next((g for g, lane in _LANE_GBPS.items() if gb_per_s <= 16 * lane * 1.01), 6)
     return pcie_rates(generation, Fraction(round(1000 * gb_per_s / _LANE_GBPS[generation]), 1000))
@@ -118,7 +106,7 @@ class Media:
         self.choices, self.file = choices, file
         self.missing: dict[str, str] = {}
 
-    def of(self, name: str, implied: str | None, why: str, lanes: Fraction | int | None = None) -> Rates:
+    def of(self, name: str, implied: str | None, why: str, lanes: Fraction | int | None = None) -> Link:
         """Of a link of the kind ``name`` with so many lanes (None: those that are usual).
 
         ``implied`` is the catalogue entry that the file's words stand for, ``why`` says which words. Without an entry
@@ -134,17 +122,17 @@ class Media:
             self.choices.used[f"link {name}"] = f"catalogue entry {implied}: {why}"
         if entry is None:
             self.missing[name] = why
-            return Rates(1, 0, HOST_LINK)
+            return Link(bytes_per_s=1, latency_ps=0, link_class=HOST_LINK)
         return _lanes_of(entry, Fraction(entry.lanes if lanes is None else lanes))
 
-    def pcie(self, generation: int | None, lanes: Fraction) -> Rates:
+    def pcie(self, generation: int | None, lanes: Fraction) -> Link:
         """Of a PCIe link whose generation and lanes the file gives."""
         choice = self.chosen("pcie")
         if choice is not None:
             return choice.rates(HOST_LINK)
         if generation is None or lanes <= 0:
             self.missing["pcie"] = "the file has a PCIe link without speed or width"
-            return Rates(1, 0, HOST_LINK)
+            return Link(bytes_per_s=1, latency_ps=0, link_class=HOST_LINK)
         self.choices.used["link pcie"] = "speed and width from the file, what is reached of it from the catalogue"
         return pcie_rates(generation, lanes)
 
@@ -165,7 +153,7 @@ class Media:
         self.choices.check_all_used(set())
 
 
-def _lanes_of(entry: LinkType, lanes: Fraction) -> Rates:
+def _lanes_of(entry: LinkType, lanes: Fraction) -> Link:
     return Choice(text=entry.name, entry=entry, lanes=lanes).rates(entry.link_class)
 
 
@@ -198,7 +186,7 @@ class Choice:
     bytes_per_s: int | None = None
     latency_ps: int | None = None
 
-    def rates(self, link_class: str, share: int = 1, *, hop: bool = False) -> Rates:
+    def rates(self, link_class: str, share: int = 1, *, hop: bool = False) -> Link:
         """Bytes/s and ps of one link. Unless lanes were given, ``share`` links share the lanes that are usual.
 
         ``hop``: the link joins two switches, which some kinds cross faster than from a NIC.
@@ -206,14 +194,14 @@ class Choice:
         if self.entry is None:
             assert self.bytes_per_s is not None
             assert self.latency_ps is not None
-            return Rates(self.bytes_per_s, self.latency_ps, link_class)
+            return Link(bytes_per_s=self.bytes_per_s, latency_ps=self.latency_ps, link_class=link_class)
         lanes = Fraction(self.entry.lanes, share) if self.lanes is None else self.lanes
-        return Rates(
-            round(self.entry.bytes_per_s * lanes),
-            self.entry.hop_ps if hop else self.entry.latency_ps,
-            self.entry.link_class,
-            self.entry.name,
-            round(self.entry.peak_bytes_per_s * lanes),
+        return Link(
+            bytes_per_s=round(self.entry.bytes_per_s * lanes),
+            latency_ps=self.entry.hop_ps if hop else self.entry.latency_ps,
+            link_class=self.entry.link_class,
+            medium=self.entry.name,
+            peak_bytes_per_s=round(self.entry.peak_bytes_per_s * lanes),
         )
 
 

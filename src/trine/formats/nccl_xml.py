@@ -9,13 +9,12 @@ from fractions import Fraction
 from itertools import combinations
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SWITCH, Device
+from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SWITCH, Device, Link
 from trine.errors import SpecError, nearest
 from trine.formats.media import (
     REDUCING,
     LinkChoices,
     Media,
-    Rates,
     check_links_from,
     nvlink_of_sm,
     pcie_of_speed,
@@ -153,7 +152,7 @@ class _Reader:
             raise self.fault(pci, f"'link_width' must be a number of lanes, got {show(text)}")
         return Fraction(lanes if lanes <= 32 else 0)
 
-    def add_gpu(self, gpu: Element, bus: str, above: int, host: str, rates: Rates) -> None:
+    def add_gpu(self, gpu: Element, bus: str, above: int, host: str, rates: Link) -> None:
         number = self.number(gpu, "dev")
         device = Device(name=self.name(host, f"gpu{number}"), kind=GPU, gpu=self.gpu, node=host)
         index = self.draft.add(device)
@@ -171,7 +170,7 @@ class _Reader:
             raise self.fault(element, f"{name!r} must be a whole number, got {show(text)}")
         return number
 
-    def nic(self, nic: Element, above: int, host: str, rates: Rates | None) -> None:
+    def nic(self, nic: Element, above: int, host: str, rates: Link | None) -> None:
         """A NIC with its ports. One that NCCL saw no PCI device of hangs at the processor, as fast as its ports."""
         ports = [port for port in self.children(nic, ("net", "gin")) if port.tag == "net"]
         if not ports:
@@ -186,7 +185,11 @@ class _Reader:
         if rates is None:
             if not sum(speeds):
                 raise self.fault(nic, "a NIC outside PCI needs the speed of its ports")
-            rates = Rates(sum(speeds) * 125_000, pcie_rates(3, Fraction(16)).latency_ps, HOST_LINK)
+            rates = Link(
+                bytes_per_s=sum(speeds) * 125_000,
+                latency_ps=pcie_rates(3, Fraction(16)).latency_ps,
+                link_class=HOST_LINK,
+            )
         self.draft.join(above, index, rates)
 
     def gpu_links(self, index: int, gpu: Element, cpu: int) -> None:
@@ -247,7 +250,7 @@ class _Reader:
             self.draft.add(Device(name=name, kind=SWITCH, node=host, forwards=True))
         return self.draft.index[name]
 
-    def mark_reducing(self, target: int, rates: Rates) -> None:
+    def mark_reducing(self, target: int, rates: Link) -> None:
         device = self.draft.devices[target]
         if device.kind == SWITCH and rates.medium in REDUCING and not device.reduces:
             self.draft.devices[target] = replace(device, reduces=True)
@@ -258,7 +261,7 @@ class _Reader:
         count, speed = self.number(link, "count", 1), self.number(link, "bw", 0)
         rates = self.media.of("c2c", "nvlink-c2c", "a <c2c> link", Fraction(1))
         if speed > 0 and count > 0 and self.media.chosen("c2c") is None:
-            rates = rates._replace(bytes_per_s=speed * count * 10**6, peak_bytes_per_s=None)
+            rates = replace(rates, bytes_per_s=speed * count * 10**6, peak_bytes_per_s=None)
         self.draft.join(gpu, cpu, rates)
 
     def join_sockets(self, host: str, cpus: list[tuple[int, Element]]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device
+from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
 from trine.cluster.written import refuse_circuits
 from trine.errors import InputError, SpecError, nearest
-from trine.formats.media import LinkChoices, Rates
-from trine.formats.reader import Draft, Wire, assemble, class_between, gpu_named, kind_named
+from trine.formats.media import LinkChoices
+from trine.formats.reader import Cable, Draft, assemble, class_between, gpu_named, kind_named
 from trine.spec import show
 from trine.units import parse_bandwidth, parse_time
 
@@ -116,17 +117,17 @@ def _cluster(
     return assemble(name, draft.devices, _paired(wires) if directed else wires, file=file, sources=sources)
 
 
-def _paired(wires: list[Wire]) -> list[Wire]:
+def _paired(wires: list[Cable]) -> list[Cable]:
     """One-way wires, each followed by the one that goes back, so that files say both as one."""
     waiting: dict[tuple[int, int], list[int]] = {}
-    paired: list[Wire | None] = []
+    paired: list[Cable | None] = []
     for wire in wires:
         back = waiting.get((wire.b, wire.a))
         if back:
             place = back.pop(0)
             first = paired[place]
             assert first is not None
-            paired[place] = first._replace(one_way=False, back=wire.rates)
+            paired[place] = first._replace(one_way=False, back=wire.link)
             continue
         waiting.setdefault((wire.a, wire.b), []).append(len(paired))
         paired.append(wire)
@@ -177,7 +178,7 @@ def _rates(
     lacking: dict[str, None],
     edge: str,
     file: str,
-) -> Rates:
+) -> Link:
     for key in attributes:
         if key not in _EDGE_KEYS:
             raise SpecError(f"edge {edge}: unknown attribute {show(key)}{nearest(str(key), _EDGE_KEYS)}", file=file)
@@ -185,22 +186,24 @@ def _rates(
     if link_class is not None and link_class not in LINK_CLASSES:
         raise SpecError(f"edge {edge}: unknown class {show(link_class)}; known: {', '.join(LINK_CLASSES)}", file=file)
     medium = attributes.get("medium", attributes.get("link"))
-    rates = Rates(0, 0, link_class or class_between(a, b), attributes.get("medium"))
+    rates = Link(
+        bytes_per_s=0, latency_ps=0, link_class=link_class or class_between(a, b), medium=attributes.get("medium")
+    )
     bandwidth, latency = attributes.get("bandwidth"), attributes.get("latency")
     if bandwidth is None or latency is None:
         choice = choices.choice("", str(medium), "") if medium is not None else None
         if choice is None:
             lacking[str(medium or edge)] = None
-            return rates._replace(bytes_per_s=1)
+            return replace(rates, bytes_per_s=1)
         chosen = choice.rates(rates.link_class)
-        rates = chosen._replace(link_class=link_class or chosen.link_class)
+        rates = replace(chosen, link_class=link_class or chosen.link_class)
     if bandwidth is not None:
-        rates = rates._replace(bytes_per_s=parse_bandwidth(bandwidth, f"{edge}: bandwidth", base=True))
+        rates = replace(rates, bytes_per_s=parse_bandwidth(bandwidth, f"{edge}: bandwidth", base=True))
     if latency is not None:
         text = isinstance(latency, str)
-        rates = rates._replace(latency_ps=parse_time(latency if text else f"{latency} ps", f"{edge}: latency"))
+        rates = replace(rates, latency_ps=parse_time(latency if text else f"{latency} ps", f"{edge}: latency"))
     peak = attributes.get("peak_bandwidth")
-    return rates if peak is None else rates._replace(peak_bytes_per_s=parse_bandwidth(peak, f"{edge}: peak", base=True))
+    return rates if peak is None else replace(rates, peak_bytes_per_s=parse_bandwidth(peak, f"{edge}: peak", base=True))
 
 
 def to_networkx(cluster: Cluster) -> Any:

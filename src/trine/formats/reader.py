@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -10,59 +10,39 @@ from typing import NamedTuple, Protocol
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.routing import usual_routing
+from trine.cluster.tables import LinkTable
 from trine.errors import SpecError, nearest
-from trine.formats.media import Media, Rates
+from trine.formats.media import Media
 
 #: More of either than this is taken for a mistake, or for an attack by a few bytes that ask for gigabytes.
 MAX_DEVICES, MAX_WIRES = 1 << 20, 1 << 21
 
 
-class Wire(NamedTuple):
-    """A link both ways between two device indices; ``back`` differs from ``rates`` where the directions do.
+class Cable(NamedTuple):
+    """A link both ways between two device indices; ``back`` differs from ``link`` where the directions do.
 
     With ``one_way`` there is only the direction from ``a`` to ``b``.
     """
 
     a: int
     b: int
-    rates: Rates
-    back: Rates | None = None
+    link: Link
+    back: Link | None = None
     one_way: bool = False
 
 
-def links_of(devices: Sequence[Device], wires: Iterable[Wire]) -> tuple[Link, ...]:
-    """The directed links of wires, named after their ends: ``a->b``, and ``a->b#2`` for one parallel to it."""
-    seen: dict[tuple[int, int], int] = {}
-    names = [device.name for device in devices]
-    links: list[Link] = []
-
-    def add(source: int, target: int, rates: Rates) -> None:
-        count = seen[source, target] = seen.get((source, target), 0) + 1
-        name = f"{names[source]}->{names[target]}" + (f"#{count}" if count > 1 else "")
-        links.append(
-            Link(
-                name=name,
-                source=source,
-                target=target,
-                bytes_per_s=rates.bytes_per_s,
-                latency_ps=rates.latency_ps,
-                link_class=rates.link_class,
-                medium=rates.medium,
-                peak_bytes_per_s=rates.peak_bytes_per_s,
-            )
-        )
-
-    for wire in wires:
-        add(wire.a, wire.b, wire.rates)
-        if not wire.one_way:
-            add(wire.b, wire.a, wire.back or wire.rates)
-    return tuple(links)
+def directed(cables: Iterable[Cable]) -> Iterator[tuple[int, int, Link]]:
+    """Each direction of each cable: from, to, and the link without ends."""
+    for a, b, link, back, one_way in cables:
+        yield a, b, link
+        if not one_way:
+            yield b, a, back or link
 
 
 def assemble(
     name: str,
     devices: Sequence[Device],
-    wires: Sequence[Wire],
+    wires: Sequence[Cable],
     *,
     file: object,
     sources: Mapping[str, str],
@@ -88,7 +68,7 @@ def assemble(
         cluster = Cluster(
             name=name,
             devices=tuple(devices),
-            links=links_of(devices, wires),
+            links=LinkTable.joined(tuple(device.name for device in devices), directed(wires)),
             evidence="assumed",
             sources=sources,
             notes="\n".join(notes),
@@ -168,21 +148,26 @@ def class_between(a: Device, b: Device) -> str:
     return HOST_LINK
 
 
-def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Wire]) -> tuple[list[Device], list[Wire], int]:
+def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> tuple[list[Device], list[Cable], int]:
     """Make one switch of those that join the same devices in the same way, adding up their bandwidths.
 
     A route crosses one switch, so that GPUs on four NVSwitches would otherwise reach a quarter of their bandwidth.
-    Returns devices, wires, and how many switches are gone. Wires between merged switches go with them.
+    Returns devices, wires, and how many switches are gone. Cables between merged switches go with them.
     """
-    around: dict[int, list[tuple[int, Rates]]] = {}
+    around: dict[int, list[tuple[int, Link]]] = {}
     for wire in wires:
         for here, there in ((wire.a, wire.b), (wire.b, wire.a)):
             if devices[here].kind == SWITCH:
-                around.setdefault(here, []).append((there, wire.rates))
+                around.setdefault(here, []).append((there, wire.link))
     leaders: dict[object, int] = {}
     stands_for: dict[int, int] = {}
     for switch, ends in around.items():
-        gpu_ends = tuple(sorted((there, rates) for there, rates in ends if devices[there].kind == GPU))
+        gpu_ends = tuple(
+            sorted(
+                ((there, rates) for there, rates in ends if devices[there].kind == GPU),
+                key=lambda e: (e[0], repr(e[1])),
+            )
+        )
         if len(gpu_ends) > 1:
             key = (gpu_ends, devices[switch].node)
             stands_for[switch] = leaders.setdefault(key, switch)
@@ -193,33 +178,34 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Wire]) ->
 
 
 def _without(
-    devices: Sequence[Device], wires: Sequence[Wire], stands_for: Mapping[int, int], gone: set[int]
-) -> tuple[list[Device], list[Wire]]:
+    devices: Sequence[Device], wires: Sequence[Cable], stands_for: Mapping[int, int], gone: set[int]
+) -> tuple[list[Device], list[Cable]]:
     """Devices but those gone, and wires between what stands for their ends, added up where they became parallel."""
     kept = [i for i in range(len(devices)) if i not in gone]
     position = {old: new for new, old in enumerate(kept)}
-    total: dict[object, Wire] = {}
+    total: dict[object, Cable] = {}
     for number, wire in enumerate(wires):
         a, b = (position[stands_for.get(end, end)] for end in (wire.a, wire.b))
         moved = wire._replace(a=a, b=b)
         merged = wire.a in stands_for or wire.b in stands_for
-        key = (a, b, wire.rates.link_class, wire.rates.medium) if merged else number
+        key = (a, b, wire.link.link_class, wire.link.medium) if merged else number
         if a != b:
             total[key] = _sum(total[key], moved) if key in total else moved
     return [devices[i] for i in kept], list(total.values())
 
 
-def _sum(first: Wire, second: Wire) -> Wire:
-    def add(a: Rates, b: Rates) -> Rates:
+def _sum(first: Cable, second: Cable) -> Cable:
+    def add(a: Link, b: Link) -> Link:
         peaks = (a.peak_bytes_per_s, b.peak_bytes_per_s)
-        return a._replace(
+        return replace(
+            a,
             bytes_per_s=a.bytes_per_s + b.bytes_per_s,
             latency_ps=max(a.latency_ps, b.latency_ps),
             peak_bytes_per_s=None if peaks[0] is None or peaks[1] is None else peaks[0] + peaks[1],
         )
 
-    back = add(first.back or first.rates, second.back or second.rates) if first.back or second.back else None
-    return first._replace(rates=add(first.rates, second.rates), back=back)
+    back = add(first.back or first.link, second.back or second.link) if first.back or second.back else None
+    return first._replace(link=add(first.link, second.link), back=back)
 
 
 def kind_named(text: str, file: object, field: str) -> str:
@@ -241,7 +227,7 @@ class Draft:
     def __init__(self, file: object) -> None:
         self.file = file
         self.devices: list[Device] = []
-        self.wires: list[Wire] = []
+        self.wires: list[Cable] = []
         self.index: dict[str, int] = {}
 
     def add(self, device: Device) -> int:
@@ -254,11 +240,11 @@ class Draft:
         self.devices.append(device)
         return len(self.devices) - 1
 
-    def join(self, a: int, b: int, rates: Rates) -> None:
+    def join(self, a: int, b: int, rates: Link) -> None:
         """A wire both ways. Raises SpecError where there are too many."""
         if len(self.wires) >= MAX_WIRES:
             raise SpecError(f"has more than {MAX_WIRES} links", file=self.file)
-        self.wires.append(Wire(a, b, rates))
+        self.wires.append(Cable(a, b, rates))
 
     def gpus_in_order(self, order: Sequence[int]) -> None:
         """Renumber the devices so that the GPUs come in the order given, in the places that GPUs have."""

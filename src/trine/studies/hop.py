@@ -13,8 +13,9 @@ import numpy as np
 
 from trine.arguments import named_arguments
 from trine.cluster import Cluster, load_cluster
-from trine.cluster.parts import SCALE_UP, Device, Wire, make_links
+from trine.cluster.parts import SCALE_UP, Device, Link
 from trine.cluster.select import slow_down
+from trine.cluster.tables import LinkTable
 from trine.engine.circuit_model import network_on
 from trine.errors import InputError, PlanError
 from trine.evidence import Evidence
@@ -44,11 +45,12 @@ def edge_cluster(
 ) -> Cluster:
     """A cluster with one link of ``bandwidth`` bytes/s for each edge of the graph; workers do not forward."""
     devices = tuple(Device(name=f"gpu{i}", gpu=gpu) for i in range(graph.num_workers))
-    wires = [Wire(a, b, bandwidth, latency_ps, SCALE_UP) for a, b in graph.edges]
+    link = Link(bytes_per_s=bandwidth, latency_ps=latency_ps, link_class=SCALE_UP)
+    rows = ((a, b, link) for a, b in graph.edges)
     return Cluster(
         name=name or f"{graph.name} of {graph.num_workers} GPUs",
         devices=devices,
-        links=make_links(devices, wires),
+        links=LinkTable.joined(tuple(device.name for device in devices), rows),
         sources={"links": "given: one link an edge of the communication graph and direction"},
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trine.cluster.parts import GPU, Device
 from trine.errors import SpecError, nearest
-from trine.formats.reader import Wire
+from trine.formats.reader import Cable
 from trine.units import whole_number
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple
 
 
 def apply_annotations(
-    spec: AnnotationFile, file: str, expanded: Expanded, devices: Sequence[Device], wires: Sequence[Wire]
-) -> tuple[list[Device], list[Wire], list[str]]:
+    spec: AnnotationFile, file: str, expanded: Expanded, devices: Sequence[Device], wires: Sequence[Cable]
+) -> tuple[list[Device], list[Cable], list[str]]:
     """Put the GPUs into the order of their ``rank``; returns devices, wires and a note on each attribute not used.
 
     Raises

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, TypeVar
 
-from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device
+from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device, Link
 from trine.errors import SpecError
-from trine.formats.media import LinkChoices, Rates
-from trine.formats.reader import Wire, class_between
+from trine.formats.media import LinkChoices
+from trine.formats.reader import Cable, class_between
 from trine.spec import Spec, check, parse_json
 from trine.units import MAX_INT64
 
@@ -130,24 +131,31 @@ class _Numbers:
         parts = (("bandwidth", self.bytes_per_s), ("latency", self.latency_ps))
         return [name for name, value in parts if value is None and not known]
 
-    def rates(self, a: Device, b: Device, share: int) -> Rates:
+    def rates(self, a: Device, b: Device, share: int) -> Link:
         """Of one edge, the file's numbers first; ``share`` links of a GPU share the lanes that are usual."""
         if self.own is not None:
             assert self.bytes_per_s is not None
             assert self.latency_ps is not None
             own = self.own
-            return Rates(self.bytes_per_s, self.latency_ps, own.link_class, own.medium, own.peak_bytes_per_s)
+            return Link(
+                bytes_per_s=self.bytes_per_s,
+                latency_ps=self.latency_ps,
+                link_class=own.link_class,
+                medium=own.medium,
+                peak_bytes_per_s=own.peak_bytes_per_s,
+            )
         link_class = class_between(a, b)
         if "pci" in f"{self.link.name} {self.link.description}".lower() and link_class == SCALE_UP:
             link_class = HOST_LINK
         if self.choice is None:
             assert self.bytes_per_s is not None
             assert self.latency_ps is not None
-            return Rates(self.bytes_per_s, self.latency_ps, link_class)
+            return Link(bytes_per_s=self.bytes_per_s, latency_ps=self.latency_ps, link_class=link_class)
         shared = self.choice.entry is not None and self.choice.entry.link_class == SCALE_UP
         between_switches = a.kind == b.kind == SWITCH
         chosen = self.choice.rates(link_class, share if shared else 1, hop=between_switches)
-        return chosen._replace(
+        return replace(
+            chosen,
             bytes_per_s=self.bytes_per_s or chosen.bytes_per_s,
             latency_ps=chosen.latency_ps if self.latency_ps is None else self.latency_ps,
         )
@@ -189,7 +197,7 @@ def _latency(link: LinkFile, file: str) -> int | None:
     return latency_ps
 
 
-def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoices, file: str) -> list[Wire]:
+def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoices, file: str) -> list[Cable]:
     """One wire an edge, with its numbers.
 
     Raises
@@ -202,18 +210,20 @@ def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoic
     shares = _shares(expanded, devices)
     inner = _inner_keys(expanded, numbers) if choices.from_catalogue else set()
     _check_complete([entry for key, entry in numbers.items() if key not in inner], choices, file)
-    memo: dict[object, Rates] = {}
+    memo: dict[object, Link] = {}
     wires = []
     for a, b, link in expanded.edges:
         if link in inner:
-            wires.append(Wire(a, b, Rates(0, 0, class_between(devices[a], devices[b]))))
+            wires.append(
+                Cable(a, b, Link(bytes_per_s=0, latency_ps=0, link_class=class_between(devices[a], devices[b])))
+            )
             continue
         share = max(shares.get((a, link), 1), shares.get((b, link), 1))
         first, second = devices[a], devices[b]
         alike = (link, share, first.kind, second.kind, first.node is None, first.node == second.node)
         if alike not in memo:
             memo[alike] = numbers[link].rates(first, second, share)
-        wires.append(Wire(a, b, memo[alike]))
+        wires.append(Cable(a, b, memo[alike]))
     for key in inner:
         choices.used[f"link {key[0]}.{key[1]}"] = "inside a switch or NIC: as fast as what it leads to, no latency"
     return _with_inner_speeds(wires, len(devices), file) if inner else wires
@@ -235,16 +245,16 @@ def _inner_keys(expanded: Expanded, numbers: dict[tuple[str, str], _Numbers]) ->
     return {key for key, entry in numbers.items() if entry.missing and key[0] and key[0] not in whole}
 
 
-def _with_inner_speeds(wires: list[Wire], num_devices: int, file: str) -> list[Wire]:
+def _with_inner_speeds(wires: list[Cable], num_devices: int, file: str) -> list[Cable]:
     """Give each wire of 0 bytes/s the speed of the fastest one at its ends, from the outside in."""
     fastest = [0] * num_devices
     for wire in wires:
         for end in (wire.a, wire.b):
-            fastest[end] = max(fastest[end], wire.rates.bytes_per_s)
+            fastest[end] = max(fastest[end], wire.link.bytes_per_s)
     top = max(fastest)
     if not top:
         raise SpecError("no link has a bandwidth", file=file)
-    open_ends = [i for i, wire in enumerate(wires) if not wire.rates.bytes_per_s]
+    open_ends = [i for i, wire in enumerate(wires) if not wire.link.bytes_per_s]
     while open_ends:
         speeds = {i: max(fastest[wires[i].a], fastest[wires[i].b]) for i in open_ends}
         if not any(speeds.values()):
@@ -252,7 +262,7 @@ def _with_inner_speeds(wires: list[Wire], num_devices: int, file: str) -> list[W
         for i, speed in speeds.items():
             if speed:
                 a, b, rates = wires[i][:3]
-                wires[i] = wires[i]._replace(rates=rates._replace(bytes_per_s=speed))
+                wires[i] = wires[i]._replace(link=replace(rates, bytes_per_s=speed))
                 fastest[a], fastest[b] = max(fastest[a], speed), max(fastest[b], speed)
         open_ends = [i for i in open_ends if not speeds[i]]
     return wires

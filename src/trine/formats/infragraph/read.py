@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, Device, Fabric, Link
+from trine.cluster.parts import GPU, Device, Fabric
 from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
 from trine.formats.media import LinkChoices
@@ -113,7 +113,7 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
     """
     order = device_order(cluster.devices, own.devices, file)
     place = {old: new for new, old in enumerate(order)}
-    links = [_moved(link, place) for link in cluster.links]
+    links = [link.between(place[link.source], place[link.target], link.name) for link in cluster.links]
     if own.links is not None:
         _check_order(own.links, len(links), "links", file)
         links = [links[old] for old in own.links]
@@ -153,16 +153,3 @@ def device_order(devices: Sequence[Device], given: str | list[int] | None, file:
 def _check_order(order: list[int], count: int, what: str, file: str) -> None:
     if sorted(order) != list(range(count)):
         raise SpecError(f"the order of {what} must have each of 0 to {count - 1} once", file=file)
-
-
-def _moved(link: Link, place: dict[int, int]) -> Link:
-    return Link(
-        name=link.name,
-        source=place[link.source],
-        target=place[link.target],
-        bytes_per_s=link.bytes_per_s,
-        latency_ps=link.latency_ps,
-        link_class=link.link_class,
-        medium=link.medium,
-        peak_bytes_per_s=link.peak_bytes_per_s,
-    )

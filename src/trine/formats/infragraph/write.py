@@ -21,8 +21,7 @@ from trine.cluster.written import refuse_circuits
 from trine.errors import SpecError
 from trine.formats.infragraph.parts import MARK
 from trine.formats.infragraph.read import infragraph_cluster
-from trine.formats.media import Rates
-from trine.formats.reader import Wire
+from trine.formats.reader import Cable
 
 _CHOICES = {GPU: "xpu", HOST: "cpu", NIC: "nic", SWITCH: "switch"}
 #: An endpoint: instance (None within a device), component, number.
@@ -75,7 +74,7 @@ class _Type:
     components: list[dict[str, Any]] = field(default_factory=list)
     ends: list[tuple[str, int]] = field(default_factory=list)
     edges: list[dict[str, Any]] = field(default_factory=list)
-    links: dict[Rates, str] = field(default_factory=dict)
+    links: dict[Link, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,17 +85,17 @@ class _Group:
     node: str | None
     prefix: str
     members: list[int]
-    wires: list[Wire] = field(default_factory=list)
+    wires: list[Cable] = field(default_factory=list)
     type: _Type | None = None
 
 
 class _Export:
-    def __init__(self, cluster: Cluster, wires: Sequence[Wire]) -> None:
+    def __init__(self, cluster: Cluster, wires: Sequence[Cable]) -> None:
         self.cluster = cluster
         self.groups = _grouped(cluster.devices)
         self.group_of = {member: group for group in self.groups for member in group.members}
         self.local = {member: i for group in self.groups for i, member in enumerate(group.members)}
-        self.outside: list[Wire] = []
+        self.outside: list[Cable] = []
         for wire in wires:
             group = self.group_of[wire.a]
             if group is self.group_of[wire.b] and group.node is not None:
@@ -112,7 +111,7 @@ class _Export:
             if key not in types:
                 types[key] = self.make_type(group, _unique(_type_name(self.cluster, group), names))
             group.type = types[key]
-        links: dict[Rates, str] = {}
+        links: dict[Link, str] = {}
         edges = list(_edges(self.outside, self.instance_end, links, "instance"))
         return {
             "name": self.cluster.name,
@@ -220,16 +219,16 @@ def _type_name(cluster: Cluster, group: _Group) -> str:
 
 
 def _edges(
-    wires: Sequence[Wire], end_of: Callable[[int], _End], links: dict[Rates, str], instance: str | None
+    wires: Sequence[Cable], end_of: Callable[[int], _End], links: dict[Link, str], instance: str | None
 ) -> Iterator[dict[str, Any]]:
     """Edge entries; consecutive wires that a slice can say become one."""
     taken = set(links.values())
     run: list[tuple[_End, _End]] = []
     last = ""
     for wire in wires:
-        if wire.rates not in links:
-            links[wire.rates] = _unique(wire.rates.medium or wire.rates.link_class, taken)
-        link, pair = links[wire.rates], (end_of(wire.a), end_of(wire.b))
+        if wire.link not in links:
+            links[wire.link] = _unique(wire.link.medium or wire.link.link_class, taken)
+        link, pair = links[wire.link], (end_of(wire.a), end_of(wire.b))
         if run and (link != last or not _continues(run, pair)):
             yield _edge(run, last, instance)
             run = []
@@ -272,7 +271,7 @@ def _type_data(kind: _Type) -> dict[str, Any]:
     }
 
 
-def _link_data(name: str, rates: Rates) -> dict[str, Any]:
+def _link_data(name: str, rates: Link) -> dict[str, Any]:
     """A link with its exact numbers: whole bytes/s and ps have at most nine and three decimals in these units."""
     own = {"link_class": rates.link_class, "medium": rates.medium, "peak_bytes_per_s": rates.peak_bytes_per_s}
     bandwidth = float(Decimal(rates.bytes_per_s) / 10**9)
@@ -312,11 +311,11 @@ def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> N
     places: dict[object, list[int]] = {}
     for i, link in enumerate(read.links):
         ends = read.devices[link.source].name, read.devices[link.target].name
-        places.setdefault((*ends, rates_of(link)), []).append(i)
+        places.setdefault((*ends, link.bare), []).append(i)
     links, names = [], {}
     for number, link in enumerate(cluster.links):
         ends = cluster.devices[link.source].name, cluster.devices[link.target].name
-        found = places.get((*ends, rates_of(link)))
+        found = places.get((*ends, link.bare))
         if not found:
             break  # exported with loss: the file's own order
         place = found.pop(0)
@@ -329,12 +328,7 @@ def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> N
     data["description"] = _mark(own)
 
 
-def rates_of(link: Link) -> Rates:
-    """The numbers of a link."""
-    return Rates(link.bytes_per_s, link.latency_ps, link.link_class, link.medium, link.peak_bytes_per_s)
-
-
-def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Wire]:
+def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
     """One wire for each pair of opposite links with the same numbers, in the order of the first of them.
 
     ``lossy``: opposite links that differ become one wire with the slower numbers, and a link with no opposite one
@@ -344,18 +338,18 @@ def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Wire]:
     ------
     SpecError: such links, without ``lossy``; names one.
     """
-    waiting: dict[tuple[int, int, Rates], list[int]] = {}
-    wires: list[Wire | None] = []
+    waiting: dict[tuple[int, int, Link], list[int]] = {}
+    wires: list[Cable | None] = []
     alone: dict[int, Link] = {}
     for link in cluster.links:
-        rates = rates_of(link)
+        rates = link.bare
         partners = waiting.get((link.target, link.source, rates))
         if partners:
             alone.pop(partners.pop(0))
             continue
         waiting.setdefault((link.source, link.target, rates), []).append(len(wires))
         alone[len(wires)] = link
-        wires.append(Wire(link.source, link.target, rates))
+        wires.append(Cable(link.source, link.target, rates))
     if alone and not lossy:
         link = next(iter(alone.values()))
         raise SpecError(
@@ -366,7 +360,7 @@ def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Wire]:
     return [wire for wire in wires if wire is not None]
 
 
-def _merge_opposites(wires: list[Wire | None], alone: dict[int, Link]) -> None:
+def _merge_opposites(wires: list[Cable | None], alone: dict[int, Link]) -> None:
     """Replace opposite wires that differ by one with the slower numbers."""
     open_ends: dict[tuple[int, int], list[int]] = {}
     for place, link in alone.items():
@@ -378,28 +372,29 @@ def _merge_opposites(wires: list[Wire | None], alone: dict[int, Link]) -> None:
         second = wires[place]
         assert first is not None
         assert second is not None
-        wires[wires.index(first)] = first._replace(rates=_slower(first.rates, second.rates))
+        wires[wires.index(first)] = first._replace(link=_slower(first.link, second.link))
         wires[place] = None
 
 
-def _slower(a: Rates, b: Rates) -> Rates:
+def _slower(a: Link, b: Link) -> Link:
     peaks = [peak for peak in (a.peak_bytes_per_s, b.peak_bytes_per_s) if peak is not None]
-    return a._replace(
+    return replace(
+        a,
         bytes_per_s=min(a.bytes_per_s, b.bytes_per_s),
         latency_ps=max(a.latency_ps, b.latency_ps),
         peak_bytes_per_s=min(peaks) if peaks else None,
     )
 
 
-def lost(cluster: Cluster, wires: Sequence[Wire]) -> int:
+def lost(cluster: Cluster, wires: Sequence[Cable]) -> int:
     """How many links of a cluster such wires say otherwise."""
-    said: dict[tuple[int, int, Rates], int] = {}
+    said: dict[tuple[int, int, Link], int] = {}
     for wire in wires:
         for a, b in ((wire.a, wire.b), (wire.b, wire.a)):
-            said[a, b, wire.rates] = said.get((a, b, wire.rates), 0) + 1
+            said[a, b, wire.link] = said.get((a, b, wire.link), 0) + 1
     missing = 0
     for link in cluster.links:
-        key = (link.source, link.target, rates_of(link))
+        key = (link.source, link.target, link.bare)
         if said.get(key, 0):
             said[key] -= 1
         else:
