@@ -172,7 +172,7 @@ def test_shifted_expansion_is_the_general_one(case: tuple[str, str], num_ranks: 
         return
     one, other = expand(schedule), expand(dataclasses.replace(schedule, shift_symmetric=False))
     for field in dataclasses.fields(ExpandedSchedule):
-        if field.name not in ("predecessor_idx", "completion_idx", "pieces"):
+        if field.name not in ("predecessor_idx", "completion_idx", "chunk_ranges"):
             assert np.array_equal(getattr(one, field.name), getattr(other, field.name)), field.name
     for name in ("predecessor", "completion"):
         ptr = getattr(one, f"{name}_ptr")
@@ -181,10 +181,10 @@ def test_shifted_expansion_is_the_general_one(case: tuple[str, str], num_ranks: 
             assert len(idx) == len(rows)
         first, second = (getattr(e, f"{name}_idx") for e in (one, other))
         assert np.array_equal(first[np.lexsort((first, rows))], second[np.lexsort((second, rows))])
-    assert (one.pieces is None) == (other.pieces is None)
-    if one.pieces is not None and other.pieces is not None:
+    assert (one.chunk_ranges is None) == (other.chunk_ranges is None)
+    if one.chunk_ranges is not None and other.chunk_ranges is not None:
         for name in ("ptr", "chunk", "count", "reduce"):
-            assert np.array_equal(getattr(one.pieces, name), getattr(other.pieces, name))
+            assert np.array_equal(getattr(one.chunk_ranges, name), getattr(other.chunk_ranges, name))
 
 
 @settings(max_examples=60, deadline=None)

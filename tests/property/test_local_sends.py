@@ -13,7 +13,7 @@ from trine.collectives import expand, known_algorithms, known_kinds, make_schedu
 from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, symmetry_of
-from trine.collectives.schedules.neighbours import to_the_next
+from trine.collectives.schedules.direct import to_the_next
 
 CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
 WITH_PARAMETERS = [

@@ -103,8 +103,8 @@ def test_a_count_wraps_around() -> None:
     check_schedule(schedule)
     expanded = expand(schedule)
     assert expanded.size_bytes.tolist() == [40, 10]
-    assert expanded.pieces is not None
-    assert expanded.pieces.ptr.tolist() == [0, 1, 2]
+    assert expanded.chunk_ranges is not None
+    assert expanded.chunk_ranges.ptr.tolist() == [0, 1, 2]
 
 
 def test_a_message_is_one_transfer() -> None:

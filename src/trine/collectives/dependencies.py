@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int32, Int64
-from trine.collectives.schedule import Pieces, Schedule, Sends
+from trine.collectives.schedule import ChunkRanges, Schedule, Sends
 from trine.errors import InputError
 
 
@@ -25,7 +25,7 @@ class SendColumns:
     unit_transfer: Int64
     unit_chunk: Int64
     unit_adds: Bool
-    pieces: Pieces | None
+    chunk_ranges: ChunkRanges | None
 
 
 def columns_of(schedule: Schedule, positions: range) -> SendColumns:
@@ -52,7 +52,7 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
     if all(one.count is None and one.message is None for one in sends):
         return SendColumns(
             src=src, dst=dst, step=step, chunk=chunk, channel=channel, reduce=reduce,
-            unit_transfer=rows, unit_chunk=chunk.astype(np.int64), unit_adds=reduce, pieces=None,
+            unit_transfer=rows, unit_chunk=chunk.astype(np.int64), unit_adds=reduce, chunk_ranges=None,
         )  # fmt: skip
     count = np.concatenate([np.ones_like(one.chunk) if one.count is None else one.count for one in sends])
     if len(count) and (count.min() < 1 or count.max() > schedule.num_chunks):
@@ -74,7 +74,7 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
         unit_transfer=transfer[unit_row],
         unit_chunk=(chunk[unit_row] + offset) % schedule.num_chunks,
         unit_adds=reduce[unit_row],
-        pieces=Pieces(ptr=ptr, chunk=chunk, count=count.astype(np.int32), reduce=reduce),
+        chunk_ranges=ChunkRanges(ptr=ptr, chunk=chunk, count=count.astype(np.int32), reduce=reduce),
     )
 
 

@@ -27,7 +27,7 @@ from trine.collectives.dependencies import (
     previous_of_same,
     received_before,
 )
-from trine.collectives.schedule import ExpandedSchedule, Pieces, Schedule
+from trine.collectives.schedule import ExpandedSchedule, ChunkRanges, Schedule
 from trine.errors import InputError
 
 #: Structures of up to this many ranks are kept for 16 schedules, larger ones (100 MB for 1024 ranks) for 2.
@@ -43,7 +43,7 @@ def expand(schedule: Schedule) -> ExpandedSchedule:
         what it never received; or there are more dependencies than fit into memory.
     """
     one = (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(without_sizes(schedule))
-    return dataclasses.replace(one, size_bytes=transfer_bytes(schedule, one.chunk, one.pieces))
+    return dataclasses.replace(one, size_bytes=transfer_bytes(schedule, one.chunk, one.chunk_ranges))
 
 
 def without_sizes(schedule: Schedule) -> Schedule:
@@ -68,23 +68,23 @@ def structure(schedule: Schedule) -> ExpandedSchedule:
     return _general(schedule)
 
 
-def transfer_bytes(schedule: Schedule, chunk: Int32, pieces: Pieces | None) -> Int64:
-    """int64[transfers]: the sum of the sizes of the chunks that each carries: ``chunk``, or its ``pieces``."""
+def transfer_bytes(schedule: Schedule, chunk: Int32, chunk_ranges: ChunkRanges | None) -> Int64:
+    """int64[transfers]: the sum of the sizes of the chunks that each carries: ``chunk``, or its ``chunk_ranges``."""
     num_chunks = schedule.num_chunks
     if schedule.chunk_sizes is None:
-        if pieces is None:
+        if chunk_ranges is None:
             return np.full(len(chunk), schedule.chunk_bytes, dtype=np.int64)
-        of_piece = pieces.count * np.int64(schedule.chunk_bytes)
+        of_range = chunk_ranges.count * np.int64(schedule.chunk_bytes)
     else:
         if len(schedule.chunk_sizes) != num_chunks:
             raise InputError(f"the schedule has {num_chunks} chunks, but {len(schedule.chunk_sizes)} sizes of chunks")
         sizes = np.array(schedule.chunk_sizes, dtype=np.int64)
-        if pieces is None:
+        if chunk_ranges is None:
             return sizes[chunk]
         until = np.concatenate(([0], np.cumsum(np.concatenate((sizes, sizes)))))
-        of_piece = until[pieces.chunk + pieces.count] - until[pieces.chunk]
-    totals = np.concatenate(([0], np.cumsum(of_piece)))
-    return np.diff(totals[pieces.ptr])
+        of_range = until[chunk_ranges.chunk + chunk_ranges.count] - until[chunk_ranges.chunk]
+    totals = np.concatenate(([0], np.cumsum(of_range)))
+    return np.diff(totals[chunk_ranges.ptr])
 
 
 # -- what they wait for ------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
         predecessor_idx=idx,
         completion_ptr=completion_ptr,
         completion_idx=completion_idx,
-        pieces=one.pieces,
+        chunk_ranges=one.chunk_ranges,
         num_agents=schedule.num_agents,
     )
 
@@ -155,7 +155,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
     num_ranks, part = schedule.num_ranks, schedule.num_chunks // schedule.num_ranks
     one = columns_of(schedule, range(1))
     k = len(one.src)
-    check_units(num_ranks * (k if one.pieces is None else len(one.pieces.chunk)))
+    check_units(num_ranks * (k if one.chunk_ranges is None else len(one.chunk_ranges.chunk)))
     sender = -one.dst.astype(np.int64) % num_ranks  # whose transfer of this number arrives at position 0
     before = previous_of_same(one.channel)
     users, senders, received = _received_at_0(one, sender, part, schedule.num_chunks)
@@ -191,7 +191,9 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
         predecessor_idx=idx,
         completion_ptr=completion_ptr,
         completion_idx=completion_idx,
-        pieces=None if one.pieces is None else _shifted_pieces(one.pieces, num_ranks, schedule.num_chunks),
+        chunk_ranges=None
+        if one.chunk_ranges is None
+        else _shifted_ranges(one.chunk_ranges, num_ranks, schedule.num_chunks),
     )
 
 
@@ -227,11 +229,11 @@ def _repeated(
     return ptr, shifted.astype(np.int32).ravel()
 
 
-def _shifted_pieces(own: Pieces, num_ranks: int, num_chunks: int) -> Pieces:
+def _shifted_ranges(own: ChunkRanges, num_ranks: int, num_chunks: int) -> ChunkRanges:
     rows = len(own.chunk)
     shift = np.arange(num_ranks, dtype=np.int64)[:, None]
     ptr = np.append((own.ptr[:-1] + shift * rows).ravel(), num_ranks * rows)
-    return Pieces(
+    return ChunkRanges(
         ptr=ptr,
         chunk=((own.chunk + shift * (num_chunks // num_ranks)) % num_chunks).astype(np.int32).ravel(),
         count=np.tile(own.count, num_ranks),

@@ -103,7 +103,7 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
     if schedule.chunk_sizes is None:
         return dataclasses.replace(_equal_chunks(pattern, schedule.chunk_bytes), peers=peers)
     one = columns_of(schedule, range(position, position + 1))
-    return dataclasses.replace(_own_sizes(pattern, transfer_bytes(schedule, one.chunk, one.pieces)), peers=peers)
+    return dataclasses.replace(_own_sizes(pattern, transfer_bytes(schedule, one.chunk, one.chunk_ranges)), peers=peers)
 
 
 def local_structures(schedule: Schedule) -> LocalStructures:
@@ -194,7 +194,7 @@ def _by_size(schedule: Schedule, kept: _Structures) -> LocalStructures:
     """The structures of all positions, told apart by sizes as well."""
     num_positions = len(kept.structure_of)
     whole = columns_of(schedule, range(num_positions))
-    sizes = transfer_bytes(schedule, whole.chunk, whole.pieces)
+    sizes = transfer_bytes(schedule, whole.chunk, whole.chunk_ranges)
     ptr = np.searchsorted(whole.src, np.arange(num_positions + 1))
     number: dict[bytes, int] = {}
     structures: list[RankSends] = []

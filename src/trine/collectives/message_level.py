@@ -20,7 +20,7 @@ from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, Collec
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import ScheduleRun, StepCost, run_schedule
 from trine.collectives.schedule import ExpandedSchedule, Schedule
-from trine.collectives.schedules.neighbours import to_the_next
+from trine.collectives.schedules.direct import to_the_next
 from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.errors import InputError, SpecError, TrineError, nearest
 from trine.graph.taskgraph import Progress
@@ -119,7 +119,7 @@ class MessageLevelRuns:
     # -- the schedule --------------------------------------------------------------------------------------------
 
     def _refuse_unused(self) -> None:
-        """Options that cannot matter to simulated messages."""
+        """Options that make no difference to simulated messages."""
         options = self.options
         if options.min_channels is not None or options.max_channels is not None:
             raise InputError("limits on channels belong to the library model: leave out --network", field="channels")
@@ -150,13 +150,13 @@ class MessageLevelRuns:
     def _schedule_for(self, op: str, algorithm: str) -> str:
         """A library's algorithm as one of trine's: trees and NVLS of several domains are hierarchies of them."""
         topology = self._context.topology
-        alike = topology.min_per_domain == topology.max_per_domain
+        equal = topology.min_per_domain == topology.max_per_domain
         if self.options.algorithm == AUTO and algorithm == "tree":
-            if topology.num_domains > 1 and topology.max_per_domain > 1 and alike:
+            if topology.num_domains > 1 and topology.max_per_domain > 1 and equal:
                 return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}:outer=double-binary-tree"
             return "double-binary-tree"
         if algorithm == "nvlstree":
-            return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}" if alike else "hierarchical"
+            return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}" if equal else "hierarchical"
         return SCHEDULE_OF.get(algorithm, algorithm)
 
     def _simulate(
@@ -309,7 +309,7 @@ def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
 
 
 def _num_messages(schedule: Schedule) -> int:
-    """About how many; exactly where all ranks do alike."""
+    """About how many; exactly where all ranks do the same."""
     if schedule.shift_symmetric:
         sends = schedule.sends_of(0, schedule.num_ranks, schedule.num_chunks, schedule.root)
         return len(sends.step) * schedule.num_ranks

@@ -1,10 +1,10 @@
 """A collective as one operation of its group: all ranks enter, and all end at the same instant, after a given time.
 
 A chain from a root makes every rank behave differently, so that a job with one cannot be folded. As one operation all
-ranks do alike: they wait for each other, each sends its share of the bytes over the links, and they wait for each other
-again. What such a collective takes is a matter of who knows its cost: a message of no bytes takes that time (software
-before its first link), and the bytes of the other messages meet whatever else is on the links at that time. So it ends
-later than given only where the links are busy, or could not carry the bytes in that time.
+ranks do the same: they wait for each other, each sends its share of the bytes over the links, and they wait again. What
+such a collective takes is a matter of who knows its cost: a message of no bytes takes that time (software before its
+first link), and the bytes of the other messages meet whatever else is on the links at that time. So it ends later than
+given only where the links are busy, or could not carry the bytes in that time.
 
 The shares are those of a ring that carries the buffer once round but for one hop, spread evenly over all hops: N ranks
 send (N - 1) / N of the buffer each. Where the ranks are groups (domains of fast links), each rank of a group sends to

@@ -90,7 +90,7 @@ def _with_packets(packet_bytes: int, header_bytes: int) -> GpuModel:
     if not 0 <= header_bytes <= MAX_PACKET_BYTES:
         raise InputError(f"must be from 0 to {MAX_PACKET_BYTES}, got {header_bytes}", field="header_bytes")
     usual = load_gpu_model("astra3-generic")
-    return replace(  # no kernel runs, so that the inside cannot matter: the smallest one has the smallest tables
+    return replace(  # no kernel runs: the inside makes no difference, and the smallest has the smallest tables
         usual,
         packet_bytes=packet_bytes,
         packet_header_bytes=header_bytes,
@@ -127,7 +127,7 @@ def _starts(expanded: ExpandedSchedule, ends: Int64) -> Int64:
 
 
 def _alone(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
-    """How long each transfer takes by itself: int64[transfers]; those that are alike are simulated once."""
+    """How long each transfer takes by itself: int64[transfers]; equal ones are simulated once."""
     kinds = np.stack((expanded.src.astype(np.int64), expanded.dst.astype(np.int64), expanded.size_bytes), axis=1)
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     times = [int(_ends(_only(expanded, int(row)), cluster, group, model)[0]) for row in first]
@@ -145,5 +145,5 @@ def _only(expanded: ExpandedSchedule, row: int) -> ExpandedSchedule:
         predecessor_idx=np.zeros(0, np.int32),
         completion_ptr=np.zeros_like(expanded.completion_ptr),
         completion_idx=np.zeros(0, np.int32),
-        pieces=None,
+        chunk_ranges=None,
     )

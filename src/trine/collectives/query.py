@@ -55,7 +55,7 @@ def collective(
 
     Raises
     ------
-    InputError: what does not exist, does not fit or cannot matter.
+    InputError: what does not exist, does not fit or makes no difference.
     """
     options = options or CollectiveOptions()
     check_sizes(sizes)

@@ -56,7 +56,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "gather/direct": "trine.collectives.schedules.direct:gather",
         "scatter/direct": "trine.collectives.schedules.direct:scatter",
         "send_recv/direct": "trine.collectives.schedules.direct:send_recv",
-        "shift/direct": "trine.collectives.schedules.neighbours:shift",
+        "shift/direct": "trine.collectives.schedules.direct:shift",
         "barrier/dissemination": "trine.collectives.schedules.direct:barrier",
     },
 )

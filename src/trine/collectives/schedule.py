@@ -58,7 +58,7 @@ class Schedule:
     ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``; equal schedules should have equal
     ones, since what follows from them is cached. ``shift_symmetric`` states that the sends of position p are those of
     position 0 with p added to the peer and p parts to the chunk, both modulo their number. ``symmetry`` states more
-    generally that positions are numbers of so many digits, the least significant first, with so many values each, and
+    generally that positions are numbers whose digits have these numbers of values, the least significant first, and
     that adding any digits to all positions, each modulo its values, maps what one position sends and waits for onto
     what another does, chunks being renamed somehow: (n,) on a ring, (2, 2, ..., 2) for peers p XOR 2**k. It is for
     schedules that are not ``shift_symmetric``, which says (n,) already. ``kind`` says what the
@@ -88,7 +88,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Pieces:
+class ChunkRanges:
     """What each transfer carries, where that is more than one chunk.
 
     ptr: int64[m + 1], CSR over transfers. chunk, count: int32, consecutive chunks, the first following the last.
@@ -106,7 +106,7 @@ class ExpandedSchedule:
     """All transfers of a schedule, ranks in order and each rank's sends in its order.
 
     src, dst: int32[m], positions in the group. step, chunk: int32[m]; ``chunk`` is the first one that it carries.
-    size_bytes: int64[m]. reduce: bool[m], whether the receiver adds any of it. pieces: None where each carries one
+    size_bytes: int64[m]. reduce: bool[m], whether the receiver adds any of it. chunk_ranges: None where each carries one
     chunk.
     entry_src, entry_dst: bool[m]; the transfer also waits until its sender, or its receiver, has entered the
     collective.
@@ -128,7 +128,7 @@ class ExpandedSchedule:
     predecessor_idx: Int32
     completion_ptr: Int64
     completion_idx: Int32
-    pieces: Pieces | None = None
+    chunk_ranges: ChunkRanges | None = None
     num_agents: int = 0
 
     @property

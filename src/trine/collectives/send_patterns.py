@@ -193,10 +193,10 @@ def waits_of_all(schedule: Schedule) -> WaitPattern:
 
 def _units(whole: ExpandedSchedule) -> Int64:
     """int64[transfers]: chunks that each carries."""
-    if whole.pieces is None:
+    if whole.chunk_ranges is None:
         return np.ones(whole.num_transfers, dtype=np.int64)
-    totals = np.concatenate(([0], np.cumsum(whole.pieces.count, dtype=np.int64)))
-    return np.diff(totals[whole.pieces.ptr])
+    totals = np.concatenate(([0], np.cumsum(whole.chunk_ranges.count, dtype=np.int64)))
+    return np.diff(totals[whole.chunk_ranges.ptr])
 
 
 def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern:
@@ -261,12 +261,12 @@ def _arrivals_from(
 ) -> Arrivals:
     """What arrives at position 0 from ``position``. Raises InputError if that does not send as position 0 does."""
     theirs = columns_of(schedule, range(position, position + 1))
-    alike = (
+    is_moved = (
         np.array_equal(theirs.step, own.step)
         and np.array_equal(theirs.channel, own.channel)
         and np.array_equal(theirs.dst == 0, sender == position)
     )
-    if not alike:
+    if not is_moved:
         raise InputError(
             f"the {schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks says that it has the symmetry "
             f"{symmetry}, but the sends of rank {position} are not those of rank 0 moved"

@@ -148,13 +148,13 @@ def _part(schedule: Schedule, rank: int) -> slice:
 
 def _contents(schedule: Schedule, expanded: ExpandedSchedule, transfer: int) -> Contents:
     """What a transfer carries."""
-    pieces = expanded.pieces
-    if pieces is None:
+    chunk_ranges = expanded.chunk_ranges
+    if chunk_ranges is None:
         return [(expanded.chunk[transfer : transfer + 1], bool(expanded.reduce[transfer]))]
-    rows = slice(int(pieces.ptr[transfer]), int(pieces.ptr[transfer + 1]))
-    adds, count = pieces.reduce[rows], pieces.count[rows]
+    rows = slice(int(chunk_ranges.ptr[transfer]), int(chunk_ranges.ptr[transfer + 1]))
+    adds, count = chunk_ranges.reduce[rows], chunk_ranges.count[rows]
     first = np.repeat(np.cumsum(count) - count, count)
-    chunks = (np.repeat(pieces.chunk[rows], count) + np.arange(count.sum()) - first) % schedule.num_chunks
+    chunks = (np.repeat(chunk_ranges.chunk[rows], count) + np.arange(count.sum()) - first) % schedule.num_chunks
     unit_adds = np.repeat(adds, count)
     groups = [(chunks[unit_adds == add], add) for add in (False, True) if (adds == add).any()]
     for chosen, _ in groups:

@@ -29,7 +29,7 @@ _SOURCES = (
 class GroupDurations:
     """Durations on one cluster. ``num_runs``: how many load-store runs were needed.
 
-    Groups are given with a name that those have in common that are alike (:class:`EquivalenceClasses`).
+    Groups are given with the name of their class (:class:`EquivalenceClasses`), for which a duration is found once.
     """
 
     def __init__(self, cluster: Cluster, options: LoadStoreOptions, kept: DurationCache, callbacks: Callbacks) -> None:
@@ -100,7 +100,7 @@ class GroupDurations:
 
 
 class _GroupSizes:
-    """Sizes of the grid of one collective on groups that are alike."""
+    """Sizes of the grid of one collective on the groups of one class."""
 
     def __init__(self, asked: LoadStoreRuns, key: Mapping[str, Any], kept: DurationCache) -> None:
         self.asked, self.key, self.kept = asked, key, kept

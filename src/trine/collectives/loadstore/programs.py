@@ -62,7 +62,7 @@ class Programs:
 
         Raises
         ------
-        InputError: what builders and plans refuse, and ``unroll`` where it cannot matter.
+        InputError: what builders and plans refuse, and ``unroll`` where it makes no difference.
         """
         program = self._made(name, size_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():

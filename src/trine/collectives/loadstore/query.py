@@ -45,7 +45,7 @@ def loadstore_collective(
 
     Raises
     ------
-    InputError, SpecError, PlanError: what does not exist, does not fit or cannot matter; unknown GPUs.
+    InputError, SpecError, PlanError: what does not exist, does not fit or makes no difference; unknown GPUs.
     """
     check_sizes(sizes)
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)

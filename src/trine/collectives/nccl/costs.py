@@ -133,7 +133,7 @@ def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
 
 
 def _base_us(context: CostContext, protocol: str, size: float) -> float:
-    """What a protocol costs once; LL takes more channels, which start later, from some 16 KiB on, each alike."""
+    """What a protocol costs once; LL takes more channels, which start later, from about 16 KiB on, each by as much."""
     media = [context.inner] if context.topology.inside else []
     media += [context.outer] if context.topology.between else []
     base_us = max(medium.base_us[protocol] for medium in media)

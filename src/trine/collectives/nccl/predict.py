@@ -308,7 +308,7 @@ class Collectives:
         return low, high
 
     def share_choices(self, other: Collectives) -> None:
-        """Take over what ``other`` finds: a group that the library sees alike, with the same options."""
+        """Take over what ``other`` finds: a group with an equal topology and the same options."""
         self._segments = other._segments
 
     # -- segments ------------------------------------------------------------------------------------------------

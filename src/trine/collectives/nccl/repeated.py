@@ -91,7 +91,7 @@ def _prepared(cluster: Cluster, group: Sequence[int] | None, options: Collective
 
 
 def _named(name: str, num_gpus: int | None) -> Cluster:
-    """The preset; as many nodes of it as so many GPUs need."""
+    """The preset; as many nodes of it as the GPUs need."""
     from trine.cluster import load_cluster
 
     if (name, None) not in _named_before:

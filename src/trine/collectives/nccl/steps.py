@@ -50,7 +50,7 @@ class StepCosts:
         self.library = cluster.library or "nccl"
         self._asked: dict[tuple[int, ...], Collectives] = {}
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
-        self._alike: dict[CommTopology, Collectives] = {}
+        self._same_topology: dict[CommTopology, Collectives] = {}
         self._classes = EquivalenceClasses(cluster)
         self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
@@ -116,7 +116,7 @@ class StepCosts:
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
         if group not in self._asked:
             asked = self._asked[group] = Collectives(self.cluster, group)
-            asked.share_choices(self._alike.setdefault(without_names(asked.topology), asked))
+            asked.share_choices(self._same_topology.setdefault(without_names(asked.topology), asked))
         return self._asked[group]
 
     def _classes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:

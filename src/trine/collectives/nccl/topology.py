@@ -206,7 +206,7 @@ def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | 
 
 
 def _domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
-    """Equal for domains that are built alike: their links, both ways, between devices as they are counted inside."""
+    """Equal for domains of the same build: their links, both ways, between devices as they are counted inside."""
     if len(domains) < 2:
         return list(range(len(domains)))
     if cluster.likeness.node_make is not None:
@@ -236,7 +236,7 @@ def _domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[
 
 
 def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]) -> list[object]:
-    """The same where nodes are known to be alike: no domain is larger than one of them."""
+    """The same where classes of nodes are known: no domain is larger than one of them."""
     layout = cluster.device_table.layout
     assert layout is not None
     gpus = np.concatenate([np.array(domain) for domain in domains])

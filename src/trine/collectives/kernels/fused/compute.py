@@ -23,7 +23,7 @@ RECEIVE = 1 << 58
 class TileTarget(NamedTuple):
     """Where tiles are put: memory of rank + ``distance``, at ``base`` + ((rank + chunk) modulo ranks) * stride.
 
-    slot_bytes: 0: they lie in a matrix as wide as the result; else each is packed, in room of so many bytes, and those
+    slot_bytes: 0: they lie in a matrix as wide as the result; else each is packed in this many bytes, and those
     that go, or come, over distance d are the d-th of as many as a chunk has tiles.
     """
 

@@ -68,7 +68,7 @@ def waiting_wavefronts(options: FusedOptions) -> int:
     """Wavefronts of a rank that wait for peers' flags, all at once where all workgroups have room on the GPU.
 
     The first wavefront of one workgroup of each crew: it acquires one flag after the other, while the others of its
-    workgroup wait for it at a barrier. So with ``spin`` a rank has at most so many polls on their way.
+    workgroup wait for it at a barrier. So with ``spin`` a rank has at most this many polls on their way.
 
     Raises ValueError for an unfused one, as :func:`expected_flags`.
     """

@@ -142,7 +142,7 @@ class FusedOptions:
         return self.line_bytes // self.dtype_bytes
 
     def lines(self, elements: int) -> int:
-        """Lines of so many elements side by side; a partial line costs a line."""
+        """Lines of ``elements`` elements side by side; a partial line costs a line."""
         return -(-elements // self.line_elements)
 
 

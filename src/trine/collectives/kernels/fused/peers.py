@@ -1,7 +1,7 @@
 """What the peers of one rank send to it: flags and lines of data, from that rank's own kernels alone.
 
-So that peers can be replayed that are not simulated. All ranks of these programs do the same, turned: what a rank sends
-over a distance is what comes to it over that distance.
+So that peers can be replayed that are not simulated. All ranks of these programs do the same, rotated: a rank gets over
+a distance what it sends over that distance.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def peer_writes_of(built: FusedProgram, rank: int) -> PeerData:
     sent = _sent(program, rank, np.array(DATA_OPS, np.int8))
     address, step = program.operand_address[sent.operand], program.operand_step[sent.operand].astype(np.int64)
     if sent.mirrored:
-        address = _turned(built, address, sent.peer - rank)
+        address = _rotated(built, address, sent.peer - rank)
     lines = program.op_amount[sent.op]
     runs = np.where(step == line, 1, lines)
     if runs.sum() > MAX_OPERANDS:
@@ -148,8 +148,8 @@ def _receivers(program: GpuProgram, rank: int, data: _Sent) -> Int32:
     return np.where(known[place] == wanted, _waiting(program, rank)[semaphore], -1).astype(np.int32)
 
 
-def _turned(built: FusedProgram, address: Int64, ranks_on: Int32) -> Int64:
-    """Where a rank so many ranks on writes what this one writes to ``address`` of others."""
+def _rotated(built: FusedProgram, address: Int64, ranks_on: Int32) -> Int64:
+    """Where the rank ``ranks_on`` ranks further writes what this one writes to ``address`` of others."""
     options, program = built.options, built.program
     if options.kind.op != ALL_TO_ALL and options.algorithm != TWOSHOT:
         return address

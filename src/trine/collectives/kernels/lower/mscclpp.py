@@ -27,7 +27,7 @@ from trine.gpu.program import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wiring:
+class BlockWiring:
     """Where everything lies, and which semaphores order it. ``plan_semaphores[rank]``: those that the file has."""
 
     addresses: Addresses
@@ -42,7 +42,7 @@ class Wiring:
 class BlockLowering:
     """Goes through the steps of one thread block, number ``block`` of all."""
 
-    def __init__(self, wiring: Wiring, out: Emitter, block: int) -> None:
+    def __init__(self, wiring: BlockWiring, out: Emitter, block: int) -> None:
         self.wiring, self.out, self.block = wiring, out, block
         self.addresses = wiring.addresses
         self.barriers_passed: Counter[int] = Counter()

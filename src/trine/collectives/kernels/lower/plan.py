@@ -12,7 +12,7 @@ from trine.collectives.kernels.lower.memory import (
     payload_of_line,
 )
 from trine.collectives.kernels.lower.msccl import Cutting, Fifos, FifoWiring, StepDependencies, StepLowering
-from trine.collectives.kernels.lower.mscclpp import BlockLowering, Wiring
+from trine.collectives.kernels.lower.mscclpp import BlockLowering, BlockWiring
 from trine.collectives.kernels.lower.semaphores import Barriers, Dependencies, Packets, Semaphores, Signals
 from trine.collectives.mscclpp.layout import ChunkLayout, operations
 from trine.collectives.mscclpp.plan import PIPELINE, SWITCH, KernelGpu, KernelPlan
@@ -114,7 +114,7 @@ class _Lowering:
         self.where = self.addresses()
         if packets.flagged_reads:
             self.num_flags = self.where.num_packet_lines
-        wiring = Wiring(
+        wiring = BlockWiring(
             addresses=self.where,
             signals=signals,
             barriers=barriers,
@@ -142,7 +142,7 @@ class _Lowering:
             list(block_steps(gpu, block, self.layout, self.payload)) for gpu in self.plan.gpus for block in gpu.blocks
         ]
 
-    def _run_blocks(self, steps: list[list[LoweredStep]], wiring: Wiring) -> None:
+    def _run_blocks(self, steps: list[list[LoweredStep]], wiring: BlockWiring) -> None:
         number, early = 0, False
         for gpu in self.plan.gpus:
             for _ in gpu.blocks:
@@ -158,7 +158,7 @@ class _Lowering:
                 "plan flushes them"
             )
 
-    def _note_blocks(self, wiring: Wiring) -> None:
+    def _note_blocks(self, wiring: BlockWiring) -> None:
         if wiring.packets.gated:
             self.notes.append(
                 "packets that several thread blocks poll, or that come through ports, are waited for as a whole, not "
