@@ -27,7 +27,7 @@ from trine.collectives.dependencies import (
     previous_of_same,
     received_before,
 )
-from trine.collectives.schedule import ExpandedSchedule, ChunkRanges, Schedule
+from trine.collectives.schedule import ChunkRanges, ExpandedSchedule, Schedule
 from trine.errors import InputError
 
 #: Structures of up to this many ranks are kept for 16 schedules, larger ones (100 MB for 1024 ranks) for 2.

@@ -106,8 +106,8 @@ class ExpandedSchedule:
     """All transfers of a schedule, ranks in order and each rank's sends in its order.
 
     src, dst: int32[m], positions in the group. step, chunk: int32[m]; ``chunk`` is the first one that it carries.
-    size_bytes: int64[m]. reduce: bool[m], whether the receiver adds any of it. chunk_ranges: None where each carries one
-    chunk.
+    size_bytes: int64[m]. reduce: bool[m], whether the receiver adds any of it. chunk_ranges: None where each
+    carries one chunk.
     entry_src, entry_dst: bool[m]; the transfer also waits until its sender, or its receiver, has entered the
     collective.
     predecessor_ptr, predecessor_idx: CSR over transfers: the transfers that must have ended before.
