@@ -257,8 +257,8 @@ FAULTS = {
     "folding._programs": changed(case(LOADS), "operand_rank", 5, 3),
     "folding._memory": changed(case(LOADS), "operand_address", 5, 512),
     "folding._same_lines": two_lines_become_one(),
-    "folding._unlike": slow_link(case(LOADS)),
-    "folding._unlike folding._homeless": two_switches(),
+    "folding._different_link": slow_link(case(LOADS)),
+    "folding._different_link folding._unowned_link": two_switches(),
 }
 
 

@@ -12,7 +12,7 @@ from trine.cluster.topologies import build_topology
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.count import count_lines
 from trine.errors import InputError
-from trine.gpu.join import Placed, join_programs
+from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.program import ACQUIRE, READ
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program
@@ -31,8 +31,8 @@ def test_lines_between_ranks_are_those_of_the_parts():
     shift = first.semaphores.shape[1]
     joined = join_programs(
         [
-            Placed(program=first, ranks=(2, 0, 3, 1)),
-            Placed(program=second, ranks=(3, 1), address_shift=FAR, semaphore_shift=shift),
+            PlacedProgram(program=first, ranks=(2, 0, 3, 1)),
+            PlacedProgram(program=second, ranks=(3, 1), address_shift=FAR, semaphore_shift=shift),
         ],
         4,
     )
@@ -53,8 +53,10 @@ def test_each_operation_keeps_its_kind_label_and_operands():
     part = kernel("all_reduce", 2)
     joined = join_programs(
         [
-            Placed(program=part, ranks=(0, 1), name="a"),
-            Placed(program=part, ranks=(1, 0), address_shift=FAR, semaphore_shift=part.semaphores.shape[1], name="b"),
+            PlacedProgram(program=part, ranks=(0, 1), name="a"),
+            PlacedProgram(
+                program=part, ranks=(1, 0), address_shift=FAR, semaphore_shift=part.semaphores.shape[1], name="b"
+            ),
         ],
         2,
     )
@@ -73,7 +75,7 @@ def test_each_operation_keeps_its_kind_label_and_operands():
 
 def test_one_part_on_its_own_ranks_takes_what_it_took():
     program = kernel("all_reduce", 4)
-    joined = join_programs([Placed(program=program, ranks=(0, 1, 2, 3))], 4)
+    joined = join_programs([PlacedProgram(program=program, ranks=(0, 1, 2, 3))], 4)
     assert joined.payload_bytes == program.payload_bytes
     alone, again = (
         run_gpus(p, CLUSTER, CLUSTER.gpus, small_model(), options=GpuRunOptions(fold="off")) for p in (program, joined)
@@ -84,8 +86,8 @@ def test_one_part_on_its_own_ranks_takes_what_it_took():
 def test_parts_on_other_ranks_far_away_do_not_meet():
     program = kernel("all_gather", 2, algorithm="put")
     parts = [
-        Placed(program=program, ranks=(0, 1)),
-        Placed(program=program, ranks=(2, 3), address_shift=FAR, semaphore_shift=5),
+        PlacedProgram(program=program, ranks=(0, 1)),
+        PlacedProgram(program=program, ranks=(2, 3), address_shift=FAR, semaphore_shift=5),
     ]
     both = run_gpus(join_programs(parts, 4), CLUSTER, CLUSTER.gpus, small_model(), options=GpuRunOptions(fold="off"))
     alone = run_gpus(program, CLUSTER, CLUSTER.gpus[:2], small_model(), options=GpuRunOptions(fold="off"))
@@ -97,7 +99,7 @@ def test_semaphores_begin_as_each_part_says():
     waits.semaphores[0] = (3, 4)
     waits.kernel(0, workgroups=1)
     waits.acquire(0, 1, 4)
-    parts = [Placed(program=waits.build(), ranks=(rank,), semaphore_shift=2 * rank) for rank in (0, 1)]
+    parts = [PlacedProgram(program=waits.build(), ranks=(rank,), semaphore_shift=2 * rank) for rank in (0, 1)]
     joined = join_programs(parts, 2)
     assert joined.semaphores.tolist() == [[3, 4, 0, 0], [0, 0, 3, 4]]
     read = joined.operand_role == READ
@@ -108,7 +110,10 @@ def test_semaphores_begin_as_each_part_says():
 def test_buffers_of_one_name_get_numbers_and_shared_ones_stay_one():
     part = kernel("all_gather", 2, algorithm="put")
     size = part.semaphores.shape[1]
-    shared = [Placed(program=part, ranks=(0, 1)), Placed(program=part, ranks=(0, 1), semaphore_shift=size)]
+    shared = [
+        PlacedProgram(program=part, ranks=(0, 1)),
+        PlacedProgram(program=part, ranks=(0, 1), semaphore_shift=size),
+    ]
     assert join_programs(shared, 2).buffers == part.buffers
     apart = [shared[0], replace(shared[1], address_shift=FAR)]
     names = [buffer.name for buffer in join_programs(apart, 2).buffers]
@@ -134,12 +139,12 @@ def test_buffers_of_one_name_get_numbers_and_shared_ones_stay_one():
 def test_what_does_not_go_together_is_refused(parts, message):
     program = kernel("all_gather", 2, algorithm="put")
     with pytest.raises(InputError, match=message):
-        join_programs([Placed(program=program, **part) for part in parts], 4)
+        join_programs([PlacedProgram(program=program, **part) for part in parts], 4)
 
 
 def test_lines_of_two_sizes_are_refused():
     parts = [
-        Placed(program=kernel("all_gather", 2, line_bytes=size), ranks=(0, 1), semaphore_shift=size)
+        PlacedProgram(program=kernel("all_gather", 2, line_bytes=size), ranks=(0, 1), semaphore_shift=size)
         for size in (128, 64)
     ]
     with pytest.raises(InputError, match=r"lines of 64 B, .* of 128"):

@@ -119,7 +119,7 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
 
 
 def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[int, str | None, Int32 | None]:
-    """How many checks ``group`` passes, and what is not the same under it; where all is, the orbits of the links."""
+    """The number of checks that ``group`` passes, and what fails, in words; where nothing does, the orbits of the links."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     there, near = group.split(ranks)
     reason = _programs(system, rows, group, there, near)
@@ -250,7 +250,7 @@ def _link_orbits(system: GpuSystem, rows: RankRows, group: Translations) -> tupl
     device = np.array(system.fabric.group, np.int64)
     ptr, links = cluster.routes(device[pairs // system.num_ranks], device[pairs % system.num_ranks])
     used: Int64 = np.unique(links).astype(np.int64)
-    why = _homeless(system, used)
+    why = _unowned_link(system, used)
     if why is not None:
         return why, None
     maps = []
@@ -273,8 +273,8 @@ def _pairs(system: GpuSystem, rows: RankRows) -> Int64:
     return found
 
 
-def _homeless(system: GpuSystem, used: Int64) -> str | None:
-    """A link between switches is nobody's: who is first of two that come to it at once depends on their ranks."""
+def _unowned_link(system: GpuSystem, used: Int64) -> str | None:
+    """A link between switches has no rank: which of two messages is first there depends on their absolute ranks."""
     alone = used[system.link_home[used] < 0]
     if not len(alone):
         return None
@@ -309,12 +309,12 @@ def _moved_links(
             f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of "
             f"them and {two!r} on another"
         ), None
-    why = _unlike(system, used, used[found], group, by)
+    why = _different_link(system, used, used[found], group, by)
     return why, None if why is not None else found
 
 
-def _unlike(system: GpuSystem, used: Int64, image: Int64, group: Translations, by: Int64) -> str | None:
-    """A link that is not like the one that it is moved to: in rate, latency, its place at its GPUs, whose it is."""
+def _different_link(system: GpuSystem, used: Int64, image: Int64, group: Translations, by: Int64) -> str | None:
+    """A link that differs from the one that it is moved to: in rate, latency, its number at its GPUs, its rank."""
     fabric = system.fabric
     names = fabric.cluster.link_names
     for what, values in fabric.link_columns():
@@ -374,7 +374,7 @@ class RankRows:
     lines: Int64
 
     def shape_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-        """What must be equal of ranks that behave alike, with names for people."""
+        """What must be equal of ranks of one orbit, with names for people."""
         program = self.program
         yield "the size of their workgroups", program.kernel_wavefronts[self.kernels]
         yield "the number of their workgroups", np.diff(program.kernel_ptr)[self.kernels]

@@ -19,7 +19,7 @@ MAX_SEMAPHORES = 2**28
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Placed:
+class PlacedProgram:
     """A program and where it is put.
 
     ranks: the rank of the whole that each of its ranks is. address_shift: added to all addresses, bytes.
@@ -55,7 +55,7 @@ class Placed:
         return self.semaphore_shift + int(self.program.semaphores.shape[1])
 
 
-def join_programs(parts: Sequence[Placed], num_ranks: int, name: str = "joined") -> GpuProgram:
+def join_programs(parts: Sequence[PlacedProgram], num_ranks: int, name: str = "joined") -> GpuProgram:
     """One program with the kernels of all parts, those of the first part first, each part's in its order.
 
     Parts may share memory (one's output is another's input), never semaphores of a rank. Buffers are named where all
@@ -90,7 +90,7 @@ def join_programs(parts: Sequence[Placed], num_ranks: int, name: str = "joined")
     )
 
 
-def _moved(part: Placed, label: Int32) -> dict[str, npt.NDArray[Any]]:
+def _moved(part: PlacedProgram, label: Int32) -> dict[str, npt.NDArray[Any]]:
     """The columns of a part in its place; ``label``: the new number of each of its labels."""
     program, ranks = part.program, np.array(part.ranks, np.int32)
     semaphore = program.operand_semaphore
@@ -103,7 +103,7 @@ def _moved(part: Placed, label: Int32) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _check(parts: Sequence[Placed], num_ranks: int) -> None:
+def _check(parts: Sequence[PlacedProgram], num_ranks: int) -> None:
     line_bytes = parts[0].program.line_bytes
     for part in parts:
         program = part.program
@@ -126,9 +126,9 @@ def _check(parts: Sequence[Placed], num_ranks: int) -> None:
     _check_semaphores(parts)
 
 
-def _check_semaphores(parts: Sequence[Placed]) -> None:
-    """No semaphore of a rank belongs to two parts."""
-    owner: dict[int, tuple[int, Placed]] = {}
+def _check_semaphores(parts: Sequence[PlacedProgram]) -> None:
+    """Refuse a semaphore of a rank that belongs to two parts."""
+    owner: dict[int, tuple[int, PlacedProgram]] = {}
     for part in sorted(parts, key=lambda part: part.semaphore_shift):
         if part.semaphores_end == part.semaphore_shift:
             continue
@@ -150,7 +150,7 @@ def _offsets(pointers: Sequence[Int64]) -> Int64:
     return np.append(np.concatenate(inner), starts[-1]).astype(np.int64)
 
 
-def _labels(parts: Sequence[Placed]) -> tuple[tuple[str, ...], list[Int32]]:
+def _labels(parts: Sequence[PlacedProgram]) -> tuple[tuple[str, ...], list[Int32]]:
     """All labels, and of each part the new number of each old one; the last entry is that of -1: none."""
     numbers: dict[str, int] = {}
     renamed = [
@@ -162,18 +162,18 @@ def _labels(parts: Sequence[Placed]) -> tuple[tuple[str, ...], list[Int32]]:
     return tuple(numbers), renamed
 
 
-def _named(part: Placed, name: str) -> str:
+def _named(part: PlacedProgram, name: str) -> str:
     return f"{part.name} {name}" if part.name else name
 
 
-def _semaphores(parts: Sequence[Placed], num_ranks: int) -> Int32:
+def _semaphores(parts: Sequence[PlacedProgram], num_ranks: int) -> Int32:
     values = np.zeros((num_ranks, max(part.semaphores_end for part in parts)), np.int32)
     for part in parts:
         values[list(part.ranks), part.semaphore_shift : part.semaphores_end] = part.program.semaphores
     return values
 
 
-def _buffers(parts: Sequence[Placed]) -> tuple[Buffer, ...]:
+def _buffers(parts: Sequence[PlacedProgram]) -> tuple[Buffer, ...]:
     """Those of all parts, equal ones once; of a name that several have all but the first get a number."""
     if not all(part.program.buffers for part in parts):
         return ()

@@ -81,7 +81,7 @@ class GpuRun:
         )
 
     def whole(self) -> GpuRun:
-        """Itself, for what needs its end. Raises KeyboardInterrupt where Ctrl-C stopped it."""
+        """This run, if it came to its end. Raises KeyboardInterrupt where Ctrl-C stopped it."""
         if not self.finished:
             raise KeyboardInterrupt
         return self

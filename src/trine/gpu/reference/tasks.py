@@ -92,7 +92,7 @@ class WorkgroupColumns:
 
 
 class TaskRunner:
-    """The task graph; what carries a kernel lasts as long as the kernel."""
+    """Runs the task graph; a task that carries a kernel lasts as long as the kernel."""
 
     def __init__(self, shared: SharedState, gpus: list[SimulatedGpu], transfers: GraphTransfers) -> None:
         self.shared, self.agenda, self.gpus, self.transfers = shared, shared.agenda, gpus, transfers
@@ -143,7 +143,7 @@ class TaskRunner:
         self.agenda.at(self.agenda.now + lasts_ps, (TASKS, task), do)
 
     def _end(self, task: int) -> None:
-        """What follows follows at once."""
+        """Tasks that wait for nothing else become ready at this instant."""
         self.end_ps[task] = self.agenda.now
         self.num_done += 1
         for after in self.successors[task]:

@@ -127,7 +127,7 @@ class SourceLine:
 
 
 def lines_of(text: str, file: str) -> Iterator[SourceLine]:
-    """The lines of a text that say something."""
+    """The lines of a text that are not empty."""
     parts = text.split("\n")
     if len(parts) > MAX_LINES:
         raise SpecError(f"has more than {MAX_LINES} lines", file=file or "program")

@@ -61,7 +61,7 @@ Statement: TypeAlias = "OperationText | Loop"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workgroups:
-    """So many workgroups that do the same, but for ``wg``."""
+    """``count`` workgroups that do the same, but for ``wg``."""
 
     line: SourceLine
     count: Expression
@@ -70,7 +70,7 @@ class Workgroups:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelText:
-    """Of ranks ``first`` to ``last``, both included: one each."""
+    """A kernel of each of the ranks ``first`` to ``last``, both included."""
 
     line: SourceLine
     name: str

@@ -18,7 +18,7 @@ from trine.collectives.kernels.fused.exchange import exchange
 from trine.collectives.kernels.fused.options import FUSED, TWOSHOT, FusedChoices, FusedOptions
 from trine.collectives.kernels.fused.tiles import TileGrid, make_grid, make_tiles, refuse_large
 from trine.gpu.builder import ProgramBuilder
-from trine.gpu.join import Placed, join_programs
+from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.program import ACQUIRE, RELEASE, GpuProgram, kernels_of_rank
 from trine.gpu.system import KernelTasks, kernel_tasks
 
@@ -166,8 +166,8 @@ def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: st
     )
     ranks = tuple(range(first.num_ranks))
     parts = [
-        Placed(program=first, ranks=ranks),
-        Placed(
+        PlacedProgram(program=first, ranks=ranks),
+        PlacedProgram(
             program=replace(second, operand_address=address), ranks=ranks, semaphore_shift=first.semaphores.shape[1]
         ),
     ]

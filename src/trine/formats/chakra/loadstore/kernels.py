@@ -18,7 +18,7 @@ from trine.collectives.options import AUTO
 from trine.errors import InputError, PlanError, nearest
 from trine.formats.chakra.loadstore.compute import ComputeShape
 from trine.gpu.builder import Operand, ProgramBuilder
-from trine.gpu.join import Placed, join_programs
+from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.model import GpuModel
 from trine.gpu.program import ACQUIRE, BARRIER, COPY, DMA, READ, RELEASE, WAITCNT, WRITE, GpuProgram
 from trine.graph.program import Collective
@@ -85,7 +85,7 @@ class JobKernels:
 
     def __init__(self, cluster: Cluster, num_ranks: int, model: GpuModel, choices: KernelChoices) -> None:
         self._cluster, self._num_ranks, self._model, self._choices = cluster, num_ranks, model, choices
-        self._parts: list[Placed] = []
+        self._parts: list[PlacedProgram] = []
         self._num_kernels = 0
         self._address = 0
         self._semaphores = [0] * num_ranks
@@ -102,7 +102,7 @@ class JobKernels:
         """Put a program on some ranks, where no other is; return the number of its first kernel."""
         first, size = self._num_kernels, memory_end(program)
         shift = max(self._semaphores[rank] for rank in ranks) if program.semaphores.shape[1] else 0
-        part = Placed(
+        part = PlacedProgram(
             program=replace(program, buffers=()),
             ranks=tuple(ranks),
             address_shift=self._address,

@@ -20,7 +20,7 @@ from trine.formats.chakra.loadstore.compute import Alone, ComputeKernel, fit_ker
 from trine.formats.chakra.loadstore.graph import GraphBuilder, LoadStoreGraph, is_kernel
 from trine.formats.chakra.loadstore.kernels import JobKernels, KernelChoices, address_period, memory_end
 from trine.formats.chakra.simulate import trace_facts
-from trine.gpu.join import Placed, join_programs
+from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.model.files import gpu_model_of, load_gpu_model
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.gpu.system import KernelTasks
@@ -255,10 +255,10 @@ def _alone_on(cluster: Cluster, model: GpuModel, on_compile: Callable[[], None] 
 
     def alone(programs: Sequence[GpuProgram]) -> Sequence[int]:
         period, address = address_period(model), 0
-        parts: list[Placed] = []
+        parts: list[PlacedProgram] = []
         builder = TaskGraphBuilder((), ())
         for program in programs:
-            parts.append(Placed(program=program, ranks=(0,), address_shift=address))
+            parts.append(PlacedProgram(program=program, ranks=(0,), address_shift=address))
             address += -(-memory_end(program) // period) * period
             builder.compute(0, "alone", 0)
         tasks = KernelTasks(builder.build(), np.arange(len(parts), dtype=np.int32))
