@@ -41,6 +41,7 @@ _PUBLIC = {
     "build_topology": "trine.cluster",
     "calibrate": "trine.compute",
     "capture": "trine.workload",
+    "cite": "trine.results.citations",
     "collective": "trine.collectives.query",
     "collective_time": "trine.collectives.nccl",
     "compare_fidelity": "trine.collectives.loadstore",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from trine.replay.run import run_eidolon
     from trine.replay.writes import WriteTable
     from trine.results import Result
+    from trine.results.citations import cite
     from trine.simulation import simulate
     from trine.studies.hop import hop
     from trine.studies.overlap import overlap_range
@@ -128,6 +130,7 @@ __all__ = [
     "build_topology",
     "calibrate",
     "capture",
+    "cite",
     "collective",
     "collective_time",
     "compare_fidelity",

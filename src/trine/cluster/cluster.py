@@ -17,6 +17,9 @@ from trine.cluster.parts import GPU
 from trine.cluster.routing import MAX_KEPT, Path, Router
 from trine.errors import SpecError, nearest
 from trine.plugins import Registry
+from trine.shown import facts as fact_table
+from trine.shown import folded, page, table, titled
+from trine.units import format_bandwidth
 
 if TYPE_CHECKING:
     from trine.cluster.alike import Likeness
@@ -42,6 +45,24 @@ FILES: Registry[Callable[..., Any]] = Registry(
 @dataclass(frozen=True, kw_only=True)
 class Cluster(ClusterData):
     """A machine: what :class:`ClusterData` says of it, and which links a message crosses."""
+
+    def __repr__(self) -> str:
+        return titled(self, self._headline)
+
+    def _repr_html_(self) -> str:
+        facts = {"GPUs": f"{len(self.gpus):,}", "devices": f"{len(self.devices):,}", "routing": self.routing}
+        facts |= {"evidence": self.evidence, "library": self.library or "not known"}
+        rates, counts = np.unique(self.link_bytes_per_s, return_counts=True)
+        links = [
+            {"bandwidth": format_bandwidth(rate), "links": f"{count:,}"}
+            for rate, count in zip(rates.tolist()[::-1], counts.tolist()[::-1], strict=True)
+        ]
+        sources = (f"{name}: {words}" for name, words in self.sources.items())
+        return page(self._headline, fact_table(facts), table("links by bandwidth", links), folded("sources", sources))
+
+    @property
+    def _headline(self) -> str:
+        return f"{self.name}: {len(self.gpus):,} GPUs, {len(self.link_bytes_per_s):,} links"
 
     @cached_property
     def _router(self) -> Router:

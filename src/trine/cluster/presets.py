@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trine.arguments import named_arguments
 from trine.errors import SpecError, nearest
+from trine.shown import OneLine
 
 if TYPE_CHECKING:
     from trine.cluster.schema import LinkTypeSpec
@@ -38,7 +39,7 @@ def preset_path(name: str) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuSpec:
+class GpuSpec(OneLine):
     """One GPU model.
 
     ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from trine.arguments import named_arguments, option
+from trine.shown import OneLine
 
 AUTO = "auto"
 #: How kernels are launched: one process a GPU (torchrun, mpirun), one process for all GPUs, or a CUDA/HIP graph.
@@ -22,7 +23,7 @@ def is_plan(algorithm: str) -> bool:
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveOptions:
+class CollectiveOptions(OneLine):
     """How a collective is run. ``auto`` leaves the choice to the library as it would choose.
 
     ``library``: ``nccl``, ``rccl`` or ``auto`` (by the GPUs). ``algorithm``: ``ring``, ``tree``, ``nvls``, ... .
@@ -50,7 +51,7 @@ class TimePart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveTime:
+class CollectiveTime(OneLine):
     """The time of one collective of one size; parts add up to ``time_ps``. Ordered by it; ``float()`` is in seconds.
 
     ``size_bytes``: as asked for; ``sent_bytes``: as nccl-tests rounds it to whole elements a rank. ``low_ps`` and

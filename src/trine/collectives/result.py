@@ -75,6 +75,10 @@ class CollectiveResult(Report):
         times = (Evidence(f"{kinds.count(kind)} of {count} times", kind) for kind in dict.fromkeys(kinds))
         return (*times, Evidence(f"cluster {self.cluster.name}", self.cluster.evidence))
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(self.cluster.sources.values())
+
     def summary(self) -> str:
         """Return the table that nccl-tests prints, with the choice, the band and the evidence."""
         return self.table()

@@ -28,6 +28,7 @@ from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Tensor, Workload
 from trine.inputs import read_text
 from trine.outputs import write_text
+from trine.shown import OneLine
 from trine.units import MAX_INT64
 
 
@@ -44,7 +45,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(OneLine):
     """Operators of several traces of one GPU, in the order of the traces.
 
     ``gpu``: their GPU, None where no trace names one. ``resolution_ps``: the coarsest time step among them.

@@ -22,6 +22,7 @@ import numpy as np
 from trine.arrays import Float64
 from trine.compute.cost import Work
 from trine.compute.kinds import family_of, is_compute_bound
+from trine.shown import OneLine
 
 #: Relative error that a law is taken to have: times whose rounding is coarser than this weigh less in a fit.
 RELATIVE_ERROR = 0.05
@@ -275,7 +276,7 @@ class KindFit:
 
 
 @dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(OneLine):
     """One row a kind, in alphabetical order, and the time step of the trace (of several: the coarsest)."""
 
     kinds: tuple[KindFit, ...]

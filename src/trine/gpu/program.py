@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int8, Int32, Int64
+from trine.shown import OneLine
 
 #: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
 #: moves bytes. Control (wavefront 0 alone): ACQUIRE, RELEASE. All wavefronts: WAITCNT, BARRIER, COMPUTE, NOP.
@@ -53,7 +54,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GpuProgram:
+class GpuProgram(OneLine):
     """The kernels of all ranks as arrays.
 
     Kernels: kernel_rank int32[k]; kernel_wavefronts int32[k], wavefronts a workgroup; kernel_ptr int64[k + 1]: kernel i

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from trine.arrays import Int32, Int64
 from trine.gpu.peers import Arrivals
 from trine.graph.taskgraph import Records
+from trine.shown import OneLine
 
 #: What a wavefront does between its start and its end: it computes (the CU's ALU works for it or is waited for), waits
 #: to issue a request (the CU issues those of others), for memory (request slots, waitcnt), for a semaphore, at a
@@ -35,7 +36,7 @@ class ResourceNames:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GpuRecords:
+class GpuRecords(OneLine):
     """Columns of what happened; times in ps from the start of the run, -1 for what never happened.
 
     Of simulated GPUs 0..g-1: ranks int32[g], the rank that each was simulated as; gpu_of int32[ranks], which one stands

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trine.shown import OneLine
+
 #: Categories of memory, in the order in which summaries list them.
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MemoryEvents:
+class MemoryEvents(OneLine):
     """Changes of a rank's memory, each at the start or the end of a task.
 
     task: int32[m], index into the task graph. at_end: int8[m], 1 if it happens when the task ends, 0 when it starts.

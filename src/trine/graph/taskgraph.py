@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int8, Int32, Int64
+from trine.shown import OneLine, titled
+from trine.units import format_time
 
 COMPUTE, TRANSFER, JOIN = 0, 1, 2
 KIND_NAMES = ("compute", "transfer", "join")
@@ -35,7 +37,7 @@ Progress = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Labels:
+class Labels(OneLine):
     """What a task is for; every array has one entry a task, -1 where it does not apply.
 
     ``phase``: 0 forward, 1 backward, 2 optimizer, 3 input copy. ``operator``, ``layer``, ``collective``: indices into
@@ -52,7 +54,7 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveLabel:
+class CollectiveLabel(OneLine):
     """One collective operation: ``size_bytes`` is the payload as nccl-tests counts it, ``ranks`` its group.
 
     Where a graph shows some ranks only, ``ranks`` are those of the group, which has ``group_size`` in all.
@@ -73,7 +75,7 @@ class CollectiveLabel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class TaskGraph:
+class TaskGraph(OneLine):
     """Tasks 0..n-1, their predecessors and what they run on.
 
     kind: int8[n], COMPUTE, TRANSFER or JOIN.
@@ -132,9 +134,14 @@ class TaskGraph:
     def num_tasks(self) -> int:
         return len(self.kind)
 
+    def __repr__(self) -> str:
+        return titled(
+            self, f"{self.num_tasks:,} tasks on {len(self.rank_names):,} ranks, {len(self.link_names):,} links"
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Records:
+class Records(OneLine):
     """What happened: one row a task, in the order of the task graph.
 
     ready_ps: when its predecessors allowed it; start_ps: when its stream (compute) or network (transfer) took it: later
@@ -149,9 +156,13 @@ class Records:
     engine: str
     network: str
 
+    def __repr__(self) -> str:
+        end = format_time(int(self.end_ps.max(initial=0)))
+        return titled(self, f"{len(self.end_ps):,} tasks, {self.num_events:,} events, end {end} ({self.network})")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Snapshot:
+class Snapshot(OneLine):
     """A run that has stopped at an instant, to go on from there, perhaps on a graph with more tasks for the same work.
 
     Everything that happens at ``now_ps`` has happened, except that the network has not shared its links anew and that

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trine import shown
+from trine.shown import OneLine, titled
+from trine.units import format_time
+
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 
@@ -23,7 +27,7 @@ ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tensor:
+class Tensor(OneLine):
     """One tensor as an operator sees it.
 
     ``batch_dims`` are the dimensions whose size is proportional to the batch; empty for weights, weight gradients,
@@ -40,7 +44,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operator:
+class Operator(OneLine):
     """One operator that ran on the GPU.
 
     ``gpu_time_ps`` is the recorded busy time of its kernels. ``launch_start_ps`` and ``launch_duration_ps`` are the CPU
@@ -79,7 +83,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class Workload(OneLine):
     """One step of a job on one GPU, as recorded.
 
     ``operators`` are in the order of execution on the GPU; ``parameters`` in the order of the model's registration.
@@ -99,6 +103,33 @@ class Workload:
     assumptions: tuple[str, ...] = ()
     unprofiled_step_ps: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return titled(self, self._headline)
+
+    def _repr_html_(self) -> str:
+        operators = [
+            {"id": op.id, "name": op.name, "phase": op.phase, "time": format_time(op.gpu_time_ps)}
+            for op in self.operators[: shown.MAX_ROWS + 1]
+        ]
+        facts = {"source": self.source, "format": self.format, "GPU": self.gpu or "not known", "batch": self.batch}
+        times = {f"{phase} operators": self._of_phase(phase) for phase in PHASES}
+        return shown.page(
+            self._headline,
+            shown.facts({**facts, **times}),
+            shown.table("operators", operators),
+            shown.folded("assumptions", self.assumptions),
+        )
+
+    @property
+    def _headline(self) -> str:
+        return (
+            f"{self.name}, batch {self.batch}: {len(self.operators):,} operators, {len(self.parameters):,} parameters"
+        )
+
+    def _of_phase(self, phase: str) -> str:
+        times = [op.gpu_time_ps for op in self.operators if op.phase == phase]
+        return f"{len(times):,} in {format_time(sum(times))}" if times else "none"
 
     @property
     def has_gpu_times(self) -> bool:

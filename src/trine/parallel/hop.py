@@ -12,6 +12,7 @@ from functools import cached_property
 
 from trine.arguments import named_arguments, option
 from trine.errors import PlanError, nearest
+from trine.shown import OneLine
 
 #: When an update is sent: at the start of an iteration, beside the gradients, or at its end.
 ORDERS = ("parallel", "serial")
@@ -130,7 +131,7 @@ def graph_of(name: str, num_workers: int, pairs: Iterable[tuple[int, int]]) -> W
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HopProtocol:
+class HopProtocol(OneLine):
     """When a worker goes on.
 
     iterations: of each worker; skipped ones count.

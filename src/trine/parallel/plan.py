@@ -10,6 +10,7 @@ from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Groups, grid_axes
 from trine.parallel.forms import BALANCED, DEFAULT_BUCKETS, GRADIENTS_SHARDED, check_forms
 from trine.parallel.schedules import SCHEDULES
+from trine.shown import OneLine
 from trine.units import MAX_GPUS
 
 #: Larger batches are taken for a mistake; they would not fit any GPU.
@@ -31,7 +32,7 @@ _WAYS = ("dp", "tp", "pp", "cp", "ep")
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(OneLine):
     """How one job is spread over ``dp * cp * tp * pp`` ranks.
 
     dp, tp, pp: ways of data, tensor and pipeline parallelism. cp: ways in which the sequence of each sample is divided

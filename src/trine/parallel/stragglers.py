@@ -18,6 +18,7 @@ from trine.arguments import named_arguments
 from trine.arrays import Float64
 from trine.errors import InputError, nearest
 from trine.parallel import draws
+from trine.shown import OneLine
 
 Int = npt.NDArray[np.integer]
 
@@ -89,7 +90,7 @@ class Jitter:
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stragglers:
+class Stragglers(OneLine):
     """Slow ranks, jitter, or both; the factors multiply.
 
     slow: (rank, factor) pairs, each rank once. per: whether ``index`` counts the steps of a run or the operators of a

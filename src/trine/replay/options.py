@@ -16,6 +16,7 @@ from trine.gpu.program import GpuProgram
 from trine.inputs import exists
 from trine.replay.distributions import Distribution, parse_distribution
 from trine.replay.writes import WriteTable
+from trine.shown import OneLine
 from trine.units import parse_time
 
 #: From when a wake-up time counts: from when the target's last workgroup began to wait, or from the start of the run.
@@ -39,7 +40,7 @@ _TIMES = ("wakeup", "poll", "sleep", "monitor_wakeup")
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class EidolonOptions:
+class EidolonOptions(OneLine):
     """One run: the kernel of one GPU, what its replayed peers send to it, and how it waits. None: the usual.
 
     Times (wakeup, straggler, poll, sleep, monitor_wakeup): text with a unit (``"10 us"``), or picoseconds.

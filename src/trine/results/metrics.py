@@ -22,12 +22,13 @@ from trine.results.activity import (
 )
 from trine.results.intervals import Intervals, gaps, lengths, merge, sum_by_group
 from trine.results.waits import bubble_gaps, rank_waits
+from trine.shown import OneLine
 
 _FOREVER = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RankTimes:
+class RankTimes(OneLine):
     """How each rank spent the window; int64[ranks], ps.
 
     compute: while a compute stream of the rank was busy. communication: while the rank sent or received.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from trine.graph.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
 from trine.results.activity import PHASE_NAMES, input_copies, offloads
 from trine.results.waits import REASONS
+from trine.shown import titled
 
 Column = npt.NDArray[np.integer]
 
@@ -37,6 +38,9 @@ class RecordTable(NamedTuple):
 
     columns: dict[str, Column]
     categories: dict[str, tuple[str, ...]]
+
+    def __repr__(self) -> str:
+        return titled(self, f"{len(self.columns['task']):,} tasks, columns {', '.join(self.columns)}")
 
     def text(self, name: str) -> list[str]:
         """Return a text column decoded, with "" for none."""

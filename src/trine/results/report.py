@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from trine import html
+from trine import shown
 from trine._version import __version__
-from trine.errors import InputError, nearest, one_line
+from trine.errors import InputError, nearest
 from trine.evidence import Evidence
 from trine.results import frames, picture
 from trine.results.packets import write_packets
@@ -28,8 +28,6 @@ Table = frames.Table
 
 #: Keys that every JSON answer has beside its own (docs/reference/json.md).
 ENVELOPE = ("schema", "version", "command")
-#: The most columns that the ``repr`` of an answer has.
-MAX_REPR = 199
 
 
 class Timeline(NamedTuple):
@@ -70,6 +68,11 @@ class Report(ABC):
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings, assumptions and what is left out, in sentences."""
+        return ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the inputs come from, beside what the evidence says: traces, clusters."""
         return ()
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
@@ -142,16 +145,16 @@ class Report(ABC):
         return figure
 
     def __repr__(self) -> str:
-        return one_line(f"<{type(self).__name__}: {self.headline}>", MAX_REPR)
+        return shown.titled(self, self.headline)
 
     def _repr_html_(self) -> str:
         name, main = next(((name, rows) for name, rows in self.tables().items() if rows), ("", []))
         known = (f"{item.what}: {item.kind}{f' ({item.detail})' if item.detail else ''}" for item in self.evidence)
-        return html.page(
+        return shown.page(
             self.headline,
-            html.table(name, [frames.flat(row) for row in main] if isinstance(main, list) else []),
-            html.folded("evidence", known),
-            html.folded("notes", self.notes),
+            shown.table(name, [frames.flat(row) for row in main] if isinstance(main, list) else []),
+            shown.folded("evidence", known),
+            shown.folded("notes", self.notes),
         )
 
     def _tables(self) -> dict[str, Table]:

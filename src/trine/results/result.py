@@ -66,6 +66,10 @@ class Result(TaskRun, Report):
     def notes(self) -> tuple[str, ...]:
         return (*self.warnings, *(f"not modelled: {words}" for words in self.not_modelled))
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(str(self.plan[key]) for key in ("source", "cluster") if key in self.plan)
+
     def summary(self) -> str:
         """Return a text for people, the largest bottlenecks first."""
         return summary.summary(self)

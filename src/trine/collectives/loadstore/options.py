@@ -10,6 +10,7 @@ from trine.arguments import named_arguments, option
 from trine.collectives.kernels.options import PROTOCOLS, SIMPLE
 from trine.collectives.options import AUTO, is_plan
 from trine.errors import InputError, nearest
+from trine.shown import OneLine
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoadStoreOptions:
+class LoadStoreOptions(OneLine):
     """None leaves a number as the GPU model, the plan or trine has it.
 
     algorithm: one of :func:`trine.collectives.kernels.build.known_kernels`, the path of an MSCCL++ plan or MSCCL XML,

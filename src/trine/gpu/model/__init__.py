@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from trine.shown import OneLine
 from trine.units import format_bandwidth, format_bytes, format_clock, format_time
 
 MESH, CROSSBAR = "mesh", "crossbar"
@@ -89,7 +90,7 @@ class Monitor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuModel:
+class GpuModel(OneLine):
     """One GPU.
 
     cycle_ps: of the CUs' clock. num_cus; workgroups_per_cu, wavefronts_per_cu: room of each. line_bytes: a wavefront
