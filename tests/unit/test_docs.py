@@ -1,0 +1,75 @@
+"""Do the documents name what there is: files, modules, links, and words with one meaning?"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "trine"
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")])
+#: The changelog tells of names that were.
+TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", TODAY, ids=name_of)
+def test_modules_and_files_of_trine_exist(page):
+    text = page.read_text()
+    missing = [path for path in re.findall(r"\bsrc/trine/[\w/]+(?:\.\w+)?", text) if not (ROOT / path).exists()]
+    for dotted in sorted(set(re.findall(r"(?<![\w./])trine(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?", text))):
+        if not exists(dotted):
+            missing.append(dotted)
+    assert not missing
+
+
+def exists(dotted: str) -> bool:
+    """Whether the name is a module, or an attribute of one, or the name of an entry-point group."""
+    if dotted in {"trine.kernels", "trine.schedules", "trine.network", "trine.traces"}:
+        return True
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        for name in parts[cut:]:
+            if not hasattr(found, name):
+                return False
+            found = getattr(found, name)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["design/architecture.md", "guides/extend.md"])
+def test_files_named_by_their_room_exist(name):
+    text = (ROOT / "docs" / name).read_text()
+    paths = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", text)
+    assert paths
+    assert not [path for path in paths if not (SRC / path).exists()]
+
+
+def test_architecture_is_one_page():
+    assert len((ROOT / "docs" / "design" / "architecture.md").read_text().splitlines()) <= 125
+
+
+def test_every_decision_is_in_the_list_and_every_page_of_design_in_the_architecture():
+    decisions = ROOT / "docs" / "decisions"
+    text = (decisions / "README.md").read_text()
+    assert all(f"({page.name})" in text for page in decisions.glob("[0-9]*.md"))
+    text = (ROOT / "docs" / "design" / "architecture.md").read_text()
+    assert all(f"({page.name})" in text for page in (ROOT / "docs" / "design").glob("*.md") if page.stem != "architecture")
