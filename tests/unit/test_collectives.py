@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import trine
 from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
 from trine.collectives.schedule import Schedule, Sends
 from trine.errors import InputError
@@ -105,3 +106,13 @@ def test_structure_is_shared_between_sizes() -> None:
     assert small.predecessor_idx is large.predecessor_idx
     assert small.size_bytes[0] == 2
     assert large.size_bytes[0] == 125 * 10**6
+
+
+@pytest.mark.parametrize("ask", [trine.collective, trine.loadstore_collective, trine.compare_fidelity])
+def test_a_cluster_may_be_given_by_its_name(ask):
+    by_name = ask("all_reduce", [4096], "dgx-h100")
+    assert by_name.headline == ask("all_reduce", [4096], trine.load_cluster("dgx-h100")).headline
+    with pytest.raises(trine.InputError, match=r"cluster: must be a cluster, or the name of one, got 8"):
+        ask("all_reduce", [4096], 8)
+    with pytest.raises(trine.SpecError, match="did you mean 'dgx-h100'"):
+        ask("all_reduce", [4096], "dgx-h10")

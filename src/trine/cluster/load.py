@@ -12,7 +12,7 @@ from trine.cluster.cluster import FILES, Cluster
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
 from trine.cluster.scale import scaled
 from trine.cluster.select import Slowness, slow_down, take_down
-from trine.errors import SpecError, about, nearest
+from trine.errors import InputError, SpecError, about, nearest
 from trine.inputs import is_file
 
 
@@ -53,6 +53,20 @@ def load_cluster(
         cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
         cluster = take_down(slow_down(cluster, slow_links), links_down)
         return cluster if routing is None else cluster.routed(routing, "asked for")
+
+
+def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
+    """Return ``cluster``, or the preset or file that it names.
+
+    Raises
+    ------
+    InputError: neither a cluster nor a name. SpecError: as of :func:`load_cluster`.
+    """
+    if isinstance(cluster, Cluster):
+        return cluster
+    if not isinstance(cluster, str | os.PathLike):
+        raise InputError(f"must be a cluster, or the name of one, got {cluster!r:.80}", field="cluster")
+    return load_cluster(cluster)
 
 
 def _load(name_or_path: str | os.PathLike[str]) -> Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
+from trine.cluster.load import as_cluster
 from trine.cluster.uplinks import busiest, crowded_warning
 from trine.collectives.message_level import MessageLevelRuns, is_bare
 from trine.collectives.nccl import Collectives
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 def collective(
     op: str,
     sizes: Sequence[int],
-    cluster: Cluster,
+    cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
     options: CollectiveOptions | None = None,
@@ -45,7 +47,7 @@ def collective(
 
     Parameters
     ----------
-    op, sizes: as nccl-tests counts bytes. cluster, group: ranks are positions in ``cluster.gpus``; None: all.
+    op, sizes: as nccl-tests counts bytes. cluster: or its name. group: positions in ``cluster.gpus``; None: all.
     options: how it is run. An algorithm that the library has not (``halving-doubling``, a plan file, ...) and the
         protocol ``none`` are simulated step by step.
     network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.
@@ -59,6 +61,7 @@ def collective(
     """
     options = options or CollectiveOptions()
     check_sizes(sizes)
+    cluster = as_cluster(cluster)
     if not isinstance(op, str):
         raise InputError(f"must be the name of a collective, got {op!r:.80}", field="op")
     if group is not None and len(group) > len(cluster.gpus):

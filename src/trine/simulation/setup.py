@@ -210,16 +210,15 @@ def load_workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | 
 
 
 def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cluster | None:
-    if isinstance(cluster, str | os.PathLike):
-        from trine.cluster import load_cluster
-
-        cluster = load_cluster(os.fspath(cluster))
     if cluster is None:
         if plan.num_ranks > 1:
             raise InputError(
                 f"{plan.num_ranks} GPUs need a cluster: name a preset or a file, or describe one by a topology"
             )
         return None
+    from trine.cluster.load import as_cluster
+
+    cluster = as_cluster(cluster)
     if plan.num_ranks > len(cluster.gpus):
         from trine.cluster.scale import more_gpus
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
+from trine.cluster.load import as_cluster
 from trine.collectives.kernels.build import has_kernel
 from trine.collectives.loadstore.idealised import LATENCY, LAUNCH, LINKS, split
 from trine.collectives.loadstore.options import LoadStoreOptions
@@ -28,7 +30,7 @@ _OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwid
 def compare_fidelity(
     op: str,
     sizes: Sequence[int],
-    cluster: Cluster,
+    cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
     options: LoadStoreOptions | None = None,
@@ -54,6 +56,7 @@ def compare_fidelity(
     InputError, SpecError, PlanError: as of both.
     """
     check_sizes(sizes)
+    cluster = as_cluster(cluster)
     usual = CollectiveOptions() if operator is None else operator
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
+from trine.cluster.load import as_cluster
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.result import LoadStoreCollectiveResult
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreRuns
@@ -23,7 +25,7 @@ CHEAP_BYTES = 1 << 20
 def loadstore_collective(
     op: str,
     sizes: Sequence[int],
-    cluster: Cluster,
+    cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
     options: LoadStoreOptions | None = None,
@@ -48,6 +50,7 @@ def loadstore_collective(
     InputError, SpecError, PlanError: what does not exist, does not fit or makes no difference; unknown GPUs.
     """
     check_sizes(sizes)
+    cluster = as_cluster(cluster)
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)
     rows: list[LoadStoreRow] = []
