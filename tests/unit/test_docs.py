@@ -71,5 +71,6 @@ def test_every_decision_is_in_the_list_and_every_page_of_design_in_the_architect
     decisions = ROOT / "docs" / "decisions"
     text = (decisions / "README.md").read_text()
     assert all(f"({page.name})" in text for page in decisions.glob("[0-9]*.md"))
-    text = (ROOT / "docs" / "design" / "architecture.md").read_text()
-    assert all(f"({page.name})" in text for page in (ROOT / "docs" / "design").glob("*.md") if page.stem != "architecture")
+    design = ROOT / "docs" / "design"
+    text = (design / "architecture.md").read_text()
+    assert all(f"({page.name})" in text for page in design.glob("*.md") if page.stem != "architecture")
