@@ -35,6 +35,8 @@ REDUCTIONS: dict[str, type[BucketReductions]] = {
     "zero3": ParameterGathers,
     "fsdp": ParameterGathers,
 }
+#: Forms of parallelism from outside, called after trine's own: whether a job wants one, and what it is.
+FORMS: list[tuple[Callable[[JobContext], bool], type[Extension]]] = []
 _PART = {INPUT_PASS: INPUT_PART, WEIGHT_PASS: WEIGHT_PART}
 
 
@@ -284,4 +286,4 @@ def extensions_of(context: JobContext) -> list[Callable[[StageBuilder], Extensio
         found.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)
     if plan.sequence_parallel:
         found.append(SequenceGradients)
-    return found
+    return [*found, *(make for is_wanted, make in FORMS if is_wanted(context))]
