@@ -119,7 +119,7 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
 
 
 def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[int, str | None, Int32 | None]:
-    """The number of checks that ``group`` passes, and what fails, in words; where nothing does, the orbits of the links."""
+    """How many checks ``group`` passes; the first that fails, in words; if none does, the orbits of the links."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     there, near = group.split(ranks)
     reason = _programs(system, rows, group, there, near)
