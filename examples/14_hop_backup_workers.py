@@ -17,7 +17,7 @@ import matplotlib
 
 import trine
 from trine.graph.workload import Workload
-from trine.parallel.hop import HopProtocol, worker_graph
+from trine.parallel.hop.protocol import HopProtocol, worker_graph
 from trine.studies.hop import HopResult, edge_cluster, hop, slowed_links
 
 WORKERS, SCENARIOS, ITERATIONS = 8, 8, 50

@@ -18,7 +18,7 @@ _PUBLIC = {
     "Collectives": "trine.collectives.nccl",
     "DeadlockError": "trine.errors",
     "EidolonOptions": "trine.replay.options",
-    "HopProtocol": "trine.parallel.hop",
+    "HopProtocol": "trine.parallel.hop.protocol",
     "InputError": "trine.errors",
     "LoadStoreCosts": "trine.collectives.loadstore",
     "LoadStoreOptions": "trine.collectives.loadstore",
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from trine.graph.builder import TaskGraphBuilder
     from trine.graph.taskgraph import Records, TaskGraph
     from trine.graph.workload import Operator, Tensor, Workload
-    from trine.parallel.hop import HopProtocol
+    from trine.parallel.hop.protocol import HopProtocol
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.replay.options import EidolonOptions

@@ -10,8 +10,14 @@ from trine.engine import run
 from trine.errors import InputError, PlanError
 from trine.graph.placement import Placement
 from trine.graph.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
-from trine.parallel.contention import KernelUse, kernels_of, memory_bound_share, pressure_ppm, under_pressure
-from trine.parallel.contention_order import in_sequence
+from trine.parallel.contention import (
+    ChannelUse,
+    in_sequence,
+    kernels_of,
+    memory_bound_share,
+    pressure_ppm,
+    under_pressure,
+)
 from trine.parallel.instantiate import instantiate
 from trine.simulation import costs_on, placement_of
 from trine.units import transfer_ps
@@ -131,10 +137,10 @@ def test_copies_of_one_pause_share_it():
 
 def test_the_share_of_the_sms_and_of_the_bandwidth():
     h100 = trine.load_gpu("h100-sxm")
-    assert pressure_ppm(h100, KernelUse(24, 0.0), 0.0) == round(24 / 132 * 10**6)
-    assert pressure_ppm(h100, KernelUse(24, h100.memory_bytes_per_s / 4), 1.0) == 250_000
-    assert pressure_ppm(h100, KernelUse(33, h100.memory_bytes_per_s / 2), 0.5) == 375_000
-    assert pressure_ppm(h100, KernelUse(500, 0.0), 0.0) == 900_000
+    assert pressure_ppm(h100, ChannelUse(24, 0.0), 0.0) == round(24 / 132 * 10**6)
+    assert pressure_ppm(h100, ChannelUse(24, h100.memory_bytes_per_s / 4), 1.0) == 250_000
+    assert pressure_ppm(h100, ChannelUse(33, h100.memory_bytes_per_s / 2), 0.5) == 375_000
+    assert pressure_ppm(h100, ChannelUse(500, 0.0), 0.0) == 900_000
 
 
 def test_the_part_that_memory_bounds():
@@ -164,9 +170,9 @@ def test_messages_take_what_their_route_carries():
     workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
     kernels = kernels_of(h100, workload, cluster, np.arange(8), None)
     use = kernels.of_message(np.array([0]), np.array([1]))
-    assert use == KernelUse(8, 4.0 * 370_800_000_000)
+    assert use == ChannelUse(8, 4.0 * 370_800_000_000)
     (group,) = kernels.of_groups("all_reduce", 2**28, np.arange(8)[None, :])
-    assert group == KernelUse(24, 3.0 * 370_800_000_000)
+    assert group == ChannelUse(24, 3.0 * 370_800_000_000)
 
 
 def test_pressure_is_put_on_every_kernel_of_a_job():

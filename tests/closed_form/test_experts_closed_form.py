@@ -9,9 +9,9 @@ from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
 
 from trine.compute import make_compute
 from trine.graph.program import Compute, Recv, Send
-from trine.parallel.context import JobContext
-from trine.parallel.expert_load import expert_load
+from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
+from trine.parallel.token_partition import expert_load
 
 BATCH, SEQUENCE, HIDDEN, LAYERS, TOP_K, EXPERTS = 2, 512, 4096, 2, 2, 8
 COPIES = BATCH * SEQUENCE * TOP_K * HIDDEN * 2  # bytes of the copies of all tokens of a rank
@@ -36,7 +36,7 @@ def test_gradients_of_experts_are_reduced_by_those_that_share_them(ep: int) -> N
     workload = moe()
     plan = Plan(dp=8, ep=ep)
     job, _ = build(workload, plan)
-    experts = JobContext(workload, plan, make_compute("auto", workload), None).portions.expert_weights
+    experts = JobContext(workload, plan, make_compute("auto", workload), None).token_partition.expert_weights
     of_experts = sum(p.size_bytes for p in workload.parameters if p.weight in experts)
     others = sum(p.size_bytes for p in workload.parameters) - of_experts
     assert of_experts == LAYERS * EXPERTS * 3 * HIDDEN * 14336 * 2
@@ -120,7 +120,7 @@ def test_experts_split_by_features_under_tensor_parallelism() -> None:
     plan = Plan(tp=2, dp=2, ep=2, tp_style="megatron", sequence_parallel=True)
     job, _ = build(workload, plan)
     context = JobContext(workload, plan, make_compute("auto", workload), None)
-    for weight in context.portions.expert_weights:
+    for weight in context.token_partition.expert_weights:
         assert context.local_bytes[weight] * 4 == workload.tensors[weight].size_bytes
     exchanges = collectives(job.programs[0], "all_to_all")
     assert {step.size_bytes for step in exchanges} == {COPIES // 2}  # each rank sends its part of the tokens

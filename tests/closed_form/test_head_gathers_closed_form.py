@@ -16,7 +16,7 @@ from forms_of_parallelism import build, collectives, model, payloads
 from trine.compute import Split, work
 from trine.compute.resize import Groups
 from trine.graph.program import Send
-from trine.parallel.context import JobContext
+from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
 
 BATCH, SEQUENCE, HIDDEN, LAYERS = 2, 512, 4096, 2

@@ -15,7 +15,7 @@ from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import Compute, Phase
 from trine.graph.workload import BACKWARD, FORWARD
 from trine.parallel.plan import Plan
-from trine.parallel.portions import is_attention
+from trine.parallel.token_partition import is_attention
 from trine.simulation import simulate
 
 BATCH, SEQUENCE, HIDDEN, VOCAB, LAYERS = 2, 512, 4096, 128256, 2

@@ -11,9 +11,8 @@ from trine.compute import Split
 from trine.compute.resize import is_expert_product, resized
 from trine.compute.roofline import Shares
 from trine.errors import InputError, PlanError
-from trine.parallel.backward import backward_of, backward_parts
-from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.heads import Attention, Heads
+from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, backward_of, backward_parts
 
 E, IN, OUT = 6, 10, 14
 

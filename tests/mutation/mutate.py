@@ -110,7 +110,7 @@ AREAS = {
          "closed_form/test_split*", "unit/test_refused_numbers.py"),
     ),
     "memory": Area(
-        ("parallel/liveness.py", "results/memory.py", "folding/run.py", "parallel/ownership.py"),
+        ("parallel/memory.py", "results/memory.py", "folding/run.py", "parallel/stages.py"),
         ("unit/test_metrics_memory.py", "crosscheck/test_memory*", "closed_form/test_recomputation.py",
          "oracle/test_memory*", "closed_form/test_sharding*", "closed_form/test_offload*", "closed_form/test_pipeline*",
          "closed_form/test_train*", "property/test_forms*", "property/test_train*", "unit/test_forms*",

@@ -14,7 +14,7 @@ from trine.cluster import build_topology
 from trine.compute import make_compute
 from trine.graph.program import Send
 from trine.graph.taskgraph import TRANSFER
-from trine.parallel.context import JobContext
+from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
 from trine.simulation import simulate
 
@@ -91,7 +91,7 @@ def test_gradients_are_reduced_once_a_step_or_once_a_micro_batch(case: tuple[boo
     workload = model("mixtral-8x7b" if moe else "llama-3-8b", layers=2, sequence=64)
     job, report = build(workload, plan)
     context = JobContext(workload, plan, make_compute("auto", workload), None)
-    experts, groups = context.portions.expert_weights, plan.groups
+    experts, groups = context.token_partition.expert_weights, plan.groups
     times = len(report.micro_batches) if plan.reduces_each else 1
     positions = len(job.programs) // plan.pp
     for stage, weights in enumerate(context.weights):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.errors import InputError, PlanError
-from trine.parallel.hop import HopProtocol, WorkerGraph, worker_graph
+from trine.parallel.hop.protocol import HopProtocol, WorkerGraph, worker_graph
 from trine.studies.hop import edge_cluster, slowed_links
 
 RUNNER = CliRunner()

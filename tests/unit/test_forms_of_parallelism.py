@@ -12,8 +12,7 @@ from trine.cli.parameters import Given, given
 from trine.errors import InputError, PlanError
 from trine.graph.grid import RankGrid
 from trine.parallel.build import build_job
-from trine.parallel.forms import form_facts
-from trine.parallel.plan import Plan
+from trine.parallel.plan import Plan, form_facts
 from trine.workload import load
 
 

@@ -8,9 +8,9 @@ from synthetic import MS, Chain
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
 from trine.graph.program import Peer
-from trine.parallel.buckets import Gradient, fill_buckets
+from trine.parallel.data import Gradient, fill_buckets
 from trine.parallel.plan import Plan, micro_batches
-from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, SCHEDULES, Pass, Pipeline
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, SCHEDULES, Pipeline, PipelineAction
 from trine.parallel.stages import cut_into_stages
 
 
@@ -66,7 +66,7 @@ def test_one_f_one_b_holds_no_more_micro_batches_than_stages_are_left():
                 peak = max(peak, live)
             assert peak == min(stages - stage, 8)
             for m in range(8):
-                forward, backward = Pass(FORWARD_PASS, stage, m), Pass(BACKWARD_PASS, stage, m)
+                forward, backward = PipelineAction(FORWARD_PASS, stage, m), PipelineAction(BACKWARD_PASS, stage, m)
                 assert passes.index(forward) < passes.index(backward)
 
 

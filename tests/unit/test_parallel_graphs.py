@@ -13,12 +13,12 @@ from trine.errors import PlanError
 from trine.graph.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
 from trine.graph.workload import Parameter
 from trine.parallel.build import build_job
-from trine.parallel.context import JobContext
 from trine.parallel.data_parallel import split_off_loss
 from trine.parallel.instantiate import instantiate
+from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
+from trine.parallel.splits import local_parameter_bytes, split_operators
 from trine.parallel.stages import cut_into_stages
-from trine.parallel.tensor import local_parameter_bytes, split_operators
 from trine.simulation import placement_of
 
 DATA = Path(__file__).parent.parent / "data"
@@ -353,16 +353,15 @@ def test_a_job_of_bare_computes_runs():
 
 def test_gradients_are_reduced_in_the_last_backward_pass_of_the_order(monkeypatch):
     """A schedule that runs backward in reverse order (GPipe's figure) completes the gradients with micro-batch 0."""
-    from trine.parallel import context
-    from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, Pass, PipelineSchedule
+    from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, PipelineAction, PipelineSchedule
 
     class Reverse(PipelineSchedule):
         def passes(self, rank, pipeline):
             count = pipeline.num_microbatches
-            forward = [Pass(FORWARD_PASS, rank, m) for m in range(count)]
-            return forward + [Pass(BACKWARD_PASS, rank, m) for m in reversed(range(count))]
+            forward = [PipelineAction(FORWARD_PASS, rank, m) for m in range(count)]
+            return forward + [PipelineAction(BACKWARD_PASS, rank, m) for m in reversed(range(count))]
 
-    monkeypatch.setattr(context.SCHEDULES, "get", lambda name: Reverse())
+    monkeypatch.setattr(job.SCHEDULES, "get", lambda name: Reverse())
     graph, _ = graph_of(Chain([MS] * 2, [MS] * 2).workload(), Plan(dp=2, micro_batch=2))
     reduced = graph.labels.microbatch[graph.labels.collective >= 0]
     assert set(reduced.tolist()) == {0}

@@ -13,9 +13,8 @@ from trine.cluster import build_topology
 from trine.compute import make_compute
 from trine.graph.program import Collective, Compute, Phase, Recv, Send
 from trine.graph.workload import FORWARD
-from trine.parallel.blocks import block_of, units_of
 from trine.parallel.build import build_job
-from trine.parallel.cuts import balanced_starts
+from trine.parallel.cuts import balanced_starts, layer_of, layer_starts
 from trine.parallel.stages import cut_into_stages
 
 
@@ -41,12 +40,12 @@ def messages(program, kind):
     ],
 )
 def test_blocks_are_read_off_the_names_of_layers(layer, block):
-    assert block_of(layer) == block
+    assert layer_of(layer) == block
 
 
 def test_embedding_and_head_count_as_a_layer_each():
     forward = [op for op in Transformer(6).workload().operators if op.phase == FORWARD]
-    assert [forward[i].layer for i in units_of(forward)] == ["embedding", *(f"layers.{i}.ln1" for i in range(6))]
+    assert [forward[i].layer for i in layer_starts(forward)] == ["embedding", *(f"layers.{i}.ln1" for i in range(6))]
 
 
 def test_layers_are_cut_into_equal_parts():

@@ -14,8 +14,8 @@ from trine.compute.kinds import family_of
 from trine.compute.resize import Split
 from trine.errors import InputError, SpecError, TraceError
 from trine.graph.workload import BACKWARD, FORWARD
+from trine.parallel.splits import local_parameter_bytes, split_operators
 from trine.parallel.stages import cut_into_stages
-from trine.parallel.tensor import local_parameter_bytes, split_operators
 from trine.workload import known_models
 from trine.workload.native_check import check_workload
 from trine.workload.synthesis.spec import load_model

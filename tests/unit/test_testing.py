@@ -19,7 +19,7 @@ from trine.engine.models import NETWORK_MODELS, EqualSplit, FairSharing
 from trine.errors import InputError, PlanError, TraceError
 from trine.parallel.schedules import BACKWARD_PASS as B
 from trine.parallel.schedules import FORWARD_PASS as F
-from trine.parallel.schedules import INPUT_PASS, SCHEDULES, WEIGHT_PASS, Pass, PipelineSchedule
+from trine.parallel.schedules import INPUT_PASS, SCHEDULES, WEIGHT_PASS, PipelineAction, PipelineSchedule
 from trine.testing import (
     check_collective,
     check_compute_model,
@@ -359,12 +359,15 @@ def interlock(order, rank):
         (Made(lambda o, r: [p for p in o if p.kind == F]), "backward pass of chunk 0 on micro-batch 0 is missing"),
         (Made(lambda o, r: o[1:]), "forward pass of chunk 0 on micro-batch 0 is missing"),
         (Made(lambda o, r: o + o), "forward pass of chunk 0 on micro-batch 0 is there twice"),
-        (Made(lambda o, r: [*o, Pass(F, 9, 0)]), "chunk 9 on micro-batch 0 belongs to another rank, or to none"),
         (
-            Made(lambda o, r: [*o, Pass(INPUT_PASS, r, 0)]),
+            Made(lambda o, r: [*o, PipelineAction(F, 9, 0)]),
+            "chunk 9 on micro-batch 0 belongs to another rank, or to none",
+        ),
+        (
+            Made(lambda o, r: [*o, PipelineAction(INPUT_PASS, r, 0)]),
             "backward pass of chunk 0 on micro-batch 0 is one too many",
         ),
-        (Made(lambda o, r: [*o, Pass(7, r, 0)]), "7 is no kind of pass"),
+        (Made(lambda o, r: [*o, PipelineAction(7, r, 0)]), "7 is no kind of pass"),
         (Made(lambda o, r: o[::-1]), "backward pass of chunk 0 on micro-batch 0 comes before the forward pass"),
         (Made(lambda o, r: [p._replace(joined=True) for p in o]), "has nothing before it to run together with"),
         (
@@ -392,7 +395,7 @@ def interlock(order, rank):
             Made(interlock),
             "the pipeline deadlocks; there wait rank 0 for the backward pass of chunk 0 on micro-batch 0",
         ),
-        (Made(lambda o, r: [*o, Pass(F, r, next(CLOCK))]), "another order when asked again"),
+        (Made(lambda o, r: [*o, PipelineAction(F, r, next(CLOCK))]), "another order when asked again"),
     ],
 )
 def test_broken_schedules(schedule, message):

@@ -22,12 +22,12 @@ from trine.cli.options import (
 from trine.cli.output import end, say, show, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.errors import InputError
-from trine.parallel.hop import HopProtocol
+from trine.parallel.hop.protocol import HopProtocol
 from trine.simulation.options import SimulateOptions
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.parallel.hop import WorkerGraph
+    from trine.parallel.hop.protocol import WorkerGraph
     from trine.parallel.stragglers import Stragglers
     from trine.studies.hop import HopResult
 
@@ -165,7 +165,7 @@ def _protocol(given: Given[HopProtocol]) -> HopProtocol:
 def _machine(graph: str, workers: int | None, described: Machine) -> tuple[Cluster, WorkerGraph]:
     """The links between the workers: those of a cluster, or one for each edge of the graph."""
     from trine.cluster.select import slow_down
-    from trine.parallel.hop import worker_graph
+    from trine.parallel.hop.protocol import worker_graph
     from trine.studies.hop import edge_cluster
     from trine.units import parse_bandwidth, parse_time
 

@@ -20,7 +20,7 @@ from trine.graph.grid import RankGrid
 from trine.graph.placement import GroupCosts
 from trine.graph.program import Collective, Job, Peer
 from trine.graph.taskgraph import JOIN, TRANSFER
-from trine.parallel.template import Template, make_template
+from trine.parallel.template import ProgramTemplate, make_template
 
 
 class GroupCall(NamedTuple):
@@ -142,7 +142,7 @@ class _Extraction:
             for axis in _axes_of_shared_tags(template)
         }  # fmt: skip
 
-    def _calls(self, template: Template) -> dict[int, GroupCall]:
+    def _calls(self, template: ProgramTemplate) -> dict[int, GroupCall]:
         """Number of each collective of a program -> what it is, in program order; those of one rank send nothing."""
         found = {}
         for _, step in template.collectives.values():
@@ -175,7 +175,7 @@ class _Extraction:
             for call, programs in users.items()
         }
 
-    def _sent(self, template: Template) -> dict[tuple[int, int], int]:
+    def _sent(self, template: ProgramTemplate) -> dict[tuple[int, int], int]:
         """(message, position of its receiver) -> the task that sends it."""
         table: dict[tuple[int, int], int] = {}
         for task, send in template.sends:
@@ -243,7 +243,7 @@ def resolve(grid: RankGrid, ranks: Int64, peer: Peer) -> Int64:
     return resolved
 
 
-def _axes_of_shared_tags(template: Template) -> set[str]:
+def _axes_of_shared_tags(template: ProgramTemplate) -> set[str]:
     """Axes on which one message of a program goes to several receivers, so that a receiver's position matters."""
     seen: set[tuple[str, tuple[int | str, ...]]] = set()
     axes = set()
@@ -340,7 +340,7 @@ class _PatternBuilder:
         firsts = own + np.cumsum(counts) - counts
         total = own + int(counts.sum())
         first_sent[list(self.calls)] = firsts
-        columns = _Columns(template, total, key_column)
+        columns = _PatternColumns(template, total, key_column)
         self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
         self._collectives(columns, entered, dict(zip(self.calls, firsts.tolist(), strict=True)))
         self._messages(columns)
@@ -385,7 +385,7 @@ class _PatternBuilder:
 
     # -- collectives -----------------------------------------------------------------------------------------------
 
-    def _collectives(self, columns: _Columns, entered: Int32, firsts: dict[int, int]) -> None:
+    def _collectives(self, columns: _PatternColumns, entered: Int32, firsts: dict[int, int]) -> None:
         """The sends of all collectives; those of one call together, as they differ by their numbers only."""
         of_call: dict[GroupCall, list[int]] = {}
         for key, call in self.calls.items():
@@ -395,7 +395,7 @@ class _PatternBuilder:
             first = np.array([firsts[key] for key in numbers], np.int64)
             self._call(call, keys, first, entered[keys].astype(np.int64), columns)
 
-    def _call(self, call: GroupCall, keys: Int64, first: Int64, entry: Int64, columns: _Columns) -> None:
+    def _call(self, call: GroupCall, keys: Int64, first: Int64, entry: Int64, columns: _PatternColumns) -> None:
         plan = self.extraction.plans[call]
         group_class, structure = self.chosen[call]
         answer, sends = plan.answers[group_class], plan.sends(group_class, structure)
@@ -425,7 +425,7 @@ class _PatternBuilder:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def _messages(self, columns: _Columns) -> None:
+    def _messages(self, columns: _PatternColumns) -> None:
         grid, roles = self.extraction.grid, {}
         named = [send.peer for _, send in self.template.sends] + [one.peer for _, one in self.template.receives]
         for peer in named:
@@ -482,10 +482,10 @@ class _Repeated:
         )
 
 
-class _Columns:
+class _PatternColumns:
     """Columns of a pattern's tasks: those of the program, and room for the sends of its collectives."""
 
-    def __init__(self, template: Template, total: int, keys: Int32) -> None:
+    def __init__(self, template: ProgramTemplate, total: int, keys: Int32) -> None:
         own = len(template.kind)
 
         def grown(column: npt.NDArray[np.generic], fill: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trine.arrays import Int8, Int16, Int32, Int64
 from trine.graph.grid import RankGrid
 from trine.graph.program import Job
-from trine.parallel.template import Template
+from trine.parallel.template import ProgramTemplate
 
 #: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from, or to.
 SELF, HOST, TO_HOST = -1, -2, -3
@@ -93,7 +93,7 @@ class JobPatterns:
     pattern_of: Int32
     row_of: Int32
     keys: tuple[tuple[str, tuple[int | str, ...]], ...]
-    templates: tuple[Template, ...]
+    templates: tuple[ProgramTemplate, ...]
     streams: tuple[str, ...]
 
     def program_of(self, rank: int) -> tuple[int, int]:

@@ -1,33 +1,30 @@
 """The axes of a plan's rank grid, and the groups of ranks that its forms of parallelism talk in.
 
-The data-parallel ways are cut into up to three axes of the grid: ``ep`` (experts are spread over it), ``shard`` (of
+The data-parallel replicas are cut into up to three axes of the grid: ``ep`` (experts are spread over it), ``shard`` (of
 hybrid sharding: parameters are spread over it) and ``dp`` (what is left). Ranks that differ on any of them are
 data-parallel replicas for all weights but those of experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from trine.errors import PlanError, nearest
-
-if TYPE_CHECKING:
-    from trine.parallel.plan import Plan
 
 #: The order of axes of Megatron-Core, fastest first.
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 _NAMES = tuple(DEFAULT_ORDER.split("-"))
 
 
-def grid_axes(plan: Plan) -> tuple[tuple[str, int], ...]:
-    """Axes of the rank grid with their sizes, fastest first; cp, ep and shard only where they have several ranks."""
-    expert_ways = plan.ep if plan.ep > 1 else 1
-    shard = plan.shard_ways // expert_ways if plan.shard_ways is not None else 1
-    sizes = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "shard": shard, "pp": plan.pp}
-    sizes["dp"] = plan.dp // (plan.ep * shard)
+def grid_axes(order: str, degrees: Mapping[str, int], shard_degree: int | None) -> tuple[tuple[str, int], ...]:
+    """Axes of the rank grid with their sizes, fastest first; cp, ep and shard only where they have several ranks.
+
+    degrees: of tp, cp, ep, pp, and in dp all replicas. shard_degree: ranks that share one copy in hybrid sharding.
+    """
+    shard = shard_degree // max(degrees["ep"], 1) if shard_degree is not None else 1
+    sizes = {**degrees, "shard": shard, "dp": degrees["dp"] // (degrees["ep"] * shard)}
     found = []
-    for name in plan.order.split("-"):
+    for name in order.split("-"):
         if name == "dp" and shard > 1:
             found.append(("shard", shard))
         if sizes[name] > 1 or name in ("tp", "dp", "pp"):
@@ -35,7 +32,7 @@ def grid_axes(plan: Plan) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-class Groups:
+class AxisGroups:
     """Names of the groups of a plan, as axes of its grid joined by ``+`` (fastest first); ``""`` for one rank alone.
 
     data: replicas of the weights that are not an expert's, so of all that reduce one gradient. expert: those of an
@@ -43,12 +40,12 @@ class Groups:
     expert_copies: the ranks that hold the same part (hybrid sharding).
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._axes = grid_axes(plan)
+    def __init__(self, axes: Sequence[tuple[str, int]], is_hybrid: bool) -> None:
+        self._axes = axes
         self.tensor, self.context, self.experts = self._join(["tp"]), self._join(["cp"]), self._join(["ep"])
         self.data, self.expert = self._join(["cp", "ep", "shard", "dp"]), self._join(["cp", "shard", "dp"])
         self.shard, self.expert_shard, self.copies = self.data, self.expert, ""
-        if plan.shard_ways is not None:
+        if is_hybrid:
             self.shard, self.expert_shard = self._join(["cp", "ep", "shard"]), self._join(["cp", "shard"])
             self.copies = self._join(["dp"])
 

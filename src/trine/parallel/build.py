@@ -13,17 +13,18 @@ from trine.collectives.registry import known_name
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
 from trine.graph.program import Collective, Job, RankProgram, Send
-from trine.graph.workload import Workload
-from trine.parallel.contention_order import in_sequence
-from trine.parallel.context import JobContext
-from trine.parallel.cut_notes import cut_rule, wide_crossings
+from trine.graph.workload import FORWARD, Workload
+from trine.parallel.contention import in_sequence
+from trine.parallel.cuts import has_layers, layer_starts
 from trine.parallel.data_parallel import build_data_parallel
-from trine.parallel.forms import PARAMETERS_SHARDED
+from trine.parallel.job import JobContext
 from trine.parallel.local_sgd import local_sgd
 from trine.parallel.offload import check_offload, require_copies
-from trine.parallel.plan import Plan
-from trine.parallel.sharded_gathers import unit_notes
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan
+from trine.parallel.sharded import unit_notes
 from trine.parallel.stage import StageBuilder
+from trine.parallel.stages import Crossing
+from trine.units import format_bytes
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
@@ -188,3 +189,69 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
     if context.workload.is_training and not context.total_trained_bytes and plan.num_ranks > 1:
         found.append("the trace names no weights with gradients: the optimizer's time is divided evenly over the ranks")
     return tuple(found)
+
+
+#: Cuts that are named one by one; of more, the number.
+MAX_NAMED = 3
+
+
+def cut_rule(context: JobContext) -> str:
+    """Where cuts lie, in words; empty without a pipeline."""
+    plan, forward = context.plan, [op for op in context.workload.operators if op.phase == FORWARD]
+    if plan.pp == 1:
+        return ""
+    if plan.cuts:
+        return "where they were asked for"
+    if has_layers(forward):
+        return "between layers, as the names of the operators tell them"
+    return "between any two operators of different names up to the head, as names tell no layers"
+
+
+def wide_crossings(context: JobContext) -> tuple[str, ...]:
+    """A sentence for each cut that an activation crosses which is larger than what its layer puts out."""
+    limit = _layer_outputs(context)
+    tensors = context.workload.tensors
+    widest: dict[int, Crossing] = {}  # target -> crossing
+    for crossing in context.stages.crossings:
+        size = tensors[crossing.tensor].size_bytes
+        known = widest.get(crossing.target)
+        if size > limit.get(crossing.producer, size) and (known is None or size > tensors[known.tensor].size_bytes):
+            widest[crossing.target] = crossing
+    batch, sentences = max(context.micro_batches), []
+    for target, crossing in list(widest.items())[:MAX_NAMED]:
+        sent = context.rank_bytes(crossing.tensor, batch)
+        whole = tensors[crossing.tensor].size_bytes
+        sentences.append(
+            f"the cut at {context.stages.cuts[target - 1]!r} lies inside a layer: of each micro-batch tensor "
+            f"{crossing.tensor}, the output of {context.operators[crossing.producer].layer!r}, crosses it with "
+            f"{format_bytes(sent)}, {whole / limit[crossing.producer]:.3g} times what the layer puts out"
+        )
+    if len(widest) > MAX_NAMED:
+        sentences.append(f"{len(widest) - MAX_NAMED} more cuts lie inside layers and send more than these put out")
+    return tuple(sentences)
+
+
+def _layer_outputs(context: JobContext) -> Mapping[int, int]:
+    """Forward operator id -> the bytes of the largest activation that leaves its layer; empty without layers.
+
+    What the last layer puts out is the output of its last operator (the loss).
+    """
+    tensors, forward = context.workload.tensors, [op for op in context.workload.operators if op.phase == FORWARD]
+    if not has_layers(forward):
+        return {}
+    starts = layer_starts(forward)
+    found: dict[int, int] = {}
+    layers = [forward[a:b] for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
+    layer_of = {op.id: number for number, layer in enumerate(layers) for op in layer}
+    read_last: dict[int, int] = {}  # storage -> the last layer that reads it
+    for op in forward:
+        for tensor_id in op.inputs:
+            read_last[tensors[tensor_id].storage] = layer_of[op.id]
+    for number, layer in enumerate(layers):
+        made = [tensors[t] for op in layer for t in op.outputs if tensors[t].role == "activation"]
+        leaving = [tensor.size_bytes for tensor in made if read_last.get(tensor.storage, number) > number]
+        last = [tensors[t].size_bytes for t in layer[-1].outputs]
+        size = max(leaving, default=max(last, default=0))
+        if size:
+            found |= dict.fromkeys((op.id for op in layer), size)
+    return found

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trine.graph.workload import BACKWARD, FORWARD, Operator, Workload
-from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS
-from trine.parallel.stages import Crossing, Stages
+from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing, Stages
 
 
-class Run(NamedTuple):
+class OperatorRun(NamedTuple):
     """One run of an operator within a pass.
 
     part: which of its gradients a backward operator computes in this run, where it can be run in halves; else BOTH.
@@ -29,10 +28,36 @@ class Run(NamedTuple):
         return self.op.id, self.part, self.rerun
 
 
+class Place(NamedTuple):
+    """Where in its program a stage is: pass kind (a PHASE of model/program.py), micro-batch (-1: none) and step.
+
+    ``is_last``: the gradients of the weights of this pass (of this operator, where the hook is given one) are complete
+    with it, so that they can be reduced. With ``Plan.sync = "each"`` that is so once a micro-batch, else once a step.
+    ``chunk``: which of the model's consecutive parts the pass runs; several may sit on one stage.
+    ``part``: in a backward phase that the schedule splits, ``"input"`` (gradients of activations) or ``"weight"``.
+    An operator that computes both is run twice, once in each part.
+    ``rerun``: a forward operator runs again within a backward pass (recomputation); everything that it needs of other
+    ranks is sent again.
+    """
+
+    phase: int
+    microbatch: int
+    step: int
+    is_last: bool = False
+    chunk: int = 0
+    part: str = BOTH
+    rerun: bool = False
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """What tells the collectives of one operator at different places apart: for the ``key`` of a collective."""
+        return (self.microbatch, self.step, *([self.part] if self.part else []), *(["rerun"] if self.rerun else []))
+
+
 class ChunkPass(NamedTuple):
     """The runs of one kind of pass, and by position what arrives from other chunks before a run, or leaves after it."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[OperatorRun, ...]
     arriving: Mapping[int, tuple[Crossing, ...]]
     leaving: Mapping[int, tuple[Crossing, ...]]
 
@@ -40,7 +65,7 @@ class ChunkPass(NamedTuple):
 class Chunk:
     """Consecutive operators of the model: ``forward`` and ``backward``, and its passes by kind.
 
-    ``stretches``: the forward operators that are run again, each stretch right before the first backward operator of
+    ``segments``: the forward operators that are run again, each segment right before the first backward operator of
     one of its members.
     """
 
@@ -49,13 +74,13 @@ class Chunk:
         number: int,
         stages: Stages,
         operators: tuple[Sequence[Operator], Sequence[Operator]],
-        stretches: Sequence[Sequence[Operator]],
+        segments: Sequence[Sequence[Operator]],
         splits: bool,
     ) -> None:
         self.number = number
         self.forward, self.backward = (tuple(group) for group in operators)
-        self._stretch_of = {op.id: i for i, ops in enumerate(stretches) for op in ops}
-        self._stretches = stretches
+        self._segment_of = {op.id: i for i, ops in enumerate(segments) for op in ops}
+        self._segments = segments
         self._parts = stages.parts
         self.passes = {FORWARD_PASS: self._forward_pass(stages)}
         self.passes[BACKWARD_PASS] = self._backward_pass(stages, self._backward_runs(BOTH, set()))
@@ -68,24 +93,24 @@ class Chunk:
         position = {op.id: i for i, op in enumerate(self.forward)}
         arriving = [(position[c.consumer], c) for c in stages.crossings if c.target == self.number]
         leaving = [(position[c.producer], c) for c in stages.crossings if c.source == self.number]
-        return ChunkPass(tuple(Run(op) for op in self.forward), _grouped(arriving), _grouped(leaving))
+        return ChunkPass(tuple(OperatorRun(op) for op in self.forward), _grouped(arriving), _grouped(leaving))
 
-    def _backward_runs(self, part: str, begun: set[int]) -> tuple[Run, ...]:
-        """The runs of a backward pass, or of one part of it; ``begun`` are the stretches that ran again before."""
-        runs: list[Run] = []
+    def _backward_runs(self, part: str, begun: set[int]) -> tuple[OperatorRun, ...]:
+        """The runs of a backward pass, or of one part of it; ``begun`` are the segments that ran again before."""
+        runs: list[OperatorRun] = []
         for op in self.backward:
             own = self._parts.get(op.id, INPUT_PART)
             if part not in (BOTH, own) and own != BOTH:
                 continue
-            stretch = self._stretch_of.get(op.forward_id, -1) if op.forward_id is not None else -1
-            if stretch >= 0 and stretch not in begun:
-                begun.add(stretch)
-                runs += [Run(again, rerun=True, adds=False) for again in self._stretches[stretch]]
+            segment = self._segment_of.get(op.forward_id, -1) if op.forward_id is not None else -1
+            if segment >= 0 and segment not in begun:
+                begun.add(segment)
+                runs += [OperatorRun(again, rerun=True, adds=False) for again in self._segments[segment]]
             is_half = part != BOTH and own == BOTH
-            runs.append(Run(op, part if is_half else BOTH, adds=not (is_half and part == INPUT_PART)))
+            runs.append(OperatorRun(op, part if is_half else BOTH, adds=not (is_half and part == INPUT_PART)))
         return tuple(runs)
 
-    def _backward_pass(self, stages: Stages, runs: tuple[Run, ...]) -> ChunkPass:
+    def _backward_pass(self, stages: Stages, runs: tuple[OperatorRun, ...]) -> ChunkPass:
         """A gradient arrives before its producer needs it and leaves after its last reader made it.
 
         In the input part of a pass, that is the last operator there that computes a gradient of the same reader.
@@ -105,7 +130,7 @@ class Chunk:
         return ChunkPass(runs, _grouped(arriving), _grouped(leaving))
 
 
-def _needed(runs: Sequence[Run], crossing: Crossing) -> int:
+def _needed(runs: Sequence[OperatorRun], crossing: Crossing) -> int:
     """The first run that needs the gradient of what ``crossing`` brought: also what is run again only for its sake."""
     if crossing.gradient_before < 0:
         return 0

@@ -26,7 +26,7 @@ from trine.compute.cost import Sizing
 from trine.compute.data_sheet import dtype_of, peak
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
-from trine.graph.program import Collective, Job, RankProgram, Send, Step
+from trine.graph.program import COMPUTE_STREAM, Collective, Compute, Job, RankProgram, Send, Step
 from trine.graph.workload import OPTIMIZER, Workload
 from trine.units import PS_PER_S
 
@@ -37,7 +37,7 @@ PPM = 10**6
 _FILE = Path(__file__).parent.parent / "presets" / "contention.yaml"
 
 
-class KernelUse(NamedTuple):
+class ChannelUse(NamedTuple):
     """What a communication kernel takes of its GPU: SMs, and bytes read and written in its memory a second."""
 
     channels: int
@@ -53,7 +53,7 @@ def contention_numbers() -> ContentionFile:
     return read_spec(_FILE, ContentionFile)
 
 
-def pressure_ppm(gpu: GpuSpec, use: KernelUse, memory_bound: float) -> int:
+def pressure_ppm(gpu: GpuSpec, use: ChannelUse, memory_bound: float) -> int:
     """Millionths of its speed that compute on ``gpu`` loses while a kernel runs.
 
     The part ``memory_bound`` of compute time loses the share of the memory bandwidth that the kernel takes, the rest
@@ -79,7 +79,7 @@ def memory_bound_share(workload: Workload, gpu: GpuSpec) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kernels:
+class CommunicationKernels:
     """The communication kernels of a job on a machine.
 
     places: int64[ranks], where each rank is among ``cluster.gpus``. costs: the library's; None: the links are of no
@@ -92,7 +92,7 @@ class Kernels:
     costs: StepCosts | None
     memory_bound: float
 
-    def of_groups(self, kind: str, size_bytes: int, groups: Int64) -> list[KernelUse]:
+    def of_groups(self, kind: str, size_bytes: int, groups: Int64) -> list[ChannelUse]:
         """What a collective takes on each kind of group: int64[groups, ranks]."""
         numbers = contention_numbers()
         answers = () if self.costs is None else self.costs.predicted(kind, size_bytes, self.places[groups])
@@ -100,16 +100,16 @@ class Kernels:
             return [_predicted(answer) for answer in answers if answer.time_ps]
         rate, is_outside = self._route(groups[0], np.roll(groups[0], -1))
         channels = numbers.channels.scale_out if is_outside else numbers.channels.scale_up
-        return [KernelUse(channels, numbers.accesses.collective * float(rate))]
+        return [ChannelUse(channels, numbers.accesses.collective * float(rate))]
 
-    def of_message(self, ranks: Int64, peers: Int64) -> KernelUse:
+    def of_message(self, ranks: Int64, peers: Int64) -> ChannelUse:
         """What sending a message takes; of the routes from ``ranks`` to ``peers`` that of the first counts."""
         numbers = contention_numbers()
         rate, is_outside = self._route(ranks[:1], peers[:1])
         channels = numbers.message_channels.scale_out if is_outside else numbers.message_channels.scale_up
-        return KernelUse(channels, numbers.accesses.message * float(rate))
+        return ChannelUse(channels, numbers.accesses.message * float(rate))
 
-    def ppm(self, uses: Sequence[KernelUse]) -> int:
+    def ppm(self, uses: Sequence[ChannelUse]) -> int:
         """The largest pressure of several kinds of groups."""
         return max((pressure_ppm(self.gpu, use, self.memory_bound) for use in uses), default=0)
 
@@ -133,14 +133,14 @@ class Kernels:
         return int(self.cluster.link_bytes_per_s[used].min()), outside
 
 
-def _predicted(answer: CollectiveTime) -> KernelUse:
+def _predicted(answer: CollectiveTime) -> ChannelUse:
     """What the library's kernel takes: where switches add up, a payload is read once and its result written once."""
     accesses = contention_numbers().accesses
     touched = accesses.in_network if answer.algorithm in IN_NETWORK else accesses.collective * answer.bus_factor
-    return KernelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps)
+    return ChannelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps)
 
 
-def under_pressure(job: Job, kernels: Kernels) -> Job:
+def under_pressure(job: Job, kernels: CommunicationKernels) -> Job:
     """The same job, with the pressure of every collective and sent message on the compute stream of its rank.
 
     Groups of one axis that are made differently (some within a node, some across) press alike: as the worst of them.
@@ -158,7 +158,7 @@ def under_pressure(job: Job, kernels: Kernels) -> Job:
 class _Pressing:
     """The pressures of one program, each kind of step worked out once."""
 
-    def __init__(self, kernels: Kernels, grid: RankGrid, ranks: Int64) -> None:
+    def __init__(self, kernels: CommunicationKernels, grid: RankGrid, ranks: Int64) -> None:
         self.kernels = kernels
         self.grid = grid
         self.ranks = ranks
@@ -201,7 +201,7 @@ class _Pressing:
 
 def kernels_of(
     gpu: GpuSpec | None, workload: Workload, cluster: Cluster, places: Int64, costs: StepCosts | None
-) -> Kernels:
+) -> CommunicationKernels:
     """The kernels of a job on ``gpu``. Raises InputError where trine has no data sheet of the GPU."""
     if gpu is None:
         raise InputError(
@@ -210,4 +210,30 @@ def kernels_of(
             field="overlap",
         )
     share = memory_bound_share(workload, gpu)
-    return Kernels(gpu=gpu, cluster=cluster, places=places, costs=costs, memory_bound=share)
+    return CommunicationKernels(gpu=gpu, cluster=cluster, places=places, costs=costs, memory_bound=share)
+
+
+def in_sequence(program: RankProgram) -> RankProgram:
+    """The same steps; communication and compute of the rank take turns, in the order of the program.
+
+    Every collective, message and host copy waits for the operators before it, and the operators after it wait for it.
+    Those between two operators may run at the same time. What other ranks send arrives when it does.
+    """
+    steps: list[Step] = []
+    last_compute: tuple[int, ...] = ()
+    since: list[int] = []
+    for number, step in enumerate(program.steps):
+        if not isinstance(step, Compute):
+            steps.append(_after(step, last_compute))
+            since.append(number)
+        elif step.stream == COMPUTE_STREAM:
+            steps.append(_after(step, tuple(since)))
+            last_compute = (number,)
+            since.clear()
+        else:
+            steps.append(step)
+    return replace(program, steps=tuple(steps))
+
+
+def _after(step: Step, more: tuple[int, ...]) -> Step:
+    return replace(step, after=tuple(dict.fromkeys((*step.after, *more)))) if more else step

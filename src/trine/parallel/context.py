@@ -1,261 +1,120 @@
-"""What all programs of one job share: sizes, splits, stages, and how long each operator takes."""
+"""Context parallelism: each rank has a part of every sample's tokens, and attention has to see the others.
+
+ring: keys and values go round the ranks in cp - 1 steps, beside the attention of the blocks that are there (Liu et al.,
+Ring Attention with Blockwise Transformers, 2023). Each rank has two parts of the sequence, one from each end, so that
+with a causal mask all blocks have the same number of products. Backward, keys and values go round again, one step ahead
+of their gradients, and begin where the forward pass left them: cp - 1 steps of each.
+all-gather: keys and values are gathered before attention, forward and backward, and their gradients scattered (Llama
+Team, The Llama 3 Herd of Models, 2024, section 3.3.2).
+ulysses: an all-to-all before attention gives each rank all tokens of a part of the heads, and one behind it gives them
+back (Jacobs et al., DeepSpeed Ulysses, 2023).
+"""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
-from fractions import Fraction
-from typing import TYPE_CHECKING
 
-from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
 from trine.graph.program import Label, Phase
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
-from trine.parallel.chunks import Chunk, operators_by_chunk
-from trine.parallel.expert_load import expert_load
-from trine.parallel.extension import BOTH, INPUT_PART
-from trine.parallel.ownership import OwnedWeight, owned_weights, trained_bytes
-from trine.parallel.plan import Plan, micro_batches
-from trine.parallel.portions import Portions
-from trine.parallel.recompute import check_recompute, recompute_notes, recomputed
-from trine.parallel.schedules import SCHEDULES, Pipeline
-from trine.parallel.stages import Crossing, Stages, cut_into_stages
-from trine.parallel.tensor import TensorSplit, local_parameter_bytes, rank_part
-from trine.parallel.tensor_layout import TensorLayout, tensor_layout
-from trine.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from trine.compute import ComputeModel, LaunchCosts
-
-#: Sums of some thousand tensors of this size still fit into an int64.
-MAX_TENSOR_BYTES = 2**50
-#: The share of an operator that is not divided.
-WHOLE = Fraction(1)
-PHASE_NUMBER = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
+from trine.graph.workload import BACKWARD, Operator
+from trine.parallel.chunks import OperatorRun, Place
+from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.sequence import parts
+from trine.parallel.token_partition import is_attention
 
 
-class JobContext:
-    """A workload under a plan.
+class ContextAttention(Extension):
+    """What attention sends on the ``cp`` axis."""
 
-    batch: samples of one replica. micro_batches: their sizes. tensor: the layout over tp ranks; splits: how operators
-    are split over them; divided: storages of which a tp rank holds its part only, and that part. pipeline, schedule:
-    the shape of the pipeline and the order of its passes. stages, chunks: the parts of the model, of which a pipeline
-    rank holds one or several. weights: those of each pipeline rank. portions, expert_load: parts of the tokens and
-    experts. local_bytes: bytes of each weight on one tp and ep rank. made_storages: what any operator writes.
-    evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
-    """
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self._ways, self._style = self.context.plan.cp, self.context.plan.cp_style
+        self._gathered: dict[int, tuple[int, int]] = {}  # lane -> step and bytes of gathered keys and values
+        for op in program.forward:
+            if is_attention(op):
+                self._check(op)
 
-    def __init__(self, workload: Workload, plan: Plan, compute: ComputeModel, launch: LaunchCosts | None) -> None:
-        self.workload = workload
-        self.plan = plan
-        self.compute = compute
-        self.batch = plan.batch if plan.batch is not None else workload.batch
-        if self.batch != workload.batch and not any(t.batch_dims for t in workload.tensors.values()):
+    def _check(self, op: Operator) -> None:
+        shapes = [self.context.workload.tensors[t].shape for t in op.inputs[:3]]
+        if len(shapes) < 3 or any(len(shape) != 4 for shape in shapes):
             raise PlanError(
-                f"nothing in the trace scales with the batch, so it runs at its own batch of {workload.batch} only"
+                f"context parallelism needs queries, keys and values of operator {op.id} ({op.name}), each (batch, "
+                "heads, tokens, size)"
             )
-        self.micro_batches = micro_batches(self.batch, plan.micro_batch)
-        self.operators = {op.id: op for op in workload.operators}
-        self.operator_index = {op.id: i for i, op in enumerate(workload.operators)}
-        self.layer_names = tuple(dict.fromkeys(op.layer for op in workload.operators))
-        self.layer_index = {name: i for i, name in enumerate(self.layer_names)}
-        self.launch_ps = dict(zip(self.operators, launch.cost_ps, strict=True)) if launch is not None else {}
-        self.tensor = tensor_layout(workload, plan) if plan.tp > 1 else TensorLayout()
-        self.splits, self.divided = self.tensor.splits, self.tensor.divided
-        self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp)
-        self.portions = Portions(workload, plan)
-        self.expert_load = expert_load(workload, plan)
-        self.local_bytes |= {t: -(-self.local_bytes[t] // plan.ep) for t in self.portions.expert_weights}
-        self.evidence_ps: dict[str, int] = {}
-        self.host_bytes_per_s: float | None = None  # of host memory for each rank, where it is of interest
-        self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
-        self._bytes: dict[tuple[int, int], int] = {}
-        self.made_storages = {workload.tensors[t].storage for op in workload.operators for t in op.outputs}
-        self.pipeline = Pipeline(plan.pp, len(self.micro_batches), plan.virtual_stages, workload.is_training)
-        self.schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 else "1f1b")
-        self.schedule.check(self.pipeline)
-        self.stages = self._cut()
-        self._earlier = self._earlier_targets()
-        self.chunks = self._chunks()
-        self.weights: list[list[OwnedWeight]] = owned_weights(workload, plan.pp, self._ranks_of_operators())
-        self.total_trained_bytes = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
-        if plan.dp * plan.cp > 1 and workload.is_training and not self.total_trained_bytes:
-            raise PlanError(
-                "the trace names no weights with gradients, so data-parallel replicas have nothing to reduce: record "
-                "it with tensor shapes and an optimizer step"
-            )
+        tp = self.context.plan.tp if self.context.split_of(op) is not None else 1
+        fewest = min(shape[1] for shape in shapes)
+        if self._style == "ulysses" and fewest % (self._ways * tp):
+            product = f"cp x tp = {self._ways * tp}" if tp > 1 else f"cp = {self._ways}"
+            valid = [n for n in range(1, fewest + 1) if fewest % (n * tp) == 0]
+            near = [*[n for n in valid if n < self._ways][-1:], *[n for n in valid if n > self._ways][:1]]
+            hint = f": the nearest cp that can be is {' or '.join(map(str, near))}" if near else ""
+            raise PlanError(f"ulysses divides heads: {product} does not divide the {fewest} heads of {op.layer}{hint}")
 
-    def _cut(self) -> Stages:
-        """Cut the model; what is run again counts twice, but where it depends on the cuts (``recompute_layers``)."""
-        time: dict[int, int] = {}
-        if self.plan.pp > 1 and not self.plan.cuts and self.plan.balance == "time":
-            largest = max(self.micro_batches)
-            time = {
-                op.id: self.duration(op, largest, count=False)
-                for op in self.workload.operators
-                if op.phase != OPTIMIZER
-            }
-            if self.plan.recompute_layers is None and self.workload.is_training:
-                forward = [op for op in self.workload.operators if op.phase == FORWARD]
-                again = (op.id for stretch in recomputed(self.workload, self.plan, forward) for op in stretch)
-                time |= {op_id: 2 * time[op_id] for op_id in again}
-        return cut_into_stages(self.workload, self.pipeline.num_chunks, self.plan.cuts, time, self.plan.balance)
+    # -- sizes -------------------------------------------------------------------------------------------------------
 
-    def _chunks(self) -> list[Chunk]:
-        operators = operators_by_chunk(self.workload, self.stages)
-        stretches = [recomputed(self.workload, self.plan, forward) for forward, _ in operators]
-        together = [stretch for of_chunk in stretches for stretch in of_chunk]
-        check_recompute(self.workload, self.plan, together)
-        self.notes = recompute_notes(self.plan, together)
-        splits = self.schedule.splits_backward
-        return [Chunk(i, self.stages, operators[i], stretches[i], splits) for i in range(self.pipeline.num_chunks)]
+    def _bytes(self, op: Operator, tensors: Iterable[int], batch: int) -> int:
+        """Bytes of these tensors of an attention on one rank: its part of the tokens and heads."""
+        return sum(self.context.head_bytes(op, t, batch) for t in tensors)
 
-    def earlier_targets(self, crossing: Crossing) -> tuple[int, ...]:
-        """Earlier stages that are sent the same tensor."""
-        return self._earlier.get(crossing, ())
+    def _forward(self, op: Operator) -> Operator:
+        return self.context.operators[op.forward_id] if op.phase == BACKWARD and op.forward_id is not None else op
 
-    def _earlier_targets(self) -> dict[Crossing, tuple[int, ...]]:
-        targets: dict[tuple[int, int], list[int]] = {}
-        found: dict[Crossing, tuple[int, ...]] = {}
-        for crossing in self.stages.crossings:
-            before = targets.setdefault((crossing.producer, crossing.tensor), [])
-            if before:
-                found[crossing] = tuple(before)
-            before.append(crossing.target)
-        return found
+    def _keys(self, op: Operator, batch: int) -> int:
+        """Bytes of keys and values."""
+        return self._bytes(op, self._forward(op).inputs[1:3], batch)
 
-    def _ranks_of_operators(self) -> dict[int, tuple[int, ...]]:
-        """Forward or backward operator id -> the pipeline ranks that run it."""
-        holders: list[list[int]] = [[] for _ in self.chunks]
-        for rank in range(self.plan.pp):
-            for chunk in self.schedule.chunks_of(rank, self.pipeline):
-                holders[chunk].append(rank)
-        return {op_id: tuple(holders[chunk]) for op_id, chunk in self.stages.stage_of.items()}
+    def _collective(self, kind: str, size: int, op: Operator, place: Place, number: int, after: tuple[int, ...]) -> int:
+        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+        return self.writer.collective(kind, "cp", ("cp", kind, op.id, number, *place.key), size, after, label)
 
-    def split_of(self, op: Operator) -> TensorSplit | None:
-        """The tensor split of a forward operator, or of the forward operator that a backward one belongs to."""
-        owner = op.forward_id if op.phase == BACKWARD else op.id
-        return self.splits.get(owner) if owner is not None else None
+    # -- points of a program -----------------------------------------------------------------------------------------
 
-    def duration(
-        self, op: Operator, batch: int, share: Fraction = WHOLE, *, count: bool = True, part: str = BOTH
-    ) -> int:
-        """Time of an operator at ``batch`` samples on one rank of the tp group, in picoseconds.
+    def before(self, op: Operator, place: Place) -> None:
+        if place.phase == Phase.OPTIMIZER or self._style == "ring" or not is_attention(op):
+            return
+        batch, after = self.context.micro_batches[place.microbatch], self.writer.last_compute_and_waits()
+        if self._style == "all-gather":
+            size = self._keys(op, batch) * self._ways
+            step = self._collective("all_gather", size, op, place, 0, after)
+            self._gathered[self.writer.lane] = step, size
+        else:
+            forward = self._forward(op)
+            tensors = forward.outputs[:1] if op.phase == BACKWARD else forward.inputs[:3]
+            step = self._collective("all_to_all", self._bytes(op, tensors, batch), op, place, 0, after)
+        self.writer.wait(step)
 
-        ``part``: of a backward operator that is run in halves, the one of its two products that is meant; each is
-        taken to be half of the time, the gradient of activations rounded up.
-        """
-        # A fraction takes longer to hash than all the rest, and nearly every operator is run as a whole.
-        key = (op.id, batch, part) if share is WHOLE else (op.id, batch, part, share)
-        known = self._durations.get(key)
-        if known is None:
-            known = self._durations[key] = self._duration(op, batch, share, part)
-        ps, evidence = known
-        if count:
-            self.evidence_ps[evidence] = self.evidence_ps.get(evidence, 0) + ps
-        return ps
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        if place.phase == Phase.OPTIMIZER or self._style == "ring" or not is_attention(op):
+            return
+        if self._style == "all-gather":
+            step, size = self._gathered.pop(self.writer.lane)
+            backward = op.phase == BACKWARD
+            self.program.memory.temporary(size * (1 + backward), step, done)
+            if backward:
+                self.writer.wait(self._collective("reduce_scatter", size, op, place, 1, (done,)))
+            return
+        forward = self._forward(op)
+        tensors = forward.inputs[:3] if op.phase == BACKWARD else forward.outputs[:1]
+        self.writer.wait(self._collective("all_to_all", self._bytes(op, tensors, batch), op, place, 1, (done,)))
 
-    def _duration(self, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
-        answer = self.compute.duration(op, self.portions.split(op, batch, share, self.split_of(op)))
-        ps = answer.ps * self.portions.repeats(op)
-        if ps > MAX_PS:
-            raise PlanError(f"operator {op.layer or op.name!r} takes {ps / PS_PER_S:.3g} s, more than a run may last")
-        if part == BOTH:
-            return ps, answer.evidence
-        return (ps + (part == INPUT_PART)) // 2, "assumed"
-
-    def scaled_bytes(self, tensor_id: int, batch: int) -> int:
-        """Bytes of a tensor on the tokens of one rank at ``batch`` samples, with all features, rounded up."""
-        size = self._bytes.get((tensor_id, batch))
-        if size is None:
-            tensor = self.workload.tensors[tensor_id]
-            scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims) * self.portions.of_tensor(tensor)
-            whole = self.tensor.padded_bytes.get(tensor_id, tensor.size_bytes)
-            size = self._bytes[tensor_id, batch] = -(-whole * scale.numerator // scale.denominator)
-            if size > MAX_TENSOR_BYTES:
-                raise PlanError(f"a tensor of {size / 2**50:.3g} PiB at a batch of {batch} is more than any GPU holds")
-        return size
-
-    def rank_bytes(self, tensor_id: int, batch: int) -> int:
-        """Bytes of a tensor that one rank of the tp group holds: its part, where features or tokens are divided."""
-        size, tensor = self.scaled_bytes(tensor_id, batch), self.workload.tensors[tensor_id]
-        part = self.divided.get(tensor.storage, WHOLE)
-        if part == WHOLE and self.plan.sequence_parallel and self.portions.has_tokens(tensor):
-            part = Fraction(1, self.plan.tp)
-        return -(-size * part.numerator // part.denominator)
-
-    def head_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
-        """Bytes of queries, keys, values or results of an attention, with the heads of one rank of the tp group."""
-        size, split = self.scaled_bytes(tensor_id, batch), self.split_of(op)
-        if split is None:
-            return size
-        part = Fraction(1, self.plan.tp)
-        if split.groups is not None:
-            part = split.groups.part(self.workload.tensors[tensor_id], 1, self.plan.tp)
-        return -(-size * part.numerator // part.denominator)
-
-    def output_share(self, op: Operator) -> Fraction:
-        """The part of an operator's output that one rank of the tp group holds.
-
-        Forward: an output that stays divided, or that of an operator on divided tensors. Backward: the gradient of an
-        input that was divided, which is that of a row split. With sequence parallelism everything is in parts.
-        """
-        split = self.split_of(op)
-        if split is not None and split.groups is not None and (op.phase == FORWARD or split.mode == "shared"):
-            return rank_part(self.workload.tensors[op.outputs[0]], split.groups, self.plan.tp)
-        if self.plan.sequence_parallel:
-            return Fraction(1, self.plan.tp)
-        if split is None:
-            return Fraction(1)
-        divided = split.mode == "shared" or (
-            split.mode == "row" if op.phase == BACKWARD else split.mode == "column" and not split.forward
-        )
-        return Fraction(1, self.plan.tp) if divided else Fraction(1)
-
-    def with_load(self, load: Fraction) -> JobContext:
-        """The same for a rank whose experts have ``load`` times an even share of the tokens."""
-        if load == self.portions.load:
-            return self
-        other = copy.copy(self)
-        other.portions = copy.copy(self.portions)
-        other.portions.load = load
-        other._durations, other._bytes = {}, {}
-        return other
-
-    def input_bytes(self, operators: Iterable[Operator], batch: int) -> int:
-        """Bytes of the data that ``operators`` are given from outside: largest view of each storage, at ``batch``."""
-        sizes: dict[int, int] = {}
-        for op in operators:
-            for tensor_id in op.inputs:
-                tensor = self.workload.tensors[tensor_id]
-                if tensor.role == "input" and tensor.storage not in self.made_storages:
-                    sizes[tensor.storage] = max(sizes.get(tensor.storage, 0), self.scaled_bytes(tensor_id, batch))
-        return sum(sizes.values())
-
-    def buffer_bytes(self, operators: Iterable[Operator]) -> int:
-        """Bytes of the buffers (running statistics) that ``operators`` read."""
-        tensors = self.workload.tensors
-        sizes = {
-            tensors[t].storage: tensors[t].size_bytes
-            for op in operators
-            for t in op.inputs
-            if tensors[t].role == "buffer"
-        }
-        return sum(sizes.values())
-
-    def optimizer_share(self, stage: int) -> Fraction:
-        """The part of the recorded optimizer step that one rank of ``stage`` does: that of its weights' bytes."""
-        if not self.total_trained_bytes:
-            return Fraction(1, self.plan.pp * self.plan.tp)
-        own = trained_bytes(self.weights[stage], self.local_bytes)
-        return min(Fraction(own, self.total_trained_bytes), Fraction(1))
-
-    def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
-        """The label of an operator, ``rerun``: one that is run again; the optimizer belongs to no micro-batch."""
-        microbatch = -1 if op.phase == OPTIMIZER else microbatch
-        phase = Phase.RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
-        return Label(phase, self.operator_index[op.id], self.layer_index[op.layer], stage, microbatch, step)
-
-    def algorithm(self, collective: str) -> str | None:
-        """The algorithm that the plan names for a collective; None for the default."""
-        return dict(self.plan.algorithm).get(collective)
+    def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
+        """Ring attention: block by block, while the next block is on its way."""
+        if self._style != "ring" or not is_attention(run.op):
+            return None
+        op, size, backward = run.op, self._keys(run.op, batch), run.op.phase == BACKWARD
+        ready, first, done, step = self.writer.last_compute_and_waits(), -1, -1, -1
+        for i, block_ps in enumerate(parts(duration_ps, self._ways)):
+            is_last = i == self._ways - 1
+            arrived, sent = step, size * ((not is_last) + (backward and i > 0))
+            if sent:
+                after = ready if i == 0 else (arrived, done) if backward else (arrived,)
+                step = self._collective("shift", sent, op, place, i, after)
+                first = step if first < 0 else first
+            if arrived >= 0:
+                self.writer.wait(arrived)
+            done = self.writer.operator(op, block_ps, label, is_first=i == 0)
+        if backward:
+            self.writer.wait(step)  # the gradients of one's own keys and values have come home
+        # A block that is worked on, and one on its way; backward their gradients too.
+        self.program.memory.temporary(size * (4 if backward else 2), first, done)
+        return done

@@ -6,14 +6,44 @@ Inside one, what crosses may be many times as large (the features of an MLP, the
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from trine.compute import kind_of
 from trine.errors import PlanError, nearest
 from trine.graph.workload import BACKWARD, Operator, Workload
-from trine.parallel.blocks import has_blocks, units_of
+
+_BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
+
+
+@lru_cache(maxsize=65536)
+def layer_of(layer: str) -> str:
+    """The block that a layer is of, ``""`` for one outside all: the name up to its first number, if more follows."""
+    found = _BLOCK.match(layer)
+    return found[0] if found else ""
+
+
+def has_layers(operators: Sequence[Operator]) -> bool:
+    """Whether the names of ``operators`` tell any layer."""
+    return any(layer_of(op.layer) for op in operators)
+
+
+def layer_starts(forward: Sequence[Operator]) -> list[int]:
+    """Where in ``forward`` each unit of the model begins: what comes before the blocks, each block, what comes after.
+
+    Operators between two blocks belong to the one before. Without blocks the whole model is one unit.
+    """
+    blocks = [layer_of(op.layer) for op in forward]
+    inside = [i for i, block in enumerate(blocks) if block]
+    if not inside:
+        return [0]
+    starts = [i for before, i in zip([-1, *inside], inside, strict=False) if before < 0 or blocks[before] != blocks[i]]
+    after = inside[-1] + 1
+    return [*([0] if starts[0] else []), *starts, *([after] if after < len(forward) else [])]
+
 
 #: Operators in the stages so far -> what is made least (bytes sent across the cuts, then the sum of squares of the
 #: stages' times), and where the last of these stages begins.
@@ -41,12 +71,12 @@ def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
 def places_of(workload: Workload, forward: Sequence[Operator]) -> list[int]:
     """Positions in ``forward`` at which a stage may begin, the first included.
 
-    Where names tell layers (:func:`trine.parallel.blocks.units_of`), those at which one begins; elsewhere those at
+    Where names tell layers (:func:`trine.parallel.cuts.layer_starts`), those at which one begins; elsewhere those at
     which another name begins. The loss is never parted from the head, the last operator that reads a weight, which
     makes the largest tensor of most models.
     """
-    if has_blocks(forward):
-        places = units_of(forward)
+    if has_layers(forward):
+        places = layer_starts(forward)
     else:
         places = [i for i, op in enumerate(forward) if not i or not op.layer or op.layer != forward[i - 1].layer]
     head = _head(workload, forward)
@@ -67,8 +97,8 @@ def layered_starts(workload: Workload, forward: Sequence[Operator], num_stages: 
     Where they do not divide, the larger stages lie evenly among the others. Raises PlanError where the names of the
     operators tell too few layers.
     """
-    units = places_of(workload, forward) if has_blocks(forward) else [0]
-    _require_places(len(units), num_stages, has_blocks(forward))
+    units = places_of(workload, forward) if has_layers(forward) else [0]
+    _require_places(len(units), num_stages, has_layers(forward))
     return [units[stage * len(units) // num_stages] for stage in range(num_stages)]
 
 
@@ -97,7 +127,7 @@ def balanced_starts(
     """
     sent = _bytes_across(workload, forward)
     places = [i for i in places_of(workload, forward) if not i or sent[i] or sendable(workload, forward[i - 1])]
-    if has_blocks(forward):
+    if has_layers(forward):
         _require_places(len(places), num_stages, True)
     elif len(places) < num_stages:
         raise PlanError(

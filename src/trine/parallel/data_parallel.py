@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from trine.compute import kind_of
 from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
-from trine.parallel.chunks import Run
-from trine.parallel.context import JobContext
-from trine.parallel.liveness import StageMemory
+from trine.parallel.chunks import OperatorRun
+from trine.parallel.job import JobContext
+from trine.parallel.memory import StageMemory
 from trine.parallel.writer import ProgramWriter
 
 
@@ -46,7 +46,10 @@ class _DataParallelProgram:
         self.backward = [op for op in backward if op.forward_id not in loss_ids]
         self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
         self.writer = ProgramWriter(context)
-        runs = [Run(op) for op in ((*self.model, *self.loss, *backward) if is_first else (*self.model, *self.backward))]
+        runs = [
+            OperatorRun(op)
+            for op in ((*self.model, *self.loss, *backward) if is_first else (*self.model, *self.backward))
+        ]
         self.memory = StageMemory(context, 0, [runs], [0], self.writer)
 
     def build(self) -> RankProgram:
@@ -116,7 +119,7 @@ class _DataParallelProgram:
         for op in operators:
             batch = self.context.batch * replicas
             done = self.writer.operator(op, self.context.duration(op, batch), self.context.label(op, 0, 0, step))
-            self.memory.ran(Run(op), done, 0, batch)
+            self.memory.ran(OperatorRun(op), done, 0, batch)
 
     def _output_bytes(self) -> int:
         tensors = self.context.workload.tensors

@@ -2,58 +2,56 @@
 
 A stage runs operators, pass by pass. Everything else in its program (collectives of tensor parallelism, reductions of
 gradients, gathers of sharded weights, ...) is written by extensions, which the stage calls at fixed points. An
-extension appends steps through ``builder.writer`` and makes the next operator wait with ``writer.wait``.
+extension appends steps through ``program.writer`` and makes the next operator wait with ``writer.wait``.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
 
-from trine.graph.workload import Operator
-
-if TYPE_CHECKING:
-    from trine.graph.program import Label
-    from trine.parallel.chunks import Run
-    from trine.parallel.stage import StageBuilder
-
-#: What a pass of the backward phase computes, where a schedule splits it (:attr:`Place.part`).
-BOTH, INPUT_PART, WEIGHT_PART = "", "input", "weight"
+from trine.graph.program import Label
+from trine.graph.workload import OPTIMIZER, Operator
+from trine.parallel.actions import RankActions
+from trine.parallel.chunks import OperatorRun, Place
+from trine.parallel.job import JobContext
+from trine.parallel.memory import StageMemory
+from trine.parallel.writer import ProgramWriter
 
 
-class Place(NamedTuple):
-    """Where in its program a stage is: pass kind (a PHASE of model/program.py), micro-batch (-1: none) and step.
+class StageProgram:
+    """The program of one rank of the pipeline while it is written: what its operators and its extensions share.
 
-    ``is_last``: the gradients of the weights of this pass (of this operator, where the hook is given one) are complete
-    with it, so that they can be reduced. With ``Plan.sync = "each"`` that is so once a micro-batch, else once a step.
-    ``chunk``: which of the model's consecutive parts the pass runs; several may sit on one stage.
-    ``part``: in a backward phase that the schedule splits, ``"input"`` (gradients of activations) or ``"weight"``.
-    An operator that computes both is run twice, once in each part.
-    ``rerun``: a forward operator runs again within a backward pass (recomputation); everything that it needs of other
-    ranks is sent again.
+    stage: that rank. forward, backward: operators of all chunks that it holds; ``backward`` in the order in which their
+    last runs of a step end, so in the order in which gradients are ready. expert_position: on the ep axis, where ranks
+    differ by it. last_backward: forward operator id -> the last of its backward operators that computes gradients of
+    activations (of any, where none does). copies: chunk and micro-batch -> the step that copies its inputs from the
+    host. extensions: in the order in which they are called.
     """
 
-    phase: int
-    microbatch: int
-    step: int
-    is_last: bool = False
-    chunk: int = 0
-    part: str = BOTH
-    rerun: bool = False
-
-    @property
-    def key(self) -> tuple[int | str, ...]:
-        """What tells the collectives of one operator at different places apart: for the ``key`` of a collective."""
-        return (self.microbatch, self.step, *([self.part] if self.part else []), *(["rerun"] if self.rerun else []))
+    def __init__(self, context: JobContext, stage: int, has_host: bool, expert_position: int = 0) -> None:
+        self.context = context
+        self.stage = stage
+        self.expert_position = expert_position
+        self.has_host = has_host and context.plan.inputs != "none"
+        self.actions = RankActions(context, stage)
+        self.forward = self.actions.forward
+        self.backward = self.actions.backward
+        self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
+        self.last_backward = self.actions.last_backward
+        self.weights = context.weights[stage]
+        self.writer = ProgramWriter(context)
+        self.memory = StageMemory(context, stage, self.actions.orders, self.actions.order_of, self.writer)
+        self.copies: dict[tuple[int, int], int] = {}
+        self.extensions: list[Extension] = []
 
 
 class Extension:
     """Does nothing at every point; a form of parallelism overrides those that it needs."""
 
-    def __init__(self, builder: StageBuilder) -> None:
-        self.builder = builder
-        self.context = builder.context
-        self.writer = builder.writer
+    def __init__(self, program: StageProgram) -> None:
+        self.program = program
+        self.context = program.context
+        self.writer = program.writer
 
     def begin_step(self, step: int) -> None:
         """Before the first pass of a training step."""
@@ -64,7 +62,7 @@ class Extension:
     def before(self, op: Operator, place: Place) -> None:
         """Before an operator, after what arrives for it from other stages."""
 
-    def write(self, run: Run, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
+    def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
         """Write an operator in pieces, in place of as one; its last step, or None to leave it to others."""
         return None
 

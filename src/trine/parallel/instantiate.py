@@ -21,7 +21,7 @@ from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM, Collective, Job
 from trine.graph.taskgraph import CollectiveLabel, TaskGraph
-from trine.parallel.template import LABEL_FIELDS, Template, make_template, memory_events
+from trine.parallel.template import LABEL_FIELDS, ProgramTemplate, make_template, memory_events
 
 #: More tasks than this (about 10 GB) are refused before anything of their size is built.
 MAX_TASKS = 50_000_000
@@ -69,7 +69,7 @@ class _Instantiation:
         for rank, template in enumerate(templates):
             self.assembler.connect(template.edges[0] + self.base[rank], template.edges[1] + self.base[rank])
 
-    def _pressure(self, templates: Sequence[Template]) -> dict[str, npt.NDArray[np.int32]]:
+    def _pressure(self, templates: Sequence[ProgramTemplate]) -> dict[str, npt.NDArray[np.int32]]:
         """What tasks take from the compute streams of their ranks, where any does."""
         if COMPUTE_STREAM not in self.streams or all(template.pressure_ppm is None for template in templates):
             return {}

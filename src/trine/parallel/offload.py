@@ -22,19 +22,17 @@ from trine.errors import PlanError
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import HOST_STREAM, Compute, HostCopy, Label, MemoryChange, Phase, RankProgram
 from trine.graph.workload import BACKWARD, Operator
-from trine.parallel.blocks import units_of
-from trine.parallel.buckets import Bucket, fill_buckets
-from trine.parallel.chunks import Chunk
-from trine.parallel.ddp import BucketReductions, in_order, ready_gradients
-from trine.parallel.extension import Extension, Place
+from trine.parallel.chunks import Chunk, Place
+from trine.parallel.cuts import layer_starts
+from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order, ready_gradients
+from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.sharded import ShardedReductions, shard_ways
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
-    from trine.parallel.context import JobContext
-    from trine.parallel.liveness import StageMemory
-    from trine.parallel.stage import StageBuilder
+    from trine.parallel.job import JobContext
+    from trine.parallel.memory import StageMemory
 
 _ACTIVATIONS = MEMORY_CATEGORIES.index("activations")
 _STATE = MEMORY_CATEGORIES.index("optimizer_state")
@@ -83,32 +81,32 @@ class GradientsToHost(Extension):
     reduced, and of what no replicas share (without any: of all gradients) those that DDP would make.
     """
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
         self.copies: list[int] = []
 
     @cached_property
     def reductions(self) -> BucketReductions | None:
         """The extension that reduces gradients over replicas."""
-        return next((one for one in self.builder.extensions if isinstance(one, BucketReductions)), None)
+        return next((one for one in self.program.extensions if isinstance(one, BucketReductions)), None)
 
     @cached_property
     def _own(self) -> tuple[Bucket, ...]:
         """Buckets of gradients that are not reduced."""
         plan, reduced = self.context.plan, self.reductions.buckets if self.reductions is not None else ()
         known = {weight for bucket in reduced for weight in bucket.weights}
-        left = ready_gradients(self.builder, [one for one in self.builder.weights if one.weight not in known])
-        return in_order(self.builder, fill_buckets(left, plan.first_bucket_bytes, plan.bucket_bytes))
+        left = ready_gradients(self.program, [one for one in self.program.weights if one.weight not in known])
+        return in_order(self.program, fill_buckets(left, plan.first_bucket_bytes, plan.bucket_bytes))
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         reduced = self.reductions.buckets if self.reductions is not None else ()
-        return in_order(self.builder, (*reduced, *self._own))
+        return in_order(self.program, (*reduced, *self._own))
 
     def part_bytes(self, bucket: Bucket) -> int:
         """Bytes of a bucket's weights that this rank updates: all, or less where replicas share the optimizer."""
         is_shared = isinstance(self.reductions, ShardedReductions) and bucket not in self._own
-        ways = shard_ways(self.builder)[bucket.is_expert] if is_shared else 1
+        ways = shard_ways(self.program)[bucket.is_expert] if is_shared else 1
         return -(-bucket.size_bytes // ways)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
@@ -132,10 +130,10 @@ class GradientsToHost(Extension):
             self.reductions.reduced.clear()
 
     def _copy(self, bucket: Bucket, done: tuple[int, ...], step: int) -> None:
-        label = Label(phase=Phase.OFFLOAD, stage=self.builder.stage, step=step)
+        label = Label(phase=Phase.OFFLOAD, stage=self.program.stage, step=step)
         after = (*done, *self.copies[-1:])
         self.copies.append(self.writer.add(HostCopy(self.part_bytes(bucket), after, label, to_host=True)))
-        self.builder.memory.gradients_left(bucket.weights, self.copies[-1])
+        self.program.memory.gradients_left(bucket.weights, self.copies[-1])
 
     def optimizer_share(self, share: Fraction) -> Fraction:
         """The GPU does nothing of the optimizer step."""
@@ -150,15 +148,15 @@ class HostOptimizer(Extension):
     """
 
     def after_optimizer(self, step: int) -> None:
-        builder, writer = self.builder, self.writer
-        gradients = next(one for one in builder.extensions if isinstance(one, GradientsToHost))
+        program, writer = self.program, self.writer
+        gradients = next(one for one in program.extensions if isinstance(one, GradientsToHost))
         sizes = [gradients.part_bytes(bucket) for bucket in gradients.buckets]
         state = self._state_bytes() if sizes else 0
         after = (*gradients.copies, *writer.last_compute_and_waits())
         back: tuple[int, ...] = ()
         for size in sizes:
             moved = 3 * size + 2 * state * size // sum(sizes)
-            label = Label(phase=Phase.OPTIMIZER, stage=builder.stage, step=step)
+            label = Label(phase=Phase.OPTIMIZER, stage=program.stage, step=step)
             updated = writer.add(Compute(HOST_STREAM, self._time_ps(moved), after, label))
             back = (writer.add(HostCopy(size, (updated, *back), label._replace(phase=Phase.OFFLOAD))),)
         for copied in back:  # copies end in order
@@ -171,9 +169,9 @@ class HostOptimizer(Extension):
 
     def _state_bytes(self) -> int:
         """Bytes of optimizer state that this rank would hold."""
-        others = [one for one in self.builder.extensions if one is not self]
-        builder = self.builder
-        return builder.memory.resident(builder.weights, builder.optimizer, False, others)[_STATE]
+        others = [one.resident for one in self.program.extensions if one is not self]
+        program = self.program
+        return program.memory.resident(program.weights, program.optimizer, False, others)[_STATE]
 
     def _time_ps(self, num_bytes: int) -> int:
         rate = self.context.host_bytes_per_s
@@ -190,9 +188,9 @@ class ActivationOffload(Extension):
     backward pass comes at once.
     """
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
-        self.memory: StageMemory = builder.memory
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self.memory: StageMemory = program.memory
         self._units = {number: _Units(self.context, chunk) for number, chunk in enumerate(self.context.chunks)}
         self._gone: dict[tuple[int, int, int], tuple[int, int]] = {}  # micro-batch, chunk, unit -> copy, bytes
         self._storages: dict[int, set[int]] = {}  # of a micro-batch, those that have left
@@ -266,7 +264,7 @@ class ActivationOffload(Extension):
             self.writer.memory.append(MemoryChange(self._back[key], False, size, _ACTIVATIONS))
 
     def _label(self, place: Place) -> Label:
-        return Label(phase=Phase.OFFLOAD, stage=self.builder.stage, microbatch=place.microbatch, step=place.step)
+        return Label(phase=Phase.OFFLOAD, stage=self.program.stage, microbatch=place.microbatch, step=place.step)
 
 
 class _Units:
@@ -277,7 +275,7 @@ class _Units:
 
     def __init__(self, context: JobContext, chunk: Chunk) -> None:
         forward = chunk.forward
-        starts = list(units_of(forward)) if forward else []
+        starts = list(layer_starts(forward)) if forward else []
         if len(starts) < 2:
             starts = [i for i, op in enumerate(forward) if not i or op.layer != forward[i - 1].layer]
         bounds = list(_spans(starts, len(forward)))

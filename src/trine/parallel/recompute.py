@@ -8,7 +8,7 @@ from itertools import groupby
 from trine.compute import kind_of
 from trine.errors import PlanError
 from trine.graph.workload import Operator, Workload
-from trine.parallel.blocks import block_of, has_blocks
+from trine.parallel.cuts import has_layers, layer_of
 from trine.parallel.plan import Plan
 
 #: The core of attention begins and ends with operators of these kinds.
@@ -16,10 +16,10 @@ CORE_KINDS = frozenset({"matmul", "softmax", "attention"})
 
 
 def recomputed(workload: Workload, plan: Plan, forward: Sequence[Operator]) -> list[list[Operator]]:
-    """The stretches of a part's ``forward`` operators that are run again, each as a whole.
+    """The segments of a part's ``forward`` operators that are run again, each as a whole.
 
     ``full``: every layer (block of the operators' names; the first ``plan.recompute_layers`` of the part, where given).
-    Where names tell no layers, the whole part is one stretch, as in GPipe (Huang et al., 2019, section 2.3).
+    Where names tell no layers, the whole part is one segment, as in GPipe (Huang et al., 2019, section 2.3).
     ``selective``: the core of attention, from the product of queries and keys to that with the values (Korthikanti et
     al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 5).
     """
@@ -27,26 +27,26 @@ def recomputed(workload: Workload, plan: Plan, forward: Sequence[Operator]) -> l
         return []
     if plan.recompute == "selective":
         return _attention_cores(workload, forward)
-    blocks = [(block, list(ops)) for block, ops in groupby(forward, lambda op: block_of(op.layer))]
+    blocks = [(block, list(ops)) for block, ops in groupby(forward, lambda op: layer_of(op.layer))]
     if not any(block for block, _ in blocks):
-        return [list(forward)] if not has_blocks(workload.operators) else []
+        return [list(forward)] if not has_layers(workload.operators) else []
     return [ops for block, ops in blocks if block][: plan.recompute_layers]
 
 
-def check_recompute(workload: Workload, plan: Plan, stretches: Sequence[Sequence[Operator]]) -> None:
+def check_recompute(workload: Workload, plan: Plan, segments: Sequence[Sequence[Operator]]) -> None:
     """Raise PlanError, with the reason, where the plan's recomputation finds nothing to do or keeps nothing less."""
     if plan.recompute == "none":
         return
     if not workload.is_training:
         raise PlanError("recomputation is about the backward pass, and the trace has none")
-    if not stretches:
+    if not segments:
         raise PlanError(
             f"{plan.recompute} recomputation finds nothing in {workload.name!r} to run again"
             + (": no operator is an attention, or a softmax beside a product" if plan.recompute == "selective" else "")
         )
     if (
         plan.recompute == "full"
-        and not has_blocks(workload.operators)
+        and not has_layers(workload.operators)
         and (plan.pp == 1 or plan.recompute_layers is not None)
     ):
         raise PlanError(
@@ -55,9 +55,9 @@ def check_recompute(workload: Workload, plan: Plan, stretches: Sequence[Sequence
         )
 
 
-def recompute_notes(plan: Plan, stretches: Sequence[Sequence[Operator]]) -> tuple[str, ...]:
-    """What a user should know about the stretches that were found."""
-    if plan.recompute == "selective" and all([kind_of(op) for op in ops] == ["attention"] for ops in stretches):
+def recompute_notes(plan: Plan, segments: Sequence[Sequence[Operator]]) -> tuple[str, ...]:
+    """What a user should know about the segments that were found."""
+    if plan.recompute == "selective" and all([kind_of(op) for op in ops] == ["attention"] for ops in segments):
         return (
             "selective recomputation runs fused attention again, which keeps nothing large in memory: it costs time "
             "and saves next to no memory",

@@ -5,45 +5,55 @@ FSDP, VLDB 2023. Gradients are reduce-scattered over the ranks that share one co
 sharding the parts all-reduced over the copies.
 
 zero1, zero2: each rank updates its part of the parameters, and an all-gather behind the optimizer makes them whole (as
-DeepSpeed and Megatron-LM's distributed optimizer do). zero3, fsdp: see :mod:`trine.parallel.sharded_gathers`.
+DeepSpeed and Megatron-LM's distributed optimizer do). zero3, fsdp: parameters are gathered unit by
+unit before they are needed, and given up behind it.
 
 Gradients are model states, as in the ZeRO paper: with zero1 they have one buffer for all of them that lasts
 (Megatron-Core's ``grad_data``), with zero2 and zero3 one for the rank's share (DeepSpeed's flat partition), to which
 each bucket adds its part when it has been reduced; until then the bucket is whole. PyTorch's FSDP allocates its shares
 as they come and gives them back with the step; an optimizer in host memory leaves nothing on the GPU (ZeRO-Offload).
+
+A unit is a layer, or operators whose parameters have ``Plan.shard_unit_bytes``. The gather of a unit begins when the
+unit ``Plan.prefetch`` before it begins to compute, so at most one more than that are alive. Gathers and reductions
+share a queue, as PyTorch runs both on one communicator (Zhao et al., section 3.3.2): backward, the gather ahead is
+issued before the reduction behind it. Gathered parameters are given up behind the last operator of the unit in a pass,
+and gathered again for the backward pass, unless ``Plan.reshard`` says not to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from trine.graph.program import Label, Phase
 from trine.graph.workload import FORWARD, Operator
-from trine.parallel.ddp import BucketReductions
-from trine.parallel.extension import Place
-
-if TYPE_CHECKING:
-    from trine.parallel.stage import StageBuilder
+from trine.parallel.chunks import OperatorRun, Place
+from trine.parallel.cuts import has_layers, layer_starts
+from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order, ready_gradients
+from trine.parallel.extension import StageProgram
+from trine.parallel.job import JobContext
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS
+from trine.parallel.stages import INPUT_PART, WEIGHT_PART
 
 
 class ShardedReductions(BucketReductions):
     """Reduce-scatters of gradients, and a part of the optimizer step."""
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
-        self.ways = shard_ways(builder)
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self.ways = shard_ways(program)
         self._is_scattered = self.context.plan.splits_gradients
-        builder.memory.keep_gradients(self._lasting_gradients())
+        program.memory.keep_gradients(self._lasting_gradients())
 
     def _lasting_gradients(self) -> dict[int, int]:
         """Bytes of the gradient of each trained weight that stay on this rank from step to step."""
-        plan, experts = self.context.plan, self.context.portions.expert_weights
+        plan, experts = self.context.plan, self.context.token_partition.expert_weights
         if plan.sharding == "fsdp" or plan.offload == "optimizer":
             return {}
         sizes = {
             w.weight: self.context.local_bytes[w.weight]
-            for w in self.builder.weights
+            for w in self.program.weights
             if w.gradient_operator is not None
         }
         if not self._is_scattered:
@@ -53,14 +63,14 @@ class ShardedReductions(BucketReductions):
     def reduce(self, number: int, label: Label, place: Place) -> int:
         bucket, writer, groups = self.buckets[number], self.writer, self.groups
         axis, ways = (groups.expert_shard if bucket.is_expert else groups.shard), self.ways[bucket.is_expert]
-        key, done = ("bucket", self.builder.stage, number, *place.key), self.complete()
+        key, done = ("bucket", self.program.stage, number, *place.key), self.complete()
         if axis:
             done = (writer.collective("reduce_scatter", axis, key, bucket.size_bytes, done, label),)
         if groups.copies:
             part, key = -(-bucket.size_bytes // ways), ("copies", *key)
             done = (writer.collective("all_reduce", groups.copies, key, part, done, label, queue="copies"),)
         if self._is_scattered:
-            self.builder.memory.scattered(bucket.weights, ways, done[0])
+            self.program.memory.scattered(bucket.weights, ways, done[0])
         self.reductions.append(done[0])
         return done[0]
 
@@ -70,11 +80,11 @@ class ShardedReductions(BucketReductions):
     def _part_of_weights(self) -> Fraction:
         """The part of the stage's trained weights whose optimizer state this rank keeps."""
         whole, own = 0, Fraction(0)
-        for weight in self.builder.weights:
+        for weight in self.program.weights:
             if weight.gradient_operator is not None:
                 size = self.context.local_bytes[weight.weight]
                 whole += size
-                own += Fraction(size, self.ways[weight.weight in self.context.portions.expert_weights])
+                own += Fraction(size, self.ways[weight.weight in self.context.token_partition.expert_weights])
         return own / whole if whole else Fraction(1, self.ways[False])
 
     def resident(self, sizes: dict[str, int]) -> None:
@@ -86,8 +96,8 @@ class ShardedReductions(BucketReductions):
 class ParameterUpdates(ShardedReductions):
     """ZeRO 1 and 2: all-gathers of the updated parameters, bucket by bucket, first layers first."""
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
         self._overlaps = bool(self.context.plan.prefetch)
         self._pending: dict[int, int] = {}  # storage of a weight -> step that makes it whole
 
@@ -99,8 +109,8 @@ class ParameterUpdates(ShardedReductions):
             axis = self.groups.expert_shard if bucket.is_expert else self.groups.shard
             if not axis:
                 continue
-            label = Label(phase=Phase.OPTIMIZER, stage=self.builder.stage, step=step)
-            key = ("parameters", self.builder.stage, number, step)
+            label = Label(phase=Phase.OPTIMIZER, stage=self.program.stage, step=step)
+            key = ("parameters", self.program.stage, number, step)
             done = self.writer.collective("all_gather", axis, key, bucket.size_bytes, after, label)
             if self._overlaps:
                 self._pending.update({tensors[w].storage: done for w in bucket.weights})
@@ -118,7 +128,203 @@ class ParameterUpdates(ShardedReductions):
                 self.writer.wait(step)
 
 
-def shard_ways(builder: StageBuilder) -> tuple[int, int]:
+def shard_ways(program: StageProgram) -> tuple[int, int]:
     """Ranks over which weights are spread, and weights of experts."""
-    groups = builder.context.plan.groups
+    groups = program.context.plan.groups
     return groups.size(groups.shard), groups.size(groups.expert_shard)
+
+
+#: Where the names of operators tell no layers, a unit closes when its parameters have so many bytes.
+DEFAULT_UNIT_BYTES = 25 * 2**20
+_NO_LIMIT = 2**62
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Operators (forward ids) whose parameters are gathered together; bytes of weights, and of experts' weights.
+
+    steps: of the gathers while it is whole, first: of them the first, users: passes that work with it.
+    """
+
+    number: int
+    operators: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=lambda: [0, 0])
+    steps: tuple[int, ...] = ()
+    is_whole: bool = False
+    users: int = 0
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The units of one kind of pass in the order in which it needs them, and where each begins and ends."""
+
+    units: list[int]
+    begins: dict[tuple[int, bool], int]
+    ends: dict[tuple[int, bool], list[int]]
+
+
+class ParameterGathers(ShardedReductions):
+    """All-gathers of parameters, and reduce-scatters of the gradients of a unit when they are complete."""
+
+    def __init__(self, program: StageProgram) -> None:
+        self._units: list[_Unit] = []
+        self._unit_of: dict[int, int] = {}  # forward operator -> unit
+        self._make_units(program)
+        super().__init__(program)
+        plan = self.context.plan
+        self._ahead = 1 if plan.prefetch is None else plan.prefetch
+        self._keeps = not plan.reshard and self.context.workload.is_training
+        chunks = dict.fromkeys((one.chunk, one.kind) for one in program.actions.passes)
+        self._walks = {key: self._walk(program.context.chunks[key[0]].passes[key[1]].runs) for key in chunks if
+                       key[1] in program.context.chunks[key[0]].passes}  # fmt: skip
+        self._count = 0
+
+    # -- units -------------------------------------------------------------------------------------------------------
+
+    def _make_units(self, program: StageProgram) -> None:
+        context = program.context
+        storage_of = {context.workload.tensors[w.weight].storage: w.weight for w in program.weights}
+        for number in context.schedule.chunks_of(program.stage, context.pipeline):
+            for operators in unit_operators(context, context.chunks[number].forward):
+                unit = _Unit(len(self._units), [op.id for op in operators])
+                weights = {storage_of.get(context.workload.tensors[t].storage) for op in operators for t in op.inputs}
+                for weight in weights - {None}:
+                    assert weight is not None
+                    unit.sizes[weight in context.token_partition.expert_weights] += context.local_bytes[weight]
+                self._unit_of.update(dict.fromkeys(unit.operators, unit.number))
+                self._units.append(unit)
+
+    def _walk(self, runs: Sequence[OperatorRun]) -> _Walk:
+        """Operators that name no forward operator are of the unit of the one before them."""
+        begins: dict[int, tuple[int, bool]] = {}
+        ends: dict[int, tuple[int, bool]] = {}
+        unit = -1
+        for run in runs:
+            forward = run.op.id if run.op.phase == FORWARD else run.op.forward_id
+            unit = self._unit_of.get(forward, unit) if forward is not None else unit
+            if unit >= 0:
+                begins.setdefault(unit, (run.op.id, run.rerun))
+                ends[unit] = run.op.id, run.rerun
+        at_end: dict[tuple[int, bool], list[int]] = {}
+        for number, key in ends.items():
+            at_end.setdefault(key, []).append(number)
+        return _Walk(list(begins), {key: number for number, key in begins.items()}, at_end)
+
+    def make_buckets(self) -> tuple[Bucket, ...]:
+        """The gradients of each unit, by dtype."""
+        program, experts = self.program, self.context.token_partition.expert_weights
+        own: dict[tuple[int, bool], list[int]] = {}
+        for i, weight in enumerate(program.weights):
+            if weight.gradient_operator is not None:
+                forward = self.context.operators[weight.gradient_operator].forward_id
+                unit = self._unit_of.get(forward, 0) if forward is not None else 0
+                own.setdefault((unit, weight.weight in experts), []).append(i)
+        found: list[Bucket] = []
+        for (_, is_expert), numbers in own.items():
+            gradients = ready_gradients(program, [program.weights[i] for i in numbers])
+            found += fill_buckets(gradients, _NO_LIMIT, _NO_LIMIT, is_expert)
+        return in_order(program, found)
+
+    # -- passes ------------------------------------------------------------------------------------------------------
+
+    def _walk_of(self, place: Place) -> _Walk | None:
+        """None where no parameters are needed: in the optimizer, and for the gradients of weights alone."""
+        if place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
+            return None
+        kind = INPUT_PASS if place.part == INPUT_PART else BACKWARD_PASS
+        return self._walks.get((place.chunk, FORWARD_PASS if place.phase == Phase.FORWARD else kind))
+
+    def begin_pass(self, place: Place) -> None:
+        walk = self._walk_of(place)
+        for number in walk.units[: self._ahead + 1] if walk is not None else ():
+            self._gather(self._units[number], place)
+
+    def before(self, op: Operator, place: Place) -> None:
+        """At the first operator of a unit: wait for its parameters, and gather those of a later one."""
+        walk = self._walk_of(place)
+        number = walk.begins.get((op.id, place.rerun)) if walk is not None else None
+        if walk is None or number is None:
+            return
+        index = walk.units.index(number)
+        for later in (number, *walk.units[index + self._ahead : index + self._ahead + 1]):
+            self._gather(self._units[later], place)
+        unit = self._units[number]
+        if place.phase == Phase.FORWARD or not self._keeps:
+            unit.users += 1
+        for step in unit.steps:
+            self.writer.wait(step)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        super().after(op, done, batch, place)
+        walk = self._walk_of(place)
+        for number in walk.ends.get((op.id, place.rerun), ()) if walk is not None else ():
+            if self._keeps and place.phase == Phase.FORWARD:
+                continue
+            unit = self._units[number]
+            unit.users -= 1
+            if not unit.users:
+                self._give_up(unit, done)
+
+    def _gather(self, unit: _Unit, place: Place) -> None:
+        if unit.is_whole:
+            return
+        unit.is_whole, steps = True, []
+        label = Label(phase=place.phase, stage=self.program.stage, microbatch=place.microbatch, step=place.step)
+        for is_expert, axis in ((False, self.groups.shard), (True, self.groups.expert_shard)):
+            size = unit.sizes[is_expert]
+            if size and axis:
+                self._count += 1
+                key = ("unit", self.program.stage, unit.number, int(is_expert), self._count)
+                steps.append(self.writer.collective("all_gather", axis, key, size, self._begin(), label))
+        unit.steps = tuple(steps)
+
+    def _begin(self) -> tuple[int, ...]:
+        """What a gather waits for: the latest operator; of a step before, also what else makes its parameters ready."""
+        last, before = self.writer.last_compute(), self.writer.last_of_step()
+        return before if set(last) <= set(before) else last
+
+    def _give_up(self, unit: _Unit, done: int) -> None:
+        size = sum(size for size, ways in zip(unit.sizes, self.ways, strict=True) if ways > 1)
+        if unit.steps and size:
+            self.program.memory.temporary(size, unit.steps[0], done, "weights")
+        unit.is_whole, unit.steps = False, ()
+
+    def resident(self, sizes: dict[str, int]) -> None:
+        super().resident(sizes)
+        for weight in self.program.weights:
+            size = self.context.local_bytes[weight.weight]
+            ways = self.ways[weight.weight in self.context.token_partition.expert_weights]
+            sizes["weights"] -= size - -(-size // ways)
+
+
+def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[list[Operator]]:
+    """The forward operators of a part of the model, unit by unit."""
+    plan = context.plan
+    if plan.shard_unit_bytes is None and has_layers(forward):
+        starts = layer_starts(forward)
+        return [list(forward[a:b]) for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
+    most = plan.shard_unit_bytes if plan.shard_unit_bytes is not None else DEFAULT_UNIT_BYTES
+    storages = {context.workload.tensors[p.weight].storage: p.weight for p in context.workload.parameters}
+    found: list[list[Operator]] = [[]]
+    size, seen = 0, set[int]()
+    for op in forward:
+        if size >= most:
+            found.append([])
+            size = 0
+        found[-1].append(op)
+        for tensor_id in op.inputs:
+            weight = storages.get(context.workload.tensors[tensor_id].storage)
+            if weight is not None and weight not in seen:
+                seen.add(weight)
+                size += context.local_bytes[weight]
+    return found
+
+
+def unit_notes(context: JobContext) -> tuple[str, ...]:
+    """What a user should know about the units."""
+    if context.plan.shard_unit_bytes is not None or has_layers(context.workload.operators):
+        return ()
+    return (
+        f"the names of the operators tell no layers: parameters are gathered in units of at least "
+        f"{DEFAULT_UNIT_BYTES // 2**20} MiB; shard_unit_bytes sets another size",
+    )

@@ -7,25 +7,18 @@ from fractions import Fraction
 from itertools import groupby
 
 from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
-from trine.graph.workload import OPTIMIZER
-from trine.parallel.buckets import Bucket
-from trine.parallel.chunks import ChunkPass, Run
-from trine.parallel.context import WHOLE, JobContext
-from trine.parallel.context_parallel import ContextAttention
-from trine.parallel.ddp import BucketReductions
-from trine.parallel.expert_steps import ExpertExchange
-from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Extension, Place
-from trine.parallel.head_gathers import HeadGathers
-from trine.parallel.liveness import StageMemory
+from trine.parallel.chunks import ChunkPass, OperatorRun, Place
+from trine.parallel.context import ContextAttention
+from trine.parallel.data import Bucket, BucketReductions
+from trine.parallel.expert import ExpertExchange
+from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.job import WHOLE, JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
-from trine.parallel.passes import RankPasses
-from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
-from trine.parallel.sequence_steps import SequenceCollectives, SequenceGradients
-from trine.parallel.sharded import ParameterUpdates
-from trine.parallel.sharded_gathers import ParameterGathers
-from trine.parallel.stages import Crossing
-from trine.parallel.tensor_steps import TensorCollectives
-from trine.parallel.writer import ProgramWriter
+from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
+from trine.parallel.sequence import SequenceCollectives, SequenceGradients
+from trine.parallel.sharded import ParameterGathers, ParameterUpdates
+from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
+from trine.parallel.tensor import HeadGathers, TensorCollectives
 
 #: What becomes of gradients, by ``Plan.sharding``.
 REDUCTIONS: dict[str, type[BucketReductions]] = {
@@ -40,31 +33,13 @@ FORMS: list[tuple[Callable[[JobContext], bool], type[Extension]]] = []
 _PART = {INPUT_PASS: INPUT_PART, WEIGHT_PASS: WEIGHT_PART}
 
 
-class StageBuilder:
-    """Writes the program of one rank of the pipeline.
-
-    stage: that rank. forward, backward: operators of all chunks that it holds; ``backward`` in the order in which their
-    last runs of a step end, so in the order in which gradients are ready. expert_position: on the ep axis, where ranks
-    differ by it. last_backward: forward operator id -> the
-    last of its backward operators that computes gradients of activations (of any, where none does).
-    """
+class StageBuilder(StageProgram):
+    """Writes the program of one rank of the pipeline."""
 
     def __init__(self, context: JobContext, stage: int, has_host: bool, expert_position: int = 0) -> None:
-        self.context = context
-        self.stage = stage
-        self.expert_position = expert_position
-        self.has_host = has_host and context.plan.inputs != "none"
-        self.passes = RankPasses(context, stage)
-        self.forward = self.passes.forward
-        self.backward = self.passes.backward
-        self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
-        self.last_backward = self.passes.last_backward
-        self.weights = context.weights[stage]
-        self.writer = ProgramWriter(context)
-        self.memory = StageMemory(context, stage, self.passes.orders, self.passes.order_of, self.writer)
-        self.copies: dict[tuple[int, int], int] = {}  # chunk and micro-batch -> step of the program
+        super().__init__(context, stage, has_host, expert_position)
         self.next_copies: dict[tuple[int, int], int] = {}
-        self.extensions = [make(self) for make in extensions_of(context)]
+        self.extensions += [make(self) for make in extensions_of(context)]
         self._before = [one.before for one in self.extensions if type(one).before is not Extension.before]
         self._write = [one.write for one in self.extensions if type(one).write is not Extension.write]
         self._after = [one.after for one in self.extensions if type(one).after is not Extension.after]
@@ -76,7 +51,7 @@ class StageBuilder:
         """Write all steps."""
         for step in range(self.context.plan.steps):
             self._begin_step(step)
-            for together in self.passes.groups:
+            for together in self.actions.groups:
                 if len(together) == 1:
                     for _ in self._pass(together[0], step):
                         pass
@@ -84,7 +59,9 @@ class StageBuilder:
                     self._joined(together, step)
             self._optimizer_step(step)
         bucket_bytes = sum(bucket.size_bytes for bucket in self.buckets)
-        resident = self.memory.resident(self.weights, self.optimizer, bucket_bytes, self.extensions)
+        resident = self.memory.resident(
+            self.weights, self.optimizer, bucket_bytes, [one.resident for one in self.extensions]
+        )
         name = f"stage {self.stage}"
         if not self.context.expert_load.is_even:
             name += f", experts {self.expert_position}"
@@ -106,7 +83,7 @@ class StageBuilder:
         """Copy the inputs of each forward pass, one after the other, from the end of the step before."""
         copies: dict[tuple[int, int], int] = {}
         after = self.writer.last_of_step()
-        for one in self.passes.passes:
+        for one in self.actions.passes:
             if one.kind == FORWARD_PASS:
                 label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=one.microbatch, step=step)
                 chunk = self.context.chunks[one.chunk]
@@ -127,7 +104,7 @@ class StageBuilder:
         if share:
             place = Place(Phase.OPTIMIZER, -1, step)
             for op in self.optimizer:
-                self._run(Run(op), place, share)
+                self._run(OperatorRun(op), place, share)
         for extension in self.extensions:
             extension.after_optimizer(step)
         self.memory.end_step(self.writer.last_compute())
@@ -148,7 +125,7 @@ class StageBuilder:
 
     # -- one pass ------------------------------------------------------------------------------------------------
 
-    def _joined(self, together: tuple[Pass, ...], step: int) -> None:
+    def _joined(self, together: tuple[PipelineAction, ...], step: int) -> None:
         """Write two passes that run together: their operators alternate so that both get on alike.
 
         What they send leaves when both have ended (as in DeepSeek's DualPipe).
@@ -171,21 +148,21 @@ class StageBuilder:
             send()
         self._outbox = None
 
-    def _length(self, one: Pass) -> int:
+    def _length(self, one: PipelineAction) -> int:
         """Compute time of a pass, in picoseconds."""
         batch = self.context.micro_batches[one.microbatch]
         runs = self._chunk_pass(one).runs
         return sum(self.context.duration(run.op, batch, count=False, part=run.part) for run in runs)
 
-    def _chunk_pass(self, one: Pass) -> ChunkPass:
+    def _chunk_pass(self, one: PipelineAction) -> ChunkPass:
         return self.context.chunks[one.chunk].passes[one.kind]
 
-    def _pass(self, one: Pass, step: int) -> Iterator[int]:
+    def _pass(self, one: PipelineAction, step: int) -> Iterator[int]:
         """Write a pass, operator by operator; yields the time of each."""
         chunk_pass = self._chunk_pass(one)
         phase = Phase.FORWARD if one.kind == FORWARD_PASS else Phase.BACKWARD
         place = Place(phase, one.microbatch, step, False, one.chunk, _PART.get(one.kind, ""))
-        ends = self.passes.completes(one)
+        ends = self.actions.completes(one)
         complete = place._replace(is_last=True)
         again = place._replace(rerun=True)
         if phase == Phase.FORWARD and (one.chunk, one.microbatch) in self.copies:
@@ -205,7 +182,7 @@ class StageBuilder:
             self._pass_on(chunk_pass, place)
         for extension in self.extensions:
             extension.end_pass(complete if ends.weights else place)
-        if self.passes.is_end_of_microbatch(one):
+        if self.actions.is_end_of_microbatch(one):
             self.memory.end_of_microbatch(one.microbatch)
 
     def _pass_on(self, chunk_pass: ChunkPass, place: Place) -> None:
@@ -219,7 +196,7 @@ class StageBuilder:
 
     # -- one operator --------------------------------------------------------------------------------------------
 
-    def _run(self, run: Run, place: Place, share: Fraction = WHOLE) -> int:
+    def _run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
         """Write one run of an operator; returns its time in picoseconds."""
         context, op = self.context, run.op
         for before in self._before:
@@ -239,7 +216,7 @@ class StageBuilder:
     # -- between ranks -------------------------------------------------------------------------------------------
 
     def _send(self, crossing: Crossing, place: Place) -> None:
-        target = self.passes.peer(crossing, place)
+        target = self.actions.peer(crossing, place)
         if target < 0:
             return
         size = self.context.rank_bytes(crossing.tensor, self.context.micro_batches[place.microbatch])
@@ -255,7 +232,7 @@ class StageBuilder:
             self._outbox.append(send)
 
     def _receive(self, crossing: Crossing, place: Place) -> None:
-        source = self.passes.peer(crossing, place)
+        source = self.actions.peer(crossing, place)
         if source < 0:
             return
         label = Label(phase=place.phase, stage=self.stage, microbatch=place.microbatch, step=place.step)
@@ -268,10 +245,10 @@ class StageBuilder:
             self.memory.received_gradient(crossing, received, place.microbatch)
 
 
-def extensions_of(context: JobContext) -> list[Callable[[StageBuilder], Extension]]:
+def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extension]]:
     """What the forms of parallelism of a plan add to the programs, in the order in which they are called."""
     plan = context.plan
-    found: list[Callable[[StageBuilder], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
+    found: list[Callable[[StageProgram], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
     if plan.ep > 1:
         found.append(ExpertExchange)
     if plan.cp > 1:

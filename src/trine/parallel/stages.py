@@ -1,14 +1,138 @@
-"""Pipeline stages: where the model is cut, and which tensors cross the cuts."""
+"""Pipeline stages: the parts of the model, which tensors cross the cuts, and which stage keeps which weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trine.compute import kind_of
+from trine.compute.kinds import COMPUTE_FAMILIES, family_of
 from trine.errors import PlanError
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
-from trine.parallel.backward import backward_of, backward_parts
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
 from trine.parallel.cuts import balanced_starts, layered_starts, named_starts, sendable
+
+#: What a pass of the backward phase computes, where a schedule splits it (:attr:`trine.parallel.chunks.Place.part`).
+BOTH, INPUT_PART, WEIGHT_PART = "", "input", "weight"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedWeight:
+    """A weight on one pipeline rank.
+
+    ``gradient_operator``: the last backward operator of this stage that adds to its gradient; None for a weight that is
+    not trained. ``tied_to``: another rank that keeps the same weight (an embedding that is also the last layer, or the
+    copy of a schedule that keeps the model twice), -1 for none; the two add up their gradients.
+    """
+
+    weight: int
+    size_bytes: int
+    gradient_operator: int | None
+    tied_to: int = -1
+
+
+def owned_weights(
+    workload: Workload, num_stages: int, stages_of: Mapping[int, tuple[int, ...]]
+) -> list[list[OwnedWeight]]:
+    """The weights of each pipeline rank, in the order of registration; every weight has one.
+
+    ``stages_of[operator id]`` are the pipeline ranks that run a forward or backward operator; two where the schedule
+    keeps the model twice. A weight belongs to the ranks that read it; where the trace lost that link, to those of its
+    gradient, else to those of the first operator. Raises PlanError for a weight that more than two ranks keep.
+    """
+    readers: dict[int, dict[int, None]] = {}
+    for op in workload.operators:
+        if op.phase == FORWARD:
+            for tensor_id in op.inputs:
+                readers.setdefault(workload.tensors[tensor_id].storage, {})[op.id] = None
+    first = next(iter(stages_of.values()), (0,))
+    stages: list[list[OwnedWeight]] = [[] for _ in range(num_stages)]
+    for parameter in workload.parameters:
+        reading = readers.get(workload.tensors[parameter.weight].storage, {})
+        found = sorted({stage for op_id in reading for stage in stages_of[op_id]})
+        if not found:
+            given = parameter.gradient_operator
+            found = sorted(first if given is None else stages_of.get(given, first))
+        if len(found) > 2:
+            shape = list(workload.tensors[parameter.weight].shape)
+            raise PlanError(
+                f"weight {parameter.weight} {shape} is kept by {len(found)} pipeline stages; two at most can share it, "
+                "which then exchange their gradients"
+            )
+        for stage in found:
+            other = next((s for s in found if s != stage), -1)
+            gradient = _gradient_operator(workload, parameter, reading, stage, stages_of)
+            stages[stage].append(OwnedWeight(parameter.weight, parameter.size_bytes, gradient, other))
+    return stages
+
+
+def _gradient_operator(
+    workload: Workload,
+    parameter: Parameter,
+    reading: Collection[int],
+    stage: int,
+    stages_of: Mapping[int, tuple[int, ...]],
+) -> int | None:
+    """The last backward operator of ``stage`` that adds to the gradient of ``parameter``."""
+    given = parameter.gradient_operator
+    if given is None or stage in stages_of.get(given, ()):
+        return given
+    own = [
+        op.id
+        for op in workload.operators
+        if op.phase == BACKWARD and op.forward_id in reading and stage in stages_of.get(op.id, ())
+    ]
+    return own[-1] if own else None
+
+
+def trained_bytes(weights: Sequence[OwnedWeight], local_bytes: Mapping[int, int]) -> int:
+    """Bytes of the weights that the optimizer updates, as one rank of the tp group keeps them."""
+    return sum(local_bytes[w.weight] for w in weights if w.gradient_operator is not None)
+
+
+def backward_of(workload: Workload) -> dict[int, list[Operator]]:
+    """Forward operator id -> its backward operators, in order."""
+    found: dict[int, list[Operator]] = {}
+    for op in workload.operators:
+        if op.phase == BACKWARD and op.forward_id is not None:
+            found.setdefault(op.forward_id, []).append(op)
+    return found
+
+
+def backward_parts(
+    workload: Workload, backward: Mapping[int, Sequence[Operator]], wants_input: Mapping[int, bool]
+) -> dict[int, str]:
+    """The part of each backward operator, by id: INPUT_PART, WEIGHT_PART, or BOTH for one that can be run in halves.
+
+    ``wants_input[forward id]``: whether the gradient of an activation that it read is wanted. A matrix product or
+    convolution whose gradients are one operator in the trace is two products, of equal FLOPs, so it can be run in
+    halves; norms and other operators compute the small gradients of their weights in the kernel that computes that of
+    their input. What has no weight, or is not known, others may wait for: it is of the input part.
+    """
+    complete = {p.gradient_operator for p in workload.parameters}
+    parts: dict[int, str] = {}
+    for op in workload.operators:
+        if op.phase != BACKWARD:
+            continue
+        makes_weight = _makes(workload, op, "gradient") or op.id in complete
+        group = backward.get(op.forward_id, ()) if op.forward_id is not None else ()
+        makes_input = _makes(workload, op, "activation")
+        if not makes_input and op.forward_id is not None and wants_input.get(op.forward_id, False):
+            makes_input = not any(_makes(workload, other, "activation") for other in group)
+        parts[op.id] = _part(op, makes_input, makes_weight)
+    return parts
+
+
+def _part(op: Operator, makes_input: bool, makes_weight: bool) -> str:
+    if not makes_weight:
+        return INPUT_PART
+    if not makes_input:
+        return WEIGHT_PART
+    return BOTH if family_of(kind_of(op)) in COMPUTE_FAMILIES else INPUT_PART
+
+
+def _makes(workload: Workload, op: Operator, role: str) -> bool:
+    tensors = workload.tensors
+    return any(tensors[t].role == role and tensors[t].size_bytes for t in op.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +161,7 @@ class Stages:
     """Consecutive stages of the model; where ranks hold several, these are the chunks.
 
     ``stage_of[operator id]`` of forward and backward operators; ``cuts`` are the layers that begin later stages;
-    ``parts[operator id]`` says what each backward operator computes (:mod:`trine.parallel.backward`).
+    ``parts[operator id]`` says what each backward operator computes (:mod:`trine.parallel.stages`).
     """
 
     num_stages: int

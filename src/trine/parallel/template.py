@@ -18,7 +18,7 @@ LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 
 @dataclass(slots=True)
-class Template:
+class ProgramTemplate:
     """One program as arrays: its tasks, numbered from 0, without what differs from rank to rank.
 
     copies, stores: tasks that copy from the host, and to it. pressure_ppm: int32[tasks], what the compute stream loses
@@ -41,7 +41,7 @@ class Template:
     pressure_ppm: npt.NDArray[np.int32] | None = None
 
 
-def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
+def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTemplate:
     """The tasks of ``program``; ``streams`` numbers the streams of all programs, and is added to.
 
     Raises PlanError for two collectives of one key.
@@ -57,7 +57,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> Template:
     stream = np.full(total, -1, dtype=np.int32)
     tasks: list[int] = []
     predecessors: list[int] = []
-    template = Template(
+    template = ProgramTemplate(
         kind, duration, size, stream, _label_table(steps, width), (first, first), first, last, [], [], [], [], {},
         _pressures(steps, first, last, total),
     )  # fmt: skip
@@ -118,7 +118,9 @@ def _label_table(steps: Sequence[object], width: Int64) -> npt.NDArray[np.int32]
     return np.repeat(rows.reshape(len(steps), len(LABEL_FIELDS)), width, axis=0).T.copy()
 
 
-def memory_events(job: Job, templates: Sequence[Template], program_of: Sequence[int], base: Int64) -> MemoryEvents:
+def memory_events(
+    job: Job, templates: Sequence[ProgramTemplate], program_of: Sequence[int], base: Int64
+) -> MemoryEvents:
     """Memory changes of ranks; of each its program, and ``base``, its first task: int64[ranks]."""
     parts: dict[str, list[npt.NDArray[np.generic]]] = {n: [] for n in ("task", "at_end", "rank", "delta", "category")}
     tables = {
@@ -142,7 +144,7 @@ def memory_events(job: Job, templates: Sequence[Template], program_of: Sequence[
     )
 
 
-def _memory_table(program: RankProgram, template: Template) -> tuple[Int64, Int64, Int64, Int64]:
+def _memory_table(program: RankProgram, template: ProgramTemplate) -> tuple[Int64, Int64, Int64, Int64]:
     """int64[changes] each: task of the program, whether at its end, bytes, category."""
     changes = [(c.step, c.at_end, c.delta_bytes, c.category) for c in program.memory]
     rows = np.array(changes, dtype=np.int64).reshape(-1, 4)

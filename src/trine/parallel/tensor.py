@@ -1,277 +1,144 @@
-"""Tensor parallelism: which operators are split, how, and what that makes the ranks send."""
+"""What tensor parallelism sends: a collective behind each split operator, for which the next operator waits.
+
+Gathers of queries, keys and values where a tp group has more ranks than there are heads of keys and values.
+
+As Megatron-core does it (``Attention.get_query_key_value_tensors``, for fewer query groups than tensor-parallel ranks):
+the projection's weight stays sharded by columns, so that a rank's part holds a fraction of a head of keys. Its outputs
+are all-gathered over the group, and a rank takes its queries and the one head of keys and of values that they need.
+Backward, the gradient of what was gathered is a partial sum, zero but for the rank's own heads: a reduce-scatter adds
+it up and leaves each rank the part that its columns made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-
-from trine.compute import kind_of
-from trine.compute.kinds import family_of
-from trine.compute.resize import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
-from trine.graph.workload import FORWARD, Operator, Tensor, Workload
-from trine.parallel.backward import backward_of
-from trine.parallel.heads import fused_heads
-from trine.parallel.stages import needs_gradient
-
-#: Kinds whose work is divided when the tensor that they read is divided along features or heads ...
-DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})
-#: ... and kinds for which that holds along heads only: they work across features.
-PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
-SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
-PRODUCTS = ("linear", "experts")
-MOST_ROWS = 2**63
-#: Megatron-LM pads the vocabulary to a multiple of this times the ranks (its --make-vocab-size-divisible-by).
-VOCABULARY_MULTIPLE = 128
+from trine.graph.program import Phase
+from trine.graph.workload import BACKWARD, FORWARD, Operator
+from trine.parallel.chunks import Place
+from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.stages import WEIGHT_PART
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSplit:
-    """How one forward operator, and the backward operator that belongs to it, is spread over the tp group.
-
-    mode: ``column`` (output features), ``row`` (input features), ``embedding`` (vocabulary) or ``shared`` (an operator
-        without weights on a tensor that is divided already).
-    forward: collective after the forward operator, ``""`` for none. backward: whether the gradient of its input is
-        a partial sum, to be all-reduced.
-    groups: where there are fewer heads of keys and values than ranks, those of the attention that the divided tensor
-        leads to. regroups: a column split makes that tensor: its parts are gathered, and each rank takes its heads.
-    vocabulary: rows of the table that the operator's tensors have, and to how many they are padded.
+class SplitCollectives(Extension):
+    """What tensor and sequence parallelism have in common: a reduction of an input's gradient runs beside the operator
+    that computes the gradient of the weight, where the trace has one of its own (as Megatron-LM does by default).
     """
 
-    mode: str
-    forward: str
-    backward: bool
-    groups: Groups | None = None
-    regroups: bool = False
-    vocabulary: tuple[int, int] | None = None
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self._reduced: dict[int, tuple[int | None, int]] = {}  # lane -> forward operator, step of the reduction
+        self._held: dict[int, int] = {}  # lane -> step that the next operator but one waits for
+
+    def wait_beside_weights(self, op: Operator, step: int) -> None:
+        """Make the next operator wait for ``step``, but not the one that computes the gradient of its weight."""
+        self.writer.wait(step)
+        self._reduced[self.writer.lane] = op.forward_id, step
+
+    def let_weights_pass(self, op: Operator) -> None:
+        """Before ``op``: take back what it needs not wait for."""
+        forward, step = self._reduced.pop(self.writer.lane, (None, -1))
+        if op.phase == BACKWARD and op.forward_id == forward and self.context.stages.parts[op.id] == WEIGHT_PART:
+            self.writer.release(step)
+            self._held[self.writer.lane] = step
+
+    def hold_again(self) -> None:
+        """After an operator: what it needed not wait for the next one does."""
+        step = self._held.pop(self.writer.lane, None)
+        if step is not None:
+            self.writer.wait(step)
+
+    def differentiable_input(self, op: Operator) -> tuple[int, ...]:
+        """The activation that the forward operator read: its gradient has the same size."""
+        forward = self.context.operators[op.forward_id] if op.forward_id is not None else op
+        tensors = self.context.workload.tensors
+        return tuple(t for t in forward.inputs if tensors[t].role == "activation" and tensors[t].size_bytes)[:1]
 
 
-def split_operators(
-    workload: Workload, style: str, ways: int = 1
-) -> tuple[dict[int, TensorSplit], dict[int, Fraction]]:
-    """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
+class TensorCollectives(SplitCollectives):
+    """All-gathers and all-reduces on the ``tp`` axis."""
 
-    The second result names the storages of which each of ``ways`` ranks holds its part only, and that part.
+    def before(self, op: Operator, place: Place) -> None:
+        self.let_weights_pass(op)
 
-    ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
-    leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
-    in a row split, whose output is all-reduced. It splits the table of the vocabulary alone by rows (others, such as
-    that of positions, are whole on every rank), and pads it.
-    """
-    gathered: set[int] = set()
-    groups: dict[int, Groups] = {}
-    while True:
-        splits, divided, unmet, met = _attempt(workload, style, ways, gathered, groups)
-        if not unmet and not met:
-            if style == "megatron":
-                _pad_vocabulary(workload, splits, ways)
-            return splits, divided
-        gathered |= unmet
-        groups |= met
-
-
-def _attempt(
-    workload: Workload, style: str, ways: int, gathered: set[int], groups: Mapping[int, Groups]
-) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:
-    """One pass.
-
-    The last results name column operators whose divided output met an operator that needs all of it, and those whose
-    output met an attention with fewer heads of keys and values than ranks.
-    """
-    divided: dict[int, int] = {}  # storage -> the column operator that divided it
-    parts: dict[int, Fraction] = {}
-    splits: dict[int, TensorSplit] = {}
-    unmet: set[int] = set()
-    met: dict[int, Groups] = {}
-    backward = backward_of(workload)
-    most_rows = _most_rows(workload) if style == "megatron" else 0
-
-    def divide(op: Operator, origin: int) -> None:
-        for tensor in (workload.tensors[t] for t in op.outputs):
-            if tensor.storage not in divided:
-                parts[tensor.storage] = rank_part(tensor, groups.get(origin), ways)
-            divided[tensor.storage] = origin
-
-    for op in workload.operators:
-        if op.phase != FORWARD:
-            continue
-        kind = _kind(op)
-        storages = [workload.tensors[t].storage for t in op.inputs]
-        origins = [divided[s] for s in storages if s in divided]
-        if kind in SPLIT_KINDS and _weight_of(workload, op) is not None and _rows(workload, op) >= most_rows:
-            if origins and kind in PRODUCTS:
-                splits[op.id] = TensorSplit("row", "all_reduce", False)
-            else:
-                unmet.update(origins)
-                splits[op.id] = _first_split(workload, op, SPLIT_KINDS[kind], style, gathered, backward)
-            for tensor in op.outputs:
-                divided.pop(workload.tensors[tensor].storage, None)
-            if splits[op.id].mode == "column" and not splits[op.id].forward:
-                if op.id in groups:
-                    splits[op.id] = replace(splits[op.id], groups=groups[op.id], regroups=True)
-                divide(op, op.id)
-        elif origins and _is_divisible(workload, op, kind) and _all_divided(workload, op, divided):
-            if kind == "loss":  # a part of each token's sum, added up over the group
-                splits[op.id] = TensorSplit("shared", "all_reduce", False)
-                continue
-            found = _groups(workload, op, kind, ways)
-            if found is not None:
-                met.update({origin: found for origin in origins if origin not in groups})
-            splits[op.id] = TensorSplit("shared", "", False, groups.get(origins[0]))
-            divide(op, origins[0])
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        """The collective that follows a split operator; the next operator waits for it."""
+        self.hold_again()
+        if place.phase == Phase.OPTIMIZER:
+            return
+        split = self.context.split_of(op)
+        if split is None or place.part == WEIGHT_PART:
+            return
+        if op.phase == FORWARD and split.forward:
+            kind, tensors = split.forward, op.outputs[:1]
+        elif op.phase == BACKWARD and split.backward and self.program.last_backward[op.forward_id] == op.id:
+            kind, tensors = "all_reduce", self.differentiable_input(op)
         else:
-            unmet.update(origins)
-    returned = _last_outputs(workload)
-    unmet.update(divided[s] for s in sorted(divided) if s in returned)
-    return splits, {s: parts[s] for s in divided}, unmet - gathered, met
+            return
+        size = sum(self.context.scaled_bytes(t, batch) for t in tensors)
+        if size:
+            label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+            key = ("tp", op.id, *place.key)
+            self.wait_beside_weights(op, self.writer.collective(kind, "tp", key, size, (done,), label))
 
 
-def rank_part(tensor: Tensor, groups: Groups | None, ways: int) -> Fraction:
-    """The part of a divided tensor that a rank holds."""
-    dim = None if groups is None else feature_dim(tensor, "elementwise")
-    return Fraction(1, ways) if groups is None or dim is None else groups.part(tensor, dim, ways)
+class HeadGathers(Extension):
+    """All-gathers behind the projections of a regrouped attention, reduce-scatters before their backward operators.
 
-
-def _groups(workload: Workload, op: Operator, kind: str, ways: int) -> Groups | None:
-    """The heads of an attention that has fewer of keys and values than ranks; None for any other operator."""
-    heads = fused_heads(workload, op) if family_of(kind) == "attention" else None
-    if heads is None or not heads.as_made or heads.keys >= ways:
-        return None
-    return Groups(heads.queries, heads.keys, heads.size)
-
-
-# -- the vocabulary ----------------------------------------------------------------------------------------------------
-
-
-def padded_rows(rows: int, ways: int) -> int:
-    """Rows of the table of a vocabulary on all ranks together, as Megatron-LM pads it."""
-    return -(-rows // (VOCABULARY_MULTIPLE * ways)) * VOCABULARY_MULTIPLE * ways
-
-
-def _rows(workload: Workload, op: Operator) -> int:
-    """Rows of the table that an embedding reads; for another operator more than any."""
-    weight = _weight_of(workload, op)
-    if weight is None or _kind(op) != "embedding":
-        return MOST_ROWS
-    return workload.tensors[weight].shape[0]
-
-
-def _most_rows(workload: Workload) -> int:
-    tables = [op for op in workload.operators if op.phase == FORWARD and _kind(op) == "embedding"]
-    return max((_rows(workload, op) for op in tables if _weight_of(workload, op) is not None), default=0)
-
-
-def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], ways: int) -> None:
-    """Mark the split operators on the table of the vocabulary, on a head of as many features, and on its logits."""
-    logits: set[int] = set()
-    tables = [op for op in workload.operators if op.id in splits and splits[op.id].mode == "embedding"]
-    rows = max((_rows(workload, op) for op in tables), default=0)
-    padded = padded_rows(rows, ways)
-    if padded == rows:
-        return
-    for op in workload.operators:
-        split = splits.get(op.id)
-        if split is None:
-            continue
-        made = [workload.tensors[t] for t in op.outputs if workload.tensors[t].shape[-1:] == (rows,)]
-        is_head = split.mode == "column" and _kind(op) == "linear" and bool(made)
-        reads = any(workload.tensors[t].storage in logits for t in op.inputs)
-        if split.mode == "embedding" or is_head or (split.mode == "shared" and reads):
-            splits[op.id] = replace(split, vocabulary=(rows, padded))
-        if is_head or reads:
-            logits.update(tensor.storage for tensor in made)
-
-
-# -- what operators are ------------------------------------------------------------------------------------------------
-
-
-def _kind(op: Operator) -> str:
-    """The kind of a forward operator; ``experts`` for the grouped product of a mixture of experts."""
-    return "experts" if is_expert_product(op) else kind_of(op)
-
-
-def _first_split(
-    workload: Workload,
-    op: Operator,
-    mode: str,
-    style: str,
-    gathered: set[int],
-    linked: Mapping[int, Sequence[Operator]],
-) -> TensorSplit:
-    if mode == "embedding":
-        return TensorSplit("embedding", "all_reduce", False)
-    backward = any(needs_gradient(workload, workload.tensors[t], op, linked) for t in op.inputs)
-    open_ended = style == "megatron" and _kind(op) in PRODUCTS and op.id not in gathered
-    return TensorSplit("column", "" if open_ended else "all_gather", backward)
-
-
-def _weight_of(workload: Workload, op: Operator) -> int | None:
-    return next((t for t in op.inputs if workload.tensors[t].role == "weight"), None)
-
-
-def _is_divisible(workload: Workload, op: Operator, kind: str) -> bool:
-    """Whether an operator without weights can work on its rank's part of the features or heads alone.
-
-    A loss can where the trace says so (attribute ``vocab_parallel``), as Megatron-LM's cross entropy does.
+    The gathered tensor lives until the first operator that reads it has ended: it is taken to copy the rank's heads out
+    of it. The gradient of all heads lives during its reduce-scatter.
     """
-    if kind == "loss":
-        return op.attributes.get("vocab_parallel") is True
-    if kind not in PER_HEAD_KINDS:
-        return kind in DIVISIBLE_KINDS
-    for tensor_id in op.inputs:
-        tensor = workload.tensors[tensor_id]
-        if tensor.role != "activation" or not tensor.batch_dims:
-            continue
-        folded = len(tensor.shape) == 3 and tensor.shape[tensor.batch_dims[0]] > workload.batch  # (batch x heads, ...)
-        if len(tensor.shape) < 4 and not folded:
-            return False
-    return True
 
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self._pending: dict[int, tuple[int, int, int]] = {}  # lane -> storage, step and bytes of what was gathered
+        self._scattered: set[tuple[int, int, int]] = set()  # forward operator, micro-batch, step
 
-def _all_divided(workload: Workload, op: Operator, divided: Mapping[int, int]) -> bool:
-    activations = [workload.tensors[t] for t in op.inputs if workload.tensors[t].role == "activation"]
-    return all(t.storage in divided for t in activations if t.batch_dims)
+    def before(self, op: Operator, place: Place) -> None:
+        """A reduce-scatter before the first backward operator of a projection."""
+        if place.phase == Phase.OPTIMIZER or op.phase != BACKWARD or op.forward_id is None or not self._regroups(op):
+            return
+        once = op.forward_id, place.microbatch, place.step
+        if once in self._scattered:
+            return
+        self._scattered.add(once)
+        forward = self.context.operators[op.forward_id]
+        step, size = self._collective("reduce_scatter", forward, op, place, self.writer.last_compute_and_waits())
+        self.writer.wait(step)
+        self.program.memory.temporary(size, step, step)
 
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        """An all-gather behind the projection; what it made is given back behind its first reader."""
+        if place.phase == Phase.OPTIMIZER:
+            return
+        tensors = self.context.workload.tensors
+        pending = self._pending.get(self.writer.lane)
+        if pending is not None and any(tensors[t].storage == pending[0] for t in op.inputs):
+            self._give_back(done)
+        if op.phase == FORWARD and self._regroups(op):
+            self._give_back(done)
+            step, size = self._collective("all_gather", op, op, place, (done,))
+            self.writer.wait(step)
+            self._pending[self.writer.lane] = tensors[op.outputs[0]].storage, step, size
 
-def _last_outputs(workload: Workload) -> set[int]:
-    """Storages of the last forward operator's outputs: what the model returns must be whole."""
-    last = next(op for op in reversed(workload.operators) if op.phase == FORWARD)
-    return {workload.tensors[t].storage for t in last.outputs}
+    def end_pass(self, place: Place) -> None:
+        """A stage that ends right behind a projection sends the heads, and keeps nothing whole."""
+        pending = self._pending.get(self.writer.lane)
+        if pending is not None:
+            self._give_back(pending[1])
 
+    def _regroups(self, op: Operator) -> bool:
+        split = self.context.split_of(op)
+        return split is not None and split.regroups
 
-def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit], ways: int) -> dict[int, int]:
-    """Bytes of each parameter (by its weight's tensor id) that one rank of the tp group keeps."""
-    local = {p.weight: p.size_bytes for p in workload.parameters}
-    storage_of = {workload.tensors[p.weight].storage: p.weight for p in workload.parameters}
-    for op in workload.operators:
-        split = splits.get(op.id)
-        if split is None or split.mode == "shared":
-            continue
-        for tensor_id in op.inputs:
-            weight = storage_of.get(workload.tensors[tensor_id].storage)
-            if weight is None or (split.mode == "row" and len(workload.tensors[weight].shape) < 2):
-                continue  # the bias of a row split is whole
-            tensor = workload.tensors[weight]
-            size = padded_bytes(tensor, split.vocabulary) if split.vocabulary is not None else tensor.size_bytes
-            local[weight] = -(-size // ways)
-    return local
+    def _give_back(self, last: int) -> None:
+        pending = self._pending.pop(self.writer.lane, None)
+        if pending is not None:
+            self.program.memory.temporary(pending[2], pending[1], last)
 
-
-def padded_bytes(tensor: Tensor, vocabulary: tuple[int, int]) -> int:
-    """Bytes of a tensor whose dimension of the vocabulary, if it has one, is padded."""
-    rows, padded = vocabulary
-    return tensor.size_bytes if vocabulary_dim(tensor, rows) is None else tensor.size_bytes // rows * padded
-
-
-def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
-    """Features of each product, by operator id, that a column or row split divides without a gather behind it."""
-    found: dict[int, int] = {}
-    for op in workload.operators:
-        split = splits.get(op.id)
-        if split is None or split.forward == "all_gather" or split.vocabulary is not None or _kind(op) not in PRODUCTS:
-            continue
-        tensors = [t for i in (*op.inputs, *op.outputs) if (t := workload.tensors[i]).size_bytes]
-        for tensor, dim in zip(tensors, split_dims(op, tensors, split.mode, None, ()), strict=True):
-            if tensor.role == "weight" and len(tensor.shape) > 1 and dim is not None:
-                found[op.id] = tensor.shape[dim]
-    return found
+    def _collective(
+        self, kind: str, projection: Operator, op: Operator, place: Place, after: tuple[int, ...]
+    ) -> tuple[int, int]:
+        """The step and its bytes: all features of the projection, on this rank's tokens."""
+        size = self.context.scaled_bytes(projection.outputs[0], self.context.micro_batches[place.microbatch])
+        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+        key = ("tp", "heads", op.id, *place.key)
+        return self.writer.collective(kind, "tp", key, size, after, label), size

@@ -14,7 +14,7 @@ from trine.graph.program import (
     Step,
 )
 from trine.graph.workload import Operator
-from trine.parallel.context import JobContext
+from trine.parallel.job import JobContext
 
 
 class ProgramWriter:

@@ -12,7 +12,7 @@ from trine._version import __version__
 from trine.cluster.uplinks import crowded_warning
 from trine.compute.origin import known_gpu
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
-from trine.parallel.forms import form_facts
+from trine.parallel.plan import form_facts
 from trine.simulation.setup import Setup
 from trine.units import format_bandwidth, format_bytes, format_time
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trine.evidence import Evidence
     from trine.folding.run import JobRun
     from trine.parallel.build import BuildReport
-    from trine.parallel.contention import Kernels
+    from trine.parallel.contention import CommunicationKernels
     from trine.parallel.stragglers import Stragglers
 from trine.results import Result, Simulator
 
@@ -73,7 +73,11 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
 
 
 def evidence(
-    setup: Setup, report: BuildReport, costs: StepCosts | None, kernels: Kernels | None, stragglers: Stragglers | None
+    setup: Setup,
+    report: BuildReport,
+    costs: StepCosts | None,
+    kernels: CommunicationKernels | None,
+    stragglers: Stragglers | None,
 ) -> tuple[Evidence, ...]:
     from trine.evidence import Evidence
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine.models import Network
     from trine.graph.placement import Placement
-    from trine.parallel.contention import Kernels
+    from trine.parallel.contention import CommunicationKernels
 
 
 NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
@@ -88,7 +88,7 @@ class Setup:
 
         return host_bytes_per_s(self.machine, np.asarray(self.machine.gpus, np.int64)[self.places])
 
-    def kernels(self, costs: StepCosts | None) -> Kernels | None:
+    def kernels(self, costs: StepCosts | None) -> CommunicationKernels | None:
         """What communication takes from compute, where that is modelled."""
         if self.plan.overlap != "modelled" or self.machine is None:
             return None

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trine.errors import InputError
-from trine.parallel.forms import PARAMETERS_SHARDED
-from trine.parallel.plan import Plan
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.units import format_bytes, format_time
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from trine.parallel.schedules import (
     INPUT_PASS,
     PASS_NAMES,
     WEIGHT_PASS,
-    Pass,
     Pipeline,
+    PipelineAction,
     PipelineSchedule,
 )
 from trine.testing.require import require
@@ -60,7 +60,7 @@ def _is_taken(schedule: PipelineSchedule, shape: Pipeline) -> bool:
     return True
 
 
-def _passes(schedule: PipelineSchedule, rank: int, shape: Pipeline, where: str) -> list[Pass]:
+def _passes(schedule: PipelineSchedule, rank: int, shape: Pipeline, where: str) -> list[PipelineAction]:
     try:
         order, again = list(schedule.passes(rank, shape)), list(schedule.passes(rank, shape))
     except InputError as error:
@@ -69,7 +69,9 @@ def _passes(schedule: PipelineSchedule, rank: int, shape: Pipeline, where: str) 
     return order
 
 
-def _require_passes(schedule: PipelineSchedule, order: Sequence[Pass], rank: int, shape: Pipeline, where: str) -> None:
+def _require_passes(
+    schedule: PipelineSchedule, order: Sequence[PipelineAction], rank: int, shape: Pipeline, where: str
+) -> None:
     """The passes of one rank are complete, and each comes after what it needs of the same rank."""
     here = [
         (chunk, m)
@@ -101,16 +103,16 @@ def _require_once(
     backward = [INPUT_PASS, WEIGHT_PASS] if split else [BACKWARD_PASS]
     wanted = [FORWARD_PASS, *(backward if shape.backward else [])]
     for kind in range(len(PASS_NAMES)):
-        is_there, name = (kind, *place) in positions, Pass(kind, *place)
+        is_there, name = (kind, *place) in positions, PipelineAction(kind, *place)
         require(is_there or kind not in wanted, f"{where}: the {name} is missing")
         require(not is_there or kind in wanted, f"{where}: the {name} is one too many")
     require(schedule.splits_backward or not split, f"{where}: a backward pass is split, and splits_backward is false")
     for before, after in pairwise(wanted):
         in_order = positions[before, *place] < positions[after, *place]
-        require(in_order, f"{where}: the {Pass(after, *place)} comes before the {PASS_NAMES[before]} pass")
+        require(in_order, f"{where}: the {PipelineAction(after, *place)} comes before the {PASS_NAMES[before]} pass")
 
 
-def _require_in_flight(order: Sequence[Pass], promised: int, where: str) -> None:
+def _require_in_flight(order: Sequence[PipelineAction], promised: int, where: str) -> None:
     """Count passes between forward and the end of backward."""
     held = 0
     for one in order:
@@ -118,7 +120,9 @@ def _require_in_flight(order: Sequence[Pass], promised: int, where: str) -> None
         require(held <= promised, f"{where}: {held} in flight at the {one}, promised were {promised} at most")
 
 
-def _require_ends(schedule: PipelineSchedule, passes: Sequence[Sequence[Pass]], shape: Pipeline, where: str) -> None:
+def _require_ends(
+    schedule: PipelineSchedule, passes: Sequence[Sequence[PipelineAction]], shape: Pipeline, where: str
+) -> None:
     """Run all ranks, one pass (or two that are joined) of a rank at a time, until all are done or all wait."""
     done: set[tuple[bool, int, int]] = set()
     at = [0] * len(passes)
@@ -135,7 +139,7 @@ def _require_ends(schedule: PipelineSchedule, passes: Sequence[Sequence[Pass]], 
     require(not waiting, f"{where}: the pipeline deadlocks; there wait {', '.join(waiting)}")
 
 
-def _next(order: Sequence[Pass], position: int) -> Sequence[Pass]:
+def _next(order: Sequence[PipelineAction], position: int) -> Sequence[PipelineAction]:
     return (
         order[position : position + 2]
         if any(p.joined for p in order[position + 1 : position + 2])
@@ -143,12 +147,12 @@ def _next(order: Sequence[Pass], position: int) -> Sequence[Pass]:
     )
 
 
-def _gives(one: Pass) -> bool:
+def _gives(one: PipelineAction) -> bool:
     """Whether other ranks wait for what this pass makes."""
     return one.kind != WEIGHT_PASS
 
 
-def _needs(one: Pass, shape: Pipeline) -> Iterator[tuple[bool, int, int]]:
+def _needs(one: PipelineAction, shape: Pipeline) -> Iterator[tuple[bool, int, int]]:
     """What a pass waits for: its neighbour's forward pass, or its own forward and its neighbour's input gradient."""
     if one.kind == FORWARD_PASS and one.chunk > 0:
         yield True, one.chunk - 1, one.microbatch

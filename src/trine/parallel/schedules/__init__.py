@@ -8,8 +8,8 @@ from trine.parallel.schedules.base import (
     INPUT_PASS,
     PASS_NAMES,
     WEIGHT_PASS,
-    Pass,
     Pipeline,
+    PipelineAction,
     PipelineSchedule,
 )
 from trine.plugins import Registry
@@ -27,6 +27,6 @@ SCHEDULES: Registry[PipelineSchedule] = Registry(
 )
 
 __all__ = [
-    "BACKWARD_PASS", "FORWARD_PASS", "INPUT_PASS", "PASS_NAMES", "SCHEDULES", "WEIGHT_PASS", "Pass", "Pipeline",
+    "BACKWARD_PASS", "FORWARD_PASS", "INPUT_PASS", "PASS_NAMES", "SCHEDULES", "WEIGHT_PASS", "Pipeline", "PipelineAction",
     "PipelineSchedule",
 ]  # fmt: skip

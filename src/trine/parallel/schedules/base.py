@@ -12,7 +12,7 @@ FORWARD_PASS, BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS = range(4)
 PASS_NAMES = ("forward", "backward", "input gradient", "weight gradient")
 
 
-class Pass(NamedTuple):
+class PipelineAction(NamedTuple):
     """One micro-batch through one of the model's chunks, which count from its first operator: 0, 1, ...
 
     ``joined``: it runs together with the pass before it, which is of another micro-batch and not joined itself: their
@@ -53,7 +53,7 @@ class PipelineSchedule:
     splits_backward = False
     takes_virtual_stages = False
 
-    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
+    def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         """The passes of one rank of the pipeline, in order.
 
         Each chunk that the rank holds runs each micro-batch that comes to it once forward and, when training, once

@@ -8,8 +8,8 @@ from trine.parallel.schedules.base import (
     FORWARD_PASS,
     INPUT_PASS,
     WEIGHT_PASS,
-    Pass,
     Pipeline,
+    PipelineAction,
     PipelineSchedule,
 )
 
@@ -29,9 +29,9 @@ class DualPipe(PipelineSchedule):
     name = "dualpipe"
     splits_backward = True
 
-    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
+    def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         ranks = pipeline.num_ranks
-        writer = _Writer(rank, pipeline)
+        writer = _ActionWriter(rank, pipeline)
         if not pipeline.backward:
             return writer.write("F0 F1", pipeline.num_microbatches // 2)
         depth = min(rank, ranks - 1 - rank)  # from the end where this rank's own direction enters
@@ -72,7 +72,7 @@ class DualPipe(PipelineSchedule):
             )
 
 
-class _Writer:
+class _ActionWriter:
     """Writes passes from words: F, B, I (input part) with a direction, 0 being the one that enters at this rank's end
     of the pipeline; W is the oldest weight part that is still to be done; passes with a + between them run together.
     """
@@ -84,10 +84,10 @@ class _Writer:
         self._first = (0, half)
         self._turn = (own, 1 - own)
         self._next = {(is_forward, direction): 0 for is_forward in (True, False) for direction in (0, 1)}
-        self._late: list[Pass] = []
-        self._passes: list[Pass] = []
+        self._late: list[PipelineAction] = []
+        self._passes: list[PipelineAction] = []
 
-    def write(self, words: str, times: int = 1) -> list[Pass]:
+    def write(self, words: str, times: int = 1) -> list[PipelineAction]:
         """Append ``words``, ``times`` over; returns everything so far."""
         for word in words.split() * times:
             if word == "W":
@@ -97,12 +97,12 @@ class _Writer:
                 self._passes += [first, *(one._replace(joined=True) for one in second)]
         return self._passes
 
-    def _take(self, word: str) -> Pass:
+    def _take(self, word: str) -> PipelineAction:
         kind = {"F": FORWARD_PASS, "B": BACKWARD_PASS, "I": INPUT_PASS}[word[0]]
         direction = self._turn[int(word[1])]
         key = (kind == FORWARD_PASS, direction)
         number, self._next[key] = self._next[key], self._next[key] + 1
-        one = Pass(kind, self._chunk[direction], self._first[direction] + number)
+        one = PipelineAction(kind, self._chunk[direction], self._first[direction] + number)
         if kind == INPUT_PASS:
             self._late.append(one._replace(kind=WEIGHT_PASS))
         return one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.parallel.schedules.base import BACKWARD_PASS, FORWARD_PASS, Pass, Pipeline, PipelineSchedule
+from trine.parallel.schedules.base import BACKWARD_PASS, FORWARD_PASS, Pipeline, PipelineAction, PipelineSchedule
 
 
 class GPipe(PipelineSchedule):
@@ -14,9 +14,9 @@ class GPipe(PipelineSchedule):
 
     name = "gpipe"
 
-    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
+    def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         kinds = (FORWARD_PASS, BACKWARD_PASS) if pipeline.backward else (FORWARD_PASS,)
-        return [Pass(kind, rank, m) for kind in kinds for m in range(pipeline.num_microbatches)]
+        return [PipelineAction(kind, rank, m) for kind in kinds for m in range(pipeline.num_microbatches)]
 
 
 class OneFOneB(PipelineSchedule):
@@ -28,16 +28,16 @@ class OneFOneB(PipelineSchedule):
 
     name = "1f1b"
 
-    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
+    def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         count = pipeline.num_microbatches
-        forward = [Pass(FORWARD_PASS, rank, m) for m in range(count)]
+        forward = [PipelineAction(FORWARD_PASS, rank, m) for m in range(count)]
         if not pipeline.backward:
             return forward
-        backward = [Pass(BACKWARD_PASS, rank, m) for m in range(count)]
+        backward = [PipelineAction(BACKWARD_PASS, rank, m) for m in range(count)]
         return alternate(forward, backward, min(pipeline.num_ranks - 1 - rank, count))
 
 
-def alternate(forward: list[Pass], backward: list[Pass], warmup: int) -> list[Pass]:
+def alternate(forward: list[PipelineAction], backward: list[PipelineAction], warmup: int) -> list[PipelineAction]:
     """``warmup`` forward passes, then one forward and one backward in turn, then the backward passes that are left."""
     steady = [one for pair in zip(forward[warmup:], backward, strict=False) for one in pair]
     return [*forward[:warmup], *steady, *backward[len(forward) - warmup :]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.errors import PlanError
-from trine.parallel.schedules.base import BACKWARD_PASS, FORWARD_PASS, Pass, Pipeline, PipelineSchedule
+from trine.parallel.schedules.base import BACKWARD_PASS, FORWARD_PASS, Pipeline, PipelineAction, PipelineSchedule
 from trine.parallel.schedules.flush import alternate
 
 
@@ -18,7 +18,7 @@ class Interleaved(PipelineSchedule):
     name = "interleaved"
     takes_virtual_stages = True
 
-    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
+    def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         ranks, ways = pipeline.num_ranks, pipeline.virtual_stages
         places = [
             (first + m, way)
@@ -26,10 +26,10 @@ class Interleaved(PipelineSchedule):
             for way in range(ways)
             for m in range(ranks)
         ]
-        forward = [Pass(FORWARD_PASS, way * ranks + rank, m) for m, way in places]
+        forward = [PipelineAction(FORWARD_PASS, way * ranks + rank, m) for m, way in places]
         if not pipeline.backward:
             return forward
-        backward = [Pass(BACKWARD_PASS, (ways - 1 - way) * ranks + rank, m) for m, way in places]
+        backward = [PipelineAction(BACKWARD_PASS, (ways - 1 - way) * ranks + rank, m) for m, way in places]
         warmup = 2 * (ranks - 1 - rank) + (ways - 1) * ranks
         return alternate(forward, backward, min(warmup, len(forward)))
 

@@ -6,8 +6,8 @@ from trine.parallel.schedules.base import (
     BACKWARD_PASS,
     INPUT_PASS,
     WEIGHT_PASS,
-    Pass,
     Pipeline,
+    PipelineAction,
     PipelineSchedule,
 )
 from trine.parallel.schedules.flush import ONE_F_ONE_B
@@ -24,8 +24,8 @@ class ZeroBubbleH1(PipelineSchedule):
     name = "zb-h1"
     splits_backward = True
 
-    def passes(self, rank: int, pipeline: Pipeline) -> list[Pass]:
-        found: list[Pass] = []
+    def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
+        found: list[PipelineAction] = []
         late = min(rank, pipeline.num_microbatches)
         for one in ONE_F_ONE_B.passes(rank, pipeline):
             if one.kind != BACKWARD_PASS:
@@ -33,11 +33,11 @@ class ZeroBubbleH1(PipelineSchedule):
                 continue
             found.append(one._replace(kind=INPUT_PASS))
             if one.microbatch >= late:
-                found.append(Pass(WEIGHT_PASS, rank, one.microbatch - late))
+                found.append(PipelineAction(WEIGHT_PASS, rank, one.microbatch - late))
         if not pipeline.backward:
             return found
         count = pipeline.num_microbatches
-        return found + [Pass(WEIGHT_PASS, rank, m) for m in range(count - late, count)]
+        return found + [PipelineAction(WEIGHT_PASS, rank, m) for m in range(count - late, count)]
 
 
 ZB_H1 = ZeroBubbleH1()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,18 +11,16 @@ from trine.compute import kind_of
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import MemoryChange
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
-from trine.parallel.chunks import Run
-from trine.parallel.context import JobContext
-from trine.parallel.extension import Extension
-from trine.parallel.ownership import OwnedWeight
-from trine.parallel.stages import Crossing
+from trine.parallel.chunks import OperatorRun
+from trine.parallel.job import JobContext
+from trine.parallel.stages import Crossing, OwnedWeight
 from trine.parallel.writer import ProgramWriter
 
 #: Forward operators of these kinds keep what they read until their backward operator has run.
 SAVES_INPUT = frozenset({"conv", "linear", "matmul", "attention", "batch_norm", "layer_norm", "group_norm", "loss"})
 CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 
-RunKey = tuple[int, str, bool]  # Run.key
+RunKey = tuple[int, str, bool]  # OperatorRun.key
 
 
 class Touch(NamedTuple):
@@ -47,7 +45,7 @@ class StageMemory:
         self,
         context: JobContext,
         stage: int,
-        orders: Sequence[Sequence[Run]],
+        orders: Sequence[Sequence[OperatorRun]],
         order_of: Sequence[int],
         writer: ProgramWriter,
     ) -> None:
@@ -62,7 +60,7 @@ class StageMemory:
         self._forward = forward
         self._saved = self._saved_for_backward()
         self._touches = [self._touches_of(order) for order in orders]
-        optimizer = [Run(op) for op in context.workload.operators if op.phase == OPTIMIZER]
+        optimizer = [OperatorRun(op) for op in context.workload.operators if op.phase == OPTIMIZER]
         self._optimizer_touches = self._touches_of(optimizer)
         self._touched = [{s for run in order for s in self._storages([run.op.inputs])} for order in orders]
         self._from_elsewhere = self._made_elsewhere()
@@ -82,10 +80,10 @@ class StageMemory:
     def _storages(self, groups: Iterable[Iterable[int]]) -> dict[int, None]:
         return dict.fromkeys(self._tensors[t].storage for group in groups for t in group)
 
-    def _outputs(self, run: Run) -> tuple[int, ...]:
+    def _outputs(self, run: OperatorRun) -> tuple[int, ...]:
         return (*run.op.outputs, *self._saved.get(run.op.id, ()))
 
-    def _touches_of(self, order: Sequence[Run]) -> dict[RunKey, Touch]:
+    def _touches_of(self, order: Sequence[OperatorRun]) -> dict[RunKey, Touch]:
         """What each run of ``order`` allocates and frees."""
         users: dict[int, list[int]] = {}
         again: set[tuple[int, int]] = set()  # (storage, run that makes it again)
@@ -103,14 +101,14 @@ class StageMemory:
             frees[uses[-1]].append(storage)
         return {run.key: Touch(self._allocated(run), tuple(frees[i])) for i, run in enumerate(order)}
 
-    def _kept_for(self, run: Run) -> dict[int, None]:
+    def _kept_for(self, run: OperatorRun) -> dict[int, None]:
         """What autograd kept of the forward operator whose gradient ``run`` computes."""
         forward = self._forward.get(run.op.forward_id, None) if run.op.forward_id is not None else None
         if run.op.phase != BACKWARD or forward is None or kind_of(forward) not in SAVES_INPUT:
             return {}
         return self._storages([forward.inputs])
 
-    def _allocated(self, run: Run) -> tuple[tuple[int, int, int], ...]:
+    def _allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
         """Storages that ``run`` makes, or that it is the first to read of the data that the step is given."""
         is_optimizer = run.op.phase == OPTIMIZER
         outputs = self._outputs(run)
@@ -155,7 +153,7 @@ class StageMemory:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def ran(self, run: Run, step: int, microbatch: int, batch: int, share: Fraction = Fraction(1)) -> None:
+    def ran(self, run: OperatorRun, step: int, microbatch: int, batch: int, share: Fraction = Fraction(1)) -> None:
         """Account for ``run``, which is step ``step`` of the program."""
         op, key = run.op, run.key
         if op.phase == OPTIMIZER:
@@ -282,7 +280,7 @@ class StageMemory:
         weights: Sequence[OwnedWeight],
         optimizer: Sequence[Operator],
         bucket_bytes: int,
-        extensions: Sequence[Extension] = (),
+        changes: Iterable[Callable[[dict[str, int]], None]] = (),
     ) -> tuple[int, ...]:
         """Bytes of each category that stay from step to step; ``bucket_bytes``: of DDP's buckets."""
         context = self._context
@@ -306,8 +304,8 @@ class StageMemory:
         sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
         sizes["buckets"] = bucket_bytes
         sizes["gradients"] = sum(self._lasting.values())
-        for extension in extensions:
-            extension.resident(sizes)
+        for change in changes:
+            change(sizes)
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)
 
     def _allocate(self, storage: int, microbatch: int, step: int, size: int, category: int) -> None:

@@ -1,27 +1,81 @@
-"""DistributedDataParallel: gradients are all-reduced bucket by bucket while the backward pass goes on."""
+"""DistributedDataParallel: gradients are reduced bucket by bucket, beside the backward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.graph.program import Label, Phase
 from trine.graph.workload import Operator
-from trine.parallel.buckets import Bucket, Gradient, fill_buckets
-from trine.parallel.extension import Extension, Place
-from trine.parallel.ownership import OwnedWeight
+from trine.parallel.chunks import Place
+from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.plan import Plan
+from trine.parallel.stages import OwnedWeight
 
-if TYPE_CHECKING:
-    from trine.parallel.stage import StageBuilder
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A gradient of ``size_bytes`` that is ready after backward operator ``ready_after``."""
+
+    weight: int
+    size_bytes: int
+    dtype: str
+    ready_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Weights whose gradients are reduced together; it is ready after operator ``ready_after``.
+
+    ``is_expert``: they are an expert's, which fewer ranks share.
+    """
+
+    weights: tuple[int, ...]
+    size_bytes: int
+    ready_after: int
+    is_expert: bool = False
+
+
+def fill_buckets(
+    gradients: Sequence[Gradient], first_cap: int, cap: int, is_expert: bool = False
+) -> tuple[Bucket, ...]:
+    """Put gradients, in the order in which they become ready, into buckets of one dtype each.
+
+    A bucket closes when it has reached its cap in bytes: ``first_cap`` for the first of a dtype, ``cap`` for the
+    others. A gradient is never split. This is the steady state of PyTorch's DDP, which rebuilds its buckets in the
+    order of arrival after the first step (Li et al., PyTorch Distributed, VLDB 2020, section 4.2). Buckets are returned
+    in the order in which they become ready.
+    """
+    order = {gradient.weight: i for i, gradient in enumerate(gradients)}
+    closed: list[tuple[int, Bucket]] = []
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        members: list[Gradient] = []
+        size, current = 0, first_cap
+        for gradient in gradients:
+            if gradient.dtype != dtype:
+                continue
+            members.append(gradient)
+            size += gradient.size_bytes
+            if size >= current:
+                closed.append(_close(members, order, is_expert))
+                members, size, current = [], 0, cap
+        if members:
+            closed.append(_close(members, order, is_expert))
+    return tuple(bucket for _, bucket in sorted(closed, key=lambda item: item[0]))
+
+
+def _close(members: Sequence[Gradient], order: dict[int, int], is_expert: bool) -> tuple[int, Bucket]:
+    size = sum(member.size_bytes for member in members)
+    weights = tuple(member.weight for member in members)
+    return order[members[-1].weight], Bucket(weights, size, members[-1].ready_after, is_expert)
 
 
 class BucketReductions(Extension):
     """All-reduces of full buckets over the replicas, and the broadcast of buffers before the forward pass."""
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
         self.groups = self.context.plan.groups
         self.buckets = self.make_buckets()
         self.reductions: list[int] = []
@@ -33,16 +87,16 @@ class BucketReductions(Extension):
 
     def make_buckets(self) -> tuple[Bucket, ...]:
         """What is reduced together."""
-        return buckets_of(self.builder)
+        return buckets_of(self.program)
 
     def begin_step(self, step: int) -> None:
         """As DDP does, broadcast buffers from the first replica before the forward pass."""
-        builder, writer = self.builder, self.writer
-        size = self.context.buffer_bytes(builder.forward)
+        program, writer = self.program, self.writer
+        size = self.context.buffer_bytes(program.forward)
         if size and self.context.workload.is_training and broadcasts_buffers(self.context.plan):
-            label = Label(phase=Phase.FORWARD, stage=builder.stage, step=step)
-            after = (*writer.last_compute(), *list(builder.copies.values())[:1])
-            key = ("buffers", builder.stage, step)
+            label = Label(phase=Phase.FORWARD, stage=program.stage, step=step)
+            after = (*writer.last_compute(), *list(program.copies.values())[:1])
+            key = ("buffers", program.stage, step)
             algorithm = ONE_OPERATION if self.context.plan.buffers == "auto" else None
             writer.wait(
                 writer.collective("broadcast", self.groups.data, key, size, after, label, root=0, algorithm=algorithm)
@@ -52,7 +106,7 @@ class BucketReductions(Extension):
         if place.phase != Phase.BACKWARD or not place.is_last:
             return
         for number in self._ready.get(op.id, ()):
-            label = self.context.label(op, self.builder.stage, place.microbatch, place.step)
+            label = self.context.label(op, self.program.stage, place.microbatch, place.step)
             if self.context.plan.dp_overlap:
                 self._reduce(number, label, place)
             else:
@@ -76,7 +130,7 @@ class BucketReductions(Extension):
         """Reduce a bucket behind the latest operator; the last step of it."""
         bucket = self.buckets[number]
         axis = self.groups.expert if bucket.is_expert else self.groups.data
-        key, after = ("bucket", self.builder.stage, number, *place.key), self.complete()
+        key, after = ("bucket", self.program.stage, number, *place.key), self.complete()
         self.reductions.append(self.writer.collective("all_reduce", axis, key, bucket.size_bytes, after, label))
         return self.reductions[-1]
 
@@ -100,29 +154,29 @@ def broadcasts_buffers(plan: Plan) -> bool:
     return plan.sharding == "none" and plan.buffers != "none"
 
 
-def buckets_of(builder: StageBuilder) -> tuple[Bucket, ...]:
+def buckets_of(program: StageProgram) -> tuple[Bucket, ...]:
     """The buckets of a stage's gradients, in the order in which they fill up."""
-    plan, found = builder.context.plan, list[Bucket]()
-    gradients = ready_gradients(builder, builder.weights)
-    experts = builder.context.portions.expert_weights
+    plan, found = program.context.plan, list[Bucket]()
+    gradients = ready_gradients(program, program.weights)
+    experts = program.context.token_partition.expert_weights
     for is_expert in (False, True):
         # Experts' gradients are reduced by fewer ranks, or by none, and have buckets of their own.
         own = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
         if own and (not is_expert or plan.groups.expert):
             found += fill_buckets(own, plan.first_bucket_bytes, plan.bucket_bytes, is_expert)
-    return in_order(builder, found)
+    return in_order(program, found)
 
 
-def in_order(builder: StageBuilder, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
+def in_order(program: StageProgram, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
     """Buckets in the order in which they are complete."""
-    order = {op.id: i for i, op in enumerate(builder.backward)}
+    order = {op.id: i for i, op in enumerate(program.backward)}
     return tuple(sorted(buckets, key=lambda bucket: order[bucket.ready_after]))
 
 
-def ready_gradients(builder: StageBuilder, weights: Iterable[OwnedWeight]) -> list[Gradient]:
+def ready_gradients(program: StageProgram, weights: Iterable[OwnedWeight]) -> list[Gradient]:
     """The gradients of ``weights`` in the order in which they are ready."""
-    context = builder.context
-    order = {op.id: i for i, op in enumerate(builder.backward)}
+    context = program.context
+    order = {op.id: i for i, op in enumerate(program.backward)}
     # Gradients of one operator are ready in the order in which the trace made them (their ids grow), as autograd
     # accumulates a linear's bias before its weight; without ids, in the order of registration.
     made = {p.weight: p.gradient for p in context.workload.parameters if p.gradient is not None}
@@ -136,7 +190,7 @@ def ready_gradients(builder: StageBuilder, weights: Iterable[OwnedWeight]) -> li
             weight=owned.weight,
             size_bytes=context.local_bytes[owned.weight],
             dtype=context.workload.tensors[owned.weight].dtype,
-            ready_after=builder.backward[position].id,
+            ready_after=program.backward[position].id,
         )
         for position, _, _, owned in ready
     ]

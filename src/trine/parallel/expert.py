@@ -7,15 +7,13 @@ all-to-all where all experts get the same, else a message for each other rank.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from trine.graph.program import Label, Peer, Phase, Recv, Send
 from trine.graph.workload import FORWARD, Operator
-from trine.parallel.extension import WEIGHT_PART, Extension, Place
-from trine.parallel.portions import WHOLE
-
-if TYPE_CHECKING:
-    from trine.parallel.stage import StageBuilder
+from trine.parallel.chunks import Place
+from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.stages import WEIGHT_PART
+from trine.parallel.token_partition import WHOLE
 
 DISPATCH, COMBINE = "dispatch", "combine"
 
@@ -23,8 +21,8 @@ DISPATCH, COMBINE = "dispatch", "combine"
 class ExpertExchange(Extension):
     """Messages on the ``ep`` axis behind dispatch and before combine, and the other way round in the backward pass."""
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
         self._even = self.context.with_load(WHOLE)
         self._load = self.context.expert_load
 
@@ -48,7 +46,7 @@ class ExpertExchange(Extension):
     ) -> None:
         """Send the copies of tokens (``there``: to their experts, else back); the next operator waits for them."""
         size = self._even.rank_bytes(tensor, batch)
-        label = self.context.label(op, self.builder.stage, place.microbatch, place.step, place.rerun)
+        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
         key = ("ep", op.id, *place.key)
         if self._load.is_even:
             sent = _part(size, self._load.of(0))
@@ -59,7 +57,7 @@ class ExpertExchange(Extension):
     def _messages(
         self, size: int, there: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
     ) -> None:
-        own = self.builder.expert_position
+        own = self.program.expert_position
         others = [p for p in range(self.context.plan.ep) if p != own]
         for other in others:
             share = self._load.shares[other if there else own]

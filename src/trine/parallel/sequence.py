@@ -9,18 +9,15 @@ weight, beside the gradient of its input.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trine.errors import PlanError
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, Operator
-from trine.parallel.chunks import Run
-from trine.parallel.extension import BOTH, INPUT_PART, WEIGHT_PART, Extension, Place
-from trine.parallel.tensor import TensorSplit
-from trine.parallel.tensor_steps import SplitCollectives
-
-if TYPE_CHECKING:
-    from trine.parallel.stage import StageBuilder
+from trine.parallel.chunks import OperatorRun, Place
+from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.splits import TensorSplit
+from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
+from trine.parallel.tensor import SplitCollectives
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 
@@ -39,11 +36,11 @@ class _Gathered:
 class SequenceCollectives(SplitCollectives):
     """All-gathers and reduce-scatters on the ``tp`` axis, whole or in ``Plan.tp_overlap`` pieces."""
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
         self._pieces = self.context.plan.tp_overlap
         self._gathered: dict[int, _Gathered] = {}  # by lane
-        own = (self.context.operators[op.id] for op in (*builder.forward, *builder.backward))
+        own = (self.context.operators[op.id] for op in (*program.forward, *program.backward))
         self._splits = {op.id: split for op in own if (split := self.context.split_of(op)) is not None}
         for op_id, split in self.context.splits.items():
             if split.mode == "column" and split.forward:
@@ -77,7 +74,7 @@ class SequenceCollectives(SplitCollectives):
             return SCATTER, op.outputs[0]
         if op.phase == FORWARD and split.forward:
             return split.forward, op.outputs[0]
-        is_last = op.phase == BACKWARD and self.builder.last_backward[op.forward_id] == op.id
+        is_last = op.phase == BACKWARD and self.program.last_backward[op.forward_id] == op.id
         if is_last and split.mode == "column" and split.backward and place.part != WEIGHT_PART:
             return SCATTER, next(iter(self.differentiable_input(op)))
         return None
@@ -112,7 +109,7 @@ class SequenceCollectives(SplitCollectives):
         if op.phase == FORWARD or split.mode != "column" or self._part(op, place) != INPUT_PART:
             self.writer.wait(known.step)
 
-    def write(self, run: Run, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
+    def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
         """A product and its collective in pieces: each piece is gathered before, or scattered behind, its part."""
         op = run.op
         split = self._splits.get(op.id)
@@ -162,7 +159,7 @@ class SequenceCollectives(SplitCollectives):
         size = self.context.scaled_bytes(tensor, batch)
         if piece >= 0:
             size = parts(size, self._pieces)[piece]
-        label = self.context.label(op, self.builder.stage, place.microbatch, place.step, place.rerun)
+        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
         key = ("tp", kind, op.id, piece, *place.key)
         return self.writer.collective(kind, "tp", key, size, after, label)
 
@@ -177,7 +174,7 @@ class SequenceCollectives(SplitCollectives):
         """Let go of what was gathered for another forward operator than ``owner``, or in another pass."""
         known = self._gathered.get(self.writer.lane)
         if known is not None and (known.owner != owner or known.place != place._replace(is_last=False)):
-            self.builder.memory.temporary(known.size_bytes, known.step, known.last)
+            self.program.memory.temporary(known.size_bytes, known.step, known.last)
             del self._gathered[self.writer.lane]
 
 
@@ -188,11 +185,11 @@ class SequenceGradients(Extension):
     ``finalize_model_grads``.
     """
 
-    def __init__(self, builder: StageBuilder) -> None:
-        super().__init__(builder)
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
         plan, found = self.context.plan, {}
-        storage_of = {self.context.workload.tensors[w.weight].storage: w for w in builder.weights}
-        for op in builder.forward:
+        storage_of = {self.context.workload.tensors[w.weight].storage: w for w in program.weights}
+        for op in program.forward:
             split = self.context.split_of(op)
             for tensor_id in op.inputs:
                 tensor = self.context.workload.tensors[tensor_id]
@@ -207,9 +204,9 @@ class SequenceGradients(Extension):
     def before_optimizer(self, step: int) -> None:
         if not self.size_bytes or not self.context.workload.is_training:
             return
-        label = Label(phase=Phase.BACKWARD, stage=self.builder.stage, step=step)
+        label = Label(phase=Phase.BACKWARD, stage=self.program.stage, step=step)
         after = self.writer.last_compute_and_waits()
-        key = ("tp", "norms", self.builder.stage, step)
+        key = ("tp", "norms", self.program.stage, step)
         self.writer.wait(self.writer.collective("all_reduce", "tp", key, self.size_bytes, after, label))
 
 

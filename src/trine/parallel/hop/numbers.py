@@ -12,9 +12,9 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.graph.taskgraph import TRANSFER
-from trine.parallel.hop import HopProtocol, WorkerGraph
-from trine.parallel.hop_choices import HopRun
-from trine.parallel.hop_tasks import Visit, VisitTasks
+from trine.parallel.hop.choices import HopRun
+from trine.parallel.hop.protocol import HopProtocol, WorkerGraph
+from trine.parallel.hop.tasks import Visit, VisitTasks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

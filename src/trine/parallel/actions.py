@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from trine.graph.program import Phase
 from trine.graph.workload import BACKWARD, Operator
-from trine.parallel.chunks import Run
-from trine.parallel.context import JobContext
-from trine.parallel.extension import INPUT_PART, WEIGHT_PART, Place
-from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, Pass
-from trine.parallel.stages import Crossing
+from trine.parallel.chunks import OperatorRun, Place
+from trine.parallel.job import JobContext
+from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
+from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 
 
 class Completion(NamedTuple):
@@ -21,33 +20,33 @@ class Completion(NamedTuple):
     inputs: bool
     weights: bool
 
-    def of(self, run: Run, parts: Mapping[int, str]) -> bool:
+    def of(self, run: OperatorRun, parts: Mapping[int, str]) -> bool:
         """Whether the gradients that ``run`` adds to are complete after it."""
         if not run.adds or run.op.phase != BACKWARD:
             return False
         return self.inputs if parts.get(run.op.id) == INPUT_PART else self.weights
 
 
-class RankPasses:
+class RankActions:
     """The passes of pipeline rank ``rank``.
 
     groups: passes in order, two together where they are joined. orders, order_of: the runs of one micro-batch, for each
     way in which micro-batches pass, and the way of each. forward, backward, last_backward: see
-    :class:`trine.parallel.stage.StageBuilder`.
+    :class:`trine.parallel.extension.StageProgram`.
     """
 
     def __init__(self, context: JobContext, rank: int) -> None:
         self.context = context
         self.rank = rank
         self.passes = context.schedule.passes(rank, context.pipeline)
-        self.groups: list[tuple[Pass, ...]] = []
+        self.groups: list[tuple[PipelineAction, ...]] = []
         for one in self.passes:
             if one.joined:
                 self.groups[-1] = (*self.groups[-1], one)
             else:
                 self.groups.append((one,))
         self._last: dict[tuple[bool, int], int] = {}
-        self._end: dict[int, Pass] = {one.microbatch: one for one in self.passes}
+        self._end: dict[int, PipelineAction] = {one.microbatch: one for one in self.passes}
         for i, one in enumerate(self.passes):
             if one.kind in (BACKWARD_PASS, INPUT_PASS):
                 self._last[False, one.chunk] = i
@@ -61,7 +60,7 @@ class RankPasses:
         self.last_backward = self._last_backward([op for chunk in chunks for op in chunk.backward])
         self.orders, self.order_of = self._orders()
 
-    def completes(self, one: Pass) -> Completion:
+    def completes(self, one: PipelineAction) -> Completion:
         """Of which gradients ``one`` is the last pass (of its micro-batch, where each is reduced)."""
         has_inputs, has_weights = one.kind in (BACKWARD_PASS, INPUT_PASS), one.kind in (BACKWARD_PASS, WEIGHT_PASS)
         if self._each:
@@ -71,7 +70,7 @@ class RankPasses:
             has_inputs and self._last[False, one.chunk] == index, has_weights and self._last[True, one.chunk] == index
         )
 
-    def is_end_of_microbatch(self, one: Pass) -> bool:
+    def is_end_of_microbatch(self, one: PipelineAction) -> bool:
         """Whether nothing of the micro-batch runs here after ``one``; inference keeps what it made for the step."""
         return self.context.pipeline.backward and self._end[one.microbatch] is one
 
@@ -111,7 +110,7 @@ class RankPasses:
                 found[op.forward_id] = op.id
         return found
 
-    def _orders(self) -> tuple[list[list[Run]], list[int]]:
+    def _orders(self) -> tuple[list[list[OperatorRun]], list[int]]:
         ways: dict[tuple[tuple[int, int], ...], int] = {}
         taken: dict[int, list[tuple[int, int]]] = {m: [] for m in range(self.context.pipeline.num_microbatches)}
         for one in self.passes:

@@ -19,7 +19,7 @@ from trine.graph.assembler import no_labels
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.program import COMPUTE_STREAM, Phase
 from trine.graph.taskgraph import TaskGraph
-from trine.parallel.hop import HopProtocol, WorkerGraph
+from trine.parallel.hop.protocol import HopProtocol, WorkerGraph
 
 MAX_TASKS = 5_000_000
 
@@ -93,10 +93,10 @@ def build_hop(
     total = per_visit * sum(map(len, choices.paths))
     if total > MAX_TASKS:
         raise PlanError(f"about {total:,} tasks, more than {MAX_TASKS:,}: take fewer workers or iterations")
-    return _Writer(graph, protocol, work, network, choices).write()
+    return _HopGraphWriter(graph, protocol, work, network, choices).write()
 
 
-class _Writer:
+class _HopGraphWriter:
     def __init__(
         self, graph: WorkerGraph, protocol: HopProtocol, work: HopWork, network: HopNetwork, choices: Choices
     ) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from trine.errors import DeadlockError, SimulationError
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.parallel.hop import HopProtocol, WorkerGraph
-from trine.parallel.hop_tasks import Choices, HopNetwork, HopTasks, HopWork, Visit, build_hop, plain
+from trine.parallel.hop.protocol import HopProtocol, WorkerGraph
+from trine.parallel.hop.tasks import Choices, HopNetwork, HopTasks, HopWork, Visit, build_hop, plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

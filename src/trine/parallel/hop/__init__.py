@@ -1,0 +1,1 @@
+"""Hop: decentralised training in which workers wait for some of their neighbours, with tokens and skips."""

@@ -1,0 +1,390 @@
+"""The layout of tensor parallelism: which operators are split, how, and what that makes the ranks send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from trine.compute import kind_of
+from trine.compute.kinds import family_of
+from trine.compute.resize import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
+from trine.errors import PlanError
+from trine.graph.workload import FORWARD, Operator, Tensor, Workload
+from trine.parallel.heads import Attention, attention_of, check_features, check_heads, fused_heads
+from trine.parallel.plan import Plan
+from trine.parallel.stages import backward_of, needs_gradient
+from trine.units import format_bytes
+
+#: Kinds whose work is divided when the tensor that they read is divided along features or heads ...
+DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})
+#: ... and kinds for which that holds along heads only: they work across features.
+PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
+SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
+PRODUCTS = ("linear", "experts")
+MOST_ROWS = 2**63
+#: Megatron-LM pads the vocabulary to a multiple of this times the ranks (its --make-vocab-size-divisible-by).
+VOCABULARY_MULTIPLE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSplit:
+    """How one forward operator, and the backward operator that belongs to it, is spread over the tp group.
+
+    mode: ``column`` (output features), ``row`` (input features), ``embedding`` (vocabulary) or ``shared`` (an operator
+        without weights on a tensor that is divided already).
+    forward: collective after the forward operator, ``""`` for none. backward: whether the gradient of its input is
+        a partial sum, to be all-reduced.
+    groups: where there are fewer heads of keys and values than ranks, those of the attention that the divided tensor
+        leads to. regroups: a column split makes that tensor: its parts are gathered, and each rank takes its heads.
+    vocabulary: rows of the table that the operator's tensors have, and to how many they are padded.
+    """
+
+    mode: str
+    forward: str
+    backward: bool
+    groups: Groups | None = None
+    regroups: bool = False
+    vocabulary: tuple[int, int] | None = None
+
+
+def split_operators(
+    workload: Workload, style: str, ways: int = 1
+) -> tuple[dict[int, TensorSplit], dict[int, Fraction]]:
+    """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
+
+    The second result names the storages of which each of ``ways`` ranks holds its part only, and that part.
+
+    ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
+    leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
+    in a row split, whose output is all-reduced. It splits the table of the vocabulary alone by rows (others, such as
+    that of positions, are whole on every rank), and pads it.
+    """
+    gathered: set[int] = set()
+    groups: dict[int, Groups] = {}
+    while True:
+        splits, divided, unmet, met = _attempt(workload, style, ways, gathered, groups)
+        if not unmet and not met:
+            if style == "megatron":
+                _pad_vocabulary(workload, splits, ways)
+            return splits, divided
+        gathered |= unmet
+        groups |= met
+
+
+def _attempt(
+    workload: Workload, style: str, ways: int, gathered: set[int], groups: Mapping[int, Groups]
+) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:
+    """One pass.
+
+    The last results name column operators whose divided output met an operator that needs all of it, and those whose
+    output met an attention with fewer heads of keys and values than ranks.
+    """
+    divided: dict[int, int] = {}  # storage -> the column operator that divided it
+    parts: dict[int, Fraction] = {}
+    splits: dict[int, TensorSplit] = {}
+    unmet: set[int] = set()
+    met: dict[int, Groups] = {}
+    backward = backward_of(workload)
+    most_rows = _most_rows(workload) if style == "megatron" else 0
+
+    def divide(op: Operator, origin: int) -> None:
+        for tensor in (workload.tensors[t] for t in op.outputs):
+            if tensor.storage not in divided:
+                parts[tensor.storage] = rank_part(tensor, groups.get(origin), ways)
+            divided[tensor.storage] = origin
+
+    for op in workload.operators:
+        if op.phase != FORWARD:
+            continue
+        kind = _kind(op)
+        storages = [workload.tensors[t].storage for t in op.inputs]
+        origins = [divided[s] for s in storages if s in divided]
+        if kind in SPLIT_KINDS and _weight_of(workload, op) is not None and _rows(workload, op) >= most_rows:
+            if origins and kind in PRODUCTS:
+                splits[op.id] = TensorSplit("row", "all_reduce", False)
+            else:
+                unmet.update(origins)
+                splits[op.id] = _first_split(workload, op, SPLIT_KINDS[kind], style, gathered, backward)
+            for tensor in op.outputs:
+                divided.pop(workload.tensors[tensor].storage, None)
+            if splits[op.id].mode == "column" and not splits[op.id].forward:
+                if op.id in groups:
+                    splits[op.id] = replace(splits[op.id], groups=groups[op.id], regroups=True)
+                divide(op, op.id)
+        elif origins and _is_divisible(workload, op, kind) and _all_divided(workload, op, divided):
+            if kind == "loss":  # a part of each token's sum, added up over the group
+                splits[op.id] = TensorSplit("shared", "all_reduce", False)
+                continue
+            found = _groups(workload, op, kind, ways)
+            if found is not None:
+                met.update({origin: found for origin in origins if origin not in groups})
+            splits[op.id] = TensorSplit("shared", "", False, groups.get(origins[0]))
+            divide(op, origins[0])
+        else:
+            unmet.update(origins)
+    returned = _last_outputs(workload)
+    unmet.update(divided[s] for s in sorted(divided) if s in returned)
+    return splits, {s: parts[s] for s in divided}, unmet - gathered, met
+
+
+def rank_part(tensor: Tensor, groups: Groups | None, ways: int) -> Fraction:
+    """The part of a divided tensor that a rank holds."""
+    dim = None if groups is None else feature_dim(tensor, "elementwise")
+    return Fraction(1, ways) if groups is None or dim is None else groups.part(tensor, dim, ways)
+
+
+def _groups(workload: Workload, op: Operator, kind: str, ways: int) -> Groups | None:
+    """The heads of an attention that has fewer of keys and values than ranks; None for any other operator."""
+    heads = fused_heads(workload, op) if family_of(kind) == "attention" else None
+    if heads is None or not heads.as_made or heads.keys >= ways:
+        return None
+    return Groups(heads.queries, heads.keys, heads.size)
+
+
+# -- the vocabulary ----------------------------------------------------------------------------------------------------
+
+
+def padded_rows(rows: int, ways: int) -> int:
+    """Rows of the table of a vocabulary on all ranks together, as Megatron-LM pads it."""
+    return -(-rows // (VOCABULARY_MULTIPLE * ways)) * VOCABULARY_MULTIPLE * ways
+
+
+def _rows(workload: Workload, op: Operator) -> int:
+    """Rows of the table that an embedding reads; for another operator more than any."""
+    weight = _weight_of(workload, op)
+    if weight is None or _kind(op) != "embedding":
+        return MOST_ROWS
+    return workload.tensors[weight].shape[0]
+
+
+def _most_rows(workload: Workload) -> int:
+    tables = [op for op in workload.operators if op.phase == FORWARD and _kind(op) == "embedding"]
+    return max((_rows(workload, op) for op in tables if _weight_of(workload, op) is not None), default=0)
+
+
+def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], ways: int) -> None:
+    """Mark the split operators on the table of the vocabulary, on a head of as many features, and on its logits."""
+    logits: set[int] = set()
+    tables = [op for op in workload.operators if op.id in splits and splits[op.id].mode == "embedding"]
+    rows = max((_rows(workload, op) for op in tables), default=0)
+    padded = padded_rows(rows, ways)
+    if padded == rows:
+        return
+    for op in workload.operators:
+        split = splits.get(op.id)
+        if split is None:
+            continue
+        made = [workload.tensors[t] for t in op.outputs if workload.tensors[t].shape[-1:] == (rows,)]
+        is_head = split.mode == "column" and _kind(op) == "linear" and bool(made)
+        reads = any(workload.tensors[t].storage in logits for t in op.inputs)
+        if split.mode == "embedding" or is_head or (split.mode == "shared" and reads):
+            splits[op.id] = replace(split, vocabulary=(rows, padded))
+        if is_head or reads:
+            logits.update(tensor.storage for tensor in made)
+
+
+# -- what operators are ------------------------------------------------------------------------------------------------
+
+
+def _kind(op: Operator) -> str:
+    """The kind of a forward operator; ``experts`` for the grouped product of a mixture of experts."""
+    return "experts" if is_expert_product(op) else kind_of(op)
+
+
+def _first_split(
+    workload: Workload,
+    op: Operator,
+    mode: str,
+    style: str,
+    gathered: set[int],
+    linked: Mapping[int, Sequence[Operator]],
+) -> TensorSplit:
+    if mode == "embedding":
+        return TensorSplit("embedding", "all_reduce", False)
+    backward = any(needs_gradient(workload, workload.tensors[t], op, linked) for t in op.inputs)
+    open_ended = style == "megatron" and _kind(op) in PRODUCTS and op.id not in gathered
+    return TensorSplit("column", "" if open_ended else "all_gather", backward)
+
+
+def _weight_of(workload: Workload, op: Operator) -> int | None:
+    return next((t for t in op.inputs if workload.tensors[t].role == "weight"), None)
+
+
+def _is_divisible(workload: Workload, op: Operator, kind: str) -> bool:
+    """Whether an operator without weights can work on its rank's part of the features or heads alone.
+
+    A loss can where the trace says so (attribute ``vocab_parallel``), as Megatron-LM's cross entropy does.
+    """
+    if kind == "loss":
+        return op.attributes.get("vocab_parallel") is True
+    if kind not in PER_HEAD_KINDS:
+        return kind in DIVISIBLE_KINDS
+    for tensor_id in op.inputs:
+        tensor = workload.tensors[tensor_id]
+        if tensor.role != "activation" or not tensor.batch_dims:
+            continue
+        folded = len(tensor.shape) == 3 and tensor.shape[tensor.batch_dims[0]] > workload.batch  # (batch x heads, ...)
+        if len(tensor.shape) < 4 and not folded:
+            return False
+    return True
+
+
+def _all_divided(workload: Workload, op: Operator, divided: Mapping[int, int]) -> bool:
+    activations = [workload.tensors[t] for t in op.inputs if workload.tensors[t].role == "activation"]
+    return all(t.storage in divided for t in activations if t.batch_dims)
+
+
+def _last_outputs(workload: Workload) -> set[int]:
+    """Storages of the last forward operator's outputs: what the model returns must be whole."""
+    last = next(op for op in reversed(workload.operators) if op.phase == FORWARD)
+    return {workload.tensors[t].storage for t in last.outputs}
+
+
+def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit], ways: int) -> dict[int, int]:
+    """Bytes of each parameter (by its weight's tensor id) that one rank of the tp group keeps."""
+    local = {p.weight: p.size_bytes for p in workload.parameters}
+    storage_of = {workload.tensors[p.weight].storage: p.weight for p in workload.parameters}
+    for op in workload.operators:
+        split = splits.get(op.id)
+        if split is None or split.mode == "shared":
+            continue
+        for tensor_id in op.inputs:
+            weight = storage_of.get(workload.tensors[tensor_id].storage)
+            if weight is None or (split.mode == "row" and len(workload.tensors[weight].shape) < 2):
+                continue  # the bias of a row split is whole
+            tensor = workload.tensors[weight]
+            size = padded_bytes(tensor, split.vocabulary) if split.vocabulary is not None else tensor.size_bytes
+            local[weight] = -(-size // ways)
+    return local
+
+
+def padded_bytes(tensor: Tensor, vocabulary: tuple[int, int]) -> int:
+    """Bytes of a tensor whose dimension of the vocabulary, if it has one, is padded."""
+    rows, padded = vocabulary
+    return tensor.size_bytes if vocabulary_dim(tensor, rows) is None else tensor.size_bytes // rows * padded
+
+
+def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
+    """Features of each product, by operator id, that a column or row split divides without a gather behind it."""
+    found: dict[int, int] = {}
+    for op in workload.operators:
+        split = splits.get(op.id)
+        if split is None or split.forward == "all_gather" or split.vocabulary is not None or _kind(op) not in PRODUCTS:
+            continue
+        tensors = [t for i in (*op.inputs, *op.outputs) if (t := workload.tensors[i]).size_bytes]
+        for tensor, dim in zip(tensors, split_dims(op, tensors, split.mode, None, ()), strict=True):
+            if tensor.role == "weight" and len(tensor.shape) > 1 and dim is not None:
+                found[op.id] = tensor.shape[dim]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorLayout:
+    """How the operators of a workload are spread over the tp group; empty without tensor parallelism.
+
+    style: ``column`` or ``megatron``. splits, divided: of :func:`split_operators`. padded_bytes:
+    sizes of tensors (by id) with a padded vocabulary. notes: what the answer rests on; warnings: what was not checked.
+    """
+
+    style: str = ""
+    splits: Mapping[int, TensorSplit] = field(default_factory=dict)
+    divided: Mapping[int, Fraction] = field(default_factory=dict)
+    padded_bytes: Mapping[int, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
+    """The tensor layout of a plan. Raises PlanError for ways on which no framework runs the workload."""
+    attention = attention_of(workload)
+    style, rule = _style(attention, plan)
+    check_heads(attention, plan.tp, style == "megatron")
+    splits, divided = split_operators(workload, style, plan.tp)
+    if not splits:
+        raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
+    if style == "megatron":
+        check_features(workload, attention, split_features(workload, splits), plan.tp)
+    notes = (f"{style} style: {rule}", *_vocabulary_notes(splits), *_group_notes(workload, splits, plan.tp))
+    return TensorLayout(
+        style=style,
+        splits=splits,
+        divided=divided,
+        padded_bytes=_padded(workload, splits),
+        notes=notes,
+        warnings=(*_unknown_heads(workload, attention, plan, style), *_whole_attention(workload, splits, style)),
+    )
+
+
+def _style(attention: Attention, plan: Plan) -> tuple[str, str]:
+    if plan.tp_style != "auto":
+        return plan.tp_style, "asked for"
+    if plan.sequence_parallel:
+        return "megatron", "sequence parallelism is a part of it"
+    if attention.is_there:
+        return "megatron", "the default for models with attention"
+    return "column", "the default for models without attention"
+
+
+def _padded(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
+    """Bytes of the tensors that a padded vocabulary makes larger."""
+    found: dict[int, int] = {}
+    for op in workload.operators:
+        split = splits.get(op.id if op.forward_id is None else op.forward_id)
+        if split is None or split.vocabulary is None:
+            continue
+        for tensor_id in (*op.inputs, *op.outputs):
+            tensor = workload.tensors[tensor_id]
+            size = padded_bytes(tensor, split.vocabulary)
+            if size != tensor.size_bytes:
+                found[tensor_id] = size
+    return found
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def _vocabulary_notes(splits: Mapping[int, TensorSplit]) -> tuple[str, ...]:
+    padded = dict.fromkeys(split.vocabulary for split in splits.values() if split.vocabulary is not None)
+    return tuple(
+        f"the vocabulary of {rows:,} is padded to {most:,}, a multiple of 128 x tp, as Megatron-LM does"
+        for rows, most in padded
+    )
+
+
+def _group_notes(workload: Workload, splits: Mapping[int, TensorSplit], tp: int) -> tuple[str, ...]:
+    """A sentence on the gathers of queries, keys and values, with the bytes of one layer and sample."""
+    sizes: dict[Groups, int] = {}
+    for op in workload.operators:
+        split = splits.get(op.id)
+        if split is not None and split.regroups and split.groups is not None and split.groups not in sizes:
+            sizes[split.groups] = workload.tensors[op.outputs[0]].size_bytes // workload.batch
+    return tuple(
+        f"tp {tp} is above the {groups.keys} KV heads: as in Megatron-core, {format_bytes(size)} of QKV a projection "
+        "and sample are all-gathered forward and reduce-scattered backward; weights stay sharded"
+        for groups, size in sizes.items()
+    )
+
+
+def _unknown_heads(workload: Workload, attention: Attention, plan: Plan, style: str) -> tuple[str, ...]:
+    if attention.unknown:
+        layers = ", ".join(attention.unknown[:2]) + (", ..." if len(attention.unknown) > 2 else "")
+        return (
+            f"the trace does not tell how many heads the attention of {layers} has: whether tp = {plan.tp} divides "
+            "them was not checked",
+        )
+    kinds = {kind_of(op) for op in workload.operators if op.phase == FORWARD}
+    if style == "megatron" and not attention.heads and "embedding" in kinds:
+        return (f"no attention was found in the trace: whether tp = {plan.tp} divides its heads was not checked",)
+    return ()
+
+
+def _whole_attention(workload: Workload, splits: Mapping[int, TensorSplit], style: str) -> tuple[str, ...]:
+    whole = [
+        op.layer
+        for op in workload.operators
+        if op.phase == FORWARD and family_of(kind_of(op)) == "attention" and op.id not in splits
+    ]
+    if style != "megatron" or not whole:
+        return ()
+    return (f"attention in {len(whole)} operators ({whole[0]}, ...) is not divided: each rank computes all heads",)
