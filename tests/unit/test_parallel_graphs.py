@@ -353,7 +353,7 @@ def test_a_job_of_bare_computes_runs():
 
 def test_gradients_are_reduced_in_the_last_backward_pass_of_the_order(monkeypatch):
     """A schedule that runs backward in reverse order (GPipe's figure) completes the gradients with micro-batch 0."""
-    from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, PipelineAction, PipelineSchedule
+    from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, SCHEDULES, PipelineAction, PipelineSchedule
 
     class Reverse(PipelineSchedule):
         def passes(self, rank, pipeline):
@@ -361,7 +361,7 @@ def test_gradients_are_reduced_in_the_last_backward_pass_of_the_order(monkeypatc
             forward = [PipelineAction(FORWARD_PASS, rank, m) for m in range(count)]
             return forward + [PipelineAction(BACKWARD_PASS, rank, m) for m in reversed(range(count))]
 
-    monkeypatch.setattr(job.SCHEDULES, "get", lambda name: Reverse())
+    monkeypatch.setattr(SCHEDULES, "get", lambda name: Reverse())
     graph, _ = graph_of(Chain([MS] * 2, [MS] * 2).workload(), Plan(dp=2, micro_batch=2))
     reduced = graph.labels.microbatch[graph.labels.collective >= 0]
     assert set(reduced.tolist()) == {0}

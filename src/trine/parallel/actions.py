@@ -111,11 +111,11 @@ class RankActions:
         return found
 
     def _orders(self) -> tuple[list[list[OperatorRun]], list[int]]:
-        ways: dict[tuple[tuple[int, int], ...], int] = {}
+        known: dict[tuple[tuple[int, int], ...], int] = {}
         taken: dict[int, list[tuple[int, int]]] = {m: [] for m in range(self.context.pipeline.num_microbatches)}
         for one in self.passes:
             taken[one.microbatch].append((one.kind, one.chunk))
-        order_of = [ways.setdefault(tuple(taken[m]), len(ways)) for m in taken]
+        order_of = [known.setdefault(tuple(taken[m]), len(known)) for m in taken]
         chunks = self.context.chunks
-        orders = [[run for kind, chunk in way for run in chunks[chunk].passes[kind].runs] for way in ways]
+        orders = [[run for kind, chunk in taken_by for run in chunks[chunk].passes[kind].runs] for taken_by in known]
         return orders, order_of

@@ -28,7 +28,7 @@ class ContextAttention(Extension):
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
-        self._ways, self._style = self.context.plan.cp, self.context.plan.cp_style
+        self._degree, self._style = self.context.plan.cp, self.context.plan.cp_style
         self._gathered: dict[int, tuple[int, int]] = {}  # lane -> step and bytes of gathered keys and values
         for op in program.forward:
             if is_attention(op):
@@ -43,10 +43,10 @@ class ContextAttention(Extension):
             )
         tp = self.context.plan.tp if self.context.split_of(op) is not None else 1
         fewest = min(shape[1] for shape in shapes)
-        if self._style == "ulysses" and fewest % (self._ways * tp):
-            product = f"cp x tp = {self._ways * tp}" if tp > 1 else f"cp = {self._ways}"
+        if self._style == "ulysses" and fewest % (self._degree * tp):
+            product = f"cp x tp = {self._degree * tp}" if tp > 1 else f"cp = {self._degree}"
             valid = [n for n in range(1, fewest + 1) if fewest % (n * tp) == 0]
-            near = [*[n for n in valid if n < self._ways][-1:], *[n for n in valid if n > self._ways][:1]]
+            near = [*[n for n in valid if n < self._degree][-1:], *[n for n in valid if n > self._degree][:1]]
             hint = f": the nearest cp that can be is {' or '.join(map(str, near))}" if near else ""
             raise PlanError(f"ulysses divides heads: {product} does not divide the {fewest} heads of {op.layer}{hint}")
 
@@ -74,7 +74,7 @@ class ContextAttention(Extension):
             return
         batch, after = self.context.micro_batches[place.microbatch], self.writer.last_compute_and_waits()
         if self._style == "all-gather":
-            size = self._keys(op, batch) * self._ways
+            size = self._keys(op, batch) * self._degree
             step = self._collective("all_gather", size, op, place, 0, after)
             self._gathered[self.writer.lane] = step, size
         else:
@@ -103,8 +103,8 @@ class ContextAttention(Extension):
             return None
         op, size, backward = run.op, self._keys(run.op, batch), run.op.phase == BACKWARD
         ready, first, done, step = self.writer.last_compute_and_waits(), -1, -1, -1
-        for i, block_ps in enumerate(parts(duration_ps, self._ways)):
-            is_last = i == self._ways - 1
+        for i, block_ps in enumerate(parts(duration_ps, self._degree)):
+            is_last = i == self._degree - 1
             arrived, sent = step, size * ((not is_last) + (backward and i > 0))
             if sent:
                 after = ready if i == 0 else (arrived, done) if backward else (arrived,)

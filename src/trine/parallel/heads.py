@@ -1,4 +1,4 @@
-"""How many heads attention has, and which ways of tensor parallelism frameworks run on them.
+"""How many heads attention has, and at which degrees of tensor parallelism frameworks run them.
 
 Megatron-core (its ``TransformerConfig``) refuses a tensor-parallel size that does not divide the attention heads, or
 that is neither a multiple nor a divisor of the heads of keys and values; and a split of features that leaves a rest.
@@ -149,7 +149,7 @@ def _last(tensor: Tensor) -> int:
 
 
 def check_heads(attention: Attention, tp: int, are_divided: bool) -> None:
-    """Raise PlanError, naming the heads and the nearest valid ways, where ``tp`` ranks cannot share them.
+    """Raise PlanError, naming the heads and the nearest valid degrees, where ``tp`` ranks cannot share them.
 
     are_divided: whether ranks compute some of the heads each, and not all of them.
     """
@@ -178,7 +178,7 @@ def check_features(workload: Workload, attention: Attention, features: Mapping[i
 
 
 def _nearest(tp: int, heads: Iterable[Heads], features: Iterable[int], most: int | None = None) -> str:
-    """The nearest ways, below and above, that all heads and features take."""
+    """The nearest degrees, below and above, that all heads and features take."""
     heads = tuple(heads)
     top = min(h.queries for h in heads) if most is None else most
     valid = [n for n in range(1, top + 1) if all(h.takes(n) for h in heads) and not any(f % n for f in features)]

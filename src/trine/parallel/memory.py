@@ -232,13 +232,13 @@ class StageMemory:
         self._change(first, False, size_bytes, CATEGORY[category])
         self._change(last, True, -size_bytes, CATEGORY[category])
 
-    def scattered(self, weights: Iterable[int], ways: int, step: int) -> None:
-        """At the end of ``step`` of the gradients of ``weights`` a part of one in ``ways`` is left."""
+    def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
+        """At the end of ``step`` of the gradients of ``weights`` a part of one in ``degree`` is left."""
         for weight in weights:
             whole = self._gradients.pop(weight, 0)
             self._change(step, True, -whole, self._gradient_category(weight))
             if weight not in self._parts and weight not in self._lasting:
-                self._parts[weight] = -(-whole // ways)
+                self._parts[weight] = -(-whole // degree)
                 self._change(step, True, self._parts[weight], CATEGORY["gradients"])
 
     def gathered(self, size_bytes: int, step: int) -> None:

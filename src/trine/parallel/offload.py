@@ -26,7 +26,7 @@ from trine.parallel.chunks import Chunk, Place
 from trine.parallel.cuts import layer_starts
 from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order, ready_gradients
 from trine.parallel.extension import Extension, StageProgram
-from trine.parallel.sharded import ShardedReductions, shard_ways
+from trine.parallel.sharded import ShardedReductions, shard_degrees
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class GradientsToHost(Extension):
     def part_bytes(self, bucket: Bucket) -> int:
         """Bytes of a bucket's weights that this rank updates: all, or less where replicas share the optimizer."""
         is_shared = isinstance(self.reductions, ShardedReductions) and bucket not in self._own
-        ways = shard_ways(self.program)[bucket.is_expert] if is_shared else 1
-        return -(-bucket.size_bytes // ways)
+        degree = shard_degrees(self.program)[bucket.is_expert] if is_shared else 1
+        return -(-bucket.size_bytes // degree)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         if place.phase != Phase.BACKWARD or not place.is_last:

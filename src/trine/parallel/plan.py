@@ -1,4 +1,4 @@
-"""The parallel layout of a job: how many ways, on which axes, in which order, and the rank grid that follows."""
+"""The parallel layout of a job: the degree of each axis, in which order, and the rank grid that follows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
 OFFLOADS = ("none", "optimizer", "activations")
-_WAYS = ("dp", "tp", "pp", "cp", "ep")
+_DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
 
 @named_arguments
@@ -44,8 +44,8 @@ _WAYS = ("dp", "tp", "pp", "cp", "ep")
 class Plan(OneLine):
     """How one job is spread over ``dp * cp * tp * pp`` ranks.
 
-    dp, tp, pp: ways of data, tensor and pipeline parallelism. cp: ways in which the sequence of each sample is divided
-        (context parallelism). ep: ways in which experts are divided; ep divides dp.
+    dp, tp, pp: degrees of data, tensor and pipeline parallelism. cp: over how many ranks the sequence of each sample is
+        divided (context parallelism). ep: over how many experts are divided; ep divides dp.
     order: the axes, fastest first: ``"tp-cp-ep-dp-pp"`` puts tensor-parallel ranks next to each other.
     data: ``"ddp"`` (DistributedDataParallel) or ``"dp"`` (DataParallel: one process, scatter, replicate, gather).
     batch: samples of one data-parallel replica in a step; None takes the trace's.
@@ -140,7 +140,7 @@ class Plan(OneLine):
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", _names(self.cuts))
         object.__setattr__(self, "algorithm", tuple((str(kind), str(name)) for kind, name in self.algorithm))
-        for name in (*_WAYS, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
+        for name in (*_DEGREES, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
             _require_positive(name, getattr(self, name))
         for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every"):
             if getattr(self, name) is not None:
@@ -242,18 +242,18 @@ class Plan(OneLine):
 
 def check_forms(plan: Plan) -> None:
     """Raise PlanError, with the reason, for a plan that cannot be, or holds an option that cannot matter."""
-    for check in (_ways, _data, _sharding, _gathers, _tensor, _context, _experts, _local):
+    for check in (_degrees, _data, _sharding, _gathers, _tensor, _context, _experts, _local):
         check(plan)
 
 
-def _ways(plan: Plan) -> None:
+def _degrees(plan: Plan) -> None:
     check_order(plan.order)
     if plan.ep > 1 and plan.dp % plan.ep:
         raise PlanError(
             f"experts are spread over data-parallel ranks, so ep divides dp: dp = {plan.dp} does not divide by ep = "
             f"{plan.ep}"
         )
-    if plan.order != DEFAULT_ORDER and sum(ways > 1 for ways in (plan.tp, plan.cp, plan.dp, plan.pp)) < 2:
+    if plan.order != DEFAULT_ORDER and sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp, plan.pp)) < 2:
         _only_if(plan.ep not in (1, plan.dp), "order", "there are not two axes to order")
     if plan.data == "dp" and plan.cp * plan.ep > 1:
         raise PlanError(
@@ -280,16 +280,16 @@ def _sharding(plan: Plan) -> None:
         raise PlanError(f"DataParallel (dp) keeps whole replicas: sharding {plan.sharding!r} needs ddp")
     if plan.dp * plan.cp == 1:
         raise PlanError(f"sharding {plan.sharding!r} spreads data over replicas, and dp x cp = 1 has none")
-    ways = plan.shard_ways
-    if ways is None:
+    degree = plan.shard_ways
+    if degree is None:
         return
-    if plan.dp % ways or not 1 < ways < plan.dp:
+    if plan.dp % degree or not 1 < degree < plan.dp:
         raise PlanError(
             f"hybrid sharding cuts the replicas into equal groups: shard_ways divides dp = {plan.dp} and lies between "
-            f"1 and it; got {ways}"
+            f"1 and it; got {degree}"
         )
-    if ways % plan.ep:
-        raise PlanError(f"hybrid sharding with experts: shard_ways = {ways} is no multiple of ep = {plan.ep}")
+    if degree % plan.ep:
+        raise PlanError(f"hybrid sharding with experts: shard_ways = {degree} is no multiple of ep = {plan.ep}")
 
 
 def _gathers(plan: Plan) -> None:

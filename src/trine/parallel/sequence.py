@@ -198,8 +198,8 @@ class SequenceGradients(Extension):
                     continue
                 if split is None or (split.mode == "row" and len(tensor.shape) == 1):
                     found[owned.weight] = self.context.local_bytes[owned.weight]
-        ways = plan.groups.size(plan.groups.shard) if plan.splits_gradients else 1
-        self.size_bytes = -(-sum(found.values()) // ways)
+        degree = plan.groups.size(plan.groups.shard) if plan.splits_gradients else 1
+        self.size_bytes = -(-sum(found.values()) // degree)
 
     def before_optimizer(self, step: int) -> None:
         if not self.size_bytes or not self.context.workload.is_training:

@@ -42,7 +42,7 @@ class ShardedReductions(BucketReductions):
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
-        self.ways = shard_ways(program)
+        self.degrees = shard_degrees(program)
         self._is_scattered = self.context.plan.splits_gradients
         program.memory.keep_gradients(self._lasting_gradients())
 
@@ -58,19 +58,19 @@ class ShardedReductions(BucketReductions):
         }
         if not self._is_scattered:
             return sizes
-        return {weight: -(-size // self.ways[weight in experts]) for weight, size in sizes.items()}
+        return {weight: -(-size // self.degrees[weight in experts]) for weight, size in sizes.items()}
 
     def reduce(self, number: int, label: Label, place: Place) -> int:
         bucket, writer, groups = self.buckets[number], self.writer, self.groups
-        axis, ways = (groups.expert_shard if bucket.is_expert else groups.shard), self.ways[bucket.is_expert]
+        axis, degree = (groups.expert_shard if bucket.is_expert else groups.shard), self.degrees[bucket.is_expert]
         key, done = ("bucket", self.program.stage, number, *place.key), self.complete()
         if axis:
             done = (writer.collective("reduce_scatter", axis, key, bucket.size_bytes, done, label),)
         if groups.copies:
-            part, key = -(-bucket.size_bytes // ways), ("copies", *key)
+            part, key = -(-bucket.size_bytes // degree), ("copies", *key)
             done = (writer.collective("all_reduce", groups.copies, key, part, done, label, queue="copies"),)
         if self._is_scattered:
-            self.program.memory.scattered(bucket.weights, ways, done[0])
+            self.program.memory.scattered(bucket.weights, degree, done[0])
         self.reductions.append(done[0])
         return done[0]
 
@@ -84,8 +84,8 @@ class ShardedReductions(BucketReductions):
             if weight.gradient_operator is not None:
                 size = self.context.local_bytes[weight.weight]
                 whole += size
-                own += Fraction(size, self.ways[weight.weight in self.context.token_partition.expert_weights])
-        return own / whole if whole else Fraction(1, self.ways[False])
+                own += Fraction(size, self.degrees[weight.weight in self.context.token_partition.expert_weights])
+        return own / whole if whole else Fraction(1, self.degrees[False])
 
     def resident(self, sizes: dict[str, int]) -> None:
         part = self._part_of_weights()
@@ -128,7 +128,7 @@ class ParameterUpdates(ShardedReductions):
                 self.writer.wait(step)
 
 
-def shard_ways(program: StageProgram) -> tuple[int, int]:
+def shard_degrees(program: StageProgram) -> tuple[int, int]:
     """Ranks over which weights are spread, and weights of experts."""
     groups = program.context.plan.groups
     return groups.size(groups.shard), groups.size(groups.expert_shard)
@@ -284,7 +284,7 @@ class ParameterGathers(ShardedReductions):
         return before if set(last) <= set(before) else last
 
     def _give_up(self, unit: _Unit, done: int) -> None:
-        size = sum(size for size, ways in zip(unit.sizes, self.ways, strict=True) if ways > 1)
+        size = sum(size for size, degree in zip(unit.sizes, self.degrees, strict=True) if degree > 1)
         if unit.steps and size:
             self.program.memory.temporary(size, unit.steps[0], done, "weights")
         unit.is_whole, unit.steps = False, ()
@@ -293,8 +293,8 @@ class ParameterGathers(ShardedReductions):
         super().resident(sizes)
         for weight in self.program.weights:
             size = self.context.local_bytes[weight.weight]
-            ways = self.ways[weight.weight in self.context.token_partition.expert_weights]
-            sizes["weights"] -= size - -(-size // ways)
+            degree = self.degrees[weight.weight in self.context.token_partition.expert_weights]
+            sizes["weights"] -= size - -(-size // degree)
 
 
 def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[list[Operator]]:

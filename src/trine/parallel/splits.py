@@ -49,11 +49,11 @@ class TensorSplit:
 
 
 def split_operators(
-    workload: Workload, style: str, ways: int = 1
+    workload: Workload, style: str, degree: int = 1
 ) -> tuple[dict[int, TensorSplit], dict[int, Fraction]]:
     """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
 
-    The second result names the storages of which each of ``ways`` ranks holds its part only, and that part.
+    The second result names the storages of which each of ``degree`` ranks holds its part only, and that part.
 
     ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
     leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
@@ -63,17 +63,17 @@ def split_operators(
     gathered: set[int] = set()
     groups: dict[int, Groups] = {}
     while True:
-        splits, divided, unmet, met = _attempt(workload, style, ways, gathered, groups)
+        splits, divided, unmet, met = _attempt(workload, style, degree, gathered, groups)
         if not unmet and not met:
             if style == "megatron":
-                _pad_vocabulary(workload, splits, ways)
+                _pad_vocabulary(workload, splits, degree)
             return splits, divided
         gathered |= unmet
         groups |= met
 
 
 def _attempt(
-    workload: Workload, style: str, ways: int, gathered: set[int], groups: Mapping[int, Groups]
+    workload: Workload, style: str, degree: int, gathered: set[int], groups: Mapping[int, Groups]
 ) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:
     """One pass.
 
@@ -91,7 +91,7 @@ def _attempt(
     def divide(op: Operator, origin: int) -> None:
         for tensor in (workload.tensors[t] for t in op.outputs):
             if tensor.storage not in divided:
-                parts[tensor.storage] = rank_part(tensor, groups.get(origin), ways)
+                parts[tensor.storage] = rank_part(tensor, groups.get(origin), degree)
             divided[tensor.storage] = origin
 
     for op in workload.operators:
@@ -116,7 +116,7 @@ def _attempt(
             if kind == "loss":  # a part of each token's sum, added up over the group
                 splits[op.id] = TensorSplit("shared", "all_reduce", False)
                 continue
-            found = _groups(workload, op, kind, ways)
+            found = _groups(workload, op, kind, degree)
             if found is not None:
                 met.update({origin: found for origin in origins if origin not in groups})
             splits[op.id] = TensorSplit("shared", "", False, groups.get(origins[0]))
@@ -128,16 +128,16 @@ def _attempt(
     return splits, {s: parts[s] for s in divided}, unmet - gathered, met
 
 
-def rank_part(tensor: Tensor, groups: Groups | None, ways: int) -> Fraction:
+def rank_part(tensor: Tensor, groups: Groups | None, degree: int) -> Fraction:
     """The part of a divided tensor that a rank holds."""
     dim = None if groups is None else feature_dim(tensor, "elementwise")
-    return Fraction(1, ways) if groups is None or dim is None else groups.part(tensor, dim, ways)
+    return Fraction(1, degree) if groups is None or dim is None else groups.part(tensor, dim, degree)
 
 
-def _groups(workload: Workload, op: Operator, kind: str, ways: int) -> Groups | None:
+def _groups(workload: Workload, op: Operator, kind: str, degree: int) -> Groups | None:
     """The heads of an attention that has fewer of keys and values than ranks; None for any other operator."""
     heads = fused_heads(workload, op) if family_of(kind) == "attention" else None
-    if heads is None or not heads.as_made or heads.keys >= ways:
+    if heads is None or not heads.as_made or heads.keys >= degree:
         return None
     return Groups(heads.queries, heads.keys, heads.size)
 
@@ -145,9 +145,9 @@ def _groups(workload: Workload, op: Operator, kind: str, ways: int) -> Groups | 
 # -- the vocabulary ----------------------------------------------------------------------------------------------------
 
 
-def padded_rows(rows: int, ways: int) -> int:
+def padded_rows(rows: int, degree: int) -> int:
     """Rows of the table of a vocabulary on all ranks together, as Megatron-LM pads it."""
-    return -(-rows // (VOCABULARY_MULTIPLE * ways)) * VOCABULARY_MULTIPLE * ways
+    return -(-rows // (VOCABULARY_MULTIPLE * degree)) * VOCABULARY_MULTIPLE * degree
 
 
 def _rows(workload: Workload, op: Operator) -> int:
@@ -163,12 +163,12 @@ def _most_rows(workload: Workload) -> int:
     return max((_rows(workload, op) for op in tables if _weight_of(workload, op) is not None), default=0)
 
 
-def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], ways: int) -> None:
+def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], degree: int) -> None:
     """Mark the split operators on the table of the vocabulary, on a head of as many features, and on its logits."""
     logits: set[int] = set()
     tables = [op for op in workload.operators if op.id in splits and splits[op.id].mode == "embedding"]
     rows = max((_rows(workload, op) for op in tables), default=0)
-    padded = padded_rows(rows, ways)
+    padded = padded_rows(rows, degree)
     if padded == rows:
         return
     for op in workload.operators:
@@ -241,7 +241,7 @@ def _last_outputs(workload: Workload) -> set[int]:
     return {workload.tensors[t].storage for t in last.outputs}
 
 
-def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit], ways: int) -> dict[int, int]:
+def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit], degree: int) -> dict[int, int]:
     """Bytes of each parameter (by its weight's tensor id) that one rank of the tp group keeps."""
     local = {p.weight: p.size_bytes for p in workload.parameters}
     storage_of = {workload.tensors[p.weight].storage: p.weight for p in workload.parameters}
@@ -255,7 +255,7 @@ def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit],
                 continue  # the bias of a row split is whole
             tensor = workload.tensors[weight]
             size = padded_bytes(tensor, split.vocabulary) if split.vocabulary is not None else tensor.size_bytes
-            local[weight] = -(-size // ways)
+            local[weight] = -(-size // degree)
     return local
 
 
@@ -296,7 +296,7 @@ class TensorLayout:
 
 
 def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
-    """The tensor layout of a plan. Raises PlanError for ways on which no framework runs the workload."""
+    """The tensor layout of a plan. Raises PlanError for a degree at which no framework runs the workload."""
     attention = attention_of(workload)
     style, rule = _style(attention, plan)
     check_heads(attention, plan.tp, style == "megatron")

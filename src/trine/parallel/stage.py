@@ -118,8 +118,8 @@ class StageBuilder(StageProgram):
             label = Label(phase=Phase.BACKWARD, stage=self.stage, step=step)
             tag = ("tied", min(weights), step)
             groups = self.context.plan.groups
-            ways = groups.size(groups.shard) if self.context.plan.sharding != "none" else 1
-            size = sum(-(-self.context.local_bytes[weight] // ways) for weight in weights)
+            degree = groups.size(groups.shard) if self.context.plan.sharding != "none" else 1
+            size = sum(-(-self.context.local_bytes[weight] // degree) for weight in weights)
             self.writer.add(Send(Peer("pp", other), size, tag, self.writer.last_compute_and_waits(), label))
             self.writer.wait(self.writer.add(Recv(Peer("pp", other), tag, (), label)))
 

@@ -52,13 +52,13 @@ class TokenPartition:
         if op.phase == OPTIMIZER:
             return Split(batch=batch, share=share)
         plan = self.plan
-        mode, ways = "", 1
+        mode, degree = "", 1
         if divided is not None:
-            mode, ways = ("column" if divided.mode == "shared" else divided.mode), plan.tp
+            mode, degree = ("column" if divided.mode == "shared" else divided.mode), plan.tp
         tokens, keys = self.context if divided is not None else self.context * self.sequence, None
         if plan.cp > 1 and is_attention(op):
             if plan.cp_style == "ulysses":
-                mode, ways, tokens = "column", ways * plan.cp, WHOLE
+                mode, degree, tokens = "column", degree * plan.cp, WHOLE
             elif plan.cp_style == "all-gather":
                 keys = WHOLE
         experts = 1
@@ -68,7 +68,7 @@ class TokenPartition:
         if divided is not None:
             groups, vocabulary = None if divided.regroups else divided.groups, divided.vocabulary
         return Split(
-            batch=batch, ways=ways, mode=mode, tokens=tokens, keys=keys, experts=experts, groups=groups,
+            batch=batch, ways=degree, mode=mode, tokens=tokens, keys=keys, experts=experts, groups=groups,
             vocabulary=vocabulary,
         )  # fmt: skip
 
@@ -118,9 +118,9 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
             f"{what} divides the tokens of each sample, and {workload.name!r} does not say how many there are: "
             "synthesise the model (model:NAME), or give the trace the metadata 'sequence'"
         )
-    ways = plan.cp * (plan.tp if plan.sequence_parallel else 1)
+    degree = plan.cp * (plan.tp if plan.sequence_parallel else 1)
     halves = 2 * plan.cp if plan.cp > 1 and plan.cp_style != "ulysses" else 1  # two parts a rank balance causal masks
-    for divisor in (ways, halves):
+    for divisor in (degree, halves):
         if length % divisor:
             below = length - length % divisor
             near = f"{below} or {below + divisor}" if below else str(divisor)

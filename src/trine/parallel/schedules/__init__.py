@@ -27,6 +27,6 @@ SCHEDULES: Registry[PipelineSchedule] = Registry(
 )
 
 __all__ = [
-    "BACKWARD_PASS", "FORWARD_PASS", "INPUT_PASS", "PASS_NAMES", "SCHEDULES", "WEIGHT_PASS", "Pipeline", "PipelineAction",
-    "PipelineSchedule",
+    "BACKWARD_PASS", "FORWARD_PASS", "INPUT_PASS", "PASS_NAMES", "SCHEDULES", "WEIGHT_PASS", "Pipeline",
+    "PipelineAction", "PipelineSchedule",
 ]  # fmt: skip

@@ -19,18 +19,18 @@ class Interleaved(PipelineSchedule):
     takes_virtual_stages = True
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
-        ranks, ways = pipeline.num_ranks, pipeline.virtual_stages
+        ranks, held = pipeline.num_ranks, pipeline.virtual_stages
         places = [
-            (first + m, way)
+            (first + m, chunk)
             for first in range(0, pipeline.num_microbatches, ranks)
-            for way in range(ways)
+            for chunk in range(held)
             for m in range(ranks)
         ]
-        forward = [PipelineAction(FORWARD_PASS, way * ranks + rank, m) for m, way in places]
+        forward = [PipelineAction(FORWARD_PASS, chunk * ranks + rank, m) for m, chunk in places]
         if not pipeline.backward:
             return forward
-        backward = [PipelineAction(BACKWARD_PASS, (ways - 1 - way) * ranks + rank, m) for m, way in places]
-        warmup = 2 * (ranks - 1 - rank) + (ways - 1) * ranks
+        backward = [PipelineAction(BACKWARD_PASS, (held - 1 - chunk) * ranks + rank, m) for m, chunk in places]
+        warmup = 2 * (ranks - 1 - rank) + (held - 1) * ranks
         return alternate(forward, backward, min(warmup, len(forward)))
 
     def check(self, pipeline: Pipeline) -> None:
