@@ -64,7 +64,7 @@ class ContextAttention(Extension):
         return self._bytes(op, self._forward(op).inputs[1:3], batch)
 
     def _collective(self, kind: str, size: int, op: Operator, place: Place, number: int, after: tuple[int, ...]) -> int:
-        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+        label = self.label(op, place)
         return self.writer.collective(kind, "cp", ("cp", kind, op.id, number, *place.key), size, after, label)
 
     # -- points of a program -----------------------------------------------------------------------------------------

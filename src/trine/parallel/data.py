@@ -106,7 +106,7 @@ class BucketReductions(Extension):
         if place.phase != Phase.BACKWARD or not place.is_last:
             return
         for number in self._ready.get(op.id, ()):
-            label = self.context.label(op, self.program.stage, place.microbatch, place.step)
+            label = self.label(op, place)
             if self.context.plan.dp_overlap:
                 self._reduce(number, label, place)
             else:

@@ -46,7 +46,7 @@ class ExpertExchange(Extension):
     ) -> None:
         """Send the copies of tokens (``there``: to their experts, else back); the next operator waits for them."""
         size = self._even.rank_bytes(tensor, batch)
-        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+        label = self.label(op, place)
         key = ("ep", op.id, *place.key)
         if self._load.is_even:
             sent = _part(size, self._load.of(0))

@@ -53,6 +53,10 @@ class Extension:
         self.context = program.context
         self.writer = program.writer
 
+    def label(self, op: Operator, place: Place) -> Label:
+        """What is written for an operator is labelled as the operator is."""
+        return self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+
     def begin_step(self, step: int) -> None:
         """Before the first pass of a training step."""
 

@@ -159,7 +159,7 @@ class SequenceCollectives(SplitCollectives):
         size = self.context.scaled_bytes(tensor, batch)
         if piece >= 0:
             size = parts(size, self._pieces)[piece]
-        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+        label = self.label(op, place)
         key = ("tp", kind, op.id, piece, *place.key)
         return self.writer.collective(kind, "tp", key, size, after, label)
 

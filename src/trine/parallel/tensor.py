@@ -75,7 +75,7 @@ class TensorCollectives(SplitCollectives):
             return
         size = sum(self.context.scaled_bytes(t, batch) for t in tensors)
         if size:
-            label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+            label = self.label(op, place)
             key = ("tp", op.id, *place.key)
             self.wait_beside_weights(op, self.writer.collective(kind, "tp", key, size, (done,), label))
 
@@ -139,6 +139,6 @@ class HeadGathers(Extension):
     ) -> tuple[int, int]:
         """The step and its bytes: all features of the projection, on this rank's tokens."""
         size = self.context.scaled_bytes(projection.outputs[0], self.context.micro_batches[place.microbatch])
-        label = self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
+        label = self.label(op, place)
         key = ("tp", "heads", op.id, *place.key)
         return self.writer.collective(kind, "tp", key, size, after, label), size
