@@ -21,9 +21,9 @@ from trine.errors import InputError, PlanError
 from trine.evidence import Evidence
 from trine.graph.workload import Workload
 from trine.parallel.draws import uniform
-from trine.parallel.hop.protocol import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop.choices import HopRun, run_hop
 from trine.parallel.hop.numbers import HopNumbers
+from trine.parallel.hop.protocol import HopProtocol, WorkerGraph, worker_graph
 from trine.parallel.hop.tasks import HopNetwork, HopWork
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, scaled_ps
