@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trine.folding.observe import Observation
     from trine.folding.run import JobRun
     from trine.parallel.build import BuildReport
-    from trine.parallel.contention import Kernels
+    from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
     from trine.results.run import Scope
 
@@ -86,7 +86,7 @@ class _Run:
     setup: Setup
     report: BuildReport
     costs: StepCosts | None
-    kernels: Kernels | None
+    kernels: CommunicationKernels | None
     done: JobRun
 
     @staticmethod
