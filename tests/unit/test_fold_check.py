@@ -28,12 +28,12 @@ def machine() -> Cluster:
     return slow_down(cluster, [(cluster.link_names[0], 0.5)])
 
 
-PIPELINE = Plan(dp=4, pp=2, batch=8, micro_batch=1, schedule="1f1b", input_copy="none")
+PIPELINE = Plan(dp=4, pp=2, batch=8, micro_batch=1, schedule="1f1b", inputs="none")
 
 
 def verify_strided() -> None:
     """All ranks are one class, and each link carries three messages of it: the next rank is three GPUs away."""
-    plan = Plan(dp=8, batch=8, input_copy="none", algorithms=(("all_reduce", "ring"),))
+    plan = Plan(dp=8, batch=8, inputs="none", algorithm=(("all_reduce", "ring"),))
     verify(plan, build_topology("ring", 10**9, US, 8), placement=[0, 3, 6, 1, 4, 7, 2, 5])
 
 
