@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trine.collectives.mscclpp import plan_agents, plan_schedule
+from trine.collectives.mscclpp import plan_schedule, plan_switches
 from trine.collectives.mscclpp.plan import KernelPlan
 from trine.collectives.schedule import ExpandedSchedule
 from trine.engine import run
@@ -22,9 +22,9 @@ def links_of(plan: KernelPlan) -> list[tuple[int, int]]:
     """The ends of every wire."""
     ranks = range(plan.num_ranks)
     mesh = [(a, b) for a in ranks for b in ranks if a != b]
-    switches = [(plan.num_ranks + n, members) for n, members in enumerate(plan_agents(plan))]
-    up = [(rank, agent) for agent, members in switches for rank in members]
-    return mesh + up + [(agent, rank) for rank, agent in up]
+    switches = [(plan.num_ranks + n, members) for n, members in enumerate(plan_switches(plan))]
+    up = [(rank, switch) for switch, members in switches for rank in members]
+    return mesh + up + [(switch, rank) for rank, switch in up]
 
 
 def simulate(plan: KernelPlan, size_bytes: int) -> tuple[int, ExpandedSchedule]:

@@ -40,7 +40,7 @@ def end_ps(
     m = expanded.num_transfers
     if not m:
         return 0
-    positions = schedule.num_ranks + schedule.num_agents
+    positions = schedule.num_ranks + schedule.num_switches
     place = np.arange(positions) if order is None else order
     graph = TaskGraph(
         kind=np.full(m, TRANSFER, np.int8),

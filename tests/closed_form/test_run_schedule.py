@@ -90,7 +90,7 @@ def test_the_group_says_which_devices():
     ("group", "options", "message"),
     [
         ((0, 1, 2), {}, "is for 4 ranks and 0 switches that reduce, the group has 3 and 0"),
-        ((0, 1, 2, 3), {"agents": (4,)}, "the group has 4 and 1"),
+        ((0, 1, 2, 3), {"reducing_switches": (4,)}, "the group has 4 and 1"),
         ((0, 1, 2, 2), {}, "'gpu2' is in the group twice"),
         ((0, 1, 2, 99), {}, "has no device 99"),
         ((0, 1, 2, -1), {}, "has no device -1"),
@@ -187,13 +187,13 @@ def test_switches_that_reduce_take_part_behind_the_ranks():
         predecessor_idx=np.array([0], np.int32),
         completion_ptr=np.array([0, 1, 2]),
         completion_idx=np.array([0, 1], np.int32),
-        num_agents=1,
+        num_switches=1,
     )
     cluster = trine.build_topology("switch", "1 GB/s", "1 us", 2)
-    done = run_schedule(expanded, cluster, cluster.gpus, agents=(cluster.index("switch"),))
+    done = run_schedule(expanded, cluster, cluster.gpus, reducing_switches=(cluster.index("switch"),))
     assert done.rank_end_ps.tolist() == [2 * 10**6, 4 * 10**6]
     assert sorted(done.link_bytes.tolist()) == [0, 0, 1000, 1000]
     with pytest.raises(InputError, match="is for 2 ranks and 1 switches that reduce, the group has 2 and 0"):
         run_schedule(expanded, cluster, cluster.gpus)
     with pytest.raises(InputError, match="names position 2, the group has 2"):
-        run_schedule(replace(expanded, num_agents=0), cluster, cluster.gpus)
+        run_schedule(replace(expanded, num_switches=0), cluster, cluster.gpus)

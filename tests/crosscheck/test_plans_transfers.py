@@ -9,7 +9,7 @@ import pytest
 from plan_cases import BYTES_PER_S, DATA, LATENCY_PS, PLANS, bytes_of_links, simulate
 
 from trine.collectives import closed_forms, make_schedule
-from trine.collectives.mscclpp import load_plan, plan_agents, plan_schedule
+from trine.collectives.mscclpp import load_plan, plan_schedule, plan_switches
 from trine.units import transfer_ps
 
 SIZE = 16 * 2**20
@@ -71,7 +71,7 @@ def test_multicast_moves_each_byte_once_up_and_once_down_and_a_shard_more(name: 
     """Up: all is read from each GPU once, its shard of sums is stored; down: its shard of sums, and all the sums."""
     plan = load_plan(DATA / f"{name}.json")
     time, schedule = simulate(plan, SIZE)
-    assert plan_agents(plan) == (tuple(range(ranks)),)
+    assert plan_switches(plan) == (tuple(range(ranks)),)
     moved = SIZE + SIZE // ranks
     wires = [(rank, ranks) for rank in range(ranks)]
     assert bytes_of_links(schedule) == dict.fromkeys(wires + [(b, a) for a, b in wires], moved)
@@ -105,8 +105,8 @@ def test_more_bytes_take_longer(name: str) -> None:
 def test_the_structure_is_well_formed(name: str) -> None:
     plan = load_plan(DATA / name)
     schedule = plan_schedule(plan, size_of(name))
-    assert schedule.num_agents == len(plan_agents(plan))
-    positions = plan.num_ranks + schedule.num_agents
+    assert schedule.num_switches == len(plan_switches(plan))
+    positions = plan.num_ranks + schedule.num_switches
     assert min(schedule.src.min(), schedule.dst.min()) >= 0
     assert max(schedule.src.max(), schedule.dst.max()) < positions
     assert (schedule.src != schedule.dst).all()

@@ -92,7 +92,7 @@ def one_send(schedule: Schedule, data: st.DataObject) -> tuple[int, int]:
     """
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
     choices = []
-    for position in range(schedule.num_ranks + schedule.num_agents):
+    for position in range(schedule.num_ranks + schedule.num_switches):
         sends = schedule.sends_of(position, *shape)
         matters = np.ones(len(sends.step), np.bool_)
         if schedule.algorithm == "nvls" and position >= schedule.num_ranks and schedule.kind != "reduce_scatter":
@@ -255,7 +255,7 @@ def test_bytes_on_the_wire_are_those_of_the_algorithm(case: tuple[str, str]) -> 
 def test_time_does_not_depend_on_who_is_who(case: tuple[str, str]) -> None:
     for num_ranks, root in ((6, 1), (7, 3), (12, 11)):
         schedule = schedule_of(case, num_ranks, 10**6)
-        order = np.random.default_rng(num_ranks).permutation(num_ranks + schedule.num_agents)
+        order = np.random.default_rng(num_ranks).permutation(num_ranks + schedule.num_switches)
         plain = end_ps(schedule, 10**10, 10**6)
         assert end_ps(schedule, 10**10, 10**6, order=order) == plain
         assert end_ps(schedule_of(case, num_ranks, 10**6, root), 10**10, 10**6) == plain

@@ -97,7 +97,7 @@ def check_positions(schedule: Schedule) -> None:
     """Every position and switch: equal to the expansion, canonical, and as its structure says."""
     # The expansion that rests on no symmetry.
     whole = expand(dataclasses.replace(schedule, shift_symmetric=False, symmetry=None))
-    positions = schedule.num_ranks + schedule.num_agents
+    positions = schedule.num_ranks + schedule.num_switches
     all_of = [np.flatnonzero(whole.src == position) for position in range(positions)]
     structures = local_structures(schedule)
     assert len(structures.structure_of) == positions

@@ -189,7 +189,7 @@ def test_authors_of_algorithms_are_told() -> None:
         ({"symmetry": (3, 2)}, r"symmetry: the digits \(3, 2\) are 6 positions, not 8 ranks"),
         ({"symmetry": (-8, -1)}, "fewer than 1 value"),
         ({"shift_symmetric": True}, "states both symmetry and shift_symmetric"),
-        ({"num_agents": 1}, "this schedule has switches"),
+        ({"num_switches": 1}, "this schedule has switches"),
     ],
 )
 def test_contradictions_are_refused(change: dict[str, object], message: str) -> None:

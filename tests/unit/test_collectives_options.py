@@ -160,7 +160,7 @@ def test_data_that_arrives_early_waits_only_where_a_schedule_is_staged() -> None
 
 def test_switches_wait_for_data_and_enter_nothing() -> None:
     expanded = expand(make_schedule("all_reduce", 4, 1000, "nvls:1"))
-    assert expanded.num_agents == 1
+    assert expanded.num_switches == 1
     up, down = expanded.dst == 4, expanded.src == 4
     assert not expanded.entry_dst[up].any()
     assert not expanded.entry_src[down].any()
@@ -178,7 +178,7 @@ def test_a_switch_cannot_start_by_itself() -> None:
         return sends.build()
 
     with pytest.raises(InputError, match="a switch sends what it never received"):
-        expand(cut("broadcast", "by hand", 2, 10, 1, sends_of, num_agents=1))
+        expand(cut("broadcast", "by hand", 2, 10, 1, sends_of, num_switches=1))
 
 
 def test_layouts_of_training_refuse_switches() -> None:

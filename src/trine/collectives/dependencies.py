@@ -44,7 +44,7 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
         for name in ("peer", "step", "chunk", "channel")
     )
     reduce = np.concatenate([one.reduce for one in sends])
-    _check_range("rank", dst, schedule.num_ranks + schedule.num_agents)
+    _check_range("rank", dst, schedule.num_ranks + schedule.num_switches)
     _check_range("chunk", chunk, schedule.num_chunks)
     if (src == dst).any():
         raise InputError("in this schedule a rank sends to itself")

@@ -63,7 +63,7 @@ def _kept_large(schedule: Schedule) -> ExpandedSchedule:
 
 def structure(schedule: Schedule) -> ExpandedSchedule:
     """Everything but the sizes, which are left at zero. Not cached."""
-    if schedule.shift_symmetric and not schedule.num_agents and schedule.num_chunks % schedule.num_ranks == 0:
+    if schedule.shift_symmetric and not schedule.num_switches and schedule.num_chunks % schedule.num_ranks == 0:
         return _shifted(schedule)
     return _general(schedule)
 
@@ -93,7 +93,7 @@ def transfer_bytes(schedule: Schedule, chunk: Int32, chunk_ranges: ChunkRanges |
 def _general(schedule: Schedule) -> ExpandedSchedule:
     """The structure from the sends of every position."""
     num_ranks = schedule.num_ranks
-    one = columns_of(schedule, range(num_ranks + schedule.num_agents))
+    one = columns_of(schedule, range(num_ranks + schedule.num_switches))
     m = len(one.src)
     before = previous_of_same(one.src, one.channel)
     users, received = _received(one, schedule.num_chunks)
@@ -123,7 +123,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
         completion_ptr=completion_ptr,
         completion_idx=completion_idx,
         chunk_ranges=one.chunk_ranges,
-        num_agents=schedule.num_agents,
+        num_switches=schedule.num_switches,
     )
 
 

@@ -95,8 +95,8 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
     ------
     InputError: there is no such position; and as :func:`trine.collectives.expand`.
     """
-    if not 0 <= position < schedule.num_ranks + schedule.num_agents:
-        raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_agents - 1}, got {position}")
+    if not 0 <= position < schedule.num_ranks + schedule.num_switches:
+        raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_switches - 1}, got {position}")
     kept = _structures(schedule)
     pattern = kept.patterns[kept.structure_of[position]]
     peers = kept.peers(np.array([position]))[0]
@@ -165,7 +165,7 @@ def _kept_large(schedule: Schedule) -> _Structures:
 
 def _compared(schedule: Schedule) -> _Structures:
     """The distinct ones among the patterns of all positions."""
-    num_positions = schedule.num_ranks + schedule.num_agents
+    num_positions = schedule.num_ranks + schedule.num_switches
     table = patterns_of(waits_of_all(schedule), num_positions)
     found: dict[bytes, int] = {}
     structure_of = np.array([found.setdefault(table.key(p), len(found)) for p in range(num_positions)], dtype=np.int32)

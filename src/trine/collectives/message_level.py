@@ -175,7 +175,7 @@ class MessageLevelRuns:
             network=self.network,
             step_ps=0 if self.library is None else self._steps(protocol),
             byte_factor=WIRE[protocol],
-            agents=self._agents(schedule),
+            reducing_switches=self._reducing_switches(schedule),
             progress=self.progress,
             on_compile=self.on_compile,
         )
@@ -206,9 +206,9 @@ class MessageLevelRuns:
             raise InputError(f"is a plan for {plan.num_ranks} ranks, the group has {len(self.ranks)}", file=path)
         return plan_schedule(plan, sent)
 
-    def _agents(self, schedule: Schedule | ExpandedSchedule) -> list[int]:
+    def _reducing_switches(self, schedule: Schedule | ExpandedSchedule) -> list[int]:
         """Switches that reduce, for schedules that need them."""
-        count = schedule.num_agents
+        count = schedule.num_switches
         if not count:
             return []
         near = {link.target for gpu in self.group for link in self.cluster.links_from(gpu)}

@@ -174,7 +174,7 @@ def _value(text: str) -> Parameter:
 
 def check_sent_by_ranks(schedule: Schedule) -> None:
     """Raise PlanError for a schedule in which switches take part: a training step has messages of ranks alone."""
-    if schedule.num_agents:
+    if schedule.num_switches:
         raise PlanError(
             f"{schedule.kind} by {schedule.algorithm} needs switches that add up, which only 'trine collective' "
             "simulates: leave it out of --algorithm, or take another one"

@@ -66,7 +66,7 @@ def run_schedule(
     engine: str = "compiled",
     step_ps: int | StepCost = 0,
     byte_factor: int | float | Fraction = 1,
-    agents: Sequence[int] = (),
+    reducing_switches: Sequence[int] = (),
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> ScheduleRun:
@@ -80,7 +80,7 @@ def run_schedule(
     step_ps: software cost of each message in ps, before it enters its first link: one number, or a function of (source
         device, target device), called once a pair.
     byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
-    agents: the device index of each reducing switch, in the order of the positions after the ranks.
+    reducing_switches: the device index of each reducing switch, in the order of the positions after the ranks.
 
     Raises
     ------
@@ -88,7 +88,9 @@ def run_schedule(
     SpecError: the cluster has no route between two devices that exchange data.
     """
     network = network_on(cluster, network)
-    graph, expanded = schedule_graph(schedule, cluster, group, step_ps=step_ps, byte_factor=byte_factor, agents=agents)
+    graph, expanded = schedule_graph(
+        schedule, cluster, group, step_ps=step_ps, byte_factor=byte_factor, reducing_switches=reducing_switches
+    )
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     carried = link_bytes(graph)
     busy = np.zeros(len(carried), np.int64)
@@ -111,11 +113,11 @@ def schedule_graph(
     *,
     step_ps: int | StepCost = 0,
     byte_factor: int | float | Fraction = 1,
-    agents: Sequence[int] = (),
+    reducing_switches: Sequence[int] = (),
 ) -> tuple[TaskGraph, ExpandedSchedule]:
     """The transfers of ``schedule`` as a task graph, and as a list; parameters and errors: :func:`run_schedule`."""
     expanded = expand(schedule) if isinstance(schedule, Schedule) else schedule
-    devices = _devices(expanded, cluster, group, agents)
+    devices = _devices(expanded, cluster, group, reducing_switches)
     pairs, pair = _distinct_pairs(expanded.src, expanded.dst, len(devices))
     routes = _routes(cluster, devices, pairs, step_ps)
     columns = _TransferColumns(
@@ -154,21 +156,21 @@ def _devices(
     expanded: ExpandedSchedule,
     cluster: Cluster,
     group: Sequence[int],
-    agents: Sequence[int],
+    reducing_switches: Sequence[int],
 ) -> list[int]:
     """The device of each position, checked against the schedule."""
-    devices = [*group, *agents]
+    devices = [*group, *reducing_switches]
     for device in devices:
         if not 0 <= device < len(cluster.devices):
             raise InputError(f"cluster {cluster.name!r} has no device {device}, it has {len(cluster.devices)}")
     if len(set(devices)) != len(devices):
         twice = next(device for device in devices if devices.count(device) > 1)
         raise InputError(f"device {cluster.devices[twice].name!r} is in the group twice")
-    num_ranks, num_agents = len(expanded.completion_ptr) - 1, expanded.num_agents
-    if (num_ranks, num_agents) != (len(group), len(agents)):
+    num_ranks, num_switches = len(expanded.completion_ptr) - 1, expanded.num_switches
+    if (num_ranks, num_switches) != (len(group), len(reducing_switches)):
         raise InputError(
-            f"the schedule is for {num_ranks} ranks and {num_agents} switches that reduce, the group has {len(group)} "
-            f"and {len(agents)}"
+            f"the schedule is for {num_ranks} ranks and {num_switches} switches that reduce, the group has "
+            f"{len(group)} and {len(reducing_switches)}"
         )
     positions = np.concatenate((expanded.src, expanded.dst))
     if len(positions) and not 0 <= positions.min() <= positions.max() < len(devices):

@@ -62,8 +62,8 @@ class Schedule:
     that adding any digits to all positions, each modulo its values, maps what one position sends and waits for onto
     what another does, chunks being renamed somehow: (n,) on a ring, (2, 2, ..., 2) for peers p XOR 2**k. It is for
     schedules that are not ``shift_symmetric``, which says (n,) already. ``kind`` says what the
-    schedule claims to do, which :mod:`trine.testing.schedule_proof` proves. ``num_agents``: switches that add up and
-    multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_agents - 1``. ``staged``: what
+    schedule claims to do, which :mod:`trine.testing.schedule_proof` proves. ``num_switches``: switches that add up and
+    multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_switches - 1``. ``staged``: what
     arrives may have to wait in scratch memory until the receiver has sent what it overwrites. ``parameters``: what the
     algorithm was asked for besides, such as its number of channels. ``timed_step``: in steps other than this one ranks
     only wait for each other, in no time and over no link, and of this step's messages those of no bytes alone have
@@ -79,7 +79,7 @@ class Schedule:
     sends_of: SendsOf
     root: int = 0
     shift_symmetric: bool = False
-    num_agents: int = 0
+    num_switches: int = 0
     staged: bool = False
     chunk_sizes: tuple[int, ...] | None = None
     parameters: tuple[tuple[str, Parameter], ...] = ()
@@ -113,7 +113,7 @@ class ExpandedSchedule:
     predecessor_ptr, predecessor_idx: CSR over transfers: the transfers that must have ended before.
     completion_ptr, completion_idx: CSR over ranks: the transfers that must have ended before the collective has ended
     on that rank. Empty for a rank that neither sends nor receives.
-    num_agents: switches that take part, as positions after those of the ranks.
+    num_switches: switches that take part, as positions after those of the ranks.
     """
 
     src: Int32
@@ -129,7 +129,7 @@ class ExpandedSchedule:
     completion_ptr: Int64
     completion_idx: Int32
     chunk_ranges: ChunkRanges | None = None
-    num_agents: int = 0
+    num_switches: int = 0
 
     @property
     def num_transfers(self) -> int:
@@ -185,21 +185,21 @@ def symmetry_of(schedule: Schedule) -> tuple[int, ...] | None:
     if stated is not None:
         if schedule.shift_symmetric:
             raise InputError("states both symmetry and shift_symmetric, which is (n,)", field="symmetry")
-        if schedule.num_agents:
+        if schedule.num_switches:
             raise InputError("is stated of ranks only, but this schedule has switches", field="symmetry")
         if any(values < 1 for values in stated):
             raise InputError(f"a digit of {stated} has fewer than 1 value", field="symmetry")
         if prod(stated) != n:
             raise InputError(f"the digits {stated} are {prod(stated)} positions, not {n} ranks", field="symmetry")
         return stated
-    if schedule.num_agents or (n > 1 and not is_shifted(schedule)):
+    if schedule.num_switches or (n > 1 and not is_shifted(schedule)):
         return None
     return (n,)
 
 
 def is_shifted(schedule: Schedule) -> bool:
     """Whether it states that every rank does as rank 0, and has equally many chunks for each."""
-    return schedule.shift_symmetric and not schedule.num_agents and schedule.num_chunks % schedule.num_ranks == 0
+    return schedule.shift_symmetric and not schedule.num_switches and schedule.num_chunks % schedule.num_ranks == 0
 
 
 def moved(positions: Positions, by: Positions, symmetry: tuple[int, ...]) -> Int32:

@@ -172,7 +172,7 @@ def waits_of_all(schedule: Schedule) -> WaitPattern:
     """Of every position, by expanding the whole schedule."""
     whole = structure(schedule)
     m, src = whole.num_transfers, whole.src.astype(np.int64)
-    first = np.searchsorted(src, np.arange(schedule.num_ranks + schedule.num_agents))
+    first = np.searchsorted(src, np.arange(schedule.num_ranks + schedule.num_switches))
     number = np.arange(m) - first[src]
     ended = np.repeat(np.arange(schedule.num_ranks), np.diff(whole.completion_ptr))
     return WaitPattern(

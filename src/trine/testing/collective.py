@@ -63,7 +63,7 @@ def _require_sends(schedule: Schedule, where: str) -> None:
     """The sends of each rank and switch: well formed, repeatable, and symmetric if the schedule says so."""
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
     first = schedule.sends_of(0, *shape)
-    for position in range(schedule.num_ranks + schedule.num_agents):
+    for position in range(schedule.num_ranks + schedule.num_switches):
         sends = schedule.sends_of(position, *shape)
         columns = {field.name: getattr(sends, field.name) for field in fields(Sends)}
         lengths = {name: len(column) for name, column in columns.items() if column is not None}

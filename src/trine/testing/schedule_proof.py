@@ -94,7 +94,7 @@ def _check_chunks(schedule: Schedule) -> None:
 def _check_symmetry(schedule: Schedule) -> None:
     """The sends of every position are those of position 0, shifted."""
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
-    if schedule.num_agents or schedule.num_chunks % schedule.num_ranks:
+    if schedule.num_switches or schedule.num_chunks % schedule.num_ranks:
         raise InputError(f"{_title(schedule)}: says that it is shift_symmetric, but its chunks or switches cannot be")
     first = schedule.sends_of(0, *shape)
     for position in range(1, schedule.num_ranks):
@@ -128,7 +128,7 @@ def _initial(schedule: Schedule) -> State:
     """What each rank holds on entry: everything, its own part, or (all but the root) nothing; switches hold nothing."""
     ranks, chunks = schedule.num_ranks, schedule.num_chunks
     origins = ranks if schedule.kind in ADDING else 1
-    state = np.zeros((ranks + schedule.num_agents, chunks, origins), dtype=np.int32)
+    state = np.zeros((ranks + schedule.num_switches, chunks, origins), dtype=np.int32)
     if schedule.kind in ADDING:
         for rank in range(ranks):
             state[rank, :, rank] = 1
@@ -300,7 +300,7 @@ def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
         it is the symmetry that does not hold.
     """
     title = f"{schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks"
-    num_positions = schedule.num_ranks + schedule.num_agents
+    num_positions = schedule.num_ranks + schedule.num_switches
     base = np.searchsorted(expanded.src, np.arange(num_positions + 1)).astype(np.int64)
     structures = local_structures(schedule)
     for position in range(num_positions):

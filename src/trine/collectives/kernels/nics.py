@@ -104,35 +104,35 @@ class _NicRewriter:
             return
         if any(operand.role == WRITE_FLAGGED for operand in away):
             raise self._refused("has flags in lines that cross a NIC: take protocol 'simple'")
-        near = tuple(operand for operand in writes if operand not in away)
+        inside = tuple(operand for operand in writes if operand not in away)
         if operation.kind == RELEASE:
-            yield from self._release(operation, near, away)
+            yield from self._release(operation, inside, away)
         else:
-            yield from self._data(rank, operation, (reads, near, away))
+            yield from self._data(rank, operation, (reads, inside, away))
 
     def _release(
-        self, operation: Operation, near: tuple[Operand, ...], away: tuple[Operand, ...]
+        self, operation: Operation, inside: tuple[Operand, ...], away: tuple[Operand, ...]
     ) -> Iterator[Operation]:
         if operation.amount != 1:
             raise self._refused(f"releases {operation.amount} behind a NIC, where a dma adds 1")
-        if near:
-            yield operation._replace(operands=near)
+        if inside:
+            yield operation._replace(operands=inside)
         for target in away:
             yield operation._replace(kind=DMA, amount=0, operands=(target,))
 
     def _data(self, rank: int, operation: Operation, parts: tuple[tuple[Operand, ...], ...]) -> Iterator[Operation]:
         """A copy from own memory is sent from there; any other, and sums, from where they are put first."""
-        reads, near, away = parts
+        reads, inside, away = parts
         if operation.kind == STORE:
             raise self._refused("stores to behind a NIC what is in no memory")
         if operation.kind == COPY and reads[0].rank == rank and reads[0].role == READ:
             source = reads[0]
-            if near:
-                yield operation._replace(operands=(source, *near))
+            if inside:
+                yield operation._replace(operands=(source, *inside))
         else:
-            own = next((operand for operand in near if operand.rank == rank and operand.role == WRITE), None)
+            own = next((operand for operand in inside if operand.rank == rank and operand.role == WRITE), None)
             source = own or self._staging(rank, operation.amount)
-            yield operation._replace(operands=(*reads, *near, *(() if own else (source,))))
+            yield operation._replace(operands=(*reads, *inside, *(() if own else (source,))))
             yield operation._replace(kind=WAITCNT, amount=0, unroll=0, operands=())
             yield operation._replace(kind=BARRIER, amount=0, unroll=0, operands=())
         for target in away:

@@ -30,8 +30,8 @@ class LoadStoreCosts(StepCosts):
 
     A schedule that sends what the program sends is simulated on the links, and each of its messages is preceded by so
     much time that alone it takes the duration of the load-store run (to a picosecond a step; nothing is taken off where
-    the links alone take longer: ``worst``). So traffic still meets on the links. Sizes between those of a grid are
-    interpolated, beyond 16 MiB continued (:func:`trine.collectives.loadstore.durations.duration_ps`); durations are
+    the links alone take longer: ``slowest_ratio``). So traffic still meets on the links. Sizes between those of a grid
+    are interpolated, beyond 16 MiB continued (:func:`trine.collectives.loadstore.durations.duration_ps`); durations are
     kept in ``folder``.
 
     What has no program (groups that no scale-up links join, kinds without a builder, other algorithms) costs what the

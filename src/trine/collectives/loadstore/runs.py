@@ -98,8 +98,8 @@ class LoadStoreRuns:
         assert best is not None
         if unfolded and best.finished and len(unfolded) == sum(ps is not None for _, ps in tried):
             raise unfolded[0]
-        said = tuple(map(str, unfolded or ()))
-        return replace(best, tried=tuple(tried), notes=(*best.notes, *said))
+        stated = tuple(map(str, unfolded or ()))
+        return replace(best, tried=tuple(tried), notes=(*best.notes, *stated))
 
     def run(
         self,

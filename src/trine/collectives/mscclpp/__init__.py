@@ -3,6 +3,14 @@
 from trine.collectives.mscclpp.describe import PlanSummary, describe_plan
 from trine.collectives.mscclpp.load import load_plan
 from trine.collectives.mscclpp.proof import PlanProof, check_plan
-from trine.collectives.mscclpp.transfers import plan_agents, plan_schedule
+from trine.collectives.mscclpp.transfers import plan_schedule, plan_switches
 
-__all__ = ["PlanProof", "PlanSummary", "check_plan", "describe_plan", "load_plan", "plan_agents", "plan_schedule"]
+__all__ = [
+    "PlanProof",
+    "PlanSummary",
+    "check_plan",
+    "describe_plan",
+    "load_plan",
+    "plan_schedule",
+    "plan_switches",
+]

@@ -49,7 +49,7 @@ class HopStage:
 def plan_schedule(plan: KernelPlan, size_bytes: int) -> ExpandedSchedule:
     """The transfers of a plan for a message of ``size_bytes``, as nccl-tests counts it.
 
-    Positions ``num_ranks`` and above are switches that add up and multicast: one for each of :func:`plan_agents`.
+    Positions ``num_ranks`` and above are switches that add up and multicast: one for each of :func:`plan_switches`.
 
     Raises
     ------
@@ -61,8 +61,8 @@ def plan_schedule(plan: KernelPlan, size_bytes: int) -> ExpandedSchedule:
     return structure.sized(layout)
 
 
-def plan_agents(plan: KernelPlan) -> tuple[tuple[int, ...], ...]:
-    """The ranks that each switch serves, one entry an agent: groups of the same ranks share a switch."""
+def plan_switches(plan: KernelPlan) -> tuple[tuple[int, ...], ...]:
+    """The ranks that each switch serves, one entry an switch: groups of the same ranks share a switch."""
     return tuple(dict.fromkeys(group.ranks for group in plan.groups))
 
 
@@ -106,7 +106,7 @@ class TransferRecorder:
 
     def __init__(self, plan: KernelPlan, timing: ChunkLayout | None) -> None:
         self.plan = plan
-        self.agents = {ranks: plan.num_ranks + number for number, ranks in enumerate(plan_agents(plan))}
+        self.reducing_switches = {ranks: plan.num_ranks + number for number, ranks in enumerate(plan_switches(plan))}
         grid = ChunkLayout(group_chunks=1, group_units=parts_grid(plan))
         self.machine = PlanMachine(plan, grid, self, timing, None)
         blocks = range(len(self.machine.blocks))
@@ -145,7 +145,7 @@ class TransferRecorder:
             predecessor_idx=predecessor_idx,
             completion_ptr=completion_ptr,
             completion_idx=completion_idx,
-            num_agents=len(self.agents),
+            num_switches=len(self.reducing_switches),
         )
         return PlanStructure(plan=self.plan, sizes_of=tuple(self.sizes_of), schedule=schedule)
 
@@ -328,22 +328,22 @@ class TransferRecorder:
         self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, fused: bool
     ) -> HopStage:
         """The switch asks all members, adds up what comes and passes the sum on."""
-        rank, members, agent = block.gpu.rank, *self._group(operand)
-        request = self._transfer(block, step, (rank, agent), behind.all, None, EMPTY)
+        rank, members, switch = block.gpu.rank, *self._group(operand)
+        request = self._transfer(block, step, (rank, switch), behind.all, None, EMPTY)
         gathered = HopStage()
         for member in members:
-            asked = self._transfer(block, step, (agent, member), {request}, None, EMPTY)
+            asked = self._transfer(block, step, (switch, member), {request}, None, EMPTY)
             pieces = HopStage(head={asked}, all={asked})
-            stage = self._stage(block, step, (member, agent), pieces, operand, START)
+            stage = self._stage(block, step, (member, switch), pieces, operand, START)
             self.reduces |= stage.all
             gathered.head |= stage.head
             gathered.all |= stage.all
-        return self._stage(block, step, (agent, rank), gathered, operand, FOLLOW)
+        return self._stage(block, step, (switch, rank), gathered, operand, FOLLOW)
 
     def _group(self, operand: KernelOperand) -> tuple[tuple[int, ...], int]:
         assert operand.group is not None
         ranks = self.plan.groups[operand.group].ranks
-        return ranks, self.agents[ranks]
+        return ranks, self.reducing_switches[ranks]
 
     def _writes(self, block: RunningBlock, step: PlanStep, behind: HopStage, fused: bool) -> set[int]:
         """Remote targets; which of them go on without the thread block, and what they wait for."""
@@ -366,11 +366,11 @@ class TransferRecorder:
     def _multicast(
         self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, fused: bool
     ) -> set[int]:
-        rank, members, agent = block.gpu.rank, *self._group(operand)
-        up = self._stage(block, step, (rank, agent), behind, operand, FOLLOW if fused else START)
+        rank, members, switch = block.gpu.rank, *self._group(operand)
+        up = self._stage(block, step, (rank, switch), behind, operand, FOLLOW if fused else START)
         down: set[int] = set()
         for member in members:
-            down |= self._stage(block, step, (agent, member), up, operand, FOLLOW).all
+            down |= self._stage(block, step, (switch, member), up, operand, FOLLOW).all
             self.sent_to[block.actor].add(member)
         self.under_way[block.actor] |= down
         return down

@@ -42,11 +42,11 @@ _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
 
 
 class StepCosts:
-    """Answers for one cluster. ``worst``: how many times as long as the library a schedule takes on bare links."""
+    """Answers for one cluster. ``slowest_ratio``: bare schedules take up to this many times the library's time."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.worst = 0.0
+        self.slowest_ratio = 0.0
         self.library = cluster.library or "nccl"
         self._asked: dict[tuple[int, ...], Collectives] = {}
         self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
@@ -172,7 +172,7 @@ class StepCosts:
             return 0
         bare_ps, slower_ps = times
         rounds = (slower_ps - bare_ps) // PS_PER_US
-        self.worst = max(self.worst, bare_ps / wanted_ps)
+        self.slowest_ratio = max(self.slowest_ratio, bare_ps / wanted_ps)
         if wanted_ps <= bare_ps or rounds < 1:
             return 0
         return (wanted_ps - bare_ps) // rounds
@@ -180,7 +180,7 @@ class StepCosts:
     def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
         """:meth:`_alone` of an algorithm; None where nothing is known about it."""
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
-        if schedule.num_agents or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
+        if schedule.num_switches or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
             return None
         return self._alone(schedule, group)
 

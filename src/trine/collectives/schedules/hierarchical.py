@@ -172,7 +172,7 @@ def _phase(kind: str, within: bool, shape: tuple[int, int], size_bytes: int, alg
     if within and algorithm == "halving-doubling" and size & (size - 1):
         raise InputError(f"halving-doubling within a group needs a power of two, not {size} ranks", field="inner")
     one = make_schedule(kind, members, -(-size_bytes // size) if kind == "all_reduce" else size_bytes, algorithm)
-    if one.num_agents or one.staged or (kind != "all_reduce" and one.num_chunks != members):
+    if one.num_switches or one.staged or (kind != "all_reduce" and one.num_chunks != members):
         raise InputError(f"{kind} by {algorithm!r} cannot be a level", field="inner" if within else "outer")
     return replace(one, chunk_bytes=0, size_bytes=0)
 

@@ -1,4 +1,4 @@
-"""Collectives in which switches add up and multicast; they take part as agents, behind the ranks.
+"""Collectives in which switches add up and multicast; they take part as positions behind the ranks.
 
 ``nvls`` (NVLink SHARP): rank i has shard i of the result. For a reduction it reads the shard from all ranks through the
 switch, which adds them up (multimem.ld_reduce); for a gather it writes the shard once, and the switch hands it to all
@@ -6,8 +6,8 @@ switch, which adds them up (multimem.ld_reduce); for a gather it writes the shar
 in chunks; what crosses a link in one round travels as one message.
 
 ``sharp``: every rank sends its buffer up once, the switches add up, and the sum comes down once (Graham et al.,
-"Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` there is a switch for so many ranks
-each, and one above them.
+"Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` each switch serves this many ranks,
+and one is above them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,16 @@ def _nvls(kind: str, num_ranks: int, size_bytes: int, chunks: int | None) -> Sch
         number = min(number, max(4, MAX_SHARDS // num_ranks**2))
     parameters: tuple[tuple[str, Parameter], ...] = (("chunks", number),)
     sends_of = NvlsSends(kind, number)
-    return cut(kind, "nvls", num_ranks, size_bytes, number * num_ranks, sends_of, num_agents=1, parameters=parameters)
+    return cut(
+        kind,
+        "nvls",
+        num_ranks,
+        size_bytes,
+        number * num_ranks,
+        sends_of,
+        num_switches=1,
+        parameters=parameters,
+    )
 
 
 def nvls_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
@@ -136,8 +145,8 @@ def sharp_all_reduce(
         positive("radix", radix)
     levels = sharp_levels(num_ranks, radix)
     number = pipeline_chunks(size_bytes, num_ranks, 2 * levels, chunks)
-    agents = 1 if levels == 1 else 1 + -(-num_ranks // (radix or num_ranks))
+    reducing_switches = 1 if levels == 1 else 1 + -(-num_ranks // (radix or num_ranks))
     return cut(
-        "all_reduce", "sharp", num_ranks, size_bytes, number, SharpSends(radix), num_agents=agents,
+        "all_reduce", "sharp", num_ranks, size_bytes, number, SharpSends(radix), num_switches=reducing_switches,
         parameters=(("radix", radix), ("chunks", number)),
     )  # fmt: skip

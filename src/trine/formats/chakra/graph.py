@@ -125,7 +125,7 @@ class _TraceInstantiation:
     def _collective(self, step: Collective, ranks: tuple[int, ...]) -> None:
         algorithm, software_ps = self.placement.collective(step.kind, step.size_bytes, ranks, step.algorithm)
         schedule = schedule_of(step.kind, len(ranks), step.size_bytes, algorithm, step.root)
-        if schedule.num_agents:
+        if schedule.num_switches:
             raise PlanError(f"{step.kind} by {schedule.algorithm} needs switches that add up, which have no place here")
         entered = np.array([self.entries[step.axis, int(step.key[0])][rank] for rank in ranks], np.int64)
         self.collective[entered] = self.collective[entered + 1] = number = len(self.uses)
