@@ -144,7 +144,8 @@ class _Run:
             if costs.slowest_ratio > SLOWER_SCHEDULE:
                 warnings.append(
                     f"collectives: {costs.library} would be up to {costs.slowest_ratio:.1f} times faster than the "
-                    "schedule that is simulated (several rings or in-network reduction); --algorithm chooses another schedule"
+                    "schedule that is simulated (several rings or in-network reduction); --algorithm chooses another "
+                    "schedule"
                 )
         return (*warnings, *self.report.warnings, *setup.model.notes, *setup_warnings(setup), *fold_warnings(self.done))
 
