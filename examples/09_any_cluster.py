@@ -8,7 +8,7 @@ NCCL_TOPO_DUMP_FILE and data/h100-8.smi.txt what `nvidia-smi topo -m` prints, bo
 from pathlib import Path
 
 import trine
-from trine.cluster.draw import draw_cluster
+from trine.cluster.draw.figure import draw_cluster
 from trine.collectives.nccl import collective_time
 from trine.errors import SpecError
 from trine.formats.clusters import read_any

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.cluster.routes import Routes
+from trine.cluster.routing.shortest import ShortestRoutes
 
 Links = list[tuple[int, int, int]]
 
@@ -39,8 +39,8 @@ def platforms(draw: st.DrawFn) -> tuple[list[bool], Links]:
     return forwards, draw(st.lists(ends, max_size=14))
 
 
-def made(forwards: list[bool], links: Links) -> Routes:
-    return Routes(forwards, [(index, *link) for index, link in enumerate(links)])
+def made(forwards: list[bool], links: Links) -> ShortestRoutes:
+    return ShortestRoutes(forwards, [(index, *link) for index, link in enumerate(links)])
 
 
 @settings(max_examples=150, deadline=None)

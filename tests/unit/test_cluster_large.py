@@ -139,8 +139,8 @@ def test_islands_and_links_from_are_those_of_the_tuples() -> None:
         plain = as_tuples(cluster)
         for device in range(len(cluster.devices)):
             assert cluster.links_from(device) == plain.links_from(device)
-        together = cluster.islands[:, None] == cluster.islands
-        assert np.array_equal(together, plain.islands[:, None] == plain.islands)
+        together = cluster.scale_up_components[:, None] == cluster.scale_up_components
+        assert np.array_equal(together, plain.scale_up_components[:, None] == plain.scale_up_components)
 
 
 def test_devices_that_are_not_there_are_refused() -> None:

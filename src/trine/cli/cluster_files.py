@@ -111,7 +111,7 @@ def draw(
     Example: trine cluster draw dgx-h100 --output dgx.svg
     """
     from trine.cluster import load_cluster
-    from trine.cluster.draw import draw_cluster
+    from trine.cluster.draw.figure import draw_cluster
 
     draw_cluster(load_cluster(cluster, nodes=nodes, fabric=fabric), output, title=title)
     show(f"written to {output}", None)

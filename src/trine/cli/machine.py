@@ -166,9 +166,8 @@ def _inline(options: Machine) -> tuple[Cluster, list[str]]:
     if options.bandwidth is None:
         raise InputError(f'--topology {options.topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
     from trine.cluster import build_topology
-    from trine.cluster.blueprints import BLUEPRINTS
     from trine.cluster.select import slow_down, take_down
-    from trine.cluster.topologies import implied_gpus
+    from trine.cluster.topologies import BLUEPRINTS, implied_gpus
 
     text = str(options.topology)
     gpus = implied_gpus(text) if options.gpus is None else options.gpus
@@ -186,8 +185,7 @@ def _inline(options: Machine) -> tuple[Cluster, list[str]]:
 
 def _lacks(kind: str, text: str) -> str:
     """What a topology without a known number of GPUs needs: sizes, where none of its forms goes without, or --gpus."""
-    from trine.cluster.blueprints import BLUEPRINTS
-    from trine.cluster.topologies import implied_gpus
+    from trine.cluster.topologies import BLUEPRINTS, implied_gpus
 
     forms = BLUEPRINTS[kind].texts
     if ":" in text and all(":" not in form for form in forms):

@@ -1,9 +1,8 @@
 """Clusters: devices, links, routes, topologies, presets."""
 
-from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
 from trine.cluster.load import load_cluster
-from trine.cluster.parts import Device, Fabric, Link
+from trine.cluster.parts import Circuits, Device, Fabric, Link
 from trine.cluster.presets import LinkType, known_clusters, known_gpus, known_links, link_named, load_gpu
 from trine.cluster.topologies import build_topology, known_topologies
 

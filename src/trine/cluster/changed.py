@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link
 from trine.cluster.presets import link_named, load_gpu
-from trine.cluster.routing import UNNAMED, usual_routing
+from trine.cluster.routing.router import UNNAMED, usual_routing
 from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth, format_time
 

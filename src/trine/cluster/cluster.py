@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trine.cluster.data import SPLIT, ClusterData
 from trine.cluster.parts import GPU
-from trine.cluster.routing import MAX_KEPT, Path, Router
+from trine.cluster.routing.router import MAX_KEPT, Path, Router
 from trine.errors import SpecError, nearest
 from trine.plugins import Registry
 from trine.shown import facts as fact_table
@@ -22,8 +22,8 @@ from trine.shown import folded, page, table, titled
 from trine.units import format_bandwidth
 
 if TYPE_CHECKING:
-    from trine.cluster.alike import Likeness
-    from trine.cluster.bulk import BulkRoutes
+    from trine.cluster.routing.batch_routing import BatchRoutes
+    from trine.cluster.symmetry import NodeClasses
     from trine.cluster.tiers import Tiers
 
 #: Clusters of so many devices are searched for single routes: that is faster than looking at their nodes.
@@ -69,21 +69,21 @@ class Cluster(ClusterData):
         return Router(self, self.routing, self.grid)
 
     @cached_property
-    def _bulk(self) -> BulkRoutes | None:
+    def _batch(self) -> BatchRoutes | None:
         """Routes of a machine of nodes alike."""
-        from trine.cluster.bulk import BulkRoutes
+        from trine.cluster.routing.batch_routing import BatchRoutes
 
         layout = self.device_table.layout
-        if layout is None or layout is not self.link_table.layout or not BulkRoutes.suits(layout, self.routing):
+        if layout is None or layout is not self.link_table.layout or not BatchRoutes.suits(layout, self.routing):
             return None
-        return BulkRoutes(self.device_table, self.link_table, layout, self.routing)
+        return BatchRoutes(self.device_table, self.link_table, layout, self.routing)
 
     @cached_property
-    def likeness(self) -> Likeness:
+    def node_classes(self) -> NodeClasses:
         """Facts about many devices at once, and which nodes are alike."""
-        from trine.cluster.alike import Likeness
+        from trine.cluster.symmetry import NodeClasses
 
-        return Likeness(self, self._bulk)
+        return NodeClasses(self, self._batch)
 
     @cached_property
     def link_tiers(self) -> Tiers:
@@ -93,14 +93,14 @@ class Cluster(ClusterData):
         return tiers_of(self)
 
     @cached_property
-    def islands(self) -> npt.NDArray[np.int64]:
+    def scale_up_components(self) -> npt.NDArray[np.int64]:
         """int64[devices]: a number that each shares with all that scale-up links join to it, directly or not.
 
         Host links count only between devices of which none has a scale-up link.
         """
-        from trine.cluster.islands import islands_of
+        from trine.cluster.symmetry import scale_up_components_of
 
-        return islands_of(self)
+        return scale_up_components_of(self)
 
     def index(self, name: str) -> int:
         """The index of the device of this name.
@@ -125,7 +125,7 @@ class Cluster(ClusterData):
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Indices of the links from one device to another, in the order in which they are crossed.
 
-        Static and deterministic, by the policy :attr:`routing`; see :mod:`trine.cluster.routing`.
+        Static and deterministic, by the policy :attr:`routing`; see :mod:`trine.cluster.routing.router`.
 
         Raises
         ------
@@ -167,9 +167,9 @@ class Cluster(ClusterData):
 
     def _find_paths(self, source: int, target: int) -> tuple[Path, ...]:
         """From the nodes of a machine where they say, else by search."""
-        if len(self.devices) <= SEARCHED or self._bulk is None:
+        if len(self.devices) <= SEARCHED or self._batch is None:
             return self._router.paths(source, target)
-        _, links, left = self._bulk.routes(np.array([source]), np.array([target]))
+        _, links, left = self._batch.routes(np.array([source]), np.array([target]))
         paths = self._router.paths(source, target) if len(left) else ((tuple(links.tolist()), 1.0),)
         if len(self._known_paths) < MAX_KEPT:
             self._known_paths[source, target] = paths
@@ -186,10 +186,10 @@ class Cluster(ClusterData):
         ------
         SpecError: as :meth:`route`, of the first pair that has none.
         """
-        from trine.cluster.many import many_routes
+        from trine.cluster.routing.batch_routing import many_routes
 
         return many_routes(
-            len(self.devices), self.route, self._bulk, np.asarray(sources, np.int64), np.asarray(targets, np.int64)
+            len(self.devices), self.route, self._batch, np.asarray(sources, np.int64), np.asarray(targets, np.int64)
         )
 
     def ways(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Sequence[tuple[Path, ...]]:
@@ -217,9 +217,9 @@ class Cluster(ClusterData):
 
     def hosts_of(self, gpus: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """int64[m]: :meth:`host_of` many GPUs at once; -1: none."""
-        from trine.cluster.many import many_hosts
+        from trine.cluster.routing.batch_routing import many_hosts
 
-        return many_hosts(self._bulk, self._router, np.asarray(gpus, np.int64))
+        return many_hosts(self._batch, self._router, np.asarray(gpus, np.int64))
 
     def route_latency_ps(self, route: tuple[int, ...]) -> int:
         """Sum of the latencies of a route's links."""
@@ -246,9 +246,9 @@ class Cluster(ClusterData):
 
     def nic_of(self, gpu: int) -> int | None:
         """Index of the NIC through which a GPU reaches other nodes, None if it reaches none; see ``routing.py``."""
-        if self._bulk is None or self.device_table.kinds[self.device_table.kind[gpu]].kind != GPU:
+        if self._batch is None or self.device_table.kinds[self.device_table.kind[gpu]].kind != GPU:
             return self._router.nic_of(gpu)
-        nic = int(self._bulk.nics_of(np.array([gpu]))[0])
+        nic = int(self._batch.nics_of(np.array([gpu]))[0])
         return None if nic < 0 else nic
 
     def to_networkx(self) -> Any:
@@ -258,7 +258,7 @@ class Cluster(ClusterData):
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything in the cluster, in a canonical form."""
-        from trine.cluster.identity import fingerprint
+        from trine.cluster.serialize import fingerprint
 
         return fingerprint(self)
 
@@ -275,6 +275,6 @@ class Cluster(ClusterData):
 
     def to_yaml(self) -> str:
         """Text that :meth:`from_yaml` reads back as an equal cluster."""
-        from trine.cluster.written import to_yaml
+        from trine.cluster.serialize import to_yaml
 
         return to_yaml(self)

@@ -9,12 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from trine.cluster.circuits import Circuits
-from trine.cluster.parts import EVIDENCE, KINDS, LIBRARIES, SCALE_OUT, Device, Fabric, check_link
-from trine.cluster.tables import DeviceTable, LinkTable, Wiring
+from trine.cluster.parts import EVIDENCE, KINDS, LIBRARIES, SCALE_OUT, Circuits, Device, Fabric, check_link
+from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 from trine.errors import SpecError, nearest
 
-#: How routes are chosen; :mod:`trine.cluster.routing` says how each does.
+#: How routes are chosen; :mod:`trine.cluster.routing.router` says how each does.
 SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS = (
     "shortest", "d-mod-k", "ecmp-hash", "ecmp-split", "rail", "dimension-order",
 )  # fmt: skip
@@ -33,7 +32,7 @@ def check_routing(text: str, grid: tuple[int, ...]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterData(Wiring):
+class ClusterData(LinkedDevices):
     """Devices and links, checked on construction.
 
     Large machines hold both as columns (:mod:`trine.cluster.tables`), which read like tuples; :attr:`link_table` and
@@ -41,9 +40,9 @@ class ClusterData(Wiring):
 
     ``evidence`` says where the numbers come from (one of :data:`EVIDENCE`); ``sources`` says it in words, one entry a
     kind of number; ``notes`` are for people. ``library``: what runs collectives on it (one of :data:`LIBRARIES`).
-    ``routing``: how routes are chosen, see :mod:`trine.cluster.routing`. ``grid``: the sizes of the mesh or torus that
-    the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of this node, None where
-    that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None: nothing does.
+    ``routing``: how routes are chosen, see :mod:`trine.cluster.routing.router`. ``grid``: the sizes of the mesh or
+    torus that the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of
+    this node, None where that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None: nothing does.
     ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is.
 
     Raises

@@ -20,7 +20,7 @@ MAX_SIZE = 1 << 20
 
 
 @dataclass(kw_only=True)
-class Plant:
+class FabricBuilder:
     """The switches and wires of a network. ``first``: the number of its first switch; the devices before have others.
 
     ``end``: the numbers of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``,
@@ -82,56 +82,60 @@ def check_size(number: int, most: int = MAX_SIZE) -> None:
         raise SpecError(f"{number} links or switches are more than the {most} that are taken seriously")
 
 
-def add_switch(plant: Plant, ports: Sequence[int], name: str = "switch") -> int:
+def add_switch(builder: FabricBuilder, ports: Sequence[int], name: str = "switch") -> int:
     """All ports on one switch."""
-    switch = plant.switch(name)
-    plant.attach(ports, switch)
-    plant.clos = Clos(leaves=(switch,))
+    switch = builder.switch(name)
+    builder.attach(ports, switch)
+    builder.clos = Clos(leaves=(switch,))
     return switch
 
 
-def add_leaves(plant: Plant, groups: Sequence[Sequence[int]], rails: Sequence[int | None] | None = None) -> list[int]:
+def add_leaves(
+    builder: FabricBuilder, groups: Sequence[Sequence[int]], rails: Sequence[int | None] | None = None
+) -> list[int]:
     """A leaf switch for each group of ports."""
     leaves = []
     for number, group in enumerate(groups):
         rail = None if rails is None else rails[number]
-        leaf = plant.switch(f"leaf{number}" if rail is None else f"leaf{number}.rail{rail}", rail)
+        leaf = builder.switch(f"leaf{number}" if rail is None else f"leaf{number}.rail{rail}", rail)
         leaves.append(leaf)
-        plant.attach(group, leaf)
-    plant.clos = Clos(leaves=tuple(leaves)) if len(leaves) == 1 else None
+        builder.attach(group, leaf)
+    builder.clos = Clos(leaves=tuple(leaves)) if len(leaves) == 1 else None
     return leaves
 
 
-def add_spines(plant: Plant, leaves: Sequence[int], spines: int, lanes: float = 1) -> None:
+def add_spines(builder: FabricBuilder, leaves: Sequence[int], spines: int, lanes: float = 1) -> None:
     """Each leaf to each of ``spines`` spines, by ``lanes`` lanes."""
-    check_size(spines * len(leaves), plant.most)
-    upper = [plant.switch(f"spine{number}") for number in range(spines)]
+    check_size(spines * len(leaves), builder.most)
+    upper = [builder.switch(f"spine{number}") for number in range(spines)]
     for spine in upper:
-        plant.trunk(leaves, [spine] * len(leaves), lanes)
-    plant.clos = Clos(leaves=tuple(leaves), spines=tuple(upper))
+        builder.trunk(leaves, [spine] * len(leaves), lanes)
+    builder.clos = Clos(leaves=tuple(leaves), spines=tuple(upper))
 
 
 def add_pods(
-    plant: Plant, leaves: Sequence[int], per_pod: int, aggregations: int, cores: int, lanes: float = 1
+    builder: FabricBuilder, leaves: Sequence[int], per_pod: int, aggregations: int, cores: int, lanes: float = 1
 ) -> None:
     """Pods of ``per_pod`` leaves under ``aggregations`` switches; each of these to ``cores`` core switches of its own.
 
     ``lanes``: of each link to a core.
     """
     pods = chunks(leaves, per_pod)
-    check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)), plant.most)
-    groups = [[plant.switch(f"core{a}.{c}") for c in range(cores)] for a in range(aggregations)]
-    middle = [[plant.switch(f"aggregation{p}.{a}") for a in range(aggregations)] for p in range(len(pods))]
+    check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)), builder.most)
+    groups = [[builder.switch(f"core{a}.{c}") for c in range(cores)] for a in range(aggregations)]
+    middle = [[builder.switch(f"aggregation{p}.{a}") for a in range(aggregations)] for p in range(len(pods))]
     for pod, upper in zip(pods, middle, strict=True):
         for aggregation, group in zip(upper, groups, strict=True):
-            plant.trunk(pod, [aggregation] * len(pod))
-            plant.trunk([aggregation] * cores, group, lanes)
-    plant.clos = Clos(
+            builder.trunk(pod, [aggregation] * len(pod))
+            builder.trunk([aggregation] * cores, group, lanes)
+    builder.clos = Clos(
         leaves=tuple(leaves), per_pod=per_pod, aggregations=tuple(map(tuple, middle)), cores=tuple(map(tuple, groups))
     )
 
 
-def add_clos(plant: Plant, leaves: Sequence[int], ports_per_leaf: int, oversubscription: float, radix: int) -> None:
+def add_clos(
+    builder: FabricBuilder, leaves: Sequence[int], ports_per_leaf: int, oversubscription: float, radix: int
+) -> None:
     """As few spines of ``radix`` ports as carry the leaves' uplinks; three levels where the spines have too few ports.
 
     A leaf has as many uplinks as ports, divided by the oversubscription.
@@ -141,15 +145,17 @@ def add_clos(plant: Plant, leaves: Sequence[int], ports_per_leaf: int, oversubsc
     uplinks = max(1, ceil(ports_per_leaf / oversubscription - 1e-9))
     if len(leaves) <= radix:
         spines = ceil(uplinks / max(1, min(uplinks, radix // len(leaves))))
-        add_spines(plant, leaves, spines, max(1.0, ports_per_leaf / oversubscription / spines))
+        add_spines(builder, leaves, spines, max(1.0, ports_per_leaf / oversubscription / spines))
         return
     per_pod = radix // 2
     up = max(1, ceil(per_pod / oversubscription - 1e-9))
     cores = max(1, ceil(up * ceil(len(leaves) / per_pod) / radix))
-    add_pods(plant, leaves, per_pod, uplinks, cores, max(1.0, per_pod / oversubscription / cores))
+    add_pods(builder, leaves, per_pod, uplinks, cores, max(1.0, per_pod / oversubscription / cores))
 
 
-def add_dragonfly(plant: Plant, ports: Sequence[int], routers: int, per_router: int, global_links: int) -> None:
+def add_dragonfly(
+    builder: FabricBuilder, ports: Sequence[int], routers: int, per_router: int, global_links: int
+) -> None:
     """Groups of ``routers`` joined all to all, ``per_router`` ports on each, ``global_links`` to other groups.
 
     Every pair of groups has the same number of global links; they are dealt out to the routers in turn.
@@ -164,17 +170,17 @@ def add_dragonfly(plant: Plant, ports: Sequence[int], routers: int, per_router: 
             f"a dragonfly of {routers} routers a group and {global_links} global links a router joins "
             f"{routers * global_links + 1} groups, and {len(ports)} ports at {per_router} a router need {len(groups)}"
         )
-    check_size(len(groups) * routers * (routers + global_links), plant.most)
-    switches = [[plant.switch(f"router{g}.{r}") for r in range(routers)] for g in range(len(groups))]
+    check_size(len(groups) * routers * (routers + global_links), builder.most)
+    switches = [[builder.switch(f"router{g}.{r}") for r in range(routers)] for g in range(len(groups))]
     for group, members in zip(groups, switches, strict=True):
         for member, under in zip(members, chunks(group, per_router), strict=False):
-            plant.attach(under, member)
+            builder.attach(under, member)
         pairs = list(combinations(members, 2))
-        plant.trunk([a for a, _ in pairs], [b for _, b in pairs])
-    _join_groups(plant, switches, routers * global_links)
+        builder.trunk([a for a, _ in pairs], [b for _, b in pairs])
+    _join_groups(builder, switches, routers * global_links)
 
 
-def _join_groups(plant: Plant, switches: Sequence[Sequence[int]], ports: int) -> None:
+def _join_groups(builder: FabricBuilder, switches: Sequence[Sequence[int]], ports: int) -> None:
     """The same number of links between every two groups, as many as ``ports`` a group allow."""
     if len(switches) < 2:
         return
@@ -186,7 +192,7 @@ def _join_groups(plant: Plant, switches: Sequence[Sequence[int]], ports: int) ->
             for group in (a, b):
                 ends.append(switches[group][used[group] % len(switches[group])])
                 used[group] += 1
-            plant.trunk(ends[:1], ends[1:])
+            builder.trunk(ends[:1], ends[1:])
 
 
 def balanced_dragonfly(num_ports: int) -> tuple[int, int, int]:

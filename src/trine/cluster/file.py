@@ -1,4 +1,4 @@
-"""Cluster files: read and checked (docs/formats/cluster.md). :mod:`trine.cluster.written` writes them."""
+"""Cluster files: read and checked (docs/formats/cluster.md). :mod:`trine.cluster.serialize` writes them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Device, Fabric, Link
+from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Circuits, Device, Fabric, Link
 from trine.cluster.presets import LinkType, link_named, load_gpu
-from trine.cluster.routing import usual_routing
+from trine.cluster.routing.router import usual_routing
+from trine.cluster.serialize import exact_bandwidth, exact_time, to_dict
 from trine.cluster.tables import LinkTable
 from trine.cluster.topologies import add_host, build_topology
-from trine.cluster.written import exact_bandwidth, exact_time, to_mapping
 from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster.schema import CircuitsSpec, ClusterFile, FabricSpec, LinkSpec, NodeSpec, TopologySpec
 
-__all__ = ["exact_bandwidth", "exact_time", "read_cluster", "to_mapping"]
+__all__ = ["exact_bandwidth", "exact_time", "read_cluster", "to_dict"]
 
 #: More links than this in one file are taken for a mistake.
 MAX_LINKS = 1 << 22

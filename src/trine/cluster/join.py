@@ -9,12 +9,12 @@ from itertools import groupby
 import numpy as np
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.fabrics import Plant, add_clos, add_dragonfly, add_leaves, add_switch, balanced_dragonfly
+from trine.cluster.fabrics import FabricBuilder, add_clos, add_dragonfly, add_leaves, add_switch, balanced_dragonfly
 from trine.cluster.layout import blocks_of, device_columns, is_plain, link_columns, runs_of
 from trine.cluster.names import EndNames, JoinedNames
 from trine.cluster.parts import EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, Fabric, Link
 from trine.cluster.presets import link_named
-from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkTable, kind_of
+from trine.cluster.tables import DeviceKind, DeviceTable, LinkTable, NodeBlock, NodeLayout, kind_of
 from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth
 
@@ -47,11 +47,11 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
     if with_circuits is not None and len(nodes) > 1:
         raise SpecError(f"the circuits of {with_circuits.name!r} end at its GPUs: it cannot be one of several nodes")
     blocks = blocks_of(runs_of(nodes))
-    plant, routing, words = None, nodes[0].routing, "not joined"
+    builder, routing, words = None, nodes[0].routing, "not joined"
     reason = nodes[0].routing_why
     if fabric is not None and fabric.kind != "none" and len(nodes) > 1:
-        plant, routing, words = _planted(device_columns(blocks, {}), fabric)
-        if asked is not None and fabric.oversubscription != 1 and len(plant.switches) == 1:
+        builder, routing, words = _built_fabric(device_columns(blocks, {}), fabric)
+        if asked is not None and fabric.oversubscription != 1 and len(builder.switches) == 1:
             raise SpecError(
                 f"fabric {asked!r}: all NICs hang on one leaf switch of {fabric.radix} ports, so that the "
                 f"oversubscription changes nothing: leave it out, or take more nodes"
@@ -60,14 +60,14 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
             routing = nodes[0].routing
         else:
             reason = f"usual for a {fabric.kind} fabric"
-    devices, links = joined_columns(blocks, plant)
+    devices, links = joined_columns(blocks, builder)
     counts = [f"{len(list(alike))} x {which}" for which, alike in groupby(node.name for node in nodes)]
     return Cluster(
         name=name,
         devices=devices,
         links=links,
         evidence=max((node.evidence for node in nodes), key=EVIDENCE.index),
-        sources=_sources(nodes, fabric if plant is not None else None),
+        sources=_sources(nodes, fabric if builder is not None else None),
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(),
         library=_library(nodes),
         routing=routing,
@@ -75,42 +75,42 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
     )
 
 
-def joined_columns(blocks: tuple[Block, ...], plant: Plant | None) -> tuple[DeviceTable, LinkTable]:
+def joined_columns(blocks: tuple[NodeBlock, ...], builder: FabricBuilder | None) -> tuple[DeviceTable, LinkTable]:
     """The devices and links of nodes and of the fabric that joins them."""
     kinds: dict[DeviceKind, int] = {}
     numbers: dict[Link, int] = {}
     plain = all(is_plain(block.node) for block in blocks)
     inner, wired = device_columns(blocks, kinds), link_columns(blocks, numbers)
-    clos = plant.clos if plant is not None else None
-    layout = Layout(blocks=blocks, fabric_device=len(inner), fabric_link=len(wired), clos=clos) if plain else None
-    if plant is None:
+    clos = builder.clos if builder is not None else None
+    layout = NodeLayout(blocks=blocks, fabric_device=len(inner), fabric_link=len(wired), clos=clos) if plain else None
+    if builder is None:
         return replace(inner, layout=layout), replace(wired, layout=layout)
-    devices = _with_switches(inner, plant, kinds, layout)
-    return devices, _with_wires(wired, plant, numbers, devices, layout)
+    devices = _with_switches(inner, builder, kinds, layout)
+    return devices, _with_wires(wired, builder, numbers, devices, layout)
 
 
 def _with_switches(
-    inner: DeviceTable, plant: Plant, kinds: dict[DeviceKind, int], layout: Layout | None
+    inner: DeviceTable, builder: FabricBuilder, kinds: dict[DeviceKind, int], layout: NodeLayout | None
 ) -> DeviceTable:
-    kind = [kinds.setdefault(kind_of(switch), len(kinds)) for switch in plant.switches]
+    kind = [kinds.setdefault(kind_of(switch), len(kinds)) for switch in builder.switches]
     return DeviceTable(
         kinds=tuple(kinds),
         kind=np.concatenate((inner.kind, np.array(kind, np.int32))),
         node=np.concatenate((inner.node, np.full(len(kind), -1, np.int32))),
-        names=JoinedNames([inner.names, tuple(switch.name for switch in plant.switches)]),
+        names=JoinedNames([inner.names, tuple(switch.name for switch in builder.switches)]),
         node_names=inner.node_names,
         layout=layout,
     )
 
 
 def _with_wires(
-    wired: LinkTable, plant: Plant, numbers: dict[Link, int], devices: DeviceTable, layout: Layout | None
+    wired: LinkTable, builder: FabricBuilder, numbers: dict[Link, int], devices: DeviceTable, layout: NodeLayout | None
 ) -> LinkTable:
     """The links of the nodes, and both directions of each wire of the fabric."""
-    codes = [numbers.setdefault(link, len(numbers)) for link in plant.numbers]
-    lows, highs = np.array(plant.lows, np.int32), np.array(plant.highs, np.int32)
+    codes = [numbers.setdefault(link, len(numbers)) for link in builder.numbers]
+    lows, highs = np.array(builder.lows, np.int32), np.array(builder.highs, np.int32)
     source, target = np.column_stack((lows, highs)).ravel(), np.column_stack((highs, lows)).ravel()
-    number = np.repeat(np.array(codes, np.int32)[plant.kinds], 2)
+    number = np.repeat(np.array(codes, np.int32)[builder.kinds], 2)
     return LinkTable(
         numbers=tuple(numbers),
         number=np.concatenate((wired.number, number)),
@@ -121,7 +121,7 @@ def _with_wires(
     )
 
 
-def _planted(devices: DeviceTable, fabric: Fabric) -> tuple[Plant, str, str]:
+def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, str, str]:
     """The fabric that joins the NICs among ``devices``, the routing for it, and what to say of it."""
     nics = np.flatnonzero(devices.where(NIC))
     without = np.setdiff1d(devices.node[devices.where(GPU)], devices.node[nics])
@@ -135,33 +135,33 @@ def _planted(devices: DeviceTable, fabric: Fabric) -> tuple[Plant, str, str]:
         bytes_per_s=kind.bytes_per_s * fabric.lanes, latency_ps=kind.latency_ps, link_class=SCALE_OUT,
         medium=kind.name, peak_bytes_per_s=kind.peak_bytes_per_s * fabric.lanes,
     )  # fmt: skip
-    plant = Plant(
+    builder = FabricBuilder(
         first=len(devices), end=end, hop=replace(end, latency_ps=kind.hop_ps), reduces=fabric.reduces, most=MAX_LINKS
     )
-    routing = _add_fabric(plant, nics.tolist(), fabric, devices)
-    words = f"joined by {fabric.kind} of {len(plant.switches)} switches, {fabric.link}"
+    routing = _add_fabric(builder, nics.tolist(), fabric, devices)
+    words = f"joined by {fabric.kind} of {len(builder.switches)} switches, {fabric.link}"
     if fabric.oversubscription != 1:
-        alone = ", which changes nothing: all NICs hang on one leaf" if len(plant.switches) == 1 else ""
+        alone = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
         words += f", {fabric.oversubscription:g} to 1 oversubscribed{alone}"
-    return plant, routing, words
+    return builder, routing, words
 
 
-def _add_fabric(plant: Plant, nics: list[int], fabric: Fabric, devices: DeviceTable) -> str:
+def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices: DeviceTable) -> str:
     """Build it; returns the routing that suits it."""
     if fabric.kind == "switch":
-        add_switch(plant, nics, "fabric")
+        add_switch(builder, nics, "fabric")
         return "shortest"
     if fabric.kind == "dragonfly":
-        add_dragonfly(plant, nics, *balanced_dragonfly(len(nics)))
+        add_dragonfly(builder, nics, *balanced_dragonfly(len(nics)))
         return "d-mod-k"
     per_leaf = _ports_down(fabric)
     if fabric.kind != "rail":
         leaves = [nics[first : first + per_leaf] for first in range(0, len(nics), per_leaf)]
-        add_clos(plant, add_leaves(plant, leaves), min(per_leaf, len(nics)), fabric.oversubscription, fabric.radix)
+        add_clos(builder, add_leaves(builder, leaves), min(per_leaf, len(nics)), fabric.oversubscription, fabric.radix)
         return "d-mod-k"
     groups, rails = _rail_leaves(devices, nics, per_leaf)
     ports = max(map(len, groups))
-    add_clos(plant, add_leaves(plant, groups, rails), ports, fabric.oversubscription, fabric.radix)
+    add_clos(builder, add_leaves(builder, groups, rails), ports, fabric.oversubscription, fabric.radix)
     return "rail"
 
 

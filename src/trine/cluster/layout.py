@@ -14,10 +14,10 @@ import numpy as np
 from trine.arrays import Int32, Int64
 from trine.cluster.names import CopiedNames, JoinedNames
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, Link
-from trine.cluster.tables import Block, DeviceKind, DeviceTable, Layout, LinkTable, Wiring, kind_of
+from trine.cluster.tables import DeviceKind, DeviceTable, LinkedDevices, LinkTable, NodeBlock, NodeLayout, kind_of
 
 
-def normal(node: Wiring) -> Wiring:
+def normal(node: LinkedDevices) -> LinkedDevices:
     """A node as blocks hold it: GPUs first, hosts named by what follows the number of the node."""
     hosts = len({node.devices[gpu].node for gpu in node.gpus})
     order = [*node.gpus, *(i for i, device in enumerate(node.devices) if device.kind != GPU)]
@@ -27,57 +27,57 @@ def normal(node: Wiring) -> Wiring:
         for device in (node.devices[i] for i in order)
     )
     links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in node.links)
-    return Wiring(name=node.name, devices=devices, links=links)
+    return LinkedDevices(name=node.name, devices=devices, links=links)
 
 
-def without_links(node: Wiring, links: frozenset[int]) -> Wiring:
+def without_links(node: LinkedDevices, links: frozenset[int]) -> LinkedDevices:
     """A node without some of its links."""
     return replace(node, links=tuple(link for i, link in enumerate(node.links) if i not in links))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class NodeRun:
     """``count`` nodes alike, side by side: what a block is made from."""
 
-    node: Wiring
+    node: LinkedDevices
     count: int
     joined: frozenset[int]
     prefix: str
 
 
-def runs_of(nodes: Sequence[Wiring]) -> list[Run]:
+def runs_of(nodes: Sequence[LinkedDevices]) -> list[NodeRun]:
     """Nodes that follow each other and are the same object, as one."""
-    found: list[list[Wiring]] = []
+    found: list[list[LinkedDevices]] = []
     for node in nodes:
         if found and found[-1][0] is node:
             found[-1].append(node)
         else:
             found.append([node])
-    made: dict[int, tuple[Wiring, str]] = {}
+    made: dict[int, tuple[LinkedDevices, str]] = {}
     for same in found:
         if id(same[0]) not in made:
             hosts = len({same[0].devices[gpu].node for gpu in same[0].gpus})
             made[id(same[0])] = normal(same[0]), "rack" if hosts > 1 else "node"
     return [
-        Run(node=node, count=len(same), joined=nics_of(node), prefix=prefix)
+        NodeRun(node=node, count=len(same), joined=nics_of(node), prefix=prefix)
         for same in found
         for node, prefix in [made[id(same[0])]]
     ]
 
 
-def nics_of(node: Wiring) -> frozenset[int]:
+def nics_of(node: LinkedDevices) -> frozenset[int]:
     """All NICs of a node."""
     return frozenset(i for i, device in enumerate(node.devices) if device.kind == NIC)
 
 
-def blocks_of(runs: Sequence[Run]) -> tuple[Block, ...]:
+def blocks_of(runs: Sequence[NodeRun]) -> tuple[NodeBlock, ...]:
     """Number the devices and links of runs of nodes."""
-    blocks: list[Block] = []
+    blocks: list[NodeBlock] = []
     first = gpu = link = 0
     other = sum(run.count * len(run.node.gpus) for run in runs)
     for run in runs:
         blocks.append(
-            Block(
+            NodeBlock(
                 node=run.node, joined=run.joined, prefix=run.prefix, first=first, count=run.count,
                 first_gpu=gpu, first_other=other, first_link=link,
             )
@@ -89,12 +89,12 @@ def blocks_of(runs: Sequence[Run]) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def is_plain(node: Wiring) -> bool:
+def is_plain(node: LinkedDevices) -> bool:
     """Whether all that leads out of a node is the fabric that joins it."""
     return not any(link.link_class == SCALE_OUT for link in node.links)
 
 
-def trimmed(layout: Layout, links: LinkTable, down: Sequence[int]) -> Layout:
+def trimmed(layout: NodeLayout, links: LinkTable, down: Sequence[int]) -> NodeLayout:
     """The layout without links: nodes that lose some, or whose NICs no longer lead out, become blocks of their own."""
     gone = np.array(sorted(down), np.int64)
     lost: dict[tuple[int, int], set[int]] = {}
@@ -105,12 +105,12 @@ def trimmed(layout: Layout, links: LinkTable, down: Sequence[int]) -> Layout:
         for copy, local in zip(*(part.tolist() for part in np.divmod(inside, width)), strict=True):
             lost.setdefault((number, copy), set()).add(local)
     cut = _cut_nics(layout, links, gone)
-    runs: list[Run] = []
+    runs: list[NodeRun] = []
     for number, block in enumerate(layout.blocks):
         touched = [copy for n, copy in {*lost, *cut} if n == number]
         own = {copy: (lost.get((number, copy), set()), cut.get((number, copy), set())) for copy in touched}
         runs.extend(_split(block, own))
-    return Layout(
+    return NodeLayout(
         blocks=blocks_of(runs),
         fabric_device=layout.fabric_device,
         fabric_link=layout.fabric_link - int((gone < layout.fabric_link).sum()),
@@ -119,7 +119,7 @@ def trimmed(layout: Layout, links: LinkTable, down: Sequence[int]) -> Layout:
     )
 
 
-def _cut_nics(layout: Layout, links: LinkTable, gone: Int64) -> dict[tuple[int, int], set[int]]:
+def _cut_nics(layout: NodeLayout, links: LinkTable, gone: Int64) -> dict[tuple[int, int], set[int]]:
     """(block, node of it) -> NICs that have lost their last link into the fabric."""
     found: dict[tuple[int, int], set[int]] = {}
     for device in np.unique(links.source[gone[gone >= layout.fabric_link]]).tolist():
@@ -131,25 +131,25 @@ def _cut_nics(layout: Layout, links: LinkTable, gone: Int64) -> dict[tuple[int, 
     return found
 
 
-def _split(block: Block, lost: Mapping[int, tuple[set[int], set[int]]]) -> Iterator[Run]:
+def _split(block: NodeBlock, lost: Mapping[int, tuple[set[int], set[int]]]) -> Iterator[NodeRun]:
     """Runs of a block in which some nodes have lost links, or NICs that lead out."""
     at = 0
     for copy, (links, nics) in sorted(lost.items()):
         if copy > at:
-            yield Run(node=block.node, count=copy - at, joined=block.joined, prefix=block.prefix)
+            yield NodeRun(node=block.node, count=copy - at, joined=block.joined, prefix=block.prefix)
         node = without_links(block.node, frozenset(links)) if links else block.node
-        yield Run(node=node, count=1, joined=block.joined - nics, prefix=block.prefix)
+        yield NodeRun(node=node, count=1, joined=block.joined - nics, prefix=block.prefix)
         at = copy + 1
     if at < block.count:
-        yield Run(node=block.node, count=block.count - at, joined=block.joined, prefix=block.prefix)
+        yield NodeRun(node=block.node, count=block.count - at, joined=block.joined, prefix=block.prefix)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def device_columns(blocks: Sequence[Block], kinds: dict[DeviceKind, int]) -> DeviceTable:
+def device_columns(blocks: Sequence[NodeBlock], kinds: dict[DeviceKind, int]) -> DeviceTable:
     """The devices of all nodes; ``kinds`` is added to."""
-    parts: list[tuple[list[str], Int32, Int32, Block]] = []
+    parts: list[tuple[list[str], Int32, Int32, NodeBlock]] = []
     first_host = 0
     for gpus in (True, False):
         first_host = 0
@@ -172,7 +172,7 @@ def device_columns(blocks: Sequence[Block], kinds: dict[DeviceKind, int]) -> Dev
     )
 
 
-def link_columns(blocks: Sequence[Block], numbers: dict[Link, int]) -> LinkTable:
+def link_columns(blocks: Sequence[NodeBlock], numbers: dict[Link, int]) -> LinkTable:
     """The links inside all nodes; ``numbers`` is added to."""
     number, source, target, names = [], [], [], []
     for block in blocks:
@@ -192,7 +192,7 @@ def link_columns(blocks: Sequence[Block], numbers: dict[Link, int]) -> LinkTable
     )
 
 
-def _copied(patterns: Sequence[tuple[str, ...]], block: Block) -> CopiedNames:
+def _copied(patterns: Sequence[tuple[str, ...]], block: NodeBlock) -> CopiedNames:
     return CopiedNames(patterns, block.prefix, block.first, block.count)
 
 

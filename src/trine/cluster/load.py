@@ -42,7 +42,7 @@ def load_cluster(
         ``clos``, ``dragonfly``, ``none``; ``rail@ib-xdr``.
     slow_links: names of links with a factor or a bandwidth; see :func:`trine.cluster.select.slow_down`.
     links_down: names of links to leave out.
-    routing: the policy, see :mod:`trine.cluster.routing`.
+    routing: the policy, see :mod:`trine.cluster.routing.router`.
 
     Raises
     ------

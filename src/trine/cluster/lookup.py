@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from trine.cluster.tables import Block, DeviceTable, LinkTable
+from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock
 from trine.units import whole_number
 
 _NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)
@@ -31,7 +31,7 @@ def device_named(devices: DeviceTable, name: str) -> int | None:
     return None
 
 
-def _placed(blocks: Sequence[Block], name: str) -> tuple[Block, int, str] | None:
+def _placed(blocks: Sequence[NodeBlock], name: str) -> tuple[NodeBlock, int, str] | None:
     """(block, node of the block, what the name says inside the node)."""
     match = _NUMBERED.fullmatch(name)
     if match is None or (len(match[2]) > 1 and match[2][0] == "0"):

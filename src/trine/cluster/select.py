@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.layout import trimmed
 from trine.cluster.lookup import likely_names, links_named
 from trine.cluster.parts import GPU, Link
-from trine.cluster.reach import reached
 from trine.errors import SpecError, nearest
 from trine.units import parse_bandwidth
+
+if TYPE_CHECKING:
+    from trine.cluster.tables import LinkedDevices
 
 #: From so many GPUs is a cluster searched for what dead links cut off.
 MAX_STARTS = 32
@@ -181,3 +185,23 @@ def _affected(cluster: Cluster, down: Sequence[int]) -> list[int]:
     first = np.sort(np.unique(node_of[gpus], return_index=True)[1])
     step = max(1, len(first) // MAX_STARTS)
     return sorted({*near.tolist(), *gpus[first[::step]].tolist()})
+
+
+def reached(cluster: LinkedDevices, start: int) -> npt.NDArray[np.bool_]:
+    """bool[devices]: those that a message from ``start`` can get to, itself among them."""
+    devices, links = cluster.device_table, cluster.link_table
+    forwards = np.array([what.forwards for what in devices.kinds], np.bool_)[devices.kind]
+    ptr, order = links.by_source
+    ptr = np.concatenate((ptr, np.full(len(devices) + 1 - len(ptr), ptr[-1])))
+    found = np.zeros(len(devices), np.bool_)
+    found[start] = True
+    edge = np.array([start])
+    while len(edge):
+        first, count = ptr[edge], ptr[edge + 1] - ptr[edge]
+        place = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        fresh = np.zeros(len(devices), np.bool_)
+        fresh[links.target[order[place]]] = True
+        fresh &= ~found
+        found |= fresh
+        edge = np.flatnonzero(fresh & forwards)
+    return found

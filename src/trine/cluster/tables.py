@@ -64,7 +64,7 @@ class DeviceTable(_Made[Device]):
     node: Int32
     names: Sequence[str]
     node_names: Sequence[str]
-    layout: Layout | None = None
+    layout: NodeLayout | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -115,7 +115,7 @@ class LinkTable(_Made[Link]):
     source: Int32
     target: Int32
     names: Sequence[str]
-    layout: Layout | None = None
+    layout: NodeLayout | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -192,7 +192,7 @@ class LinkTable(_Made[Link]):
         ptr, order = self.by_source
         return order[ptr[device] : ptr[device + 1]] if device + 1 < len(ptr) else order[:0]
 
-    def chosen(self, links: Int64, layout: Layout | None = None) -> LinkTable:
+    def chosen(self, links: Int64, layout: NodeLayout | None = None) -> LinkTable:
         """Some of the links, by their numbers, under their names."""
         return LinkTable(
             numbers=self.numbers,
@@ -210,7 +210,7 @@ def kind_of(device: Device) -> DeviceKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wiring:
+class LinkedDevices:
     """Devices and links, as objects or as columns, and what is read off them."""
 
     name: str
@@ -286,7 +286,7 @@ class Clos:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
+class NodeBlock:
     """``count`` nodes alike, from node number ``first`` on. ``node``: one of them, its GPUs first.
 
     Devices of ``node`` are named as in it, and their hosts as what follows the number (``.tray3``, or nothing where the
@@ -294,7 +294,7 @@ class Block:
     numbers in the machine of the first node's.
     """
 
-    node: Wiring
+    node: LinkedDevices
     joined: frozenset[int]
     prefix: str
     first: int
@@ -330,13 +330,13 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
+class NodeLayout:
     """Blocks in order; ``clos``: the fabric, None where it has another shape or where there is none.
 
     ``fabric_device``, ``fabric_link``: numbers of the fabric's first. ``trimmed``: the fabric has lost links.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[NodeBlock, ...]
     fabric_device: int
     fabric_link: int
     clos: Clos | None

@@ -9,7 +9,7 @@ import numpy as np
 
 from trine.arrays import Int32, Int64
 from trine.cluster.parts import GPU, LINK_CLASSES, NIC, SCALE_OUT
-from trine.cluster.tables import DeviceTable, LinkTable, Wiring
+from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 
 #: Levels of switches above the GPUs that are told apart.
 MAX_LEVELS = 64
@@ -26,7 +26,7 @@ class Tiers:
     tier: Int32
 
 
-def tiers_of(cluster: Wiring) -> Tiers:
+def tiers_of(cluster: LinkedDevices) -> Tiers:
     """Which links do the same: of one class, between the same kinds of device at the same levels, either way."""
     devices, links = cluster.device_table, cluster.link_table
     kind_names = sorted({what.kind for what in devices.kinds})
@@ -63,7 +63,7 @@ def levels_above(devices: DeviceTable, links: LinkTable, chosen: Int64, link_cla
     return level
 
 
-def _tier_name(cluster: Wiring, link: int) -> str:
+def _tier_name(cluster: LinkedDevices, link: int) -> str:
     """By what is at the ends of one of its links, that nearer to the GPUs first."""
     links = cluster.link_table
     ends = [int(links.source[link]), int(links.target[link])]
@@ -73,7 +73,7 @@ def _tier_name(cluster: Wiring, link: int) -> str:
     return "-".join(_role(cluster, end) for end in ends)
 
 
-def _role(cluster: Wiring, device: int) -> str:
+def _role(cluster: LinkedDevices, device: int) -> str:
     """``gpu``, ``nic``, or a name without its numbers: ``leaf`` of ``leaf3``, ``pcie`` of ``node1.pcie0``."""
     what = cluster.devices[device]
     if what.kind in (GPU, NIC):

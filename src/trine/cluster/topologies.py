@@ -6,14 +6,17 @@ through other GPUs), it costs the latency of each.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+from math import prod
 
 from trine.arguments import named_arguments
-from trine.cluster.blueprints import BLUEPRINTS, known_texts, shape_of
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import HOST, HOST_LINK, SWITCH, Device, Link
+from trine.cluster.fabrics import FabricBuilder, add_dragonfly, add_leaves, add_pods, add_spines, check_size, chunks
+from trine.cluster.parts import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Link
 from trine.cluster.tables import LinkTable
-from trine.errors import SpecError
+from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 
 MAX_GPUS = 1 << 20
@@ -104,3 +107,320 @@ def add_host(cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: i
             join(gpu, upstream, rest_ps)
     links = LinkTable.joined(tuple(device.name for device in devices), rows)
     return replace(cluster, devices=tuple(devices), links=links)
+
+
+MAX_SIZE = 1 << 20
+#: Pairs of the hybrid cube mesh of DGX-1 with NVLink 2, and how many lanes join each (nvidia-smi topo -m).
+CUBE_MESH = (
+    (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2),
+    (2, 6, 1), (3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
+)  # fmt: skip
+
+#: From, to, and the link without ends.
+Row = tuple[int, int, Link]
+
+
+@dataclass(kw_only=True)
+class TopologyShape:
+    """Devices, GPUs first, and the rows of links. ``grid`` and ``routing`` as in :class:`trine.cluster.Cluster`."""
+
+    devices: list[Device]
+    rows: list[Row] = field(default_factory=list)
+    grid: tuple[int, ...] = ()
+    routing: str = "shortest"
+
+    def join(self, wire: Link, a: int, b: int) -> None:
+        """Join two devices, both ways."""
+        self.rows.extend(((a, b, wire), (b, a, wire)))
+
+
+Builder = Callable[[str, int, Link], TopologyShape]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blueprint:
+    """``build`` makes the shape; ``texts``: how it is written; ``implied``: the number of GPUs that sizes fix."""
+
+    build: Builder
+    texts: tuple[str, ...]
+    implied: Callable[[str], int | None] = lambda sizes: None
+
+
+def known_texts() -> tuple[str, ...]:
+    """How every blueprint is written."""
+    return tuple(text for blueprint in BLUEPRINTS.values() for text in blueprint.texts)
+
+
+def shape_of(text: str, num_gpus: int, wire: Link) -> TopologyShape:
+    """The shape that ``text`` names.
+
+    Raises
+    ------
+    SpecError: an unknown name, or sizes that do not match.
+    """
+    kind, colon, sizes = text.partition(":")
+    if kind not in BLUEPRINTS or (colon and not sizes):
+        raise SpecError(f"unknown topology {text!r}{nearest(kind if sizes else text, known_texts())}")
+    return BLUEPRINTS[kind].build(sizes, num_gpus, wire)
+
+
+def _gpus(count: int, forwards: bool, per_node: int | None = None) -> list[Device]:
+    """GPUs; with ``per_node`` so many belong to each node."""
+    return [
+        Device(name=f"gpu{i}", kind=GPU, forwards=forwards, node=f"node{i // per_node}" if per_node else None)
+        for i in range(count)
+    ]
+
+
+def _plain(pairs: Callable[[int], Iterable[tuple[int, int]]], name: str, forwards: bool = True) -> Builder:
+    """A builder of GPUs joined in pairs, without sizes."""
+
+    def build(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+        if sizes:
+            raise SpecError(f"unknown topology '{name}:{sizes}': a {name} has no sizes")
+        shape = TopologyShape(devices=_gpus(num_gpus, forwards))
+        for a, b in pairs(num_gpus):
+            shape.join(wire, a, b)
+        return shape
+
+    return build
+
+
+def _ring(num_gpus: int) -> list[tuple[int, int]]:
+    pairs = [(i, i + 1) for i in range(num_gpus - 1)]
+    return pairs + ([(num_gpus - 1, 0)] if num_gpus > 2 else [])
+
+
+def _double_ring(num_gpus: int) -> list[tuple[int, int]]:
+    """Two rings over the same neighbours: twice the links of a ring."""
+    return [pair for pair in _ring(num_gpus) for _ in range(2)]
+
+
+def _full(num_gpus: int) -> Iterable[tuple[int, int]]:
+    check_size(num_gpus * (num_gpus - 1) // 2)
+    return combinations(range(num_gpus), 2)
+
+
+def _switch(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+    if sizes:
+        raise SpecError(f"unknown topology 'switch:{sizes}': a switch has no sizes")
+    shape = TopologyShape(devices=_gpus(num_gpus, False))
+    shape.devices.append(Device(name="switch", kind=SWITCH, forwards=True))
+    for gpu in range(num_gpus):
+        shape.join(wire, gpu, num_gpus)
+    return shape
+
+
+def _numbers(kind: str, sizes: str, separator: str = "x") -> tuple[int, ...]:
+    """``4x4x4`` as whole numbers from 1."""
+    parts = sizes.split(separator)
+    if len(parts) > 8 or not all(
+        part.isascii() and part.isdigit() and 1 <= int(part[:8]) <= MAX_SIZE for part in parts
+    ):
+        raise SpecError(f"topology '{kind}:{sizes}': sizes are whole numbers from 1, such as '{kind}:2x4'")
+    return tuple(map(int, parts))
+
+
+def _grid(kind: str, wrap: bool) -> Builder:
+    def build(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+        shape = TopologyShape(devices=_gpus(num_gpus, True), grid=_grid_sizes(kind, sizes, num_gpus))
+        for a, b in _grid_pairs(shape.grid, wrap):
+            shape.join(wire, a, b)
+        return shape
+
+    return build
+
+
+def _grid_sizes(kind: str, sizes: str, num_gpus: int) -> tuple[int, ...]:
+    if not sizes or "x" not in sizes:
+        raise SpecError(
+            f"topology '{kind}{':' if sizes else ''}{sizes}' needs its rows and columns, such as '{kind}:2x4'"
+        )
+    numbers = _numbers(kind, sizes)
+    if prod(numbers) != num_gpus:
+        raise SpecError(f"topology '{kind}:{sizes}' has {prod(numbers)} GPUs, but {num_gpus} are asked for")
+    return numbers
+
+
+def _grid_pairs(sizes: Sequence[int], wrap: bool) -> list[tuple[int, int]]:
+    """Neighbours in a grid, row-major, the last dimension first. A ring of two has one pair of links, not two."""
+    check_size(prod(sizes) * sum(size > 1 for size in sizes))
+    steps = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    pairs = []
+    for here, place in enumerate(product(*map(range, sizes))):
+        for axis in reversed(range(len(sizes))):
+            if place[axis] + 1 < sizes[axis]:
+                pairs.append((here, here + steps[axis]))
+            elif wrap and sizes[axis] > 2:
+                pairs.append((here, here - place[axis] * steps[axis]))
+    return pairs
+
+
+def _grid_implied(sizes: str) -> int | None:
+    return prod(_numbers("mesh", sizes)) if sizes else None
+
+
+def _hypercube(num_gpus: int) -> list[tuple[int, int]]:
+    """Two GPUs are joined if their numbers differ in one bit."""
+    if num_gpus & (num_gpus - 1):
+        raise SpecError(f"a hypercube has a power of two of GPUs, not {num_gpus}")
+    bits = num_gpus.bit_length() - 1
+    check_size(num_gpus * bits // 2)
+    return [(i, i | 1 << bit) for i in range(num_gpus) for bit in range(bits) if not i >> bit & 1]
+
+
+def _hypercube_mesh(num_gpus: int) -> list[tuple[int, int]]:
+    if num_gpus != 8:
+        raise SpecError(f"a hypercube-mesh (that of DGX-1) has 8 GPUs, not {num_gpus}")
+    return [(a, b) for a, b, lanes in CUBE_MESH for _ in range(lanes)]
+
+
+def _tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+    """Each level groups ``arity`` devices of the level below under a switch; one that is left over moves up a level."""
+    if sizes and not (sizes.isascii() and sizes.isdigit() and 2 <= int(sizes[:8]) <= MAX_SIZE):
+        raise SpecError(f"topology 'tree:{sizes}': the arity of a tree is a whole number from 2")
+    shape, number = TopologyShape(devices=_gpus(num_gpus, False)), 0
+    level: Sequence[int] = range(num_gpus)
+    while len(level) > 1:
+        above = []
+        for members in chunks(level, int(sizes or 2)):
+            if len(members) == 1:
+                above.append(members[0])
+                continue
+            shape.devices.append(Device(name=f"switch{number}", kind=SWITCH, forwards=True))
+            number += 1
+            above.append(len(shape.devices) - 1)
+            for member in members:
+                shape.join(wire, member, above[-1])
+        level = above
+    return shape
+
+
+def _text(kind: str, sizes: str) -> str:
+    return repr(f"{kind}:{sizes}" if sizes else kind)
+
+
+def _fabric_builder(devices: Sequence[Device], wire: Link) -> FabricBuilder:
+    outer = replace(wire, link_class=SCALE_OUT)
+    return FabricBuilder(first=len(devices), end=outer, hop=outer)
+
+
+def _with_fabric(devices: Sequence[Device], builder: FabricBuilder, rows: Iterable[Row] = ()) -> TopologyShape:
+    """Devices and their wires with the network that was added to them."""
+    return TopologyShape(devices=[*devices, *builder.switches], rows=[*rows, *builder.rows()], routing="d-mod-k")
+
+
+def _fat_tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+    """``P[:O]`` GPUs a leaf on two levels; ``PxL[:O]`` on three, L leaves a pod. O: oversubscription of every level."""
+    shape, over = sizes.partition(":")[::2]
+    levels = _numbers("fat-tree", shape) if shape else ()
+    if not 1 <= len(levels) <= 2:
+        raise SpecError(
+            f"topology {_text('fat-tree', sizes)} needs its GPUs a leaf, such as 'fat-tree:8', 'fat-tree:8x4:2'"
+        )
+    oversubscription = _numbers("fat-tree", over)[0] if over else 1
+    if any(size % oversubscription for size in levels):
+        raise SpecError(f"topology 'fat-tree:{sizes}': {shape} does not divide by the oversubscription {over}")
+    gpus = _gpus(num_gpus, False, 1)
+    builder = _fabric_builder(gpus, wire)
+    leaves = add_leaves(builder, chunks(range(num_gpus), levels[0]))
+    if len(levels) == 1 and len(leaves) > 1:
+        add_spines(builder, leaves, levels[0] // oversubscription)
+    elif len(leaves) > 1:
+        add_pods(builder, leaves, levels[1], levels[0] // oversubscription, levels[1] // oversubscription)
+    return _with_fabric(gpus, builder)
+
+
+def _rail(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+    """``G``: nodes of G GPUs on a switch each; GPU i of every node on leaf i; as many spines as nodes."""
+    size = _numbers("rail", sizes)[0] if sizes else 8
+    if num_gpus % size:
+        raise SpecError(f"topology 'rail:{size}': {num_gpus} GPUs do not divide into nodes of {size}")
+    devices = _gpus(num_gpus, False, size)
+    inner: list[Row] = []
+    for number, members in enumerate(chunks(range(num_gpus), size)):
+        devices.append(Device(name=f"node{number}.switch", kind=SWITCH, forwards=True, node=f"node{number}"))
+        for gpu in members:
+            inner.extend(((gpu, len(devices) - 1, wire), (len(devices) - 1, gpu, wire)))
+    builder = _fabric_builder(devices, wire)
+    leaves = add_leaves(builder, [range(rail, num_gpus, size) for rail in range(size)], list(range(size)))
+    if size > 1:
+        add_spines(builder, leaves, num_gpus // size)
+    return _with_fabric(devices, builder, inner)
+
+
+def _dragonfly(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+    numbers = _numbers("dragonfly", sizes) if sizes else ()
+    if len(numbers) != 3:
+        raise SpecError(
+            f"topology {_text('dragonfly', sizes)} needs routers a group, GPUs a router and global links a router, "
+            "such as 'dragonfly:4x2x2'"
+        )
+    routers, per_router, global_links = numbers
+    gpus = _gpus(num_gpus, False, 1)
+    builder = _fabric_builder(gpus, wire)
+    add_dragonfly(builder, range(num_gpus), routers, per_router, global_links)
+    return _with_fabric(gpus, builder)
+
+
+def _pcie_tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+    """``G[xS]``: G GPUs a PCIe switch, S switches a socket, whose host forwards; sockets joined with each other."""
+    numbers = _numbers("pcie-tree", sizes) if sizes else (2, 2)
+    if len(numbers) > 2:
+        raise SpecError(
+            f"topology 'pcie-tree:{sizes}' has GPUs a switch and switches a socket, such as 'pcie-tree:2x2'"
+        )
+    per_switch, per_socket = numbers if len(numbers) == 2 else (numbers[0], 2)
+    inner = replace(wire, link_class=HOST_LINK)
+    shape = TopologyShape(devices=_gpus(num_gpus, False, num_gpus))
+    switches = []
+    for number, members in enumerate(chunks(range(num_gpus), per_switch)):
+        switches.append(len(shape.devices))
+        shape.devices.append(Device(name=f"pcie{number}", kind=SWITCH, forwards=True, node="node0"))
+        for gpu in members:
+            shape.join(inner, gpu, switches[-1])
+    hosts = []
+    for number, members in enumerate(chunks(switches, per_socket)):
+        hosts.append(len(shape.devices))
+        shape.devices.append(Device(name=f"host{number}", kind=HOST, forwards=True, node="node0"))
+        for switch in members:
+            shape.join(inner, switch, hosts[-1])
+    for a, b in combinations(hosts, 2):
+        shape.join(inner, a, b)
+    return shape
+
+
+def _wafer(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
+    """A mesh of chips; a host at each end joined to every chip of the first and of the last column."""
+    shape = _grid("wafer", wrap=False)(sizes, num_gpus, wire)
+    if len(shape.grid) != 2:
+        raise SpecError(f"topology 'wafer:{sizes}' needs rows and columns, such as 'wafer:4x4'")
+    rows, columns = shape.grid
+    edges = (0, columns - 1) if columns > 1 else (0,)
+    inner = replace(wire, link_class=HOST_LINK)
+    for number, column in enumerate(edges):
+        shape.devices.append(Device(name=f"edge{number}", kind=HOST))
+        for row in range(rows):
+            shape.join(inner, row * columns + column, len(shape.devices) - 1)
+    return shape
+
+
+BLUEPRINTS = {
+    "ring": Blueprint(build=_plain(_ring, "ring"), texts=("ring",)),
+    "double-ring": Blueprint(build=_plain(_double_ring, "double-ring"), texts=("double-ring",)),
+    "switch": Blueprint(build=_switch, texts=("switch",)),
+    "full": Blueprint(build=_plain(_full, "full"), texts=("full",)),
+    "mesh": Blueprint(build=_grid("mesh", False), texts=("mesh:RxC",), implied=_grid_implied),
+    "torus": Blueprint(build=_grid("torus", True), texts=("torus:RxC",), implied=_grid_implied),
+    "hypercube": Blueprint(build=_plain(_hypercube, "hypercube"), texts=("hypercube",)),
+    "hypercube-mesh": Blueprint(
+        build=_plain(_hypercube_mesh, "hypercube-mesh"), texts=("hypercube-mesh",), implied=lambda sizes: 8
+    ),
+    "tree": Blueprint(build=_tree, texts=("tree", "tree:ARITY")),
+    "fat-tree": Blueprint(build=_fat_tree, texts=("fat-tree:P[:OVER]", "fat-tree:PxL[:OVER]")),
+    "clos": Blueprint(build=_fat_tree, texts=("clos:P[:OVER]", "clos:PxL[:OVER]")),
+    "rail": Blueprint(build=_rail, texts=("rail:G",)),
+    "dragonfly": Blueprint(build=_dragonfly, texts=("dragonfly:AxPxH",)),
+    "pcie-tree": Blueprint(build=_pcie_tree, texts=("pcie-tree:GxS",)),
+    "wafer": Blueprint(build=_wafer, texts=("wafer:RxC",), implied=_grid_implied),
+}

@@ -12,7 +12,7 @@ from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SHORTEST, SPLIT
 from trine.cluster.parts import SCALE_OUT, SCALE_UP
-from trine.cluster.routing import usual_routing
+from trine.cluster.routing.router import usual_routing
 from trine.cluster.tiers import MAX_LEVELS, levels_above
 
 #: An uplink that carries more times its even share than this is said.

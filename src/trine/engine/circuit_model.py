@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from trine.cluster.circuits import Circuits
 from trine.cluster.cluster import Cluster
+from trine.cluster.parts import Circuits
 from trine.engine.models import CIRCUIT, FairSharing, Network
 from trine.errors import InputError, SpecError
 

@@ -41,7 +41,7 @@ WRITERS: Registry[Callable[..., str]] = Registry(
     "format",
     "trine.cluster_writers",
     {
-        "yaml": "trine.cluster.written:to_yaml",
+        "yaml": "trine.cluster.serialize:to_yaml",
         "infragraph": "trine.formats.infragraph.write:infragraph_text",
         "csv": "trine.formats.edge_list:edge_list_text",
         "graphml": "trine.formats.networkx_graph:graphml_text",

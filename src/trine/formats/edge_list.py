@@ -10,10 +10,10 @@ from pathlib import Path
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
-from trine.cluster.written import exact_bandwidth, exact_time, refuse_circuits
+from trine.cluster.serialize import exact_bandwidth, exact_time, refuse_circuits
 from trine.errors import InputError, SpecError, nearest
 from trine.formats.media import parse_choice
-from trine.formats.reader import Cable, Draft, assemble, class_between, gpu_named, kind_named
+from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
 from trine.units import parse_bandwidth, parse_time
 
 REQUIRED = ("source", "target", "bandwidth", "latency")
@@ -104,7 +104,7 @@ def _header(names: list[str], where: str) -> list[str]:
 class _Reader:
     def __init__(self, file: str, gpu: str | None, links: dict[str, str], *, from_catalogue: bool) -> None:
         self.gpu, self.links, self.from_catalogue = gpu, links, from_catalogue
-        self.draft = Draft(file)
+        self.draft = TopologyBuilder(file)
         self.media: set[str] = set()
         self.sources: dict[str, str] = {}
 
@@ -180,7 +180,7 @@ def _yes(text: str) -> bool:
     return _YES_NO[text.lower()]
 
 
-def _classed(wire: Cable, draft: Draft) -> Link:
+def _classed(wire: Cable, draft: TopologyBuilder) -> Link:
     if wire.link.link_class:
         return wire.link
     return replace(wire.link, link_class=class_between(draft.devices[wire.a], draft.devices[wire.b]))

@@ -18,7 +18,7 @@ from trine.formats.media import (
     pcie_of_bandwidth,
     socket_entry,
 )
-from trine.formats.reader import Draft, gpu_named, read_out
+from trine.formats.reader import TopologyBuilder, gpu_named, read_out
 from trine.formats.xml_tree import Element, parse_xml
 from trine.spec import show
 
@@ -64,7 +64,7 @@ def lstopo_cluster(
 class _Reader:
     def __init__(self, file: str, gpu: str | None, media: Media) -> None:
         self.file, self.gpu, self.media = file, gpu, media
-        self.draft = Draft(file)
+        self.draft = TopologyBuilder(file)
         self.notes: list[str] = []
         self.vendor = ""
         self.slow = False

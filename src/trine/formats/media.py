@@ -136,7 +136,7 @@ class Media:
         self.choices.used["link pcie"] = "speed and width from the file, what is reached of it from the catalogue"
         return pcie_rates(generation, lanes)
 
-    def chosen(self, name: str) -> Choice | None:
+    def chosen(self, name: str) -> LinkChoice | None:
         """The user's choice for ``nvlink``, ``xgmi``, ``c2c``, ``pcie`` or ``socket``."""
         return self.choices.choice("", name) if name in self.choices.given else None
 
@@ -154,7 +154,7 @@ class Media:
 
 
 def _lanes_of(entry: LinkType, lanes: Fraction) -> Link:
-    return Choice(text=entry.name, entry=entry, lanes=lanes).rates(entry.link_class)
+    return LinkChoice(text=entry.name, entry=entry, lanes=lanes).rates(entry.link_class)
 
 
 #: What a link's name and description say of its medium, first match first (docs/formats/infragraph.md has the table).
@@ -177,7 +177,7 @@ _ENTRY = re.compile(r"([A-Za-z][\w.-]*?)(?:\*(\d+(?:\.\d+|/\d+)?))?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class LinkChoice:
     """Numbers for one kind of link: a catalogue entry with so many lanes, or a bandwidth and a latency."""
 
     text: str
@@ -205,7 +205,7 @@ class Choice:
         )
 
 
-def parse_choice(text: str, field_name: str = "links") -> Choice:
+def parse_choice(text: str, field_name: str = "links") -> LinkChoice:
     """Read ``nvlink4``, ``nvlink4*2`` (two lanes, ``18/4`` and ``4.5`` work too) or ``50 GB/s, 1 us``.
 
     Raises
@@ -215,7 +215,7 @@ def parse_choice(text: str, field_name: str = "links") -> Choice:
     """
     if "," in text:
         bandwidth, _, latency = text.partition(",")
-        return Choice(
+        return LinkChoice(
             text=text,
             bytes_per_s=parse_bandwidth(bandwidth, f"the bandwidth of {field_name}"),
             latency_ps=parse_time(latency, f"the latency of {field_name}"),
@@ -229,7 +229,7 @@ def parse_choice(text: str, field_name: str = "links") -> Choice:
     lanes = None if match[2] is None else Fraction(match[2])
     if lanes is not None and not 0 < lanes <= 1024:
         raise SpecError(f"the lanes in {text!r} must be above 0 and at most 1024", field=field_name)
-    return Choice(text=text.strip(), entry=link_named(match[1]), lanes=lanes)
+    return LinkChoice(text=text.strip(), entry=link_named(match[1]), lanes=lanes)
 
 
 @dataclass
@@ -249,7 +249,7 @@ class LinkChoices:
         self._parsed = {name: parse_choice(text, f"links[{name}]") for name, text in self.given.items()}
         self._touched: set[str] = set()
 
-    def choice(self, scope: str, name: str, description: str = "") -> Choice | None:
+    def choice(self, scope: str, name: str, description: str = "") -> LinkChoice | None:
         """The choice for link ``name`` of device type ``scope``, None if there is none."""
         label = f"link {scope}.{name}" if scope else f"link {name}"
         for key in (f"{scope}.{name}", name):
@@ -264,7 +264,7 @@ class LinkChoices:
         if entry is None:
             return None
         self.used[label] = f"catalogue entry {entry}, from the name and description of the link"
-        return Choice(text=entry, entry=link_named(entry))
+        return LinkChoice(text=entry, entry=link_named(entry))
 
     def check_all_used(self, known: set[str]) -> None:
         """Raise SpecError for a choice that fits no link of the file; ``known`` names the file's links."""

@@ -22,7 +22,7 @@ from trine.formats.media import (
     socket_entry,
     xgmi_of_gfx,
 )
-from trine.formats.reader import Draft, gpu_named, read_out
+from trine.formats.reader import TopologyBuilder, gpu_named, read_out
 from trine.formats.xml_tree import Element, parse_xml
 from trine.spec import show
 from trine.units import whole_number
@@ -65,7 +65,7 @@ def nccl_xml_cluster(
 class _Reader:
     def __init__(self, file: str, gpu: str | None, media: Media) -> None:
         self.file, self.gpu, self.media = file, gpu, media
-        self.draft = Draft(file)
+        self.draft = TopologyBuilder(file)
         self.notes: list[str] = []
         self.hosts: dict[str, str] = {}
         self.several = False

@@ -8,10 +8,10 @@ from typing import Any
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
-from trine.cluster.written import refuse_circuits
+from trine.cluster.serialize import refuse_circuits
 from trine.errors import InputError, SpecError, nearest
 from trine.formats.media import LinkChoices
-from trine.formats.reader import Cable, Draft, assemble, class_between, gpu_named, kind_named
+from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
 from trine.spec import show
 from trine.units import parse_bandwidth, parse_time
 
@@ -93,7 +93,7 @@ def _cluster(
 
     check_links_from(links_from)
     gpu = gpu_named(gpu)
-    draft = Draft(file)
+    draft = TopologyBuilder(file)
     for label, attributes in nodes:
         draft.add(_device(label, attributes, gpu, file))
     choices = LinkChoices(given=links or {}, from_catalogue=links_from is not None)

@@ -14,7 +14,7 @@ from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, LinkChoices, Media, nvlink_of_model, pcie_of_model
-from trine.formats.reader import Draft, assemble, gpu_named
+from trine.formats.reader import TopologyBuilder, assemble, gpu_named
 from trine.spec import show
 
 #: How near two devices are over PCIe, nearest first; SOC is what old drivers call SYS.
@@ -161,7 +161,7 @@ def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoic
 class _Machine:
     def __init__(self, matrix: Matrix, gpu: str | None, media: Media, file: str) -> None:
         self.matrix, self.gpu, self.media, self.file = matrix, gpu, media, file
-        self.draft = Draft(file)
+        self.draft = TopologyBuilder(file)
         self.notes: list[str] = []
         self.nvlink = None if gpu is None else nvlink_of_model(gpu)
         self.why = f"GPU model {gpu}" if gpu else "the text does not say the generation; give the GPU model (--gpu)"

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
-from trine.cluster.routing import usual_routing
+from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import LinkTable
 from trine.errors import SpecError, nearest
 from trine.formats.media import Media
@@ -221,7 +221,7 @@ def kind_named(text: str, file: object, field: str) -> str:
     return known[text.lower()]
 
 
-class Draft:
+class TopologyBuilder:
     """Devices and wires as a reader finds them; names are made unique by the reader."""
 
     def __init__(self, file: object) -> None:
@@ -262,7 +262,7 @@ class Reader(Protocol):
     """What a reader of a machine's file has when it is through."""
 
     file: str
-    draft: Draft
+    draft: TopologyBuilder
     media: Media
     notes: list[str]
     library: str | None

@@ -60,7 +60,7 @@ class GroupDurations:
         """Whether rank 0 of the group and every other reach each other over scale-up links alone."""
         if ranks not in self._joined:
             gpus = [self.cluster.gpus[rank] for rank in ranks]
-            alone = len(set(self.cluster.islands[gpus].tolist())) == 1
+            alone = len(set(self.cluster.scale_up_components[gpus].tolist())) == 1
             self._joined[ranks] = alone and self._reach_each_other(gpus)
         return self._joined[ranks]
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
-from trine.cluster.bulk import BulkRoutes
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import HASH, RAIL, SHORTEST, SPLIT
+from trine.cluster.routing.batch_routing import BatchRoutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class EquivalenceClasses:
 
     def _rows(self, gpus: Int64) -> npt.NDArray[np.int32]:
         """int32[groups, ...]: equal for groups of one class."""
-        bulk, node_make = self.cluster.likeness.bulk, self.cluster.likeness.node_make
+        bulk, node_make = self.cluster.node_classes.bulk, self.cluster.node_classes.node_make
         if bulk is None or node_make is None:
             return gpus.astype(np.int32)
         block, copy, local = (part.reshape(gpus.shape) for part in bulk.layout.places(gpus.ravel()))
@@ -62,7 +62,7 @@ class EquivalenceClasses:
         columns = [node_make[gpus], local, first_places(node), order, *fabric, np.where(own, gpus + 1, 0)]
         return np.concatenate(columns, axis=1).astype(np.int32)
 
-    def _fabric(self, bulk: BulkRoutes, gpus: Int64, outside: Bool) -> tuple[list[Int64], Bool]:
+    def _fabric(self, bulk: BatchRoutes, gpus: Int64, outside: Bool) -> tuple[list[Int64], Bool]:
         """(what the groups show of the fabric, bool[groups, 1]: those unlike all others). ``outside``: who uses it."""
         clos = bulk.clos
         if clos is None or not clos.is_even:
@@ -88,7 +88,7 @@ class EquivalenceClasses:
     @cached_property
     def _leaves_of_hosts(self) -> Int64:
         """int64[devices, ...]: the leaves of all NICs in the host of each GPU, by which it may send; -1: none."""
-        bulk = self.cluster.likeness.bulk
+        bulk = self.cluster.node_classes.bulk
         assert bulk is not None
         assert bulk.clos is not None
         gpus = self._gpus

@@ -143,7 +143,7 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
         inside=inside,
         path_bytes_per_s=path,
         between=_between(cluster, domains) if len(domains) > 1 else None,
-        multicast=inside is not None and bool(cluster.likeness.is_reduced[gpus].all()),
+        multicast=inside is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
         sharp=len(domains) > 1 and _fabric_reduces(cluster),
         pair_bytes_per_s=everybody,
         root_pair_bytes_per_s=root,
@@ -167,7 +167,7 @@ def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
 def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """GPUs that scale-up links join, in order; GPUs without any are joined by their node, or by host links."""
     gpus = list(gpus)
-    islands, fast = cluster.islands[gpus].tolist(), cluster.likeness.has_scale_up[gpus].tolist()
+    islands, fast = cluster.scale_up_components[gpus].tolist(), cluster.node_classes.has_scale_up[gpus].tolist()
     parts = [island if is_fast else None for island, is_fast in zip(islands, fast, strict=True)]
     found: dict[object, list[int]] = {}
     for domain, gpu in _of_one_node(cluster, gpus, parts):
@@ -209,8 +209,8 @@ def _domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[
     """Equal for domains of the same build: their links, both ways, between devices as they are counted inside."""
     if len(domains) < 2:
         return list(range(len(domains)))
-    if cluster.likeness.node_make is not None:
-        return _node_classes(cluster, cluster.likeness.node_make, domains)
+    if cluster.node_classes.node_make is not None:
+        return _node_classes(cluster, cluster.node_classes.node_make, domains)
     devices = cluster.devices
     owner: dict[object, int] = {}
     for number, domain in enumerate(domains):
@@ -309,7 +309,7 @@ def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[floa
     home = np.repeat(np.arange(len(domains)), [len(domain) for domain in domains])
     gpus, size = np.concatenate([np.asarray(domain, np.int64) for domain in domains]), len(home)
     ranks = np.arange(size)
-    fast = cluster.likeness.has_scale_up[gpus]
+    fast = cluster.node_classes.has_scale_up[gpus]
 
     def at_once(here: npt.NDArray[np.int64], there: npt.NDArray[np.int64]) -> tuple[float, int]:
         counted = (here != there) & ((home[here] != home[there]) | ~fast[here])

@@ -17,7 +17,7 @@ import yaml
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Link
-from trine.cluster.written import refuse_circuits
+from trine.cluster.serialize import refuse_circuits
 from trine.errors import SpecError
 from trine.formats.infragraph.parts import MARK
 from trine.formats.infragraph.read import infragraph_cluster

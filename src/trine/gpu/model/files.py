@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trine.cluster.presets import load_gpu
-from trine.cluster.written import exact_bandwidth, exact_time
+from trine.cluster.serialize import exact_bandwidth, exact_time
 from trine.errors import PlanError, SpecError, nearest
 from trine.evidence import ASSUMED, MEASURED, MODELLED
 from trine.gpu.model import GROUPS, PATHS, GpuModel, ModelField, values

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from trine.cluster.circuits import Circuits
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
 from trine.cluster.data import SHORTEST, ClusterData
-from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Device, Fabric, Link
-from trine.cluster.routing import usual_routing
-from trine.cluster.tables import Wiring
+from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Circuits, Device, Fabric, Link
+from trine.cluster.routing.router import usual_routing
+from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 from trine.errors import SpecError
 from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.cluster.data import ClusterData
 
 
 def to_yaml(cluster: ClusterData) -> str:
     """The text of a cluster file, in the full form."""
     from trine.spec import dump_yaml
 
-    return dump_yaml(to_mapping(cluster))
+    return dump_yaml(to_dict(cluster))
 
 
-def to_mapping(cluster: ClusterData) -> dict[str, object]:
+def to_dict(cluster: ClusterData) -> dict[str, object]:
     """The cluster as a cluster file holds it, in the full form."""
     data = header(cluster)
     if cluster.routing == SHORTEST and usual_routing(cluster)[0] != SHORTEST:
@@ -89,7 +99,7 @@ def _link_mappings(cluster: ClusterData) -> list[dict[str, object]]:
     return entries
 
 
-def plain_names(cluster: Wiring) -> list[str]:
+def plain_names(cluster: LinkedDevices) -> list[str]:
     """The names that reading gives links without one: numbered between the same ends."""
     seen: dict[tuple[int, int], int] = {}
     names = []
@@ -145,3 +155,60 @@ def exact_time(ps: int) -> str:
         if ps % factor == 0:
             return f"{ps // factor} {unit}" if ps else "0 s"
     return f"{ps} ps"
+
+
+def fingerprint(cluster: ClusterData) -> str:
+    """SHA-256 of everything in the cluster: the same for columns and for tuples of the same devices and links.
+
+    Links named after their ends are hashed by their ends; the names of all others are hashed too.
+    """
+    digest = hashlib.sha256()
+
+    def add(what: object) -> None:
+        digest.update(json.dumps(what, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode())
+
+    devices, links = cluster.device_table, cluster.link_table
+    add(header(cluster))
+    digest.update("\0".join(devices.names).encode())
+    _add_coded(digest.update, add, devices.kind, devices.kinds)
+    nodes, node = _in_order(np.where(devices.node < 0, len(devices.node_names), devices.node))
+    add([devices.node_names[i] if i < len(devices.node_names) else None for i in nodes])
+    digest.update(node)
+    said = [(k.bytes_per_s, k.latency_ps, k.link_class, k.medium, k.peak_bytes_per_s) for k in links.numbers]
+    _add_coded(digest.update, add, links.number, said)
+    digest.update(links.source.astype("<i4").tobytes() + links.target.astype("<i4").tobytes())
+    for own in _own_names(cluster, devices, links):
+        add(own)
+    return digest.hexdigest()
+
+
+def _add_coded(update: Any, add: Any, codes: npt.NDArray[np.int32], meaning: Sequence[object]) -> None:
+    """What each code means, in the order in which they occur, and the codes so numbered."""
+    order, numbered = _in_order(codes)
+    add([meaning[code] for code in order])
+    update(numbered)
+
+
+def _in_order(codes: npt.NDArray[np.int32]) -> tuple[list[int], bytes]:
+    """The codes that occur, first ones first, and each entry as its position among those."""
+    values, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return values[order].tolist(), rank[which].astype("<i4").tobytes()
+
+
+def _own_names(cluster: ClusterData, devices: DeviceTable, links: LinkTable) -> Iterator[tuple[int, str]]:
+    """(number, name) of the links that are not named after their ends."""
+    layout = devices.layout
+    if layout is None or layout is not links.layout or layout.trimmed:
+        plain = plain_names(cluster)
+        yield from ((i, name) for i, name in enumerate(links.names) if name != plain[i])
+        return
+    for block in layout.blocks:
+        plain = plain_names(block.node)
+        arrows = any("->" in device.name for device in block.node.devices)
+        own = [i for i, name in enumerate(block.node.link_names) if arrows or name != plain[i]]
+        for copy in range(block.count) if own else ():
+            first = block.first_link + copy * len(plain)
+            yield from ((first + i, links.names[first + i]) for i in own)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.draw_picture import MAX_INSIDE, MAX_ROW, Frame, Picture
+from trine.cluster.draw.picture import MAX_INSIDE, MAX_ROW, Frame, Picture
 from trine.cluster.parts import GPU, HOST, SCALE_UP, SWITCH
 
 _ROW = 1.25

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.draw_layout import lay_out
-from trine.cluster.draw_picture import MORE, Line, Mark, Picture
+from trine.cluster.draw.layout import lay_out
+from trine.cluster.draw.picture import MORE, DrawnLink, Mark, Picture
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Link
 from trine.errors import MissingExtraError
 from trine.outputs import save_figure
@@ -87,7 +87,7 @@ def _extent(picture: Picture) -> tuple[float, float, float, float]:
     return min(xs) - 0.9, max(xs) + 0.9 + spare, min(ys) - 0.7, max(ys) + 0.6 + spare
 
 
-def _length(marks: Sequence[Mark], line: Line) -> float:
+def _length(marks: Sequence[Mark], line: DrawnLink) -> float:
     return math.dist((marks[line.a].x, marks[line.a].y), (marks[line.b].x, marks[line.b].y))
 
 
@@ -124,7 +124,7 @@ def _widths(picture: Picture) -> Callable[[Link], float]:
     return width
 
 
-def _draw_line(axes: Any, marks: Sequence[Mark], line: Line, width: float, figures: dict[str, Any]) -> None:
+def _draw_line(axes: Any, marks: Sequence[Mark], line: DrawnLink, width: float, figures: dict[str, Any]) -> None:
     a, b = marks[line.a], marks[line.b]
     arrow = figures["Arrow"](
         (a.x, a.y),
@@ -145,7 +145,7 @@ def _draw_line(axes: Any, marks: Sequence[Mark], line: Line, width: float, figur
         axes.text(*middle, f"x{line.count}", fontsize=6, ha="center", va="center", zorder=2, color="#333333")
 
 
-def _detour(marks: Sequence[Mark], line: Line) -> float:
+def _detour(marks: Sequence[Mark], line: DrawnLink) -> float:
     """A bend for a level line that would pass through the marks between its ends."""
     a, b = marks[line.a], marks[line.b]
     if abs(a.y - b.y) > 0.05:

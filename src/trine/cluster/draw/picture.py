@@ -34,7 +34,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Line:
+class DrawnLink:
     """Links between two marks that look alike: ``count`` parallel ones, ``bend`` how far off the straight line."""
 
     a: int
@@ -51,7 +51,7 @@ class Picture:
 
     marks: list[Mark] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[DrawnLink] = field(default_factory=list)
     hints: list[tuple[int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     of_device: dict[int, int] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 Between ports of one leaf a message goes by that leaf; else up to a spine, or within a pod to an aggregation switch, or
 between pods to a core switch, and down the same way. All of these are shortest; which one is taken is the policy's
-choice, asked from the target's end as :meth:`trine.cluster.routes.Routes.one_of` asks it.
+choice, asked from the target's end as :meth:`trine.cluster.routing.shortest.ShortestRoutes.one_of` asks it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trine.cluster.tables import Clos, LinkTable
 LONGEST = 6
 
 
-class Choice(Protocol):
+class PathChoice(Protocol):
     """A policy's choice among ways that are as short, for some messages; asked from the target's end on."""
 
     def pick(self, rows: Int64, devices: Int64, ways: Int64) -> Int64:
@@ -66,7 +66,7 @@ class ClosRoutes:
         first = np.searchsorted(self.leaf[order], self.leaf[order])
         self.port[order] = np.arange(len(order)) - first
 
-    def routes(self, near: Int64, far: Int64, choice: Choice) -> tuple[Int64, Int64]:
+    def routes(self, near: Int64, far: Int64, choice: PathChoice) -> tuple[Int64, Int64]:
         """(links int64[m, LONGEST], -1 after the last; how many: int64[m], -1 where this finds no route).
 
         ``near``, ``far``: int64[m], ports, of the messages of ``choice`` in order.
@@ -104,7 +104,7 @@ class ClosRoutes:
     def deals_as_searched(self) -> bool:
         """Whether positions of ports are those below their leaf: a leaf between two devices is taken for a port itself.
 
-        See :meth:`trine.cluster.routes.Routes.port_of`. Where there is nothing to choose positions do not matter.
+        See :meth:`trine.cluster.routing.shortest.ShortestRoutes.port_of`. Positions matter where there is a choice.
         """
         ports = np.bincount(self.leaf[self.down >= 0], minlength=len(self.leaves))
         return not (self.chooses and bool(((ports + (self._rise >= 0).sum(axis=1)) <= 2).any()))
@@ -150,7 +150,7 @@ class ClosRoutes:
         links[rows, 5] = np.where(far, down[rows], -1)
         count[rows] = np.where(far, 6, 4)
 
-    def _between(self, here: Int64, there: Int64, choice: Choice, rows: Int64) -> Int64:
+    def _between(self, here: Int64, there: Int64, choice: PathChoice, rows: Int64) -> Int64:
         """int64[m, 4], as :meth:`_fill` takes them: between different leaves, where no link is missing."""
         width, cores = self._rise2.shape[1:]
         above = choice.pick(rows, self.leaves[there], np.full(len(rows), width))
@@ -164,7 +164,7 @@ class ClosRoutes:
             links[far, 1], links[far, 2] = self._rise2[pod, a, core], self._fall2[other, a, core]
         return links
 
-    def _around(self, here: int, there: int, choice: Choice, row: int) -> tuple[int, int, int, int] | None:
+    def _around(self, here: int, there: int, choice: PathChoice, row: int) -> tuple[int, int, int, int] | None:
         """One of :meth:`_between`, past the links that are missing; None where they leave no way as short."""
         pod, other = here // self._per_pod, there // self._per_pod
         open_above = (self._rise[here] >= 0) & (self._fall[there] >= 0)

@@ -20,21 +20,22 @@ them. No policy looks at load.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from trine.cluster.data import D_MOD_K, DIMENSIONS, HASH, RAIL, SHORTEST, SPLIT, ClusterData
-from trine.cluster.grid_routes import GridRoutes
-from trine.cluster.routes import Routes
-from trine.cluster.tables import Wiring
+from trine.cluster.routing.shortest import ShortestRoutes
+from trine.cluster.tables import LinkedDevices
+from trine.errors import SpecError
 
 #: (device, number of ways into it) -> which of them
 Chooser = Callable[[int, int], int]
 #: A route and the part of the bytes that takes it.
 Path = tuple[tuple[int, ...], float]
-#: Routes kept once found; more pairs than this are worked out again when they are asked for again.
+#: ShortestRoutes kept once found; more pairs than this are worked out again when they are asked for again.
 MAX_KEPT = 1 << 18
 #: Equal routes that a message is divided over at most.
 MAX_SPLIT = 4096
@@ -46,11 +47,15 @@ class Router:
     """Routes of one cluster, worked out when they are asked for."""
 
     def __init__(
-        self, wiring: Wiring, routing: str, grid: tuple[int, ...] = (), joined_nics: frozenset[int] | None = None
+        self,
+        machine: LinkedDevices,
+        routing: str,
+        grid: tuple[int, ...] = (),
+        joined_nics: frozenset[int] | None = None,
     ) -> None:
         """``routing``, ``grid``: as those of a cluster. ``joined_nics``: NICs that lead out of a node of a machine."""
-        self._routing, self._grid_sizes, self._gpus = routing, grid, wiring.gpus
-        self._devices, self._links = wiring.device_table, wiring.link_table
+        self._routing, self._grid_sizes, self._gpus = routing, grid, machine.gpus
+        self._devices, self._links = machine.device_table, machine.link_table
         self._policy = routing.partition(":")[0]
         self._given_nics = joined_nics
         self._kept: dict[tuple[int, int], tuple[Path, ...]] = {}
@@ -100,7 +105,7 @@ class Router:
             self._legs[source, target] = self._choose(self.node, source, target)
         return self._legs[source, target]
 
-    def _choose(self, tier: Routes, source: int, target: int) -> tuple[Path, ...]:
+    def _choose(self, tier: ShortestRoutes, source: int, target: int) -> tuple[Path, ...]:
         """The policy's choice among the shortest routes of a tier."""
         if self._policy in (SHORTEST, DIMENSIONS):
             route = tier.route(source, target)
@@ -226,21 +231,21 @@ class Router:
         return bool(self._links.of_class("scale-out").any())
 
     @cached_property
-    def scale_up(self) -> Routes:
+    def scale_up(self) -> ShortestRoutes:
         """Over scale-up links alone."""
         return self._routes(("scale-up",))
 
     @cached_property
-    def node(self) -> Routes:
+    def node(self) -> ShortestRoutes:
         """Over all links of a node."""
         return self._routes(("scale-up", "host"))
 
     @cached_property
-    def _everything(self) -> Routes:
+    def _everything(self) -> ShortestRoutes:
         return self._routes(("scale-up", "host", "scale-out"), sees_ports=True)
 
     @cached_property
-    def _fabric(self) -> Routes:
+    def _fabric(self) -> ShortestRoutes:
         """Between NICs: no other NIC carries on what passes through it."""
         return self._routes(("scale-out",), without=("nic", "gpu", "host"), sees_ports=True)
 
@@ -271,12 +276,14 @@ class Router:
         kinds, kind = self._devices.kinds, self._devices.kind
         return bool(self._joined_nics) and all(kinds[kind[nic]].rail is not None for nic in self._joined_nics)
 
-    def _routes(self, classes: Iterable[str], without: tuple[str, ...] = (), *, sees_ports: bool = False) -> Routes:
+    def _routes(
+        self, classes: Iterable[str], without: tuple[str, ...] = (), *, sees_ports: bool = False
+    ) -> ShortestRoutes:
         forward = [what.forwards and what.kind not in without for what in self._devices.kinds]
         forwards = np.array(forward, np.bool_)[self._devices.kind].tolist()
         wanted = np.flatnonzero(self._links.of_class(*classes))
         columns = (wanted, self._links.source[wanted], self._links.target[wanted], self._links.latency_ps[wanted])
-        return Routes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)), sees_ports)
+        return ShortestRoutes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)), sees_ports)
 
 
 #: How the reason begins of a policy that a file did not name.
@@ -333,3 +340,60 @@ def _joined(*parts: tuple[Path, ...]) -> tuple[Path, ...]:
     for part in parts:
         ways = tuple((route + more, share * other) for route, share in ways for more, other in part)
     return ways
+
+
+class GridRoutes:
+    """Routes along the last dimension first, then the one before; in a torus the shorter way round, up on a tie."""
+
+    def __init__(self, sizes: Sequence[int], gpus: Sequence[int], links: Sequence[tuple[int, int]]) -> None:
+        """``gpus``: device indices in row-major order of the grid. ``links``: (source, target) of each link."""
+        self._sizes = tuple(sizes)
+        self._gpus = tuple(gpus)
+        self._place = {gpu: i for i, gpu in enumerate(gpus)}
+        self._wires: dict[tuple[int, int], int] = {}
+        for index, ends in enumerate(links):
+            self._wires.setdefault(ends, index)
+        self._wraps = tuple(self._joined_ends(axis) for axis in range(len(self._sizes)))
+
+    def route(self, source: int, target: int) -> tuple[int, ...]:
+        """Links from one GPU to another.
+
+        Raises
+        ------
+        SpecError: a link of the grid is missing.
+        """
+        here, there = self._coordinates(self._place[source]), self._coordinates(self._place[target])
+        links = []
+        for axis in reversed(range(len(self._sizes))):
+            while here[axis] != there[axis]:
+                before = self._device(here)
+                here[axis] = (here[axis] + self._direction(axis, here[axis], there[axis])) % self._sizes[axis]
+                links.append(self._link(before, self._device(here)))
+        return tuple(links)
+
+    def _direction(self, axis: int, here: int, there: int) -> int:
+        ahead = (there - here) % self._sizes[axis]
+        if not self._wraps[axis]:
+            return 1 if there > here else -1
+        return 1 if ahead <= self._sizes[axis] - ahead else -1
+
+    def _joined_ends(self, axis: int) -> bool:
+        """Whether a link joins the ends of the first line along ``axis``; two in a line are joined anyway."""
+        last = [0] * len(self._sizes)
+        last[axis] = self._sizes[axis] - 1
+        return self._sizes[axis] > 2 and (self._device(last), self._gpus[0]) in self._wires
+
+    def _coordinates(self, place: int) -> list[int]:
+        found = []
+        for size in reversed(self._sizes):
+            place, coordinate = divmod(place, size)
+            found.append(coordinate)
+        return found[::-1]
+
+    def _device(self, coordinates: Sequence[int]) -> int:
+        return self._gpus[sum(c * prod(self._sizes[axis + 1 :]) for axis, c in enumerate(coordinates))]
+
+    def _link(self, source: int, target: int) -> int:
+        if (source, target) not in self._wires:
+            raise SpecError(f"dimension-order routing: no link joins GPU {source} to its neighbour {target}")
+        return self._wires[source, target]

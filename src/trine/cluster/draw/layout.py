@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.draw_hosts import fabric_levels, lay_out_hosts
-from trine.cluster.draw_picture import MAX_CIRCLE, MAX_SIDE, Line, Mark, Picture, short
+from trine.cluster.draw.hosts import fabric_levels, lay_out_hosts
+from trine.cluster.draw.picture import MAX_CIRCLE, MAX_SIDE, DrawnLink, Mark, Picture, short
 from trine.cluster.parts import GPU, HOST, SWITCH, Link
 
 
@@ -28,7 +28,7 @@ def lay_out(cluster: Cluster) -> Picture:
     return picture
 
 
-def _lines(cluster: Cluster, picture: Picture, bend: Mapping[tuple[int, int], float]) -> list[Line]:
+def _lines(cluster: Cluster, picture: Picture, bend: Mapping[tuple[int, int], float]) -> list[DrawnLink]:
     """One line for the links between two marks, both directions and all parallel ones together."""
     groups: dict[tuple[int, int], list[Link]] = {}
     for link in cluster.links:
@@ -41,8 +41,8 @@ def _lines(cluster: Cluster, picture: Picture, bend: Mapping[tuple[int, int], fl
         fastest = max(links, key=lambda link: link.bytes_per_s)
         one_way = forth in (0, len(links))
         ends = (picture.of_device[fastest.source], picture.of_device[fastest.target])
-        lines.append(Line(*ends, fastest, max(forth, len(links) - forth), one_way, bend.get((a, b), 0.0)))
-    return lines + [Line(a, b, link) for a, b, link in picture.extra]
+        lines.append(DrawnLink(*ends, fastest, max(forth, len(links) - forth), one_way, bend.get((a, b), 0.0)))
+    return lines + [DrawnLink(a, b, link) for a, b, link in picture.extra]
 
 
 def _grid(cluster: Cluster, picture: Picture) -> dict[tuple[int, int], float]:

@@ -2,24 +2,29 @@
 
 A route inside a node is that of every node of its block, shifted. One between nodes is a part in the first node, to its
 NIC, a part in the fabric, and a part in the second node; each is worked out once, or in closed form. What is built in
-another way is left to :class:`trine.cluster.routing.Router`, whose routes these are.
+another way is left to :class:`trine.cluster.routing.router.Router`, whose routes these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
-from trine.cluster.clos import ClosRoutes
 from trine.cluster.data import D_MOD_K, HASH, RAIL, SHORTEST, SPLIT
-from trine.cluster.node_routes import INSIDE, LEG, NONE, SCALE_UP, NodeRoutes
-from trine.cluster.routing import hash_seed, mixed
-from trine.cluster.tables import DeviceTable, Layout, LinkTable
+from trine.cluster.routing.clos import ClosRoutes
+from trine.cluster.routing.router import Router, dealt, hash_seed, hashed, mixed
+from trine.cluster.routing.shortest import ShortestRoutes
+from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock, NodeLayout
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.cluster.routing.router import Router
 
 #: Pairs that are worked on together: some 100 MB.
 CHUNK = 1 << 18
@@ -27,10 +32,10 @@ CHUNK = 1 << 18
 MAX_DEVICES = 2048
 
 
-class BulkRoutes:
+class BatchRoutes:
     """Routes between the devices of one machine."""
 
-    def __init__(self, devices: DeviceTable, links: LinkTable, layout: Layout, routing: str) -> None:
+    def __init__(self, devices: DeviceTable, links: LinkTable, layout: NodeLayout, routing: str) -> None:
         self._devices, self._links, self.layout, self._routing = devices, links, layout, routing
         self.policy = routing.partition(":")[0]
         outside = slice(layout.fabric_link, None)
@@ -39,7 +44,7 @@ class BulkRoutes:
         self.nodes = [NodeRoutes(block, self.policy, routing, devices.names, detour_ps) for block in layout.blocks]
 
     @staticmethod
-    def suits(layout: Layout | None, routing: str) -> bool:
+    def suits(layout: NodeLayout | None, routing: str) -> bool:
         """Whether routes of this machine can be worked out here."""
         known = routing.partition(":")[0] in (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL)
         return layout is not None and known and max(len(b.node.devices) for b in layout.blocks) <= MAX_DEVICES
@@ -269,7 +274,7 @@ class _First:
 
 
 class _Dealt:
-    """By the position of the target below its switch; see :func:`trine.cluster.routing.dealt`."""
+    """By the position of the target below its switch; see :func:`trine.cluster.routing.router.dealt`."""
 
     def __init__(self, keys: Int64) -> None:
         self._keys = keys.copy()
@@ -284,7 +289,7 @@ class _Dealt:
 
 
 class _Hashed:
-    """By a hash of both ends and the device; see :func:`trine.cluster.routing.hashed`."""
+    """By a hash of both ends and the device; see :func:`trine.cluster.routing.router.hashed`."""
 
     def __init__(self, near: Int64, far: Int64, names: Sequence[str], routing: str) -> None:
         self._near, self._far, self._names, self._routing = near, far, names, routing
@@ -298,3 +303,218 @@ class _Hashed:
         names = self._names
         seed = hash_seed(names[int(self._near[row])], names[int(self._far[row])], self._routing)
         return mixed(seed << 32 | device) % ways
+
+
+#: Which route is asked for: as near as it can be; over scale-up and host links; over scale-up links alone.
+INSIDE, LEG, SCALE_UP = 0, 1, 2
+#: Lengths of what is no route: there is none, or the policy divides messages over several.
+NONE, SEVERAL = -1, -2
+_UNKNOWN, _EACH = -1, -2
+
+
+class NodeRoutes:
+    """Routes between the devices of a node, as links of the node: those of row i are ``links[start[i]:][:length[i]]``.
+
+    Where several are equal and the policy looks at the devices' numbers or names, each node has a row of its own.
+    """
+
+    def __init__(self, block: NodeBlock, policy: str, routing: str, names: Sequence[str], detour_ps: int) -> None:
+        """``names``: of the machine's devices. ``detour_ps``: what leaving a node and coming back takes at least."""
+        self._detour_ps = detour_ps
+        self.block, self._policy, self._routing, self._names = block, policy, routing, names
+        self._router = Router(block.node, policy, joined_nics=block.joined)
+        self._size = len(block.node.devices)
+        self._rows: dict[int, npt.NDArray[np.int32]] = {}
+        self._own: dict[tuple[int, int, int], int] = {}
+        self._links: list[int] = []
+        self._start: list[int] = []
+        self._length: list[int] = []
+        gpus = range(len(block.node.gpus))
+        self.nic = np.full(self._size, -1, np.int64)
+        self.nic[: len(gpus)] = [-1 if (nic := self._router.nic_of(gpu)) is None else nic for gpu in gpus]
+        rails = [device.rail for device in block.node.devices]
+        self.rail = np.array(
+            [-1 if nic < 0 or (rail := rails[nic]) is None else rail for nic in self.nic.tolist()], np.int64
+        )
+        self._peers: dict[int, Int64] = {}
+        self.host = self._hosts()
+
+    def _hosts(self) -> Int64 | None:
+        """int64[devices]: the host of each GPU, -1: none; None where another node's, or another way, may be nearer."""
+        hosts = self._router.hosts_by_node
+        found = np.full(self._size, -1, np.int64)
+        for gpu in range(len(self.block.node.gpus)):
+            own = hosts.get(self._router.node_of[gpu])
+            if own is None:
+                return None
+            host = self._router.node.nearest_of(gpu, own)
+            if host is None or self._latency_ps(gpu, host) >= self._detour_ps:
+                return None
+            found[gpu] = self._router.memory_of(host)
+        return found
+
+    def _latency_ps(self, source: int, target: int) -> int:
+        latency_ps = self.block.node.link_latency_ps
+        return sum(int(latency_ps[link]) for link in self._router.node.route(source, target) or ())
+
+    def rows(self, kind: int, sources: Int64, targets: Int64, copies: Int64) -> Int64:
+        """int64[m]: rows of the routes between devices of the nodes ``copies`` of the block."""
+        table = self._rows.get(kind)
+        if table is None:
+            table = self._rows[kind] = np.full(self._size * self._size, _UNKNOWN, np.int32)
+        key = sources * self._size + targets
+        found: Int64 = table[key].astype(np.int64)
+        for one in np.unique(key[found == _UNKNOWN]).tolist():
+            table[one] = self._find(kind, *divmod(one, self._size))
+        found = table[key].astype(np.int64)
+        each = np.flatnonzero(found == _EACH)
+        for i, copy, one in zip(each.tolist(), copies[each].tolist(), key[each].tolist(), strict=True):
+            own = (kind, copy, one)
+            if own not in self._own:
+                self._own[own] = self._find_own(kind, copy, *divmod(one, self._size))
+            found[i] = self._own[own]
+        return found
+
+    @cached_property
+    def is_closed(self) -> bool:
+        """Whether all GPUs of a node reach each other inside it."""
+        return NONE not in self._own_lengths
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether routes between GPUs and to their NICs are the same in all nodes of the block."""
+        return not self._own and SEVERAL not in self._own_lengths
+
+    @cached_property
+    def _own_lengths(self) -> set[int]:
+        """Lengths of the routes inside a node between its GPUs, and between them and their NICs."""
+        gpus = np.arange(len(self.block.node.gpus))
+        inside = self.rows(
+            INSIDE, np.repeat(gpus, len(gpus)), np.tile(gpus, len(gpus)), np.zeros(len(gpus) ** 2, np.int64)
+        )
+        own = gpus[self.nic[gpus] >= 0]
+        nics, copies = self.nic[own], np.zeros(len(own), np.int64)
+        legs = np.concatenate((self.rows(LEG, own, nics, copies), self.rows(LEG, nics, own, copies)))
+        lengths = self.columns()[2]
+        return {*lengths[inside].tolist(), *lengths[legs][lengths[legs] == SEVERAL].tolist()}
+
+    def columns(self) -> tuple[Int64, Int64, Int64]:
+        """(links, start, length) of all rows so far, int64 each; a length may be :data:`NONE` or :data:`SEVERAL`."""
+        return (np.array(self._links, np.int64), np.array(self._start, np.int64), np.array(self._length, np.int64))
+
+    def peers(self, rail: int) -> Int64:
+        """int64[devices]: for each GPU the one beside it whose NIC is on this rail; -1: none."""
+        if rail not in self._peers:
+            found = np.full(self._size, -1, np.int64)
+            for gpu in range(len(self.block.node.gpus)):
+                peer = self._router.peer_on(gpu, rail)
+                found[gpu] = -1 if peer is None else peer
+            self._peers[rail] = found
+        return self._peers[rail]
+
+    def _tier(self, kind: int, source: int, target: int) -> ShortestRoutes | None:
+        """The links that the message may take; None where they do not lead there."""
+        tiers = {INSIDE: (self._router.scale_up, self._router.node), LEG: (self._router.node,)}
+        for tier in tiers.get(kind, (self._router.scale_up,)):
+            if tier.route(source, target) is not None:
+                return tier
+        return None
+
+    def _find(self, kind: int, source: int, target: int) -> int:
+        if source == target:
+            return self._add(())
+        tier = self._tier(kind, source, target)
+        if tier is None:
+            return self._add((), NONE)
+        if self._policy == SHORTEST:
+            return self._add(tier.route(source, target) or ())
+        asked: list[int] = []
+
+        def choose(device: int, number: int) -> int:
+            asked.append(device)
+            return 0
+
+        route = tier.one_of(source, target, choose)
+        if not asked:
+            return self._add(route or ())
+        return self._add((), SEVERAL) if self._policy == SPLIT else _EACH
+
+    def _find_own(self, kind: int, copy: int, source: int, target: int) -> int:
+        """The choice of one node among routes that are equal."""
+        tier = self._tier(kind, source, target)
+        assert tier is not None
+        place = self.block.device
+        port = tier.port_of(target, place(target, copy))
+        if self._policy == HASH:
+            ends = self._names[place(source, copy)], self._names[place(target, copy)]
+            choose = hashed(hash_seed(*ends, self._routing))
+        else:
+            choose = dealt(port)
+        return self._add(tier.one_of(source, target, lambda device, n: choose(place(device, copy), n)) or ())
+
+    def _add(self, links: tuple[int, ...], length: int | None = None) -> int:
+        self._start.append(len(self._links))
+        self._length.append(len(links) if length is None else length)
+        self._links.extend(links)
+        return len(self._start) - 1
+
+
+#: :meth:`trine.cluster.Cluster.route`.
+OneRoute = Callable[[int, int], tuple[int, ...]]
+
+
+def many_routes(
+    num_devices: int, route: OneRoute, bulk: BatchRoutes | None, sources: Int64, targets: Int64
+) -> tuple[Int64, Int32]:
+    """:meth:`trine.cluster.Cluster.routes`; each pair that ``bulk`` leaves is searched for once."""
+    _check(num_devices, sources, targets)
+    if bulk is None:
+        return _searched(num_devices, route, sources, targets)
+    ptr, links, left = bulk.routes(sources, targets)
+    if not len(left):
+        return ptr, links
+    own_ptr, own_links = _searched(num_devices, route, sources[left], targets[left])
+    return _merged(ptr, links, left, own_ptr, own_links)
+
+
+def _check(num_devices: int, sources: Int64, targets: Int64) -> None:
+    if sources.ndim != 1 or sources.shape != targets.shape:
+        raise InputError(f"as many sources as targets are needed, got {sources.shape} and {targets.shape}")
+    for ends in (sources, targets):
+        if len(ends) and not 0 <= ends.min() <= ends.max() < num_devices:
+            worst = int(ends.min() if ends.min() < 0 else ends.max())
+            raise InputError(f"there is no device {worst}, the cluster has {num_devices}")
+
+
+def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
+    """Each different pair by ``route``, in the order in which they are asked for."""
+    keys, first, which = np.unique(sources * num_devices + targets, return_index=True, return_inverse=True)
+    found: list[tuple[int, ...]] = [()] * len(keys)
+    for number in np.argsort(first).tolist():
+        found[number] = route(*divmod(int(keys[number]), num_devices))
+    length = np.array([len(links) for links in found], np.int64)
+    flat = np.array([link for links in found for link in links], np.int32)
+    start, count = np.cumsum(length) - length, length[which]
+    ptr = np.concatenate(([0], np.cumsum(count)))
+    return ptr, flat[np.repeat(start[which] - ptr[:-1], count) + np.arange(ptr[-1])]
+
+
+def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: Int32) -> tuple[Int64, Int32]:
+    """A CSR whose ``rows``, so far empty, get those of another one."""
+    count = np.diff(ptr)
+    taken = np.ones(len(count), np.bool_)
+    taken[rows] = False
+    count[rows] = np.diff(own_ptr)
+    new_ptr = np.concatenate(([0], np.cumsum(count)))
+    of_first = np.repeat(taken, count)
+    merged = np.empty(int(new_ptr[-1]), np.int32)
+    merged[of_first], merged[~of_first] = links, own_links
+    return new_ptr, merged
+
+
+def many_hosts(bulk: BatchRoutes | None, router: Router, gpus: Int64) -> Int64:
+    """int64[m]: the nearest host of each GPU, -1 where it reaches none."""
+    known = None if bulk is None else bulk.hosts_of(gpus)
+    if known is not None:
+        return known
+    return np.array([-1 if (host := router.host_of(gpu)) is None else host for gpu in gpus.tolist()], np.int64)

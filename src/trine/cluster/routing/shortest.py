@@ -14,7 +14,7 @@ _Path = tuple[int, int, tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class _Search:
+class _RouteSearch:
     """Dijkstra's algorithm from one source over the devices that forward; it stops early and can go on later."""
 
     frontier: list[tuple[_Path, int]]
@@ -23,7 +23,7 @@ class _Search:
     ways: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
-class Routes:
+class ShortestRoutes:
     """Shortest routes by (latency, links, lowest link indices); only forwarding devices carry others' traffic.
 
     A source's search goes no further than the targets asked for need, and leaves out the devices that forward nothing,
@@ -52,7 +52,7 @@ class Routes:
             self._exits.setdefault(source, []).append(target)
             if forwards[target]:
                 self._onward[source].append(target)
-        self._searches: dict[int, _Search] = {}
+        self._searches: dict[int, _RouteSearch] = {}
         self._ports: dict[int, dict[int, int]] = {}
 
     def _add(self, source: int, target: int, wire: tuple[int, int]) -> None:
@@ -260,7 +260,7 @@ class Routes:
     def _nearest(self, source: int, targets: Sequence[int]) -> tuple[_Path, int] | None:
         search = self._searches.get(source)
         if search is None:
-            search = self._searches[source] = _Search(frontier=[((0, 0, ()), source)])
+            search = self._searches[source] = _RouteSearch(frontier=[((0, 0, ()), source)])
         settled = search.settled
         reached = [
             (self._longer(settled[via], via, target), target)
@@ -283,7 +283,7 @@ class Routes:
         latency_ps, link = self._wires[via, target]
         return path[0] + latency_ps, path[1] + 1, (*path[2], link)
 
-    def _settle_next(self, search: _Search) -> int:
+    def _settle_next(self, search: _RouteSearch) -> int:
         """Fix the shortest path of the frontier, whose end it returns, and put its onward neighbours there."""
         path, device = heapq.heappop(search.frontier)
         if device not in search.settled:

@@ -10,19 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
-from trine.cluster.parts import SCALE_UP
+from trine.cluster.parts import HOST_LINK, SCALE_UP
+from trine.cluster.tables import LinkTable
 
 if TYPE_CHECKING:
-    from trine.cluster.bulk import BulkRoutes
-    from trine.cluster.tables import Block, Wiring
+    from trine.cluster.routing.batch_routing import BatchRoutes
+    from trine.cluster.tables import LinkedDevices, NodeBlock
 
 
 @dataclass(frozen=True)
-class Likeness:
+class NodeClasses:
     """Of one cluster; everything is worked out when it is first asked for."""
 
-    cluster: Wiring
-    bulk: BulkRoutes | None
+    cluster: LinkedDevices
+    bulk: BatchRoutes | None
 
     @cached_property
     def has_scale_up(self) -> Bool:
@@ -66,7 +67,7 @@ class Likeness:
             found[block.devices(local, np.arange(block.count)[:, None])] = make[:, None]
         return found
 
-    def _ends(self, block: Block) -> npt.NDArray[np.int32]:
+    def _ends(self, block: NodeBlock) -> npt.NDArray[np.int32]:
         """int32[nodes, ends]: the numbers of the links between the NICs of each node and the fabric; -1: none."""
         clos = None if self.bulk is None else self.bulk.clos
         if clos is None or not block.joined:
@@ -75,3 +76,35 @@ class Likeness:
         number = self.cluster.link_table.number
         ends = [np.where(links[nics] < 0, -1, number[links[nics]]) for links in (clos.up, clos.down)]
         return np.concatenate(ends, axis=1).astype(np.int32)
+
+
+def scale_up_components_of(cluster: LinkedDevices) -> Int64:
+    """:attr:`trine.cluster.Cluster.scale_up_components`; those of a node are those of all nodes alike."""
+    layout = cluster.device_table.layout
+    if layout is None or layout is not cluster.link_table.layout:
+        return _components(cluster.link_table, len(cluster.devices))
+    found = np.arange(len(cluster.devices))
+    for block in layout.blocks:
+        local = np.arange(len(block.node.devices))
+        roots = _components(block.node.link_table, len(local))
+        copies = np.arange(block.count)[:, None]
+        found[block.devices(local, copies)] = block.devices(roots, copies)
+    return found
+
+
+def _components(links: LinkTable, num_devices: int) -> Int64:
+    roots = list(range(num_devices))
+
+    def find(device: int) -> int:
+        while roots[device] != device:
+            roots[device] = roots[roots[device]]
+            device = roots[device]
+        return device
+
+    up = links.of_class(SCALE_UP)
+    fast = np.zeros(num_devices, np.bool_)
+    fast[links.source[up]] = True
+    joins = np.flatnonzero(up | (links.of_class(HOST_LINK) & ~fast[links.source] & ~fast[links.target]))
+    for source, target in zip(links.source[joins].tolist(), links.target[joins].tolist(), strict=True):
+        roots[find(source)] = find(target)
+    return np.array([find(device) for device in range(num_devices)], np.int64)

@@ -1,0 +1,1 @@
+"""Pictures of clusters: where devices go, and the figure."""
