@@ -41,8 +41,9 @@ class ClusterData(LinkedDevices):
     ``evidence`` says where the numbers come from (one of :data:`EVIDENCE`); ``sources`` says it in words, one entry a
     kind of number; ``notes`` are for people. ``library``: what runs collectives on it (one of :data:`LIBRARIES`).
     ``routing``: how routes are chosen, see :mod:`trine.cluster.routing.router`. ``grid``: the sizes of the mesh or
-    torus that the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of
-    this node, None where that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None: nothing does.
+    torus that the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of this node,
+    None where that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None:
+    nothing does.
     ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is.
 
     Raises
