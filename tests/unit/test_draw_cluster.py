@@ -4,11 +4,11 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 
 import pytest
-from trine.cluster.draw.layout import lay_out
-from trine.cluster.draw.picture import MORE
 
 from trine.cluster import build_topology, load_cluster
 from trine.cluster.draw.figure import draw_cluster
+from trine.cluster.draw.layout import lay_out
+from trine.cluster.draw.picture import MORE
 from trine.errors import InputError
 
 SMALL = {
