@@ -78,7 +78,7 @@ MOVES = [
 ]  # fmt: skip
 
 #: (base command, option that must not change the answer)
-SAME = [(INSIDE, "--no-fold"), (FOLDED, "--verify-fold"), (INSIDE, "--fidelity loadstore")]
+SAME = [(INSIDE, "--no-fold"), (FOLDED, "--verify-fold"), (INSIDE, "--fidelity loadstore"), (H100, "--brief")]
 
 #: (base command, option to add, a word of the refusal)
 REFUSED = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from trine.cli.commands import COMMANDS, GROUPS, below
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.main import app, page
+from trine.cli.output import coloured, show_table
 from trine.cli.parameters import all_parameters
 
 HEAVY = ("numba", "numpy", "typer", "rich", "pydantic", "yaml")
@@ -149,3 +151,40 @@ def test_a_shell_completes_names_of_clusters():
         [sys.executable, "-c", code], capture_output=True, text=True, env={**environment}, check=False
     )
     assert "dgx-h100" in done.stdout, done
+
+
+def test_what_is_wrong_is_red_at_a_terminal_and_plain_in_a_pipe(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = "warning: out of memory: 8 of 8 ranks do not fit"
+    pipe, terminal = io.StringIO(), io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    assert coloured(text, pipe) == text
+    assert (
+        coloured(text, terminal) == "\x1b[1;31mwarning:\x1b[0m \x1b[1;31mout of memory\x1b[0m: 8 of 8 ranks do not fit"
+    )
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured(text, terminal) == text
+
+
+def test_tables_fit_the_terminal_and_stay_as_they_are_in_a_pipe(monkeypatch, capsys):
+    rows = [("dgx-h100", "eight GPUs " * 12)]
+    show_table("{:12} {}", ("name", "what it is"), rows, None)
+    plain = capsys.readouterr().out
+    assert plain.splitlines() == ["name         what it is", "dgx-h100     " + "eight GPUs " * 12]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    show_table("{:12} {}", ("name", "what it is"), rows, None)
+    shown = capsys.readouterr().out
+    assert shown.count("eight") == 12
+    assert all(len(line) <= 100 for line in shown.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words", [("train", "vgg13-h100-b128"), ("collective", "all_reduce", "--size", "1M", "--cluster", "dgx-h100")]
+)
+def test_brief_prints_the_headline_only(words):
+    done = CliRunner().invoke(app, [*words, "--brief"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1

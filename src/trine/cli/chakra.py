@@ -12,6 +12,7 @@ from trine.cli.options import (
     INSIDE,
     NETWORK,
     NETWORK_WORDS,
+    Brief,
     Json,
     Option,
     Parquet,
@@ -22,7 +23,7 @@ from trine.cli.options import (
     networks,
     pairs,
 )
-from trine.cli.output import end, show, write_files, write_json
+from trine.cli.output import end, show, show_answer, write_files, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.collectives.loadstore.options import LoadStoreOptions, model_for
@@ -74,6 +75,7 @@ def run(
     plot_noc: Annotated[
         str | None, Option("Draw how busy the NoC is (PNG, SVG); needs trine[plot].", "FILE", INSIDE)
     ] = None,
+    brief: Brief = False,
     json: Json = None,
     perfetto: Perfetto = None,
     parquet: Parquet = None,
@@ -99,14 +101,14 @@ def run(
         _refuse_what_cannot_matter(trace, given)
         kernels, model = given.make(algorithms=algorithms), _model(cluster, trace, requests)
         found = _run_loadstore(trace, cluster, kernels, model, engine or "compiled", warnings)
-        show(found.summary(), json)
+        show_answer(found, json, brief)
         write_json(found, json, "chakra run")
         draw_inside(found.gpu, inside_perfetto, plot_noc)
         write_files(found, perfetto, parquet, timeline)
         end(found.gpu.finished)
         return
     result = _run_operator(trace, cluster, network, collective_costs, warnings)
-    show(result.summary(), json)
+    show_answer(result, json, brief)
     write_json(result, json, "chakra run")
     write_files(result, perfetto, parquet, timeline)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.machine import CIRCUITS, Machine, group_machine
-from trine.cli.options import OUTPUT, Json, Option, argument, collectives
+from trine.cli.options import OUTPUT, Brief, Json, Option, argument, collectives
 from trine.cli.output import EXIT_FAILED, say, show, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions
@@ -36,6 +36,7 @@ def check(
     op: Annotated[str | None, Option("Which collective it is, or which of several runs.", values=collectives)] = None,
     in_place: Annotated[bool, Option("Compare the in-place results.")] = False,
     fail_if_suspicious: Annotated[bool, Option("Exit with 1 unless the run is healthy.")] = False,
+    brief: Brief = False,
     plot: Annotated[
         str | None, Option("Draw measured and predicted (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)
     ] = None,
@@ -56,7 +57,7 @@ def check(
     cluster = _machine(found, machine)
     with about(log):
         answer = check_log(found, cluster, options=options, in_place=in_place)
-    show(answer.table(), json)
+    show(answer.headline if brief else answer.table(), json)
     write_json(answer, json, "check")
     if plot is not None:
         with writes():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.machine import CIRCUITS, Machine, group_machine
 from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
-from trine.cli.output import say, show, write_json, writes
+from trine.cli.output import say, show, show_table, write_json, writes
 from trine.cli.parameters import Fields
 from trine.errors import InputError
 
@@ -25,7 +25,7 @@ def list_clusters(json: Json = None) -> None:
     """
     from trine.cluster import known_clusters, load_cluster
 
-    rows = []
+    rows, cells = [], []
     for name in known_clusters():
         machine = load_cluster(name)
         fabric = f"{machine.fabric.kind} {machine.fabric.link}" if machine.fabric else None
@@ -36,7 +36,9 @@ def list_clusters(json: Json = None) -> None:
             }
         )  # fmt: skip
         what = machine.notes.split(": ", 1)[-1].split(". ")[0]
-        show(f"{name:18} {len(machine.gpus):3} GPUs  {fabric or '-':22} {_short(what, 90)}", json)
+        cells.append((name, len(machine.gpus), fabric or "-", _short(what, 90)))
+    titles = ("name", "GPUs", "usual fabric", "what it is")
+    show_table("{:18} {:3} GPUs  {:22} {}", titles, cells, json, has_head=False)
     write_json({"clusters": rows}, json, "cluster list")
 
 
@@ -48,14 +50,15 @@ def list_links(json: Json = None) -> None:
     from trine.cluster.presets import load_links
     from trine.units import format_bandwidth, format_time
 
-    show(f"{'name':17} {'class':10} {'reached':>10} {'data sheet':>11} {'latency':>8}  lanes  bandwidth is", json)
-    for kind in load_links().values():
-        show(
-            f"{kind.name:17} {kind.link_class:10} {format_bandwidth(kind.bytes_per_s):>10} "
-            f"{format_bandwidth(kind.peak_bytes_per_s):>11} {format_time(kind.latency_ps):>8} {kind.lanes:6}  "
-            f"{kind.evidence['bandwidth']}",
-            json,
+    titles = ("name", "class", "reached", "data sheet", "latency", "lanes", "bandwidth is")
+    cells = [
+        (
+            kind.name, kind.link_class, format_bandwidth(kind.bytes_per_s), format_bandwidth(kind.peak_bytes_per_s),
+            format_time(kind.latency_ps), kind.lanes, kind.evidence["bandwidth"],
         )
+        for kind in load_links().values()
+    ]  # fmt: skip
+    show_table("{:17} {:10} {:>10} {:>11} {:>8} {:>6}  {}", titles, cells, json)
     rows = [
         {
             "name": kind.name, "class": kind.link_class, "bytes_per_s": kind.bytes_per_s,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
 from trine.cli.machine import Machine, group_machine, options_of_links
-from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Json, Option, argument, collectives, networks
+from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Json, Option, argument, collectives, networks
 from trine.cli.output import say, show, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
@@ -36,6 +36,7 @@ def collective(
     ] = None,
     network: Annotated[str | None, Option("Simulate every message.", NETWORK_WORDS, HOW, values=networks)] = None,
     explain: Annotated[bool, Option("Where each microsecond goes; alternatives.", panel=OUTPUT)] = False,
+    brief: Brief = False,
     plot: Annotated[str | None, Option("Draw the table (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)] = None,
     json: Json = None,
 ) -> None:  # fmt: skip
@@ -58,12 +59,12 @@ def collective(
         refuse_others(others, inside.compare_fidelity)
         LoadStoreQuestion(
             op=kind, sizes=sizes, machine=machine, asked=asked.make(), given=given, inside=inside, network=network,
-            json=json, plot=plot,
+            json=json, plot=plot, brief=brief,
         ).answer()  # fmt: skip
         return
     answer, warnings = _Question(kind, sizes, asked, network, table, explain).answer(machine)
-    show(answer.table(), json)
-    for warning in warnings:
+    show(answer.headline if brief else answer.table(), json)
+    for warning in () if brief else warnings:
         say(f"note: {warning}")
     if explain:
         show(answer.explain(), json)

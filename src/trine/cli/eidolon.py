@@ -6,8 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.options import OUTPUT, WAITS, WRITES, Json, Option, Perfetto, argument, fused_kernels
-from trine.cli.output import all_written, end, say, show, write_json, writes
+from trine.cli.options import OUTPUT, WAITS, WRITES, Brief, Json, Option, Perfetto, argument, fused_kernels
+from trine.cli.output import all_written, end, say, show_answer, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError, nearest
@@ -33,7 +33,12 @@ _Plot = Annotated[str | None, Option("Draw who waits when (PNG, SVG, PDF); needs
 
 
 def run(
-    kernel: Kernel, given: Given[EidolonOptions], json: Json = None, perfetto: Perfetto = None, plot: _Plot = None
+    kernel: Kernel,
+    given: Given[EidolonOptions],
+    brief: Brief = False,
+    json: Json = None,
+    perfetto: Perfetto = None,
+    plot: _Plot = None,
 ) -> None:
     """Run the kernel of one GPU; of its peers only what they write to it exists.
 
@@ -44,7 +49,7 @@ def run(
     options = made(given, kernel=kernel)
     with ProgressLine("requests") as progress:
         result = run_eidolon(options, progress=progress, on_compile=progress.compiling)
-    _report(result, json, perfetto, plot)
+    _report(result, brief, json, perfetto, plot)
 
 
 def made(given: Given[EidolonOptions], **more: Any) -> EidolonOptions:
@@ -56,8 +61,8 @@ def made(given: Given[EidolonOptions], **more: Any) -> EidolonOptions:
     return given.make(**more)
 
 
-def _report(result: EidolonResult, json: str | None, perfetto: str | None, plot: str | None) -> None:
-    show(result.summary(), json)
+def _report(result: EidolonResult, brief: bool, json: str | None, perfetto: str | None, plot: str | None) -> None:
+    show_answer(result, json, brief)
     write_json(result, json, "eidolon run")
     if perfetto is not None:
         with writes():
@@ -80,6 +85,7 @@ def sweep(
     wakeup: Annotated[str | None, Option('"0,5 us,10 us" or 0:40us:5us.', panel=WRITES)] = None,
     sync: Annotated[str | None, Option("Ways to wait [spin,mwait].", "spin,mwait,sleep", WAITS)] = None,
     jobs: Annotated[int | None, Option("Runs at a time [one a core].")] = None,
+    brief: Brief = False,
     json: Json = None,
     csv: Annotated[str | None, Option("Write a line a run.", "FILE", OUTPUT)] = None,
     plot: Annotated[str | None, Option("Draw it (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
@@ -100,7 +106,7 @@ def sweep(
     base, journal = made(given, kernel=kernel), _journal(csv, json)
     with ProgressLine(None) as progress:
         found = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal)
-    show(found.text(), json)
+    show_answer(found, json, brief)
     if "flag_spacing" in given:
         say(f"note: --flag-spacing {given['flag_spacing']}: flags are not cached, so that it only decides which memory "
             "channels serve them; trine eidolon run says how far it moves one run")  # fmt: skip

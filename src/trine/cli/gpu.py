@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import OUTPUT, Json, Option, argument, gpu_models
-from trine.cli.output import show, write_json, writes
+from trine.cli.output import show, show_table, write_json, writes
 
 if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
@@ -19,20 +19,18 @@ def list_models(json: Json = None) -> None:
     from trine.gpu.model.files import known_gpu_models, load_gpu_model
     from trine.units import format_bandwidth, format_clock
 
-    rows = []
-    show(f"{'name':15} {'clock':>9} {'CUs':>4}  {'inside':9} {'memory':>10} {'ports':>5}  numbers are", json)
+    rows, cells = [], []
     for name in known_gpu_models():
         model = load_gpu_model(name)
         rate = model.memory.bytes_per_s * model.memory.num_channels
         counts = _counts(model)
-        show(
-            f"{name:15} {format_clock(model.cycle_ps):>9} {model.num_cus:4}  {model.noc.kind:9} "
-            f"{format_bandwidth(rate):>10} {model.ports.count:5}  {_words(counts)}",
-            json,
-        )
+        clock, memory = format_clock(model.cycle_ps), format_bandwidth(rate)
+        cells.append((name, clock, model.num_cus, model.noc.kind, memory, model.ports.count, _words(counts)))
         rows.append(
             {"name": name, "cus": model.num_cus, "noc": model.noc.kind, "evidence": counts, "notes": model.notes}
         )
+    titles = ("name", "clock", "CUs", "inside", "memory", "ports", "numbers are")
+    show_table("{:15} {:>9} {:>4}  {:9} {:>10} {:>5}  {}", titles, cells, json)
     write_json({"gpu_models": rows}, json, "gpu list")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Widest page: longer lines are hard to read.
 MAX_WIDTH = 110
-BOLD, DIM, CYAN, YELLOW = "1", "2", "1;36", "33"
+DIM, CYAN, YELLOW, RED = "2", "1;36", "33", "1;31"
 #: Rows of every help page.
 _HELP = ("--help", "-h"), "Show this message and exit."
 _ROOT = (

@@ -11,6 +11,7 @@ from trine.cli.options import (
     JOB,
     NETWORK_WORDS,
     OUTPUT,
+    Brief,
     Json,
     Option,
     Perfetto,
@@ -19,7 +20,7 @@ from trine.cli.options import (
     number_pair,
     traces,
 )
-from trine.cli.output import end, say, show, write_json, writes
+from trine.cli.output import end, say, show, show_answer, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.errors import InputError
 from trine.parallel.hop.protocol import HopProtocol
@@ -100,6 +101,7 @@ def hop(
     batch: Annotated[int | None, Option("Samples of one worker; as in the trace if not given.", panel=JOB)] = None,
     network: Annotated[str | None, Option("How flows share links.", NETWORK_WORDS, "Links", values=networks)] = None,
     compare: Annotated[bool, Option("Also run without any of the options of Hop.", panel=OUTPUT)] = False,
+    brief: Brief = False,
     json: Json = None,
     perfetto: Perfetto = None,
 ) -> None:
@@ -136,12 +138,12 @@ def hop(
     seed = chance.seed or 0
     if chance.repeat is not None:
         runs = ensemble(lambda each: run(protocol, each).end_ps, chance.repeat, seed)
-        show(runs.summary(), json)
+        show_answer(runs, json, brief)
         write_json(runs, json, "hop")
         end(runs.finished)
         return
     result = run(protocol, seed)
-    show(result.summary(), json)
+    show_answer(result, json, brief)
     answer = result.document()
     if compare:
         against = run(standard, seed)

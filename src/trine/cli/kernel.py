@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.loadstore import draw_inside
 from trine.cli.machine import LinkedMachine, Machine, group_machine
-from trine.cli.options import OUTPUT, RANKS, Engine, Json, Option, Perfetto, argument
-from trine.cli.output import end, show, write_json
+from trine.cli.options import OUTPUT, RANKS, Brief, Engine, Json, Option, Perfetto, argument
+from trine.cli.output import end, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.collectives.loadstore.options import LoadStoreOptions
@@ -53,6 +53,7 @@ def run(
     no_fold: Annotated[bool, Option("Simulate every GPU by itself.", panel=RANKS)] = False,
     verify_fold: Annotated[bool, Option("Run both ways and compare everything.", panel=RANKS)] = False,
     engine: Engine = "compiled",
+    brief: Brief = False,
     json: Json = None,
     perfetto: Perfetto = None,
     plot_noc: Annotated[
@@ -87,7 +88,7 @@ def run(
 
         idle = tuple(unused_options(changes, same_without, "of this program"))
         result = replace(result, notes=(*result.notes, *idle))
-    show(result.summary(), json)
+    show_answer(result, json, brief)
     write_json(result, json, "kernel run")
     draw_inside(result, perfetto, plot_noc)
     end(result.finished)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trine.arguments import option
 from trine.cli.machine import Machine, group_machine, options_of_links
-from trine.cli.output import end, say, show, write_json, writes
+from trine.cli.output import end, say, show_answer, write_json, writes
 from trine.cli.parameters import Given
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError, nearest
@@ -92,6 +92,7 @@ class LoadStoreQuestion:
     network: str | None
     json: str | None
     plot: str | None
+    brief: bool
 
     def answer(self) -> None:
         """Run, print and write."""
@@ -104,8 +105,9 @@ class LoadStoreQuestion:
         with ProgressLine("requests") as progress:
             compare = self.inside.compare_fidelity
             answer = self._compared(cluster, how, progress) if compare else self._run(cluster, how, progress)
+        show_answer(answer, self.json, self.brief)
         _report(answer, self.inside, self.json, self.plot)
-        for warning in warnings:
+        for warning in () if self.brief else warnings:
             say(f"note: {warning}")
         end(answer.finished)
 
@@ -142,7 +144,6 @@ def _report(
 ) -> None:
     from trine.collectives.loadstore import LoadStoreCollectiveResult
 
-    show(answer.summary(), json)
     write_json(answer, json, "collective")
     if not isinstance(answer, LoadStoreCollectiveResult):
         return

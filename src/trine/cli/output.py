@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from trine.cli.help import RED, has_colour, painted
 from trine.cli.streams import want_stdout
 from trine.cli.writable import check_outputs
 from trine.errors import InputError, TrineError, one_line
@@ -23,6 +26,9 @@ T = TypeVar("T")
 
 #: What the command that runs could not write, in words.
 _missing: list[str] = []
+
+#: What a person must not overlook.
+_WRONG = re.compile(r"(?i:out of memory|does not fit)|\bPARTIAL\b|\bSUSPICIOUS\b|^error:|^warning:", re.MULTILINE)
 
 EXIT_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
@@ -109,7 +115,17 @@ def _line(error: Exception) -> str:
 
 def say(text: str) -> None:
     """A line for the person at the terminal, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(coloured(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def coloured(text: str, stream: TextIO) -> str:
+    """``text`` with what is wrong in red, at a terminal that takes colour; as it is everywhere else."""
+    return _WRONG.sub(lambda found: painted(found[0], RED, True), text) if has_colour(stream) else text
+
+
+def show_answer(answer: Report, json_target: str | None, brief: bool) -> None:
+    """An answer as text, or its headline alone."""
+    show(answer.headline if brief else answer.summary(), json_target)
 
 
 def show(text: str, json_target: str | None) -> None:
@@ -117,7 +133,7 @@ def show(text: str, json_target: str | None) -> None:
     if json_target == "-":
         say(text)
     else:
-        print(text, flush=True)
+        print(coloured(text, sys.stdout), flush=True)
 
 
 def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
@@ -138,6 +154,28 @@ def end(finished: bool) -> None:
     if not finished:
         say("interrupted: the answer is about what had happened until then")
         raise SystemExit(EXIT_INTERRUPTED)
+
+
+def show_table(
+    layout: str, titles: Sequence[str], rows: Sequence[Sequence[object]], json_target: str | None, has_head: bool = True
+) -> None:
+    """A table: fitted to the terminal there, with wrapped cells; anywhere else lines of ``layout``, as scripts read.
+
+    has_head: whether the titles are a line of their own there.
+    """
+    stream = sys.stderr if json_target == "-" else sys.stdout
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        for row in (*([titles] if has_head else []), *rows):
+            show(layout.format(*row), json_target)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*titles, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(file=stream, highlight=False, markup=False).print(table)
 
 
 def write_json(answer: Report | Mapping[str, object], target: str | None, command: str, schema: str = "") -> None:

@@ -124,6 +124,11 @@ class TrainAnswer:
         above = [each.summary() for each in (self._ensemble, self._range) if each is not None]
         return "\n".join([*above, result.summary()])
 
+    def headline(self, result: Result) -> str:
+        """The headline of the range or the ensemble, else that of the result."""
+        study = self._ensemble or self._range
+        return result.headline if study is None else study.headline
+
     def document(self, result: Result) -> dict[str, object]:
         """The result's keys, with the range or the ensemble."""
         content = result.document()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Json, Option, argument, studies
-from trine.cli.output import say, show, write_json, writes
+from trine.cli.options import OUTPUT, Brief, Json, Option, argument, studies
+from trine.cli.output import say, show_answer, show_table, write_json, writes
 from trine.cli.progress import ProgressLine
 
 
 def study(
     name: Annotated[str | None, argument("Which one; without it, a list.", "[NAME]", studies)] = None,
     plot: Annotated[str | None, Option("Draw its curves (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
+    brief: Brief = False,
     json: Json = None,
 ) -> None:
     """Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the paper.
@@ -24,11 +25,12 @@ def study(
     if name is None:
         if plot is not None or json is not None:
             raise InputError(f"which study? {', '.join(CASES)}")
-        show("\n".join(f"{key:15} {question}" for key, (_, question) in CASES.items()), None)
+        cells = [(key, question) for key, (_, question) in CASES.items()]
+        show_table("{:15} {}", ("name", "question"), cells, None, has_head=False)
         return
     with ProgressLine() as progress:
         found = run_case(name, on_run=progress.told)
-    show(found.summary(), json)
+    show_answer(found, json, brief)
     write_json(found, json, "study")
     if plot is not None:
         with writes():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, traces
 from trine.cli.options import models as known
-from trine.cli.output import say, show, write_json
+from trine.cli.output import say, show, show_table, write_json
 
 
 def inspect(
@@ -95,12 +95,15 @@ def models(json: Json = None) -> None:
 
     Example: trine trace models
     """
-    from trine.cli.trace_text import models_text
     from trine.workload import known_models
     from trine.workload.synthesis.spec import load_model, summary
 
     rows = [summary(load_model(name)) for name in known_models()]
-    show(models_text(rows), json)
+    cells = [
+        (row["name"], f"{row['parameters']:,}", "" if row["sequence"] is None else row["sequence"], row["shapes"])
+        for row in rows
+    ]
+    show_table("{:18} {:>15} {:>9}  {}", ("model", "parameters", "sequence", "shapes"), cells, json)
     write_json({"models": rows}, json, "trace models")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trine.graph.workload import GPU_KERNELS
@@ -62,12 +61,3 @@ def difference_text(difference: Difference) -> str:
 def _row(name: str, total: Total) -> str:
     share = f"{100 * total.share:5.1f} %"
     return f"{name[:34]:34} {total.count:9} {format_time(total.gpu_time_ps):>11} {share:>7}"
-
-
-def models_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """One line a model: name, parameters, tokens of a sample, shapes."""
-    lines = [f"{'model':18} {'parameters':>15} {'sequence':>9}  shapes"]
-    for row in rows:
-        sequence = "" if row["sequence"] is None else row["sequence"]
-        lines.append(f"{row['name']:18} {row['parameters']:>15,} {sequence:>9}  {row['shapes']}")
-    return "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.layout import Layout, plan_from, refuse_without_machine
 from trine.cli.machine import Machine, job_machine
-from trine.cli.options import OUTPUT, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
+from trine.cli.options import OUTPUT, Brief, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
 from trine.cli.output import end, say, show, write_files, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
@@ -32,6 +32,7 @@ def train(
     how: Given[SimulateOptions],
     machine: Annotated[Machine, Fields(without=("gpus",))],
     ranks: RankOptions,
+    brief: Brief = False,
     json: Json = None,
     perfetto: Perfetto = None,
     parquet: Parquet = None,
@@ -75,7 +76,7 @@ def train(
                 warnings=tuple(warnings),
             ),
         )
-    show(answer.summary(result), json)
+    show(answer.headline(result) if brief else answer.summary(result), json)
     write_json(answer.document(result), json, "train", result.SCHEMA)
     write_files(result, perfetto, parquet, timeline)
     exported.report()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Json, Option
-from trine.cli.output import end, say, show, until_stopped, write_json, writes
+from trine.cli.options import OUTPUT, Brief, Json, Option
+from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes
 
 SHOWN = 25
 
@@ -16,6 +16,7 @@ def collectives(
     every: Annotated[bool, Option(f"Show all rows, not the worst {SHOWN}.", names=("--all",))] = False,
     report: Annotated[str | None, Option("Write the page with its pictures; needs trine[plot].", "DIR", OUTPUT)] = None,
     plot: Annotated[str | None, Option("Draw all errors by size; needs trine[plot].", "FILE", OUTPUT)] = None,
+    brief: Brief = False,
     json: Json = None,
 ) -> None:
     """Replay the bundled measured collectives: error by machine, collective and size, worst first.
@@ -35,7 +36,7 @@ def collectives(
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)
     found = replace(found, left_out=without, notes=(doubt,) if doubt else ())
-    show(summary_text(found, None if every else SHOWN), json)
+    show(found.headline if brief else summary_text(found, None if every else SHOWN), json)
     write_json(found, json, "validate collectives")
     if plot is not None:
         with writes():
@@ -52,6 +53,7 @@ def collectives(
 def loadstore(
     series: Annotated[list[str] | None, Option("Only this series of measurements; may be repeated.")] = None,
     largest: Annotated[str, Option("Leave out larger sizes, which take long to simulate.")] = "1M",
+    brief: Brief = False,
     json: Json = None,
 ) -> None:
     """Published times of communication kernels against the load-store level: small all-reduces, puts, gets, packets.
@@ -67,6 +69,6 @@ def loadstore(
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
     compared, finished = until_stopped(map(compare_point, points))
     found = KernelValidation(compared=tuple(compared), finished=finished)
-    show(found.summary(), json)
+    show_answer(found, json, brief)
     write_json(found, json, "validate loadstore")
     end(finished)
