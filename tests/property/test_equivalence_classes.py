@@ -51,7 +51,7 @@ def assert_as_alone(cluster: Cluster, groups: np.ndarray, kind: str, size: int) 
     chosen = np.random.default_rng(len(groups)).permutation(len(groups))[:4]
     for group in chosen.tolist():
         assert answers[make[group]] == alone(kind, size, tuple(groups[group].tolist()), None), groups[group]
-    assert together.worst >= alone.worst
+    assert together.slowest_ratio >= alone.slowest_ratio
     return len(answers)
 
 
