@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trine.cluster import build_topology, known_clusters, known_gpus, load_cluster, load_gpu
+from trine.cluster import build_topology, known_clusters, known_gpus, known_links, load_cluster, load_gpu
 from trine.errors import SpecError
 
 
@@ -22,7 +22,9 @@ def test_the_promised_presets_are_there() -> None:
 def test_gpus_have_sane_numbers_with_sources(name: str) -> None:
     gpu = load_gpu(name)
     assert gpu.name == name
-    assert set(gpu.sources) == {"memory", "memory_bandwidth", "compute_units", "compute", "power"}
+    generations = {field for field in ("nvlink", "pcie") if getattr(gpu, field) is not None}
+    assert set(gpu.sources) == {"memory", "memory_bandwidth", "compute_units", "compute", "power"} | generations
+    assert {gpu.nvlink, gpu.pcie} - {None} <= set(known_links())
     assert 16 * 2**30 <= gpu.memory_bytes < 10**12
     assert 10**11 < gpu.memory_bytes_per_s < 10**13
     assert {"float64", "float32", "float16"} <= set(gpu.flop_per_s)

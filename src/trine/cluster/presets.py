@@ -44,6 +44,7 @@ class GpuSpec(OneLine):
 
     ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
     ``power_w``: what the vendor says that it takes at most, None where nobody does.
+    ``nvlink``, ``pcie``: entries of the link catalogue, None where it has none or nobody says.
     ``sources`` maps each field to where its number comes from.
     """
 
@@ -55,6 +56,8 @@ class GpuSpec(OneLine):
     sources: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     power_w: int | None = None
+    nvlink: str | None = None
+    pcie: str | None = None
 
 
 def known_gpus() -> tuple[str, ...]:
@@ -104,6 +107,8 @@ def _read_gpu(name: str) -> GpuSpec:
         flop_per_s={str(dtype): rate for dtype, rate in spec.compute.items()},
         num_compute_units=spec.compute_units,
         power_w=spec.power,
+        nvlink=spec.nvlink,
+        pcie=spec.pcie,
         sources=dict(spec.sources),
         aliases=tuple(spec.aliases),
     )

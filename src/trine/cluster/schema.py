@@ -216,12 +216,15 @@ class LinkTypeSpec(Spec):
 
 class GpuFile(Spec):
     """One GPU model; ``compute`` is the dense peak of each dtype, ``power`` what the vendor says it takes at most (TDP,
-    TBP), ``sources`` has one entry a field."""
+    TBP). ``nvlink``, ``pcie``: their generation, an entry of the link catalogue. ``sources``: one entry a field.
+    """
 
     aliases: list[str] = Field(default_factory=list)
     memory: Size
     memory_bandwidth: Bandwidth
     compute_units: int = Field(ge=1)
     power: Power | None = None
+    nvlink: str | None = None
+    pcie: str | None = None
     compute: dict[Dtype, Rate] = Field(min_length=1)
     sources: dict[str, str]

@@ -8,13 +8,13 @@ from itertools import combinations
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Link
+from trine.cluster.presets import load_gpu
 from trine.errors import SpecError
 from trine.formats.media import (
     REDUCING,
     LinkChoices,
     Media,
     check_links_from,
-    nvlink_of_model,
     pcie_of_bandwidth,
     socket_entry,
 )
@@ -173,7 +173,7 @@ class _Reader:
     def join_nvlinks(self) -> None:
         gpus = [i for i, device in enumerate(self.draft.devices) if device.kind == GPU]
         if self.media.chosen("nvlink") is None:
-            if self.gpu and nvlink_of_model(self.gpu) and len(gpus) > 1:
+            if self.gpu and load_gpu(self.gpu).nvlink and len(gpus) > 1:
                 self.notes.append("lstopo does not show NVLinks; --link nvlink=ENTRY joins the GPUs through a switch")
             return
         rates = self.media.of("nvlink", None, "chosen")

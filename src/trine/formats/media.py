@@ -12,27 +12,6 @@ from trine.cluster.presets import LinkType, known_links, link_named
 from trine.errors import InputError, SpecError, nearest
 from trine.units import parse_bandwidth, parse_time
 
-#: GPU model (its name begins so): NVLink and PCIe generation, from the vendors' data sheets.
-_BY_MODEL = (
-    ("p100", "nvlink1", "pcie3"),
-    ("v100", "nvlink2", "pcie3"),
-    ("t4", None, "pcie3"),
-    ("a100", "nvlink3", "pcie4"),
-    ("a30", "nvlink3", "pcie4"),
-    ("a40", "nvlink3", "pcie4"),
-    ("rtx3090", "nvlink3", "pcie4"),
-    ("l4", None, "pcie4"),
-    ("rtx4090", None, "pcie4"),
-    ("h100", "nvlink4", "pcie5"),
-    ("h200", "nvlink4", "pcie5"),
-    ("h20", "nvlink4", "pcie5"),
-    ("gh200", "nvlink4", "pcie5"),
-    ("b200", "nvlink5", "pcie5"),
-    ("b300", "nvlink5", "pcie6"),
-    ("gb200", "nvlink5", "pcie5"),
-    ("gb300", "nvlink5", "pcie6"),
-    ("rtx-pro-6000", None, "pcie5"),
-)
 #: Compute capability (SM version) from, to: NVLink generation. NCCL's topo.h tells them apart in the same way.
 _BY_SM = ((60, 69, "nvlink1"), (70, 79, "nvlink2"), (80, 89, "nvlink3"), (90, 99, "nvlink4"), (100, 129, "nvlink5"))
 #: AMD's graphics target: generation of Infinity Fabric links between GPUs.
@@ -45,16 +24,6 @@ _LANE_GBPS = {3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8
 SCALE_UP_NAMES = ("nvlink", "xgmi")
 #: NVSwitches of these generations add up and multicast (NVLink SHARP, "NVLS").
 REDUCING = ("nvlink4", "nvlink5")
-
-
-def nvlink_of_model(gpu: str) -> str | None:
-    """``"nvlink4"`` for ``"h100-sxm"``; None for a GPU without NVLink or one that is not known here."""
-    return next((nvlink for begin, nvlink, _ in _BY_MODEL if re.match(rf"{begin}(?![0-9])", gpu)), None)
-
-
-def pcie_of_model(gpu: str) -> str | None:
-    """``"pcie5"`` for ``"h100-sxm"``, None for a GPU that is not known here."""
-    return next((pcie for begin, _, pcie in _BY_MODEL if re.match(rf"{begin}(?![0-9])", gpu)), None)
 
 
 def nvlink_of_sm(sm: int) -> str | None:

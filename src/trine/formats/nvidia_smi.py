@@ -11,9 +11,9 @@ from pathlib import Path
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
-from trine.cluster.presets import known_links, link_named
+from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.errors import SpecError, nearest
-from trine.formats.media import REDUCING, LinkChoices, Media, nvlink_of_model, pcie_of_model
+from trine.formats.media import REDUCING, LinkChoices, Media
 from trine.formats.reader import TopologyBuilder, assemble, gpu_named
 from trine.spec import show
 
@@ -163,7 +163,7 @@ class _Machine:
         self.matrix, self.gpu, self.media, self.file = matrix, gpu, media, file
         self.draft = TopologyBuilder(file)
         self.notes: list[str] = []
-        self.nvlink = None if gpu is None else nvlink_of_model(gpu)
+        self.nvlink = None if gpu is None else load_gpu(gpu).nvlink
         self.why = f"GPU model {gpu}" if gpu else "the text does not say the generation; give the GPU model (--gpu)"
 
     def build(self) -> None:
@@ -229,7 +229,7 @@ class _Machine:
 
     def join_pcie(self, index: dict[str, int]) -> None:
         """A processor for each NUMA node, a PCIe switch for each group under a bridge, one more above several."""
-        pcie = None if self.gpu is None else pcie_of_model(self.gpu)
+        pcie = None if self.gpu is None else load_gpu(self.gpu).pcie
         rates = self.media.of("pcie", pcie, self.why)
         sockets = self.sockets()
         hosts = [
