@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from nccl_logs import log
 
 from trine.errors import InputError
-from trine.studies.nccl_tests import Row, read_runs
+from trine.studies.nccl_tests import LogRow, read_runs
 
 SIZES = st.lists(st.integers(2, 34), min_size=1, max_size=8, unique=True)
 TIMES = st.floats(1.0, 999_999.0)
 
 
-def rows_of(text: str) -> list[Row]:
+def rows_of(text: str) -> list[LogRow]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_text(text, encoding="utf-8", errors="surrogateescape")

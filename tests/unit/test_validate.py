@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from trine.cli.main import app
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError
-from trine.studies.measured import COUNTED, FIT, Point, Series, load_measurements
+from trine.studies.measured import COUNTED, FIT, MeasuredPoint, Series, load_measurements
 from trine.studies.report import summary_text, verdicts, write_report
 from trine.studies.validate import (
     BELOW,
@@ -32,7 +32,7 @@ from trine.studies.validate import (
 )
 
 
-def answer(series: Series, point: Point, factor: float, width: float = 1.5) -> CollectiveTime:
+def answer(series: Series, point: MeasuredPoint, factor: float, width: float = 1.5) -> CollectiveTime:
     time = round(point.time_ps * factor)
     return CollectiveTime(
         op=series.op, size_bytes=point.size_bytes, sent_bytes=point.size_bytes, num_ranks=series.num_gpus,

@@ -22,7 +22,7 @@ PHASE_NAMES = ("forward", "backward", "optimizer", "input copy", "recompute", "o
 
 
 class Window(NamedTuple):
-    """The stretch of the run that results describe: the last step, from the end of the step before it, in ps."""
+    """The part of the run that results describe: the last step, from the end of the step before it, in ps."""
 
     start_ps: int
     end_ps: int
@@ -30,7 +30,7 @@ class Window(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """Stretches of work of ranks, clipped to a window: int64 arrays of one length, in the order of the tasks."""
+    """Intervals of work of ranks, clipped to a window: int64 arrays of one length, in the order of the tasks."""
 
     task: Int64
     rank: Int64

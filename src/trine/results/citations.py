@@ -18,7 +18,7 @@ _ARXIV = re.compile(r"arxiv[: ]*(\d{4}\.\d{4,5})", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class CitedWork:
     """One work. key, kind: of its BibTeX entry; fields: the entry's; why: what of the answer rests on it."""
 
     key: str
@@ -40,11 +40,11 @@ class Reference:
         return f"{author}: {found['title'].replace('{', '').replace('}', '')}, {', '.join(where)} ({self.why})"
 
 
-def _work(key: str, kind: str, why: str, **fields: str) -> Reference:
-    return Reference(key=key, kind=kind, fields=tuple(fields.items()), why=why)
+def _work(key: str, kind: str, why: str, **fields: str) -> CitedWork:
+    return CitedWork(key=key, kind=kind, fields=tuple(fields.items()), why=why)
 
 
-def _paper(key: str, number: str, why: str, author: str, title: str) -> Reference:
+def _paper(key: str, number: str, why: str, author: str, title: str) -> CitedWork:
     year = f"20{number[:2]}"
     return _work(key, "misc", why, author=author, title=title, year=year, eprint=number, archiveprefix="arXiv")
 
@@ -106,7 +106,7 @@ _OF_WORDS = (
 class Citations:
     """What to cite for one answer, trine first. ``str()`` of it is plain text."""
 
-    references: tuple[Reference, ...]
+    references: tuple[CitedWork, ...]
 
     @property
     def bibtex(self) -> str:
@@ -142,7 +142,7 @@ def cite(result: Report) -> Citations:
     return Citations(tuple(dict.fromkeys((_TRINE, *_works(result)))))
 
 
-def _works(result: Report) -> Iterator[Reference]:
+def _works(result: Report) -> Iterator[CitedWork]:
     yield from _OF_SCHEMA.get(result.SCHEMA, ())
     words = "\n".join((*result.sources, *(f"{each.what} {each.detail}" for each in result.evidence), *result.notes))
     words += "".join(_source_of_trace(name) for name in re.findall(r"bundled:([\w.-]+)", words))

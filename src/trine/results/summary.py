@@ -144,8 +144,8 @@ def _memory(result: TaskRun) -> list[str]:
     capacity = result.memory_capacity_bytes[rank] if result.memory_capacity_bytes else 0
     of = f" of {format_bytes(capacity)}" if capacity else ""
     verdict = result.memory_verdict(rank)
-    said = verdict.upper() if of else verdict
-    head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {result.shown_ranks[rank]}): {said}"
+    shown = verdict.upper() if of else verdict
+    head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {result.shown_ranks[rank]}): {shown}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
     return [head, *wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
 

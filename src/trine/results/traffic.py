@@ -39,7 +39,7 @@ class CollectiveUse:
 class LinkUse:
     """What one link carried in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike.
 
-    ``tier``: of the links that do the same, such as ``gpu-nvswitch`` or ``leaf-spine``; "" where nobody said.
+    ``tier``: of the links that do the same, such as ``gpu-nvswitch`` or ``leaf-spine``; "" where it is not known.
     """
 
     link: int

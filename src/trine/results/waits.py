@@ -59,7 +59,7 @@ def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.
 def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int8], num_ranks: int) -> Int64:
     """Return how long each rank did not compute, by what it waited for: int64[ranks, RANK_REASONS], ps.
 
-    ``pauses`` are the gaps between stretches of ``compute``; each belongs to the reason of the compute task that ends
+    ``pauses`` are the gaps between intervals of ``compute``; each belongs to the reason of the compute task that ends
     it. A row plus the rank's compute time is the length of the window.
     """
     ender = first_at(pauses, compute.rank, compute.start_ps, compute.task)
@@ -70,7 +70,7 @@ def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int
 
 
 def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: npt.NDArray[np.int8]) -> Bool:
-    """Return which idle stretches the pipeline schedule causes: bool[pauses].
+    """Return which idle intervals the pipeline schedule causes: bool[pauses].
 
     None where the tasks name fewer than two stages. Otherwise all those in which a rank neither computes nor
     communicates, from the fill at the start of the step to the drain at its end, except those that end with a task

@@ -33,7 +33,7 @@ _GPU_NAMES = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What is said of a curve: the fields of :class:`CheckResult` of the same names."""
+    """The verdict on a curve: the fields of :class:`CheckResult` of the same names."""
 
     suspicious_from: int | None
     suspicious_to: int | None
@@ -63,7 +63,7 @@ def check_log(
         raise InputError("the log does not say which collective it is: give --op", file=log.path)
     _check_ranks(log, cluster)
     _check_ratio(log, log.op, len(cluster.gpus))
-    found, said = options_of(log)
+    found, stated = options_of(log)
     options = found if options is None else options
     measured, notes = _measured(log, in_place)
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
@@ -73,7 +73,7 @@ def check_log(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
         suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
         cause=judged.cause, alike=judged.alike, causes=judged.causes, noise=judged.noise,
-        notes=(*log.notes, *said, *notes, *_doubts(log, cluster)),
+        notes=(*log.notes, *stated, *notes, *_doubts(log, cluster)),
     )  # fmt: skip
 
 
@@ -113,14 +113,14 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
             del fields[key]
     if log.op != "all_reduce":  # NCCL_ALGO filters what a collective has; of the others most have a ring only
         fields.pop("algorithm", None)
-    said = tuple(
+    stated = tuple(
         f"the log sets NCCL_{name}={value}"
         + ("" if re.fullmatch(r"\w+", value) else ": a list or an exclusion, which is not modelled and was left out")
         for name, value in environment.items()
     )
     if log.launch is None:
-        said = (*said, "the log does not say how processes were launched: taken as process-per-gpu")
-    return CollectiveOptions(**fields), said
+        stated = (*stated, "the log does not say how processes were launched: taken as process-per-gpu")
+    return CollectiveOptions(**fields), stated
 
 
 def _check_ranks(log: NcclLog, cluster: Cluster) -> None:

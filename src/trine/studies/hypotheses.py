@@ -23,7 +23,7 @@ TCP_PARTS = (1.0, 0.5, 0.25)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hypothesis:
-    """A cause and the times that it would bring, one for each size asked for, in picoseconds.
+    """A cause and the times that it would bring, one for each size in question, in picoseconds.
 
     ``kind``: one of :data:`KINDS`. ``fitted``: one number of it was taken from the measurement itself.
     """
@@ -62,8 +62,8 @@ def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveO
     ------
     InputError: what :meth:`trine.collectives.nccl.Collectives.predict` refuses.
     """
-    asked = Collectives(cluster, None, options)
-    usual = tuple(asked.predict(op, size) for size in sizes)
+    library = Collectives(cluster, None, options)
+    usual = tuple(library.predict(op, size) for size in sizes)
     variants = (*_software(op, cluster, options), *_hardware(cluster, options))
     found = []
     for kind, name, advice, machine, how in variants:
@@ -76,8 +76,8 @@ def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveO
 def _times(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> tuple[int, ...] | None:
     """Predicted times; None where the library has no such way, or the GPUs are cut off."""
     try:
-        asked = Collectives(cluster, None, options)
-        return tuple(asked.predict(op, size).time_ps for size in sizes)
+        library = Collectives(cluster, None, options)
+        return tuple(library.predict(op, size).time_ps for size in sizes)
     except TrineError:
         return None
 

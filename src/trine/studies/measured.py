@@ -27,7 +27,7 @@ LIBRARIES = ("nccl", "rccl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class MeasuredPoint:
     """One size. ``spread``: largest / smallest of the repeats behind it. ``reason``: why the quality is not clean."""
 
     size_bytes: int
@@ -38,7 +38,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class MeasuredMachine:
     """A measured machine and the cluster of ours that stands for it; ``cluster`` None: there is none.
 
     ``cluster`` is a preset's name, or a file in presets/measured/clusters. ``nodes`` and ``gpus_per_node`` overrule
@@ -67,7 +67,7 @@ class Series:
     """
 
     number: int
-    machine: Machine
+    machine: MeasuredMachine
     op: str
     num_gpus: int
     num_nodes: int
@@ -76,7 +76,7 @@ class Series:
     observed: str
     derived: bool
     source: str
-    points: tuple[Point, ...]
+    points: tuple[MeasuredPoint, ...]
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class Series:
 
 
 @cache
-def load_machines() -> Mapping[str, Machine]:
+def load_machines() -> Mapping[str, MeasuredMachine]:
     """All measured machines by name."""
     return {name: _machine(name, entry) for name, entry in _entries().items()}
 
@@ -145,14 +145,16 @@ def _series(row: Mapping[str, str], values: list[tuple[int, float, float]]) -> S
     )
 
 
-def _point(machine: str, op: str, gpus: int, nodes: int, size_bytes: int, time_us: float, spread: float) -> Point:
+def _point(
+    machine: str, op: str, gpus: int, nodes: int, size_bytes: int, time_us: float, spread: float
+) -> MeasuredPoint:
     entry = _entries()[machine]
     quality, reason = entry["quality"], entry.get("reason", "")
     for rule in entry.get("rows", ()):
         if _applies(rule, op, gpus, nodes, size_bytes):
             quality, reason = rule["quality"], rule["reason"]
             break
-    return Point(
+    return MeasuredPoint(
         size_bytes=size_bytes, time_ps=round(time_us * 1_000_000), spread=spread, quality=quality, reason=reason
     )
 
@@ -166,12 +168,12 @@ def _applies(rule: Mapping[str, Any], op: str, gpus: int, nodes: int, size_bytes
     )
 
 
-def _machine(name: str, entry: Mapping[str, Any]) -> Machine:
+def _machine(name: str, entry: Mapping[str, Any]) -> MeasuredMachine:
     if entry["split"] not in SPLITS or entry["quality"] not in QUALITIES:
         known = nearest(entry["quality"], QUALITIES)
         raise SpecError(f"machines.yaml: {name}: split {entry['split']!r}, quality {entry['quality']!r}{known}")
     cluster = entry["cluster"] or {}
-    return Machine(
+    return MeasuredMachine(
         name=name,
         raw_names=tuple(entry["raw"]) if isinstance(entry["raw"], list) else (entry["raw"],),
         family=entry["family"],

@@ -50,7 +50,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     """One size. ``root`` and ``redop`` None: the table has no such column, or it is empty."""
 
     size_bytes: int
@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LogLayout:
     """Columns after size, count and type. ``extra``: columns after each result (statistics of iterations)."""
 
     has_redop: bool
@@ -85,14 +85,14 @@ def clean(line: str) -> str:
     return line
 
 
-def header(line: str) -> Layout | None:
+def header(line: str) -> LogLayout | None:
     """The columns that a ``# size count type ...`` line announces, None if it is another line."""
     words = line.lstrip("# \t").split()
     if words[:3] != ["size", "count", "type"] or not any(word in _TIME_COLUMNS for word in words):
         return None
     first = next(i for i, word in enumerate(words) if word in _TIME_COLUMNS)
     second = next((i for i, word in enumerate(words) if word in _TIME_COLUMNS and i > first), len(words))
-    return Layout(has_redop="redop" in words[:first], has_root="root" in words[:first], extra=second - first - 4)
+    return LogLayout(has_redop="redop" in words[:first], has_root="root" in words[:first], extra=second - first - 4)
 
 
 def looks_like_row(words: Sequence[str]) -> bool:
@@ -105,13 +105,13 @@ def looks_like_row(words: Sequence[str]) -> bool:
     )
 
 
-def row(words: Sequence[str], layout: Layout | None) -> Row | None:
+def row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
     """A row of the table; None if the line is cut before its first result is complete.
 
     ``layout`` None: there was no header, so the columns follow from their number: 4 for each result.
     """
     redop, rest = (words[3], list(words[4:])) if _TYPE.fullmatch(words[3]) and words[3] != "N" else (None, words[3:])
-    layout = layout or Layout(has_redop=redop is not None, has_root=len(rest) % 4 == 1 or rest[:1] == ["-1"])
+    layout = layout or LogLayout(has_redop=redop is not None, has_root=len(rest) % 4 == 1 or rest[:1] == ["-1"])
     root = None
     if layout.has_root and rest and _ROOT.fullmatch(rest[0]):
         root, rest = int(rest[0]), rest[1:]
@@ -125,7 +125,7 @@ def row(words: Sequence[str], layout: Layout | None) -> Row | None:
         return None
     if first is None and second is None:
         return None
-    return Row(
+    return LogRow(
         size_bytes=int(words[0]), count=int(words[1]), dtype=words[2], redop=redop, root=root,
         out_of_place=first, in_place=second,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def _number(word: str) -> float | None:
     return number if isfinite(number) and number >= 0 else None
 
 
-__all__ = ["Layout", "Measure", "NcclLog", "Row", "op_named", "read_log", "read_runs"]
+__all__ = ["LogLayout", "LogRow", "Measure", "NcclLog", "op_named", "read_log", "read_runs"]
 
 MAX_BYTES = 64 << 20
 MAX_LINE = 4096
@@ -195,7 +195,7 @@ class NcclLog:
     """
 
     path: str
-    rows: tuple[Row, ...]
+    rows: tuple[LogRow, ...]
     op: str | None = None
     op_from: str = ""
     num_ranks: int | None = None
@@ -224,7 +224,7 @@ class NcclLog:
 class _Draft:
     """A run while its lines are read."""
 
-    layout: Layout | None = None
+    layout: LogLayout | None = None
     unit: str = "us"
     program: str | None = None
     ranks: dict[tuple[int, int], tuple[str, str, str]] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class _Draft:
     version: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     average: float | None = None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LogRow] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
 
 
@@ -402,7 +402,7 @@ def _notes(draft: _Draft) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _counts_errors(rows: Sequence[Row]) -> bool:
+def _counts_errors(rows: Sequence[LogRow]) -> bool:
     """``#wrong`` counts elements; the older ``error`` is a deviation, and small ones are rounding."""
     found = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m and m.wrong]
     return any(value >= 1 for value in found)
@@ -419,7 +419,7 @@ def _launch(draft: _Draft, ranks: list[tuple[str, str, str]]) -> str | None:
     return "process-per-gpu" if draft.threads_gpus == (1, 1) else "single-process"
 
 
-def _ratio(rows: Sequence[Row]) -> float | None:
+def _ratio(rows: Sequence[LogRow]) -> float | None:
     """busbw / algbw of the row where rounding matters least."""
     measures = [m for row in rows for m in (row.out_of_place, row.in_place) if m and m.algbw_bytes_per_s]
     if not measures:
@@ -428,7 +428,7 @@ def _ratio(rows: Sequence[Row]) -> float | None:
     return best.busbw_bytes_per_s / best.algbw_bytes_per_s if best.algbw_bytes_per_s >= 1e9 else None
 
 
-def _op_of(rows: Sequence[Row]) -> tuple[str | None, str]:
+def _op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
     """The collective that the columns and busbw / algbw allow, None if there are several."""
     ratio, row = _ratio(rows), rows[0]
     if ratio is None:
@@ -443,7 +443,7 @@ def _op_of(rows: Sequence[Row]) -> tuple[str | None, str]:
     return ("broadcast" if rooted else "send_recv", "the columns and busbw / algbw") if one else (None, "")
 
 
-def _ranks_of(rows: Sequence[Row], op: str | None) -> tuple[int | None, str]:
+def _ranks_of(rows: Sequence[LogRow], op: str | None) -> tuple[int | None, str]:
     """busbw / algbw is 2(n-1)/n for an all-reduce and (n-1)/n for those that move each block once."""
     ratio = _ratio(rows)
     if ratio is None or op in (None, "send_recv", "broadcast", "reduce"):

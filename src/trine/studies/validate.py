@@ -22,7 +22,7 @@ from trine.collectives.nccl.parameters import Library
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError, nearest
 from trine.results.report import Report, Row, Table
-from trine.studies.measured import COUNTED, FIT, FOLDER, HELD_OUT, LIBRARIES, Point, Series, load_measurements
+from trine.studies.measured import COUNTED, FIT, FOLDER, HELD_OUT, LIBRARIES, MeasuredPoint, Series, load_measurements
 
 #: Times of one series' points, in order; raises InputError or SpecError where it cannot be predicted.
 Predictor = Callable[[Series], list[CollectiveTime]]
@@ -40,7 +40,7 @@ class Compared:
     """A measured point and its prediction; ``weight`` as in the module's text."""
 
     series: Series
-    point: Point
+    point: MeasuredPoint
     predicted: CollectiveTime
     weight: float
 
@@ -255,8 +255,8 @@ def library_predictor(parameters: Mapping[str, Library] | None = None) -> Predic
         if cluster is None:
             raise InputError(f"no cluster stands for it: {machine.reason}")
         own = (parameters or {}).get(machine.library)
-        asked = Collectives(cluster, _group(series, cluster), series.options, own)
-        return [asked.predict(series.op, point.size_bytes) for point in series.points]
+        library = Collectives(cluster, _group(series, cluster), series.options, own)
+        return [library.predict(series.op, point.size_bytes) for point in series.points]
 
     return predict
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED
 from trine.results.gpu import run
-from trine.results.gpu.resources import KIND_NAMES, KernelUse, KindUse
+from trine.results.gpu.resources import KIND_NAMES, KindUse, ResourceUses
 from trine.results.gpu.run import members
 from trine.units import format_time
 
@@ -42,7 +42,7 @@ class Bottleneck:
     hot_spot: bool = False
 
 
-def find_bottleneck(result: KernelUse) -> Bottleneck:
+def find_bottleneck(result: ResourceUses) -> Bottleneck:
     """Return what decides the time of a run."""
     start, end = result.window_ps
     duration = end - start
@@ -58,7 +58,7 @@ def find_bottleneck(result: KernelUse) -> Bottleneck:
     return _stall(result, busiest, duration)
 
 
-def issue_share(result: KernelUse, duration_ps: int) -> float:
+def issue_share(result: ResourceUses, duration_ps: int) -> float:
     """Return the part of the time for which CUs with work issue requests, on their mean, of the busiest GPU."""
     each_ps = result.model.issue_cycles * result.model.cycle_ps
     return max(
@@ -67,7 +67,7 @@ def issue_share(result: KernelUse, duration_ps: int) -> float:
     )
 
 
-def _outside(result: KernelUse, start_ps: int, outside_ps: int) -> Bottleneck:
+def _outside(result: ResourceUses, start_ps: int, outside_ps: int) -> Bottleneck:
     share = outside_ps / result.time_ps
     sentence = (
         f"{_percent(share)} of the {format_time(result.time_ps)} lie outside of kernels: {format_time(start_ps)} "
@@ -78,7 +78,7 @@ def _outside(result: KernelUse, start_ps: int, outside_ps: int) -> Bottleneck:
     return Bottleneck(what="outside of kernels", name="", share=share, sentence=f"{sentence}.")
 
 
-def _resource(result: KernelUse, use: KindUse, duration_ps: int) -> Bottleneck:
+def _resource(result: ResourceUses, use: KindUse, duration_ps: int) -> Bottleneck:
     share, mean = use.busiest_ps / duration_ps, use.busy_ps / use.count / duration_ps
     hot = use.count > 1 and use.busiest_ps * use.count > HOT * use.busy_ps
     owner = f" of rank {use.busiest_rank}" if use.busiest_rank >= 0 else ""
@@ -92,7 +92,7 @@ def _resource(result: KernelUse, use: KindUse, duration_ps: int) -> Bottleneck:
     return Bottleneck(what="resource", name=use.busiest, share=share, sentence=sentence, hot_spot=hot)
 
 
-def _issue(result: KernelUse, share: float) -> Bottleneck:
+def _issue(result: ResourceUses, share: float) -> Bottleneck:
     cycles = result.model.issue_cycles
     sentence = (
         f"CUs issue requests for {_percent(share)} of the time in which kernels run, one every "
@@ -101,7 +101,7 @@ def _issue(result: KernelUse, share: float) -> Bottleneck:
     return Bottleneck(what="issue", name="", share=share, sentence=sentence)
 
 
-def _stall(result: KernelUse, busiest: KindUse, duration_ps: int) -> Bottleneck:
+def _stall(result: ResourceUses, busiest: KindUse, duration_ps: int) -> Bottleneck:
     times = run.state_times(result)
     what = max(times, key=lambda name: times[name])
     share = times[what] / max(1, sum(times.values()))
@@ -118,23 +118,23 @@ def _stall(result: KernelUse, busiest: KindUse, duration_ps: int) -> Bottleneck:
     return Bottleneck(what=what, name="", share=share, sentence=sentence)
 
 
-def _memory(result: KernelUse, share: float, quiet: str) -> Bottleneck:
+def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
     """Waits for memory: the places are full, or there is not more to ask for, and the latency decides."""
     loads = sum(gpu.loads for gpu in result.gpus)
-    said = f"{quiet}; wavefronts wait for memory for {_percent(share)} of their time"
+    words = f"{quiet}; wavefronts wait for memory for {_percent(share)} of their time"
     if not loads:
-        return Bottleneck(what="latency", name="", share=share, sentence=f"{said}: for the way of their stores.")
+        return Bottleneck(what="latency", name="", share=share, sentence=f"{words}: for the way of their stores.")
     mean_ps = sum(gpu.load_latency_ps for gpu in result.gpus) / loads
     room = run.waiting_places(result)
     under_way = sum(g.load_latency_ps for g in result.gpus) / max(1, sum(g.occupied_ps for g in result.gpus))
     latency = f"a load takes {format_time(mean_ps)} on average{_wires(result)}"
     flights = f"an occupied CU has {under_way:.1f} loads under way on average, where its waiting wavefronts"
     full = under_way >= FULL * room
-    sentence = f"{said}: {latency}; {flights} {_limit(result, room, full)}."
+    sentence = f"{words}: {latency}; {flights} {_limit(result, room, full)}."
     return Bottleneck(what="limit" if full else "latency", name="", share=share, sentence=sentence)
 
 
-def _limit(result: KernelUse, room: float, full: bool) -> str:
+def _limit(result: ResourceUses, room: float, full: bool) -> str:
     """Say how many requests there may be, and of a limit that is reached which one it is."""
     may = f"may have {room:.1f}"
     most = result.model.max_outstanding
@@ -145,13 +145,13 @@ def _limit(result: KernelUse, room: float, full: bool) -> str:
     return f"{may}: the limit of each (unroll {run.unroll(result)}) decides, a CU has room for {most}"
 
 
-def _wires(result: KernelUse) -> str:
+def _wires(result: ResourceUses) -> str:
     """Say how much of the latency of loads is that of links."""
     wires = load_wires_ps(result)
     return f", {format_time(wires)} of that the latency of links there and back" if wires else ""
 
 
-def load_wires_ps(result: KernelUse) -> float:
+def load_wires_ps(result: ResourceUses) -> float:
     """Return the latency of links, there and back, of the mean line that is loaded; loads of the own GPU have none."""
     program, ops = result.program, result.shown.op
     own = program.kernel_rank[result.shown.workgroup_kernel[result.shown.op_row]].astype(np.int64)
@@ -168,7 +168,7 @@ def load_wires_ps(result: KernelUse) -> float:
     return sum(t * w for t, w in zip(there_and_back, weight.tolist(), strict=True)) / total if total else 0.0
 
 
-def _round_trip_ps(result: KernelUse, rank: int, peer: int) -> int:
+def _round_trip_ps(result: ResourceUses, rank: int, peer: int) -> int:
     if rank == peer:
         return 0
     here, there = int(result.group[rank]), int(result.group[peer])
@@ -177,7 +177,7 @@ def _round_trip_ps(result: KernelUse, rank: int, peer: int) -> int:
     return sum(cluster.seen_by_messages(link)[1] for way in ways for link in way)
 
 
-def _longest(result: KernelUse, what: str) -> str:
+def _longest(result: ResourceUses, what: str) -> str:
     """Name the operations in which most of such a wait is."""
     kind = _WAITS.get(what)
     use = next((use for use in result.operations if use.kind == kind), None)

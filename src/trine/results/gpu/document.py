@@ -10,7 +10,7 @@ from trine._version import __version__
 from trine.gpu.records import STATE_NAMES
 from trine.results.gpu import resources, run
 from trine.results.gpu.bottleneck import Bottleneck
-from trine.results.gpu.resources import KernelUse, Traffic
+from trine.results.gpu.resources import ResourceUses, Traffic
 from trine.results.gpu.run import GpuUse
 from trine.results.report import Row, Table, evidence_rows, seconds
 
@@ -18,7 +18,7 @@ from trine.results.report import Row, Table, evidence_rows, seconds
 MAX_OPERATIONS = 200
 
 
-def document(result: KernelUse, bottleneck: Bottleneck) -> Row:
+def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
     start_ps, end_ps = result.window_ps
     return {
@@ -62,7 +62,7 @@ def document(result: KernelUse, bottleneck: Bottleneck) -> Row:
     }
 
 
-def tables(result: KernelUse) -> dict[str, Table]:
+def tables(result: ResourceUses) -> dict[str, Table]:
     """Return the tables by name, those of GPUs first."""
     return {
         "gpus": [gpu_row(result, gpu) for gpu in result.gpus],
@@ -83,7 +83,7 @@ def state_row(times_ps: list[int]) -> Row:
     }
 
 
-def gpu_row(result: KernelUse, gpu: GpuUse) -> Row:
+def gpu_row(result: ResourceUses, gpu: GpuUse) -> Row:
     """Return what one simulated GPU did."""
     latency = gpu.mean_load_latency_ps
     return {
@@ -114,7 +114,7 @@ def gpu_row(result: KernelUse, gpu: GpuUse) -> Row:
     }
 
 
-def cu_rows(result: KernelUse) -> list[Row]:
+def cu_rows(result: ResourceUses) -> list[Row]:
     """Return one row a CU that had a workgroup."""
     occupied, workgroups = run.occupied(result), run.workgroups_of_cus(result)
     records, time = result.records, result.time_ps
@@ -133,7 +133,7 @@ def cu_rows(result: KernelUse) -> list[Row]:
     ]
 
 
-def kind_rows(result: KernelUse) -> list[Row]:
+def kind_rows(result: ResourceUses) -> list[Row]:
     """Return one row a kind of resource."""
     time = result.time_ps
     return [
@@ -152,7 +152,7 @@ def kind_rows(result: KernelUse) -> list[Row]:
     ]
 
 
-def resource_columns(result: KernelUse) -> Row:
+def resource_columns(result: ResourceUses) -> Row:
     """Return the resources of a GPU, and for each simulated GPU a number a resource."""
     records, there = result.records, resources.exists(result)
     chosen = np.flatnonzero(there)
@@ -174,7 +174,7 @@ def resource_columns(result: KernelUse) -> Row:
     }
 
 
-def link_rows(result: KernelUse) -> list[Row]:
+def link_rows(result: ResourceUses) -> list[Row]:
     """Return one row a link that was used."""
     time = result.time_ps
     return [
@@ -194,7 +194,7 @@ def link_rows(result: KernelUse) -> list[Row]:
     ]
 
 
-def lane_rows(result: KernelUse) -> list[Row]:
+def lane_rows(result: ResourceUses) -> list[Row]:
     """Return one row a lane that was used."""
     records, time = result.records, result.time_ps
     names = {use.link: use.name for use in result.links}
@@ -213,7 +213,7 @@ def lane_rows(result: KernelUse) -> list[Row]:
     ]
 
 
-def operation_rows(result: KernelUse) -> list[Row]:
+def operation_rows(result: ResourceUses) -> list[Row]:
     """Return one row a kind and label of operations, at most MAX_OPERATIONS."""
     return [
         {
@@ -229,7 +229,7 @@ def operation_rows(result: KernelUse) -> list[Row]:
     ]
 
 
-def folding_row(result: KernelUse) -> Row | None:
+def folding_row(result: ResourceUses) -> Row | None:
     """Return how ranks were folded; None where that was not asked for."""
     fold = result.fold
     if fold is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trine.arrays import Float64
 from trine.gpu.model import MESH, GpuModel
-from trine.results.gpu.resources import KernelUse, port_busy
+from trine.results.gpu.resources import ResourceUses, port_busy
 from trine.results.picture import matplotlib, subplots
 from trine.units import format_time
 
@@ -37,7 +37,7 @@ class _Paint(NamedTuple):
         )
 
 
-def noc(result: KernelUse, *, rank: int | None = None) -> Any:
+def noc(result: ResourceUses, *, rank: int | None = None) -> Any:
     """Draw how busy the NoC, the memory channels and the ports of a rank's GPU are; return the figure.
 
     rank: None is the first that was simulated. Raises InputError for no such rank or a replayed one.
@@ -50,7 +50,7 @@ def noc(result: KernelUse, *, rank: int | None = None) -> Any:
     return figure
 
 
-def _title(result: KernelUse, gpu: int) -> str:
+def _title(result: ResourceUses, gpu: int) -> str:
     use = result.gpus[gpu]
     alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
     alike += f" ({result.replayed})" if result.replayed else ""
@@ -62,7 +62,7 @@ def _title(result: KernelUse, gpu: int) -> str:
 # Mesh
 
 
-def _mesh(result: KernelUse, gpu: int, busy: Float64) -> Any:
+def _mesh(result: ResourceUses, gpu: int, busy: Float64) -> Any:
     noc, mpl = result.model.noc, matplotlib()
     figure, axes = subplots(figsize=(3.6 + noc.cols, 2.2 + noc.rows))
     ports = port_busy(result, gpu)
@@ -99,7 +99,7 @@ def _routers(paint: _Paint, model: GpuModel) -> None:
         )
 
 
-def _draw_links(paint: _Paint, result: KernelUse, busy: Float64) -> None:
+def _draw_links(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
     """Draw each link as an arrow; the two of a pair side by side, each to the right of the way it goes."""
     names = result.records.resources
     for number, (source, target) in enumerate(zip(names.source, names.target, strict=True)):
@@ -123,7 +123,7 @@ def _draw_links(paint: _Paint, result: KernelUse, busy: Float64) -> None:
         )
 
 
-def _draw_cus(paint: _Paint, result: KernelUse, busy: Float64) -> None:
+def _draw_cus(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
     """Draw the CUs of each router as small squares in it, coloured by the busier of their two links."""
     model = result.model
     found = _numbered(result, "cu", busy)
@@ -138,7 +138,7 @@ def _draw_cus(paint: _Paint, result: KernelUse, busy: Float64) -> None:
         paint.box(x + (column - middle) * step, y - (row - middle) * step, 0.8 * step, 0.8 * step, value)
 
 
-def _draw_channels(paint: _Paint, result: KernelUse, busy: Float64) -> None:
+def _draw_channels(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
     """Draw memory channels over the top row and under the bottom row, slices of the L2 between them and the router."""
     model = result.model
     kinds = np.array(result.records.resources.kinds)
@@ -168,7 +168,7 @@ def _draw_ports(paint: _Paint, model: GpuModel, ports: list[tuple[float | None, 
             paint.box(x + (-distance if left else distance), y, 0.2, height * 0.85, value)
 
 
-def _key(axes: Any, result: KernelUse) -> None:
+def _key(axes: Any, result: ResourceUses) -> None:
     model = result.model
     above = "L2 slices, then memory channels" if model.l2 is not None else "memory channels"
     beside = "I/O ports (inner: in, outer: out; grey: no traffic)"
@@ -191,7 +191,7 @@ def port_routers(model: GpuModel) -> list[int]:
 # Crossbar
 
 
-def _crossbar(result: KernelUse, gpu: int, busy: Float64) -> Any:
+def _crossbar(result: ResourceUses, gpu: int, busy: Float64) -> Any:
     panels = list(_panels(result, gpu, busy))
     rows = -(-len(panels) // 2)
     figure, grid = subplots(rows, 2, figsize=(10, 0.5 + 1.5 * rows), sharey=True, squeeze=False)
@@ -210,7 +210,7 @@ def _crossbar(result: KernelUse, gpu: int, busy: Float64) -> Any:
     return figure
 
 
-def _panels(result: KernelUse, gpu: int, busy: Float64) -> Iterator[tuple[str, Float64]]:
+def _panels(result: ResourceUses, gpu: int, busy: Float64) -> Iterator[tuple[str, Float64]]:
     """Yield what to draw bars of: links of the crossbar by what they lead from or to, memory, L2, lanes of ports."""
     for kind, words in (("cu", "CUs"), ("channel", "memory channels"), ("port", "I/O ports")):
         found = _numbered(result, kind, busy)
@@ -225,7 +225,7 @@ def _panels(result: KernelUse, gpu: int, busy: Float64) -> Iterator[tuple[str, F
         yield "L2 slices", busy[kinds == "l2"]
 
 
-def _numbered(result: KernelUse, kind: str, busy: Float64) -> dict[str, Float64]:
+def _numbered(result: ResourceUses, kind: str, busy: Float64) -> dict[str, Float64]:
     """Return how busy the links of CUs, channels or ports into the NoC and out of it are, by their number."""
     count = {
         "cu": result.model.num_cus,

@@ -83,7 +83,7 @@ class Traffic(NamedTuple):
     control_bytes: int
 
 
-class KernelUse(KernelRun):
+class ResourceUses(KernelRun):
     """What ran inside GPUs, and how busy the resources were."""
 
     @cached_property
@@ -97,12 +97,12 @@ class KernelUse(KernelRun):
         return link_uses(self)
 
 
-def used_lanes(result: KernelUse) -> Int64:
+def used_lanes(result: ResourceUses) -> Int64:
     """Return the rows of the lanes that a message crossed; records have others too."""
     return np.flatnonzero(result.records.lane_data + result.records.lane_control)
 
 
-def exists(result: KernelUse) -> npt.NDArray[np.bool_]:
+def exists(result: ResourceUses) -> npt.NDArray[np.bool_]:
     """Return which resources there are: of a mesh the links over its edge have a name only."""
     resources = result.records.resources
     is_noc = np.array([kind == "noc" for kind in resources.kinds])
@@ -110,13 +110,13 @@ def exists(result: KernelUse) -> npt.NDArray[np.bool_]:
     return ~edge
 
 
-def kind_uses(result: KernelUse) -> tuple[KindUse, ...]:
+def kind_uses(result: ResourceUses) -> tuple[KindUse, ...]:
     """Return how busy each kind of resource is, in the order of KIND_NAMES, without kinds that there are none of."""
     order = list(KIND_NAMES)
     return tuple(sorted((*_inside(result), *_lanes(result)), key=lambda use: order.index(use.kind)))
 
 
-def _inside(result: KernelUse) -> Iterator[KindUse]:
+def _inside(result: ResourceUses) -> Iterator[KindUse]:
     records, there = result.records, exists(result)
     kinds = np.array(result.records.resources.kinds)
     for kind in KIND_NAMES:
@@ -139,7 +139,7 @@ def _inside(result: KernelUse) -> Iterator[KindUse]:
         )
 
 
-def _lanes(result: KernelUse) -> Iterator[KindUse]:
+def _lanes(result: ResourceUses) -> Iterator[KindUse]:
     records = result.records
     used = used_lanes(result)
     if not len(used):
@@ -158,7 +158,7 @@ def _lanes(result: KernelUse) -> Iterator[KindUse]:
     )
 
 
-def lane_name(result: KernelUse, lane: int) -> str:
+def lane_name(result: ResourceUses, lane: int) -> str:
     """Return the name of a lane: that of its link, and which of its lanes it is where it has several."""
     link = int(result.records.lane_link[lane])
     count = lanes_of_links(result, np.array([link], np.int64))[0]
@@ -166,7 +166,7 @@ def lane_name(result: KernelUse, lane: int) -> str:
     return f"{name} lane {int(result.records.lane_number[lane])}" if count > 1 else name
 
 
-def scale_up_out(result: KernelUse) -> dict[int, list[int]]:
+def scale_up_out(result: ResourceUses) -> dict[int, list[int]]:
     """Return the scale-up links out of the device of each rank, in order: device -> links."""
     cluster = result.cluster
     sources = cluster.link_table.source
@@ -177,7 +177,7 @@ def scale_up_out(result: KernelUse) -> dict[int, list[int]]:
     return found
 
 
-def lanes_of_links(result: KernelUse, links: Int64) -> Int64:
+def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
     """Return into how many lanes each link is cut (docs/design/gpu-model.md, *Ports and lanes*): int64[links].
 
     A link out of a GPU by the GPU's ports and links; one further on as the first links of the routes over it.
@@ -190,12 +190,12 @@ def lanes_of_links(result: KernelUse, links: Int64) -> Int64:
     for link in links.tolist():
         here = cluster.links[link]
         seen = int(records.lane_number[records.lane_link == link].max(initial=0)) + 1
-        said = out.get(here.source, most) if here.link_class == _SCALE_UP else 1
-        counts.append(max(said, seen))
+        stated = out.get(here.source, most) if here.link_class == _SCALE_UP else 1
+        counts.append(max(stated, seen))
     return np.array(counts, np.int64)
 
 
-def link_uses(result: KernelUse) -> tuple[LaneUse, ...]:
+def link_uses(result: ResourceUses) -> tuple[LaneUse, ...]:
     """Return the links that were used, in the cluster's order; of a folded run one of each that are alike."""
     records, cluster = result.records, result.cluster
     chosen = used_lanes(result)
@@ -230,7 +230,7 @@ def link_uses(result: KernelUse) -> tuple[LaneUse, ...]:
     return tuple(uses)
 
 
-def _bytes(result: KernelUse, data: int, control: int, busy_ps: int, bytes_per_s: int) -> Traffic:
+def _bytes(result: ResourceUses, data: int, control: int, busy_ps: int, bytes_per_s: int) -> Traffic:
     """Return the bytes of messages; packets differ in size, so that of those the busy time says how many bytes."""
     model = result.model
     control_bytes = control * model.header_bytes
@@ -239,13 +239,13 @@ def _bytes(result: KernelUse, data: int, control: int, busy_ps: int, bytes_per_s
     return Traffic(data, control, data * (model.header_bytes + model.line_bytes), control_bytes)
 
 
-def fabric_traffic(result: KernelUse) -> Traffic:
+def fabric_traffic(result: ResourceUses) -> Traffic:
     """Return what the simulated GPUs put on links: messages on links out of GPUs, at each GPU that they leave."""
     out = [link for link in result.links if link.from_gpu]
     return Traffic(*(sum(getattr(link, name) for link in out) for name in Traffic._fields))
 
 
-def noc_traffic(result: KernelUse) -> Traffic:
+def noc_traffic(result: ResourceUses) -> Traffic:
     """Return what CUs of the simulated GPUs put into the NoC and take out of it."""
     use = next(kind for kind in result.kinds if kind.kind == "cu")
     model = result.model
@@ -254,7 +254,7 @@ def noc_traffic(result: KernelUse) -> Traffic:
     )
 
 
-def port_busy(result: KernelUse, gpu: int) -> list[tuple[float | None, float | None]]:
+def port_busy(result: ResourceUses, gpu: int) -> list[tuple[float | None, float | None]]:
     """Return how busy the lanes at each I/O port of a simulated GPU are, out and in; None: nothing crossed it.
 
     Of several lanes at one port the busiest. Of a folded run one link stands for all that are alike, whichever of the
@@ -271,7 +271,7 @@ def port_busy(result: KernelUse, gpu: int) -> list[tuple[float | None, float | N
     return list(zip(*sides, strict=True))
 
 
-def _from_near_to_far(result: KernelUse, rank: int, own: Int32, other: Int32) -> list[int]:
+def _from_near_to_far(result: ResourceUses, rank: int, own: Int32, other: Int32) -> list[int]:
     """Return a GPU's scale-up links in the order in which its ports are dealt out to them.
 
     own, other: the devices at their ends. Order: docs/design/gpu-model.md, *Ports and lanes*.
@@ -287,7 +287,7 @@ def _from_near_to_far(result: KernelUse, rank: int, own: Int32, other: Int32) ->
     return sorted((link for link in links if cluster.links[link].link_class == _SCALE_UP), key=away)
 
 
-def _note_lanes(result: KernelUse, links: list[int], busy: list[float | None]) -> None:
+def _note_lanes(result: ResourceUses, links: list[int], busy: list[float | None]) -> None:
     """Note how busy the lanes of a GPU's links are at their ports; ``busy`` is modified in place."""
     records, time, used = result.records, max(1, result.time_ps), used_lanes(result)
     chosen = [place for place, link in enumerate(links) if link in records.lane_link[used]]

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from trine.results.gpu import document, plot, summary, timeline
 from trine.results.gpu.bottleneck import Bottleneck, find_bottleneck
-from trine.results.gpu.resources import KernelUse
+from trine.results.gpu.resources import ResourceUses
 from trine.results.report import Report, Row, Table, Timeline
 from trine.units import format_bandwidth, format_bytes, format_time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class GpuResult(KernelUse, Report):
+class GpuResult(ResourceUses, Report):
     """What a load-store run gave."""
 
     SCHEMA: ClassVar[str] = "loadstore"

@@ -448,5 +448,5 @@ def unroll(result: KernelRun) -> int:
     """Return the most requests of one wavefront in flight that any data operation allows."""
     program, ops = result.program, result.shown.op
     data = np.isin(program.op_kind[ops], DATA_OPS)
-    said = program.op_unroll[ops[data]]
-    return int(np.where(said > 0, said, result.model.unroll).max(initial=0)) or result.model.unroll
+    stated = program.op_unroll[ops[data]]
+    return int(np.where(stated > 0, stated, result.model.unroll).max(initial=0)) or result.model.unroll

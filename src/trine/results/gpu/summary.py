@@ -8,14 +8,14 @@ from trine._version import __version__
 from trine.evidence import EVIDENCE
 from trine.results.gpu import run
 from trine.results.gpu.bottleneck import Bottleneck
-from trine.results.gpu.resources import KIND_NAMES, KernelUse, Traffic, fabric_traffic, noc_traffic
+from trine.results.gpu.resources import KIND_NAMES, ResourceUses, Traffic, fabric_traffic, noc_traffic
 from trine.results.text import behaviour, wrapped
 from trine.units import format_bandwidth, format_bytes, format_time
 
 _LINKS, _OPERATIONS = 4, 6
 
 
-def summary(result: KernelUse, bottleneck: Bottleneck) -> str:
+def summary(result: ResourceUses, bottleneck: Bottleneck) -> str:
     """Return a text of at most about 45 lines of 100 columns."""
     blocks = (
         _head(result),
@@ -31,7 +31,7 @@ def summary(result: KernelUse, bottleneck: Bottleneck) -> str:
     return "\n".join(line.rstrip() for block in blocks for line in block)
 
 
-def _head(result: KernelUse) -> list[str]:
+def _head(result: ResourceUses) -> list[str]:
     program = result.program
     start, end = result.window_ps
     rates = [
@@ -53,7 +53,7 @@ def _head(result: KernelUse) -> list[str]:
     return lines
 
 
-def _wavefronts(result: KernelUse) -> list[str]:
+def _wavefronts(result: ResourceUses) -> list[str]:
     times = run.state_times(result)
     if not any(times.values()):
         return []
@@ -66,7 +66,7 @@ def _wavefronts(result: KernelUse) -> list[str]:
     ]
 
 
-def _requests(result: KernelUse) -> list[str]:
+def _requests(result: ResourceUses) -> list[str]:
     gpus = result.gpus
     names = ("loads", "stores", "acquires", "releases", "polls", "packets")
     counts = [(name, sum(getattr(gpu, name) for gpu in gpus)) for name in names]
@@ -89,7 +89,7 @@ def _requests(result: KernelUse) -> list[str]:
     return lines
 
 
-def _flags(result: KernelUse) -> list[str]:
+def _flags(result: ResourceUses) -> list[str]:
     """Return what waiting took, of a run about waiting: reads of flags, and wavefronts that a monitor woke."""
     gpus = result.gpus
     if not result.replayed and result.model.monitor is None:
@@ -104,7 +104,7 @@ def _flags(result: KernelUse) -> list[str]:
     ]
 
 
-def _resources(result: KernelUse) -> list[str]:
+def _resources(result: ResourceUses) -> list[str]:
     time = result.time_ps
     rows = [("busy of the time", "used", "mean", "busiest", "which")]
     for use in result.kinds:
@@ -121,7 +121,7 @@ def _resources(result: KernelUse) -> list[str]:
     return _table(rows)
 
 
-def _links(result: KernelUse) -> list[str]:
+def _links(result: ResourceUses) -> list[str]:
     used = sorted(result.links, key=lambda use: (-use.utilisation(result.time_ps), use.link))
     rows = [(f"links ({min(_LINKS, len(used))} of {len(used)})", "busy", "lanes used", "bytes", "rate")]
     for use in used[:_LINKS]:
@@ -137,7 +137,7 @@ def _links(result: KernelUse) -> list[str]:
     return _table(rows) if used else []
 
 
-def _traffic(result: KernelUse) -> list[str]:
+def _traffic(result: ResourceUses) -> list[str]:
     places = (("links out of GPUs", fabric_traffic(result)), ("CUs and NoC", noc_traffic(result)))
     rows: list[tuple[str, ...]] = [("messages", "with data", "bytes", "control", "bytes", "control share")]
     rows += [_traffic_row(name, traffic) for name, traffic in places if traffic.data + traffic.control]
@@ -155,7 +155,7 @@ def _traffic_row(name: str, traffic: Traffic) -> tuple[str, ...]:
     )
 
 
-def _operations(result: KernelUse) -> list[str]:
+def _operations(result: ResourceUses) -> list[str]:
     uses = result.operations
     rows = [(f"operations ({min(len(uses), _OPERATIONS)} of {len(uses)})", "count", "mean", "longest")]
     for use in uses[:_OPERATIONS]:
@@ -164,7 +164,7 @@ def _operations(result: KernelUse) -> list[str]:
     return _table(rows) if uses else []
 
 
-def _notes(result: KernelUse) -> list[str]:
+def _notes(result: ResourceUses) -> list[str]:
     lines = _evidence(result)
     lines += wrapped("not modelled", "; ".join(result.not_modelled), 2)
     for note in (*result.program.notes, *result.notes):
@@ -172,7 +172,7 @@ def _notes(result: KernelUse) -> list[str]:
     return [*lines, *_folding(result), _simulated(result)]
 
 
-def _evidence(result: KernelUse) -> list[str]:
+def _evidence(result: ResourceUses) -> list[str]:
     """Return how many numbers of the GPU model are known how, and the names of those that are assumed."""
     *of_model, of_cluster = result.evidence
     kinds = [item.kind for item in of_model]
@@ -185,7 +185,7 @@ def _evidence(result: KernelUse) -> list[str]:
     ]
 
 
-def _folding(result: KernelUse) -> list[str]:
+def _folding(result: ResourceUses) -> list[str]:
     fold = result.fold
     if fold is None or result.program.num_ranks == 1 or result.replayed:
         return []
@@ -194,7 +194,7 @@ def _folding(result: KernelUse) -> list[str]:
     return [f"folded: {behaviour(result.program.num_ranks, fold.classes)}"]
 
 
-def _simulated(result: KernelUse) -> str:
+def _simulated(result: ResourceUses) -> str:
     gpus = f"{len(result.gpus)} of {_count(result.program.num_ranks, 'GPU')}"
     gpus += f" ({result.replayed})" if result.replayed else ""
     wall = "" if result.wall_s is None else f" in {format_time(result.wall_s * 1e12)}"

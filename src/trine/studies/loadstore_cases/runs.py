@@ -142,9 +142,9 @@ def cost(
     workgroups: int = 32,
 ) -> CaseStudy:
     """``sizes`` (ascending) on ``gpus``, ``larger`` on the most of them, folded; ``whole``: pairs unfolded too."""
-    asked = [(n, size) for n in gpus for size in sizes] + [(gpus[-1], size) for size in larger]
+    cases = [(n, size) for n in gpus for size in sizes] + [(gpus[-1], size) for size in larger]
     _gather(2, sizes[0], workgroups, "auto")  # load the compiled kernels
-    runs = {case: _gather(*case, workgroups, "auto") for case in asked}
+    runs = {case: _gather(*case, workgroups, "auto") for case in cases}
     apart = {case: _gather(*case, workgroups, "off") for case in whole}
     return CaseStudy(
         name="cost",
