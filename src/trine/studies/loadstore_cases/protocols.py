@@ -23,7 +23,7 @@ GRID = tuple(KIB << power for power in range(6, 16))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LinkKind:
+class LinkCase:
     """From GPU to GPU; simple_bytes: the size from which on the paper's alpha-beta model has Simple ahead."""
 
     bytes_per_s: int
@@ -35,30 +35,30 @@ class LinkKind:
 
 
 LINKS = (
-    LinkKind(bytes_per_s=256 * GIB_PER_S, latency_ps=500_000, simple_bytes=512 * KIB),
-    LinkKind(bytes_per_s=256 * GIB_PER_S, latency_ps=5_000_000, simple_bytes=2 * MIB),
-    LinkKind(bytes_per_s=1024 * GIB_PER_S, latency_ps=500_000, simple_bytes=4 * MIB),
-    LinkKind(bytes_per_s=1024 * GIB_PER_S, latency_ps=5_000_000, simple_bytes=16 * MIB),
+    LinkCase(bytes_per_s=256 * GIB_PER_S, latency_ps=500_000, simple_bytes=512 * KIB),
+    LinkCase(bytes_per_s=256 * GIB_PER_S, latency_ps=5_000_000, simple_bytes=2 * MIB),
+    LinkCase(bytes_per_s=1024 * GIB_PER_S, latency_ps=500_000, simple_bytes=4 * MIB),
+    LinkCase(bytes_per_s=1024 * GIB_PER_S, latency_ps=5_000_000, simple_bytes=16 * MIB),
 )
 
 
-def ll_ps(size_bytes: int, link: LinkKind) -> float:
+def ll_ps(size_bytes: int, link: LinkCase) -> float:
     """One message; half of what crosses the link is flags."""
     return link.latency_ps + OVERHEAD_PS + 2 * size_bytes * PS_PER_S / link.bytes_per_s
 
 
-def simple_ps(size_bytes: int, link: LinkKind, passes: int = 2) -> float:
+def simple_ps(size_bytes: int, link: LinkCase, passes: int = 2) -> float:
     """Two messages, data and signal; and ``passes`` over memory that cannot begin before the signal is there."""
     per_byte = 1 / link.bytes_per_s + passes / MEMORY_BYTES_PER_S
     return 2 * (link.latency_ps + OVERHEAD_PS) + size_bytes * PS_PER_S * per_byte
 
 
-def crossover(link: LinkKind, passes: int = 2) -> int:
+def crossover(link: LinkCase, passes: int = 2) -> int:
     """The first size of GRID from which on Simple is ahead, by the formulas."""
     return next(size for size in GRID if simple_ps(size, link, passes) < ll_ps(size, link))
 
 
-def ll_simple(links: Sequence[LinkKind] = LINKS, first: int = 256 * KIB, workgroups: int = 128) -> CaseStudy:
+def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgroups: int = 128) -> CaseStudy:
     """The formulas, and simulated all-reduces of two GPUs, by doubling sizes from ``first`` until Simple is ahead."""
     runs = {link: _simulate(link, first, workgroups) for link in links}
     simulated = {link: row[-1][0] for link, row in runs.items()}
@@ -109,7 +109,7 @@ def ll_simple(links: Sequence[LinkKind] = LINKS, first: int = 256 * KIB, workgro
     )  # fmt: skip
 
 
-def _factors(sizes: dict[LinkKind, int], field: str) -> list[float]:
+def _factors(sizes: dict[LinkCase, int], field: str) -> list[float]:
     """How many times the size is larger where ``field`` of the link is, and nothing else."""
     other = next(name for name in FIELDS if name != field)
     pairs = [
@@ -121,11 +121,11 @@ def _factors(sizes: dict[LinkKind, int], field: str) -> list[float]:
     return [sizes[high] / sizes[low] for low, high in pairs]
 
 
-def _moved(sizes: dict[LinkKind, int], field: str) -> str:
+def _moved(sizes: dict[LinkCase, int], field: str) -> str:
     return " and ".join(f"{factor:g} times" for factor in _factors(sizes, field))
 
 
-def _simulate(link: LinkKind, first: int, workgroups: int) -> list[tuple[int, float, float]]:
+def _simulate(link: LinkCase, first: int, workgroups: int) -> list[tuple[int, float, float]]:
     """(size, LL in us, Simple in us), doubling until Simple is ahead or GRID ends."""
     cluster = build_topology("full", link.bytes_per_s, link.latency_ps, 2)
     rows = []
@@ -140,7 +140,7 @@ def _simulate(link: LinkKind, first: int, workgroups: int) -> list[tuple[int, fl
     return rows
 
 
-def _panel(rate: int, runs: dict[LinkKind, list[tuple[int, float, float]]]) -> Panel:
+def _panel(rate: int, runs: dict[LinkCase, list[tuple[int, float, float]]]) -> Panel:
     curves = []
     sizes = tuple(float(size) for size in GRID)
     for number, (link, row) in enumerate(runs.items()):
