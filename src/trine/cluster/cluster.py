@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trine.cluster.symmetry import NodeClasses
     from trine.cluster.tiers import Tiers
 
-#: Clusters of so many devices are searched for single routes: that is faster than looking at their nodes.
+#: Clusters of at most this many devices are searched for single routes: that is faster than looking at their nodes.
 SEARCHED = 4096
 
 

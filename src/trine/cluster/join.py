@@ -19,7 +19,7 @@ from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth
 
 MAX_GPUS = 1 << 17
-#: Of a fabric; three levels of switches with 40 ports need 1.2 million for so many GPUs.
+#: Of a fabric; three levels of switches with 40 ports need 1.2 million links for MAX_GPUS GPUs.
 MAX_LINKS = 1 << 21
 
 
@@ -166,7 +166,7 @@ def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices
 
 
 def _ports_down(fabric: Fabric) -> int:
-    """Ports of a leaf that lead down: so many times more than lead up as it is oversubscribed."""
+    """Ports of a leaf that lead down: those that lead up times the oversubscription."""
     return max(1, int(fabric.radix * fabric.oversubscription / (1 + fabric.oversubscription)))
 
 

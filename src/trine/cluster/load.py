@@ -34,10 +34,10 @@ def load_cluster(
 
     Parameters
     ----------
-    nodes: so many copies, joined by their usual fabric (the notes say which).
-    gpus: so many GPUs, filling the nodes in order; as many nodes as they need where ``nodes`` is not given. Where
+    nodes: the number of copies, joined by their usual fabric (the notes say which).
+    gpus: the number of GPUs, filling the nodes in order; as many nodes as they need where ``nodes`` is not given. Where
         filling in order would leave nodes empty, the GPUs are spread evenly.
-    gpus_per_node: use so many GPUs of each node.
+    gpus_per_node: the number of GPUs that are used of each node.
     fabric: ``KIND[:OVERSUBSCRIPTION][@LINK]`` in place of the usual one: ``switch``, ``rail``, ``fat-tree:2``,
         ``clos``, ``dragonfly``, ``none``; ``rail@ib-xdr``.
     slow_links: names of links with a factor or a bandwidth; see :func:`trine.cluster.select.slow_down`.

@@ -87,6 +87,6 @@ def _pairs(devices: DeviceTable, name: str) -> list[tuple[int, int]]:
 
 
 def likely_names(names: Sequence[str], shown: int = 20_000) -> list[str]:
-    """Names to look for the nearest one among: all, or so many spread evenly over them."""
+    """Names among which the nearest is looked for: all, or ``shown`` of them spread evenly."""
     chosen = np.unique(np.linspace(0, len(names) - 1, shown).astype(np.int64)) if len(names) > shown else None
     return list(names) if chosen is None else [names[i] for i in chosen.tolist()]

@@ -137,7 +137,7 @@ class ChosenNames(Lazy[str]):
 
 
 def ordinals(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> Int64:
-    """int64[links]: the how-many-eth link between its two ends each is, from 1."""
+    """int64[links]: the number of each link among those between the same two devices, from 1."""
     if not len(source):
         return np.zeros(0, np.int64)
     key = source.astype(np.int64) * (int(target.max()) + 1) + target

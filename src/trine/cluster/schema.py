@@ -39,7 +39,7 @@ Names = Annotated[list[Name], BeforeValidator(_names), Field(min_length=1)]
 class DeviceSpec(Spec):
     """One device, or ``count`` alike named ``name0``, ``name1``, ...; then ``rail`` is that of the first.
 
-    With ``per_node`` so many of them belong to ``node0``, the next to ``node1``, where ``node`` is ``node``.
+    With ``per_node`` that number of them belongs to ``node0``, the next to ``node1``, where ``node`` is ``node``.
     """
 
     name: Name

@@ -19,7 +19,7 @@ from trine.units import parse_bandwidth
 if TYPE_CHECKING:
     from trine.cluster.tables import LinkedDevices
 
-#: From so many GPUs is a cluster searched for what dead links cut off.
+#: The most GPUs from which a cluster is searched for what dead links cut off.
 MAX_STARTS = 32
 #: How slow a link is: a factor, or a bandwidth with its unit.
 Slowness = float | int | str
@@ -96,7 +96,7 @@ def _factor(how: Slowness) -> float | None:
 
 
 def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
-    """The cluster without some links, named as in :func:`slow_down`; what is left finds other ways.
+    """The cluster without some links, named as in :func:`slow_down`; messages take the other links.
 
     Raises
     ------

@@ -165,7 +165,7 @@ def shape_of(text: str, num_gpus: int, wire: Link) -> TopologyShape:
 
 
 def _gpus(count: int, forwards: bool, per_node: int | None = None) -> list[Device]:
-    """GPUs; with ``per_node`` so many belong to each node."""
+    """GPUs; ``per_node`` of them belong to each node."""
     return [
         Device(name=f"gpu{i}", kind=GPU, forwards=forwards, node=f"node{i // per_node}" if per_node else None)
         for i in range(count)

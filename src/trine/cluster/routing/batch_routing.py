@@ -113,10 +113,10 @@ class BatchRoutes:
         block, copy, local = pairs.block[which], pairs.copy[which], pairs.local[which].copy()
         if self.policy == RAIL:
             self._change_rail(pairs, pieces, which, local)
-        near = self._own(block, local)
-        self._legs(pieces, which, block, copy, local, near)
+        source_nics = self._own(block, local)
+        self._legs(pieces, which, block, copy, local, source_nics)
         to_block, to_copy = pairs.to_block[which], pairs.to_copy[which]
-        self._fabric(pieces, which, self._numbers(block, copy, near), self._numbers(to_block, to_copy, enters))
+        self._fabric(pieces, which, self._numbers(block, copy, source_nics), self._numbers(to_block, to_copy, enters))
         self._legs(pieces, which, to_block, to_copy, enters, pairs.to_local[which])
 
     def _own(self, blocks: Int64, local: Int64) -> Int64:
@@ -161,27 +161,27 @@ class BatchRoutes:
                 length = self._piece(pieces, node, LEG, which[here], sources[here], targets[here], copies[here])
                 pieces.leave(which[here[length < 0]])
 
-    def _fabric(self, pieces: _Pieces, which: Int64, near: Int64, far: Int64) -> None:
+    def _fabric(self, pieces: _Pieces, which: Int64, source_nics: Int64, target_nics: Int64) -> None:
         """Add the ways from NIC to NIC."""
         assert self.clos is not None
-        apart = np.flatnonzero(near != far)
-        which, near, far = which[apart], near[apart], far[apart]
-        links, count = self.clos.routes(near, far, self._choice(near, far))
+        apart = np.flatnonzero(source_nics != target_nics)
+        which, source_nics, target_nics = which[apart], source_nics[apart], target_nics[apart]
+        links, count = self.clos.routes(source_nics, target_nics, self._choice(source_nics, target_nics))
         found = count >= 0
         pieces.leave(which[~found])
         if self.policy == SPLIT:  # several ways wherever switches choose: whoever asks for one is told so
-            several = self.clos.has_ways(near, far)
+            several = self.clos.has_ways(source_nics, target_nics)
             pieces.leave(which[several])
         start = np.arange(len(count)) * links.shape[1]
         pieces.add(which[found], links.ravel(), start[found], count[found], np.zeros(int(found.sum()), np.int64))
 
-    def _choice(self, near: Int64, far: Int64) -> _First | _Dealt | _Hashed:
+    def _choice(self, source_nics: Int64, target_nics: Int64) -> _First | _Dealt | _Hashed:
         assert self.clos is not None
         if self.policy in (SHORTEST, SPLIT):
             return _First()
         if self.policy == HASH:
-            return _Hashed(near, far, self._devices.names, self._routing)
-        return _Dealt(np.maximum(self.clos.port[far], 0))
+            return _Hashed(source_nics, target_nics, self._devices.names, self._routing)
+        return _Dealt(np.maximum(self.clos.port[target_nics], 0))
 
     @cached_property
     def clos(self) -> ClosRoutes | None:
@@ -291,8 +291,8 @@ class _Dealt:
 class _Hashed:
     """By a hash of both ends and the device; see :func:`trine.cluster.routing.router.hashed`."""
 
-    def __init__(self, near: Int64, far: Int64, names: Sequence[str], routing: str) -> None:
-        self._near, self._far, self._names, self._routing = near, far, names, routing
+    def __init__(self, source_nics: Int64, target_nics: Int64, names: Sequence[str], routing: str) -> None:
+        self._source_nics, self._target_nics, self._names, self._routing = source_nics, target_nics, names, routing
 
     def pick(self, rows: Int64, devices: Int64, ways: Int64) -> Int64:
         return np.array(list(map(self.pick_one, rows.tolist(), devices.tolist(), ways.tolist())), np.int64)
@@ -301,7 +301,7 @@ class _Hashed:
         if ways == 1:
             return 0
         names = self._names
-        seed = hash_seed(names[int(self._near[row])], names[int(self._far[row])], self._routing)
+        seed = hash_seed(names[int(self._source_nics[row])], names[int(self._target_nics[row])], self._routing)
         return mixed(seed << 32 | device) % ways
 
 
@@ -399,7 +399,7 @@ class NodeRoutes:
         return {*lengths[inside].tolist(), *lengths[legs][lengths[legs] == SEVERAL].tolist()}
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
-        """(links, start, length) of all rows so far, int64 each; a length may be :data:`NONE` or :data:`SEVERAL`."""
+        """(links, start, length) of all rows until now, int64 each; a length may be NONE or SEVERAL."""
         return (np.array(self._links, np.int64), np.array(self._start, np.int64), np.array(self._length, np.int64))
 
     def peers(self, rail: int) -> Int64:
@@ -482,8 +482,8 @@ def _check(num_devices: int, sources: Int64, targets: Int64) -> None:
         raise InputError(f"as many sources as targets are needed, got {sources.shape} and {targets.shape}")
     for ends in (sources, targets):
         if len(ends) and not 0 <= ends.min() <= ends.max() < num_devices:
-            worst = int(ends.min() if ends.min() < 0 else ends.max())
-            raise InputError(f"there is no device {worst}, the cluster has {num_devices}")
+            outside = int(ends.min() if ends.min() < 0 else ends.max())
+            raise InputError(f"there is no device {outside}, the cluster has {num_devices}")
 
 
 def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
@@ -500,7 +500,7 @@ def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64)
 
 
 def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: Int32) -> tuple[Int64, Int32]:
-    """A CSR whose ``rows``, so far empty, get those of another one."""
+    """A CSR whose ``rows``, that are empty, get those of another one."""
     count = np.diff(ptr)
     taken = np.ones(len(count), np.bool_)
     taken[rows] = False

@@ -66,14 +66,15 @@ class ClosRoutes:
         first = np.searchsorted(self.leaf[order], self.leaf[order])
         self.port[order] = np.arange(len(order)) - first
 
-    def routes(self, near: Int64, far: Int64, choice: PathChoice) -> tuple[Int64, Int64]:
+    def routes(self, source_ports: Int64, target_ports: Int64, choice: PathChoice) -> tuple[Int64, Int64]:
         """(links int64[m, LONGEST], -1 after the last; how many: int64[m], -1 where this finds no route).
 
-        ``near``, ``far``: int64[m], ports, of the messages of ``choice`` in order.
+        ``source_ports``, ``target_ports``: int64[m], ports, of the messages of ``choice`` in order.
         """
-        links = np.full((len(near), LONGEST), -1, np.int64)
-        count = np.full(len(near), -1, np.int64)
-        up, down, here, there = self.up[near], self.down[far], self.leaf[near], self.leaf[far]
+        links = np.full((len(source_ports), LONGEST), -1, np.int64)
+        count = np.full(len(source_ports), -1, np.int64)
+        up, down = self.up[source_ports], self.down[target_ports]
+        here, there = self.leaf[source_ports], self.leaf[target_ports]
         joined = (up >= 0) & (down >= 0)
         same = joined & (here == there)
         links[same, 0], links[same, 1], count[same] = up[same], down[same], 2
@@ -131,9 +132,9 @@ class ClosRoutes:
         odd: Bool = leaves[leaf] | pods[leaf // self._per_pod]
         return odd
 
-    def has_ways(self, near: Int64, far: Int64) -> Bool:
+    def has_ways(self, source_ports: Int64, target_ports: Int64) -> Bool:
         """bool[m]: whether a message may find several ways as short."""
-        here, there = self.leaf[near], self.leaf[far]
+        here, there = self.leaf[source_ports], self.leaf[target_ports]
         apart = here // self._per_pod != there // self._per_pod
         several: Bool = (here != there) & ((self._above.shape[1] > 1) | (apart & (self._rise2.shape[2] > 1)))
         return several

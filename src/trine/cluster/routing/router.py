@@ -89,13 +89,15 @@ class Router:
 
     def _across(self, source: int, target: int) -> tuple[Path, ...]:
         """Between nodes: by the own NICs of both ends, where they have any."""
-        near, far = self._own_nic(source), self._own_nic(target)
-        if near is None and far is None:
+        source_nic, target_nic = self._own_nic(source), self._own_nic(target)
+        if source_nic is None and target_nic is None:
             return self._choose(self._everything, source, target)
-        near, far = source if near is None else near, target if far is None else far
-        head, tail = self._leg(source, near), self._leg(far, target)
-        middle = self._choose(self._fabric, near, far) or self._choose(self._everything, near, far)
-        return _joined(head, middle, tail)
+        source_nic = source if source_nic is None else source_nic
+        target_nic = target if target_nic is None else target_nic
+        first, last = self._leg(source, source_nic), self._leg(target_nic, target)
+        ends = source_nic, target_nic
+        middle = self._choose(self._fabric, *ends) or self._choose(self._everything, *ends)
+        return _joined(first, middle, last)
 
     def _leg(self, source: int, target: int) -> tuple[Path, ...]:
         """Between a GPU and its own NIC: asked for again and again."""
