@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from trine.results.metrics import Share
 from trine.results.run import TaskRun
-from trine.results.text import behaviour, wrapped
+from trine.results.text import aligned, behaviour, wrapped
 from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
 from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
@@ -194,15 +194,8 @@ def _folding(result: TaskRun) -> list[str]:
     return lines + [line for note in scope.notes for line in wrapped("folding", note)]
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Align columns: the first to the left, the others to the right."""
-    cells = list(rows)
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    widths[0] = max(widths[0], _NAME)
-    return [
-        "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in cells
-    ]
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return [f"  {line}" for line in aligned(rows, _NAME)]
 
 
 def _percent(part: int, whole: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 WIDTH = 100
 
@@ -26,3 +27,13 @@ def behaviour(ranks: int, classes: int) -> str:
     if classes == ranks:
         return f"each of {ranks} ranks behaves in its own way"
     return f"{ranks} ranks behave in {classes} ways"
+
+
+def aligned(rows: Sequence[tuple[str, ...]], least: int) -> list[str]:
+    """Return lines of a table: the first column to the left, at least ``least`` wide, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths[0] = max(widths[0], least)
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from trine._version import __version__
 from trine.evidence import EVIDENCE
 from trine.results.gpu import run
 from trine.results.gpu.bottleneck import Bottleneck
 from trine.results.gpu.resources import KIND_NAMES, ResourceUses, Traffic, fabric_traffic, noc_traffic
-from trine.results.text import behaviour, wrapped
+from trine.results.text import aligned, behaviour, wrapped
 from trine.units import format_bandwidth, format_bytes, format_time
 
 _LINKS, _OPERATIONS = 4, 6
@@ -201,16 +201,10 @@ def _simulated(result: ResourceUses) -> str:
     return f"simulated {gpus}, {result.records.num_events:,} events{wall} by trine {__version__}"
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Align columns: the first to the left, the others to the right; the first row is the head of those below."""
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Align columns; the first row is the head of those below."""
     head, *below = rows
-    cells = [head, *((f"  {row[0]}", *row[1:]) for row in below)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    widths[0] = max(widths[0], 26)
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in cells
-    ]
+    return aligned([head, *((f"  {row[0]}", *row[1:]) for row in below)], 26)
 
 
 def _percent(part: int, whole: int) -> str:
