@@ -71,6 +71,7 @@ def test_what_is_no_result_is_refused():
 
 
 def test_citation_cff_follows_the_rules_of_1_2_0():
+    found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert found["version"] == trine.__version__
     assert found["cff-version"] == "1.2.0"
     assert {"cff-version", "message", "title", "authors"} <= set(found)

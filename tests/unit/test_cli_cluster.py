@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trine.cli.machine import Machine, described_machine, group_machine, job_machine, slow_link
+from trine.cli.machine import MachineOptions, described_machine, group_machine, job_machine, slow_link
 from trine.cli.main import app
 from trine.cluster import Cluster, known_clusters, known_links, load_cluster
 from trine.errors import InputError, SpecError
@@ -89,8 +89,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_option_moves_the_machine(change: dict[str, object]) -> None:
-    one, _ = group_machine(Machine(**BASE))  # type: ignore[arg-type]
-    two, _ = group_machine(Machine(**{**BASE, **change}))  # type: ignore[arg-type]
+    one, _ = group_machine(MachineOptions(**BASE))  # type: ignore[arg-type]
+    two, _ = group_machine(MachineOptions(**{**BASE, **change}))  # type: ignore[arg-type]
     assert one.fingerprint != two.fingerprint
 
 
@@ -98,8 +98,8 @@ def test_every_option_moves_the_machine(change: dict[str, object]) -> None:
                                     {"routing": "ecmp-hash"}, {"slow_link": ("gpu0->gpu1:0.5",)},
                                     {"link_down": ("gpu0-gpu1",)}, {"topology": "full"}])  # fmt: skip
 def test_every_option_moves_an_inline_machine(change: dict[str, object]) -> None:
-    one, _ = group_machine(Machine(**RING, gpus=4))  # type: ignore[arg-type]
-    two, _ = group_machine(Machine(**{**RING, "gpus": 4, **change}))  # type: ignore[arg-type]
+    one, _ = group_machine(MachineOptions(**RING, gpus=4))  # type: ignore[arg-type]
+    two, _ = group_machine(MachineOptions(**{**RING, "gpus": 4, **change}))  # type: ignore[arg-type]
     assert one.fingerprint != two.fingerprint
 
 
@@ -124,7 +124,7 @@ def test_every_option_moves_an_inline_machine(change: dict[str, object]) -> None
 )
 def test_what_contradicts_itself_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        group_machine(Machine(**options))  # type: ignore[arg-type]
+        group_machine(MachineOptions(**options))  # type: ignore[arg-type]
 
 
 def test_slow_links_are_split_at_the_last_colon() -> None:
@@ -133,21 +133,21 @@ def test_slow_links_are_split_at_the_last_colon() -> None:
 
 
 def test_sizes_of_a_topology_say_how_many_gpus() -> None:
-    machine, warnings = group_machine(Machine(topology="torus:2x3", bandwidth="1 GB/s"))
+    machine, warnings = group_machine(MachineOptions(topology="torus:2x3", bandwidth="1 GB/s"))
     assert len(machine.gpus) == 6
     assert warnings == ["--latency was not given: links have none"]
 
 
 def test_a_job_takes_the_machine_as_it_is_or_its_nodes() -> None:
-    alone, _ = job_machine(4, Machine(cluster="dgx-h100"))
+    alone, _ = job_machine(4, MachineOptions(cluster="dgx-h100"))
     assert alone == load_cluster("dgx-h100")
-    two, _ = job_machine(12, Machine(cluster="dgx-h100", nodes=2))
+    two, _ = job_machine(12, MachineOptions(cluster="dgx-h100", nodes=2))
     assert two == load_cluster("dgx-h100", nodes=2, gpus=12)
-    ring, _ = job_machine(4, Machine(**RING))
+    ring, _ = job_machine(4, MachineOptions(**RING))
     assert ring is not None
     assert len(ring.gpus) == 4
-    assert job_machine(1, Machine()) == (None, [])
-    assert described_machine(Machine()) == (None, [])
+    assert job_machine(1, MachineOptions()) == (None, [])
+    assert described_machine(MachineOptions()) == (None, [])
 
 
 def test_a_training_job_on_two_nodes_waits_for_the_slowest_link() -> None:

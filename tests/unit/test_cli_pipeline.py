@@ -2,7 +2,7 @@
 
 import pytest
 
-from trine.cli.layout import Layout, plan_from
+from trine.cli.layout import LayoutOptions, plan_from
 from trine.cli.parameters import given
 from trine.errors import PlanError
 from trine.parallel.plan import Plan
@@ -10,7 +10,7 @@ from trine.parallel.plan import Plan
 
 def test_options_reach_the_plan():
     plan = plan_from(
-        Layout(),
+        LayoutOptions(),
         given(
             Plan, pp=2, dp=2, batch=8, micro_batch=1, schedule="Interleaved", virtual_stages=2, balance="layers",
             recompute="full", recompute_layers=1, sync="each",
@@ -33,4 +33,4 @@ def test_options_reach_the_plan():
 )
 def test_options_that_cannot_matter_are_refused(options, says):
     with pytest.raises(PlanError, match=says):
-        plan_from(Layout(), given(Plan, **options))
+        plan_from(LayoutOptions(), given(Plan, **options))

@@ -7,7 +7,7 @@ import pytest
 from forms_of_parallelism import build, collectives, model
 from synthetic import MS, Chain, Proportional
 
-from trine.cli.layout import Layout, plan_from
+from trine.cli.layout import LayoutOptions, plan_from
 from trine.cli.parameters import Given, given
 from trine.errors import InputError, PlanError
 from trine.graph.grid import RankGrid
@@ -151,9 +151,9 @@ def test_units_by_size_where_names_tell_no_layers() -> None:
 # -- the command line ------------------------------------------------------------------------------------------------
 
 
-def options(ways: dict[str, int], **fields: object) -> tuple[Layout, Given[Plan]]:
+def options(ways: dict[str, int], **fields: object) -> tuple[LayoutOptions, Given[Plan]]:
     own = {name: number for name, number in ways.items() if name in ("gpus", "global_batch")}
-    return Layout(**own), given(Plan, **{name: n for name, n in ways.items() if name not in own}, **fields)
+    return LayoutOptions(**own), given(Plan, **{name: n for name, n in ways.items() if name not in own}, **fields)
 
 
 def test_options_make_a_plan() -> None:

@@ -14,7 +14,7 @@ from trine._version import __version__
 from trine.cli.commands import ABOUT, GROUPS, Command, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
-from trine.cli.parameters import Parameter, all_parameters, runner, words_of
+from trine.cli.parameters import CommandParameter, all_parameters, runner, words_of
 from trine.errors import one_line
 
 #: What typer raises for an unknown option or a value that is none: it names the command.
@@ -166,7 +166,7 @@ def typed(function: Callable[..., Any]) -> Callable[..., None]:
     return called
 
 
-def _parameter(each: Parameter) -> inspect.Parameter:
+def _parameter(each: CommandParameter) -> inspect.Parameter:
     option, default = each.option, each.default
     complete = (lambda incomplete: _complete(each, incomplete)) if option.values or option.metavar else None
     if option.is_argument:
@@ -184,5 +184,5 @@ def _parameter(each: Parameter) -> inspect.Parameter:
     )  # fmt: skip
 
 
-def _complete(parameter: Parameter, incomplete: str) -> list[str]:
+def _complete(parameter: CommandParameter, incomplete: str) -> list[str]:
     return [value for value in parameter.values() if value.startswith(incomplete)]

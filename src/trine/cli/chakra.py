@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.loadstore import check_level, draw_inside
-from trine.cli.machine import CIRCUITS, Machine, job_machine
+from trine.cli.machine import CIRCUITS, MachineOptions, job_machine
 from trine.cli.options import (
     COMPUTE,
     INSIDE,
@@ -47,7 +47,7 @@ Groups = Annotated[
 
 def run(
     prefix: Prefix,
-    machine: Annotated[Machine, Fields(without=("gpus", *CIRCUITS))],
+    machine: Annotated[MachineOptions, Fields(without=("gpus", *CIRCUITS))],
     given: Given[KernelChoices],
     requests: Annotated[Given[LoadStoreOptions], Fields(only=REQUESTS)],
     comm_groups: Groups = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.machine import CIRCUITS, Machine, group_machine
+from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
 from trine.cli.options import OUTPUT, Brief, Json, Option, argument, collectives
 from trine.cli.output import EXIT_FAILED, say, show, write_json, writes
 from trine.cli.parameters import Fields, Given
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def check(
     log: Annotated[str, argument("Output of nccl-tests or rccl-tests.", "LOG")],
     machine: Annotated[
-        Machine,
+        MachineOptions,
         Fields(
             without=CIRCUITS,
             helps={"gpus": "GPUs, nodes filled in order [the log's].", "nodes": "Nodes of the preset [the log's]."},
@@ -67,7 +67,7 @@ def check(
         raise SystemExit(EXIT_FAILED)
 
 
-def _machine(log: NcclLog, options: Machine) -> Cluster:
+def _machine(log: NcclLog, options: MachineOptions) -> Cluster:
     """The machine as described, with the log's number of ranks and hosts where they were not given."""
     if options.cluster is not None and options.gpus is None and log.num_ranks is not None:
         hosts = len(log.hosts) or None

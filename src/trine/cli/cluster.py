@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.machine import CIRCUITS, Machine, group_machine
+from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
 from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
 from trine.cli.output import say, show, show_table, write_json, writes
 from trine.cli.parameters import Fields
@@ -84,7 +84,7 @@ def list_topologies(json: Json = None) -> None:
 
 
 def show_cluster(
-    machine: Annotated[Machine, Fields(without=("cluster", *CIRCUITS))],
+    machine: Annotated[MachineOptions, Fields(without=("cluster", *CIRCUITS))],
     cluster: Annotated[str | None, argument("Preset name or cluster file.", values=clusters)] = None,
     gpu: Annotated[str | None, Option("GPU model of --topology.", panel=MACHINE, values=gpus)] = None,
     links: Annotated[bool, Option("Every device and every link.", panel=OUTPUT)] = False,

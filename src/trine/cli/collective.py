@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
-from trine.cli.machine import Machine, group_machine, options_of_links
+from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Json, Option, argument, collectives, networks
 from trine.cli.output import say, show, write_json, writes
 from trine.cli.parameters import Fields, Given
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def collective(
     op: Annotated[str, argument("all_reduce, all_gather, reduce_scatter, broadcast, ...", "OP", collectives)],
-    machine: Machine,
+    machine: MachineOptions,
     asked: Given[CollectiveOptions],
     inside: Inside,
     given: Annotated[Given[LoadStoreOptions], Fields(only=KERNEL)],
@@ -100,7 +100,7 @@ class _Question:
     matrix: Matrix | None
     explain: bool
 
-    def answer(self, described: Machine) -> tuple[CollectiveResult, list[str]]:
+    def answer(self, described: MachineOptions) -> tuple[CollectiveResult, list[str]]:
         """The answer, and what was assumed about the machine."""
         from trine.collectives.message_level import is_bare
 
@@ -126,12 +126,14 @@ class _Question:
         )  # fmt: skip
 
 
-def _refuse_links_that_do_not_matter(machine: Machine, ask: Callable[[Machine], CollectiveResult]) -> None:
+def _refuse_links_that_do_not_matter(
+    machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveResult]
+) -> None:
     """Options about links and routes without which the answer is the same, and with which alone it is that of none."""
 
     none = replace(machine, routing=None, slow_link=(), link_down=())
 
-    def same(one: Machine, other: Machine) -> bool:
+    def same(one: MachineOptions, other: MachineOptions) -> bool:
         first, second = ask(one), ask(other)
         return first.load == second.load and first.times_ps == second.times_ps
 
@@ -140,7 +142,7 @@ def _refuse_links_that_do_not_matter(machine: Machine, ask: Callable[[Machine], 
             raise InputError(f"{option} changes nothing: it is not what bounds this group, or carries none of it")
 
 
-def _alone(machine: Machine, without: Machine, none: Machine) -> Machine:
+def _alone(machine: MachineOptions, without: MachineOptions, none: MachineOptions) -> MachineOptions:
     """The machine with that option alone which ``without`` lacks."""
     return replace(
         none,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from trine.cli.commands import ABOUT, GROUPS, below
 
 if TYPE_CHECKING:
-    from trine.cli.parameters import Parameter
+    from trine.cli.parameters import CommandParameter
 
 #: Widest page: longer lines are hard to read.
 MAX_WIDTH = 110
@@ -27,7 +27,7 @@ _ROOT = (
 )
 
 
-class Row(NamedTuple):
+class HelpRow(NamedTuple):
     """One line of a panel: what is typed, what stands for its value, and what it does."""
 
     panel: str
@@ -50,8 +50,8 @@ def group_page(group: str = "", colour: bool = False) -> str:
     """The page of ``trine --help``, or of a group of commands."""
     path = f"trine {group}".strip()
     about = GROUPS[group][1] if group else ABOUT
-    rows = [Row(panel, name, "", text) for name, panel, text in below(group)]
-    rows += [Row("Options", " ".join(names), "", text) for names, text in (*(_ROOT if not group else ()), _HELP)]
+    rows = [HelpRow(panel, name, "", text) for name, panel, text in below(group)]
+    rows += [HelpRow("Options", " ".join(names), "", text) for names, text in (*(_ROOT if not group else ()), _HELP)]
     return _page(f"{path} [OPTIONS] COMMAND [ARGS]...", about, "", rows, colour)
 
 
@@ -63,22 +63,22 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     given = " ".join(_usage(each) for each in parameters if each.option.is_argument)
     rows = [_row(each) for each in parameters]
-    rows.append(Row("Output", " ".join(_HELP[0]), "", _HELP[1]))
+    rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     return _page(f"trine {words} [OPTIONS] {given}".rstrip(), about.strip(), example.strip(), rows, colour)
 
 
-def _usage(argument: Parameter) -> str:
+def _usage(argument: CommandParameter) -> str:
     name = argument.option.metavar or argument.name.upper()
     if argument.is_many and not name.endswith("..."):
         name += "..."
     return name if argument.is_required or name.startswith("[") else f"[{name}]"
 
 
-def _row(parameter: Parameter) -> Row:
+def _row(parameter: CommandParameter) -> HelpRow:
     option = parameter.option
     panel = option.panel or "Options"
     if option.is_argument:
-        return Row(panel, option.metavar or parameter.name.upper(), "", option.help)
+        return HelpRow(panel, option.metavar or parameter.name.upper(), "", option.help)
     text = option.help
     if option.is_listed:
         value = "|".join(parameter.values())
@@ -88,16 +88,16 @@ def _row(parameter: Parameter) -> Row:
         text += " May be repeated." if "again" not in text and "repeated" not in text else ""
     if parameter.is_required:
         text += " (required)"
-    return Row(panel, ", ".join(parameter.names), value, text)
+    return HelpRow(panel, ", ".join(parameter.names), value, text)
 
 
-def _page(usage: str, about: str, example: str, rows: Iterable[Row], colour: bool) -> str:
+def _page(usage: str, about: str, example: str, rows: Iterable[HelpRow], colour: bool) -> str:
     width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
     lines = [f"{painted('Usage:', YELLOW, colour)} {usage}", ""]
     lines += textwrap.wrap(about, width - 2, initial_indent=" ", subsequent_indent=" ")
     if example:
         lines += ["", f" {painted('Example:', YELLOW, colour)} {example}"]
-    panels: dict[str, list[Row]] = {}
+    panels: dict[str, list[HelpRow]] = {}
     for row in rows:
         panels.setdefault(row.panel, []).append(row)
     for name, inside in sorted(panels.items(), key=lambda item: item[0] != "Arguments"):
@@ -105,7 +105,7 @@ def _page(usage: str, about: str, example: str, rows: Iterable[Row], colour: boo
     return "\n".join(lines)
 
 
-def _panel(title: str, rows: list[Row], width: int, colour: bool) -> Iterator[str]:
+def _panel(title: str, rows: list[HelpRow], width: int, colour: bool) -> Iterator[str]:
     """A box with a title, if the stream has its characters, with two columns."""
     corner, edge, side = ("╭╮╰╯", "─", "│") if _has_boxes() else ("++++", "-", "|")
     inner = width - 4
@@ -121,7 +121,7 @@ def _panel(title: str, rows: list[Row], width: int, colour: bool) -> Iterator[st
     yield painted(corner[2] + edge * (width - 2) + corner[3], DIM, colour)
 
 
-def _cells(row: Row, left: int, right: int) -> Iterator[tuple[str, str]]:
+def _cells(row: HelpRow, left: int, right: int) -> Iterator[tuple[str, str]]:
     """Lines of a row: the texts beside each other, what is typed on a line of its own where it is long."""
     texts = textwrap.wrap(row.text, right) or [""]
     names = f"{row.names} {row.value}".rstrip()
@@ -136,7 +136,7 @@ def _cells(row: Row, left: int, right: int) -> Iterator[tuple[str, str]]:
         yield parts[number] if number < len(parts) else "", texts[number] if number < len(texts) else ""
 
 
-def _paint_names(text: str, row: Row, colour: bool) -> str:
+def _paint_names(text: str, row: HelpRow, colour: bool) -> str:
     return painted(row.names, CYAN, colour) + painted(text[len(row.names) :], YELLOW, colour)
 
 

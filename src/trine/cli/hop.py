@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from trine.arguments import option
-from trine.cli.machine import Machine, group_machine, slow_link
+from trine.cli.machine import MachineOptions, group_machine, slow_link
 from trine.cli.options import (
     JOB,
     NETWORK_WORDS,
@@ -83,7 +83,7 @@ def hop(
     given: Given[HopProtocol],
     how: Annotated[Given[SimulateOptions], Fields(only=("gpu", "trace_gpu", "compute"))],
     machine: Annotated[
-        Machine,
+        MachineOptions,
         Fields(
             only=("cluster", "nodes", "slow_link", "link_down", "bandwidth", "latency"),
             helps={
@@ -164,7 +164,7 @@ def _protocol(given: Given[HopProtocol]) -> HopProtocol:
     return given.make() if bounded else given.make(max_gap=DEFAULT_MAX_GAP)
 
 
-def _machine(graph: str, workers: int | None, described: Machine) -> tuple[Cluster, WorkerGraph]:
+def _machine(graph: str, workers: int | None, described: MachineOptions) -> tuple[Cluster, WorkerGraph]:
     """The links between the workers: those of a cluster, or one for each edge of the graph."""
     from trine.cluster.select import slow_down
     from trine.parallel.hop.protocol import worker_graph

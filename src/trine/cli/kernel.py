@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.loadstore import draw_inside
-from trine.cli.machine import LinkedMachine, Machine, group_machine
+from trine.cli.machine import LinkedMachine, MachineOptions, group_machine
 from trine.cli.options import OUTPUT, RANKS, Brief, Engine, Json, Option, Perfetto, argument
 from trine.cli.output import end, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
@@ -177,7 +177,7 @@ class _Source:
         return None if self.plan is None else bus_factor(self.plan.collective, self.plan.num_ranks)
 
 
-def _machine(source: _Source, options: Machine) -> tuple[Cluster, list[str]]:
+def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[str]]:
     """The machine as described, with as many GPUs as the program has ranks where that was not said."""
     from trine.cluster.topologies import implied_gpus
 

@@ -26,7 +26,7 @@ _AXIS_OF = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class LayoutOptions:
     """What the command line has besides the fields of a plan: None where it was not given."""
 
     gpus: int | None = option(None, "How many GPUs.")
@@ -34,7 +34,7 @@ class Layout:
     global_batch: int | None = option(None, "Samples of all replicas together.")
 
 
-def plan_from(layout: Layout, given: Given[Plan]) -> Plan:
+def plan_from(layout: LayoutOptions, given: Given[Plan]) -> Plan:
     """The plan that the options describe. Raises PlanError for what contradicts itself or cannot matter."""
     ways = _ways(layout, given)
     _refuse_unused(given, ways)
@@ -46,7 +46,7 @@ def plan_from(layout: Layout, given: Given[Plan]) -> Plan:
     return given.make(**fields)
 
 
-def _ways(layout: Layout, given: Given[Plan]) -> dict[str, Any]:
+def _ways(layout: LayoutOptions, given: Given[Plan]) -> dict[str, Any]:
     """Ways on each axis, and the kind of data parallelism."""
     axes = {name: given[name] for name in ("dp", "cp", "tp", "pp") if name in given}
     for name, number in (("gpus", layout.gpus), *axes.items()):
@@ -63,7 +63,7 @@ def _ways(layout: Layout, given: Given[Plan]) -> dict[str, Any]:
     return axes
 
 
-def _on_one_axis(layout: Layout, axes: dict[str, int]) -> dict[str, Any]:
+def _on_one_axis(layout: LayoutOptions, axes: dict[str, int]) -> dict[str, Any]:
     parallel = (layout.parallel or "").lower()
     if parallel not in PARALLEL:
         raise PlanError(
@@ -101,7 +101,7 @@ def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
         raise PlanError(f"--tp-overlap cuts products into pieces, at least 2; got {given['tp_overlap']}")
 
 
-def _replica_batch(layout: Layout, given: Given[Plan], replicas: int) -> int | None:
+def _replica_batch(layout: LayoutOptions, given: Given[Plan], replicas: int) -> int | None:
     batch: int | None = given["batch"]
     if layout.global_batch is None:
         return batch

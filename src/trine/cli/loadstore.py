@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from trine.arguments import option
-from trine.cli.machine import Machine, group_machine, options_of_links
+from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.output import end, say, show_answer, write_json, writes
 from trine.cli.parameters import Given
 from trine.cli.progress import ProgressLine
@@ -85,7 +85,7 @@ class LoadStoreQuestion:
 
     op: str
     sizes: list[int]
-    machine: Machine
+    machine: MachineOptions
     asked: CollectiveOptions
     given: Given[LoadStoreOptions]
     inside: Inside
@@ -165,7 +165,7 @@ def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
             raise InputError(f"{_option(name)} is not known to the load-store level")
 
 
-def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: Machine) -> None:
+def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: MachineOptions) -> None:
     """Options about links and routes without which every way between two of the GPUs is the same."""
     from trine.collectives.loadstore.runs import all_paths
 

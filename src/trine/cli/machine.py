@@ -18,7 +18,7 @@ MAX_COMPARED = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class MachineOptions:
     """A machine as described: None (or ``()``) where nothing was said. gpu: the GPU model of an inline cluster."""
 
     cluster: str | None = option(None, "Preset name or cluster file.")
@@ -46,10 +46,10 @@ class Machine:
 
 CIRCUITS = ("circuit_setup", "circuit_ports", "circuit_bandwidth", "circuit_latency", "circuit_buffer")
 #: A machine of links alone, as commands that know no circuits take it.
-LinkedMachine = Annotated[Machine, Fields(without=CIRCUITS)]
+LinkedMachine = Annotated[MachineOptions, Fields(without=CIRCUITS)]
 
 
-def group_machine(options: Machine) -> tuple[Cluster, list[str]]:
+def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
     """The cluster whose GPUs are all in the group, with sentences about what was assumed.
 
     Raises
@@ -65,7 +65,7 @@ def group_machine(options: Machine) -> tuple[Cluster, list[str]]:
     return machine, warnings
 
 
-def described_machine(options: Machine) -> tuple[Cluster | None, list[str]]:
+def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     """As :func:`group_machine`; None where nothing was described."""
     if options.topology is not None:
         return _inline(options)
@@ -95,7 +95,7 @@ def described_machine(options: Machine) -> tuple[Cluster | None, list[str]]:
     return _joined(cluster, options)
 
 
-def job_machine(num_ranks: int, options: Machine) -> tuple[Cluster | None, list[str]]:
+def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     """The cluster of a job of ``num_ranks``: as it is, or as many nodes of it as ``--nodes`` says.
 
     Raises
@@ -108,14 +108,16 @@ def job_machine(num_ranks: int, options: Machine) -> tuple[Cluster | None, list[
     return machine, warnings
 
 
-def _job_machine(num_ranks: int, options: Machine) -> tuple[Cluster | None, list[str]]:
+def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     if options.topology is not None or options.cluster is None:
         alone = options.topology is None and not options.has_circuits
         return described_machine(replace(options, gpus=None if alone else num_ranks))
     return described_machine(replace(options, gpus=None if options.nodes is None else num_ranks))
 
 
-def _refuse_idle_links(machine: Cluster, options: Machine, build: Callable[[Machine], Cluster | None]) -> None:
+def _refuse_idle_links(
+    machine: Cluster, options: MachineOptions, build: Callable[[MachineOptions], Cluster | None]
+) -> None:
     """Raise InputError for options about links and routes without which every message goes the same way, as fast."""
     known = None
     for given, without in options_of_links(options):
@@ -127,7 +129,7 @@ def _refuse_idle_links(machine: Cluster, options: Machine, build: Callable[[Mach
             raise InputError(f"{given} changes nothing: no message between GPUs, or from a host, goes another way")
 
 
-def options_of_links(options: Machine) -> Iterator[tuple[str, Machine]]:
+def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOptions]]:
     """Each option about links and routes that was given, and the machine without it."""
     if options.routing is not None:
         yield f"--routing {options.routing}", replace(options, routing=None)
@@ -157,7 +159,7 @@ def _ways(machine: Cluster) -> list[tuple[object, ...]]:
     return met
 
 
-def _inline(options: Machine) -> tuple[Cluster, list[str]]:
+def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
     if options.cluster is not None:
         raise InputError("--cluster and --topology both describe the machine: give one")
     _refuse(options, ("nodes", "fabric"), "and --topology describes all of it: use --cluster")
@@ -204,13 +206,13 @@ def slow_link(text: str) -> tuple[str, str]:
     return name.strip(), how.strip()
 
 
-def _refuse(options: Machine, names: tuple[str, ...], why: str) -> None:
+def _refuse(options: MachineOptions, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if getattr(options, name) not in (None, ()):
             raise InputError(f"--{name.replace('_', '-')} is about the machine, {why}")
 
 
-def _joined(cluster: Cluster, options: Machine) -> tuple[Cluster, list[str]]:
+def _joined(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[str]]:
     """``cluster`` with the circuits that the options describe, and sentences about what was assumed."""
     if not options.has_circuits:
         return cluster, []
@@ -222,7 +224,7 @@ def _joined(cluster: Cluster, options: Machine) -> tuple[Cluster, list[str]]:
     return changed, warnings
 
 
-def _circuits_alone(options: Machine) -> tuple[Cluster, list[str]]:
+def _circuits_alone(options: MachineOptions) -> tuple[Cluster, list[str]]:
     """A cluster of nothing but GPUs and the circuits between them. Raises InputError for numbers that are missing."""
     from trine.cluster import Cluster, Device
 
@@ -234,7 +236,7 @@ def _circuits_alone(options: Machine) -> tuple[Cluster, list[str]]:
     return Cluster(name=name, devices=devices, links=(), circuits=circuits, sources=sources), warnings
 
 
-def _circuits(options: Machine, known: Circuits | None) -> tuple[Circuits, list[str]]:
+def _circuits(options: MachineOptions, known: Circuits | None) -> tuple[Circuits, list[str]]:
     """The circuits as described, else as ``known``, with sentences about what was assumed."""
     from trine.cluster import Circuits
     from trine.units import parse_bandwidth, parse_bytes, parse_time

@@ -227,7 +227,7 @@ _REQUESTS = {
 
 #: dataclass -> the panel of its options, and what is to be said of some.
 WORDS: dict[str, tuple[str, dict[str, Option]]] = {
-    "Layout": (LAYOUT, {"parallel": Option(metavar="dp|ddp|tp|pp"), "global_batch": Option(panel=JOB)}),
+    "LayoutOptions": (LAYOUT, {"parallel": Option(metavar="dp|ddp|tp|pp"), "global_batch": Option(panel=JOB)}),
     "Plan": (FORMS, {
         **{axis: Option(panel=LAYOUT) for axis in ("dp", "tp", "pp", "cp", "ep", "order")},
         **{name: Option(panel=JOB) for name in ("batch", "micro_batch", "steps")},
@@ -259,7 +259,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "collective_costs": Option(metavar="links|library|loadstore", panel=NETWORK, kind=str),
         "placement": Option(metavar="packed|round-robin|random:SEED|FILE", panel=RANKS, kind=str),
     }),
-    "Machine": (MACHINE, {
+    "MachineOptions": (MACHINE, {
         "cluster": Option(values=clusters),
         "fabric": Option(metavar="KIND[:OVER][@LINK]"),
         "slow_link": Option(metavar="LINK:FACTOR"),

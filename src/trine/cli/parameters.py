@@ -57,7 +57,7 @@ class Given(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class CommandParameter:
     """One option or argument of a command. name: its keyword. field: what it is in Python; kind: what is typed."""
 
     name: str
@@ -112,7 +112,7 @@ class Group:
     name: str
     kind: Any
     is_given: bool
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[CommandParameter, ...]
 
     def made(self, typed: dict[str, Any]) -> Any:
         """The dataclass, or what was given of it; takes its options out of ``typed``."""
@@ -124,10 +124,10 @@ class Group:
         return Given(self.kind, values) if self.is_given else self.kind(**values)
 
 
-def read(function: Callable[..., Any]) -> list[Parameter | Group]:
+def read(function: Callable[..., Any]) -> list[CommandParameter | Group]:
     """The parameters of a command, in the order in which they are declared."""
     hints = typing.get_type_hints(function, include_extras=True)
-    found: list[Parameter | Group] = []
+    found: list[CommandParameter | Group] = []
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         kind, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -142,17 +142,17 @@ def read(function: Callable[..., Any]) -> list[Parameter | Group]:
     return found
 
 
-def all_parameters(function: Callable[..., Any]) -> list[Parameter]:
+def all_parameters(function: Callable[..., Any]) -> list[CommandParameter]:
     """Every option and argument of a command."""
     return [each for part in read(function) for each in (part.parameters if isinstance(part, Group) else (part,))]
 
 
-def _own(parameter: inspect.Parameter, hint: Any, option: Option) -> Parameter:
+def _own(parameter: inspect.Parameter, hint: Any, option: Option) -> CommandParameter:
     """A parameter that is an option itself."""
     required = parameter.default is parameter.empty
     bare = next((each for each in get_args(hint) if each is not type(None)), hint) if _is_union(hint) else hint
     is_many = get_origin(bare) is list
-    return Parameter(
+    return CommandParameter(
         name=parameter.name, field=parameter.name, kind=get_args(bare)[0] if is_many else bare, option=option,
         default=None if required else parameter.default, is_many=is_many, is_required=required,
         is_pair=bare is bool and parameter.default is None,
@@ -163,7 +163,7 @@ def _is_union(hint: Any) -> bool:
     return type(None) in get_args(hint)
 
 
-def _of_fields(kind: Any, chosen: Fields) -> Iterator[Parameter]:
+def _of_fields(kind: Any, chosen: Fields) -> Iterator[CommandParameter]:
     panel, words = WORDS.get(kind.__name__, (OPTIONS, {}))
     fields = options_of(kind)
     for name in chosen.choose(fields):
@@ -174,7 +174,7 @@ def _of_fields(kind: Any, chosen: Fields) -> Iterator[Parameter]:
         yield _of_field(field, option)
 
 
-def _of_field(field: Field[Any], option: Option) -> Parameter:
+def _of_field(field: Field[Any], option: Option) -> CommandParameter:
     said = set(re.findall(r"\w+", str(field.type)))
     unit = next((each for each in _UNITS if field.name.endswith(each)), "")
     is_flag = "bool" in said
@@ -185,7 +185,7 @@ def _of_field(field: Field[Any], option: Option) -> Parameter:
         kind = bool
     else:
         kind = str if unit or "str" in said else int if "int" in said else float if "float" in said else str
-    return Parameter(
+    return CommandParameter(
         name=option.word or field.name.removesuffix(unit), field=field.name, kind=kind, option=option,
         is_many=is_many, default=False if is_flag and _is_single(field, option) else None,
         is_pair=is_flag and not _is_single(field, option),

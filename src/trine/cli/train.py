@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.layout import Layout, plan_from, refuse_without_machine
-from trine.cli.machine import Machine, job_machine
+from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
+from trine.cli.machine import MachineOptions, job_machine
 from trine.cli.options import OUTPUT, Brief, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
 from trine.cli.output import end, say, show, write_files, write_json
 from trine.cli.parameters import Fields, Given
@@ -27,10 +27,10 @@ def train(
         str, argument("Trace, bundled trace such as vgg13-h100-b128, or a model such as model:llama-3-8b.",
                       values=workloads)
     ],
-    layout: Layout,
+    layout: LayoutOptions,
     plan: Given[Plan],
     how: Given[SimulateOptions],
-    machine: Annotated[Machine, Fields(without=("gpus",))],
+    machine: Annotated[MachineOptions, Fields(without=("gpus",))],
     ranks: RankOptions,
     brief: Brief = False,
     json: Json = None,

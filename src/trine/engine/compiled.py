@@ -63,7 +63,7 @@ FIRST_HEAP = 4096
 
 
 @dataclass(slots=True)
-class State:
+class EngineState:
     """All that the loop works on; ``network`` and ``heap`` are replaced by larger ones when they are full.
 
     clocks: one record.
@@ -132,7 +132,7 @@ def proceed(
     return snapshot
 
 
-def drive(state: State, graph: TaskGraph, progress: Progress | None) -> None:
+def drive(state: EngineState, graph: TaskGraph, progress: Progress | None) -> None:
     """Let everything happen that can happen, or until a held task becomes ready."""
     clock = state.clock
     reported = monotonic()
@@ -155,14 +155,14 @@ def drive(state: State, graph: TaskGraph, progress: Progress | None) -> None:
             reported = monotonic()
 
 
-def _events(state: State) -> tuple[Records, Record]:
+def _events(state: EngineState) -> tuple[Records, Record]:
     return one_for_kernel(state.heap), one_for_kernel(state.clocks)[0]
 
 
 # How a run begins
 
 
-def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> State:
+def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> EngineState:
     """The state at 0, before anything has happened; the tasks of ``hold``, bool[tasks], do not begin."""
     code = MODELS[model.name]
     num_transfers = int((graph.kind == TRANSFER).sum())
@@ -175,7 +175,7 @@ def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> Sta
     clocks["num_free"] = len(network.flows)
     circuits = _new_circuits(graph, model)
     first_heap = FIRST_HEAP if circuits is None else max(FIRST_HEAP, 6 * len(circuits.free_circuits) + 1)
-    return State(
+    return EngineState(
         model=code,
         work=_with_streams(work, graph),
         network=network,
@@ -275,7 +275,7 @@ def _new_circuits(graph: TaskGraph, model: Network) -> CircuitTables | None:
 # How it grows
 
 
-def _grow_flows(state: State) -> None:
+def _grow_flows(state: EngineState) -> None:
     before = len(state.network.flows)
     _check_slots(state.network, before, 2 * before)
     state.clock.num_free = before
@@ -289,7 +289,7 @@ def _check_slots(network: NetworkTables, num_flows: int, slots: int) -> None:
         )
 
 
-def _grow_heap(state: State) -> None:
+def _grow_heap(state: EngineState) -> None:
     """Drop entries that are no longer valid, and leave room for as many again and an end of each flow or message."""
     clock = state.clock
     entries = live_entries(state)
@@ -297,14 +297,14 @@ def _grow_heap(state: State) -> None:
     _set_heap(state, entries, max(len(state.heap), 2 * (len(entries) + coming)))
 
 
-def _set_heap(state: State, entries: Records, room: int) -> None:
+def _set_heap(state: EngineState, entries: Records, room: int) -> None:
     """Entries in order are a heap."""
     state.heap = new_records(room, ENTRY)
     state.heap[: len(entries)] = entries[np.argsort(entries["time_ps"], kind="stable")]
     state.clock.num_queued = len(entries)
 
 
-def live_entries(state: State) -> Records:
+def live_entries(state: EngineState) -> Records:
     """The entries of the heap that still hold."""
     entries = state.heap[: state.clock.num_queued]
     payload = entries["payload"]
@@ -322,7 +322,7 @@ def live_entries(state: State) -> Records:
 # How it stops and goes on
 
 
-def instants(state: State) -> tuple[Int64, Int64, Int64]:
+def instants(state: EngineState) -> tuple[Int64, Int64, Int64]:
     """When each task became ready, started and ended, int64[tasks]; what else ``state`` knows of the tasks is gone.
 
     Their records make room for the answer, which else would be the peak of the memory of a large run.
@@ -340,7 +340,7 @@ def instants(state: State) -> tuple[Int64, Int64, Int64]:
     return moved[0::3].copy(), moved[1::3].copy(), moved[2::3].copy()
 
 
-def _restore(state: State, graph: TaskGraph, resume: Snapshot) -> None:
+def _restore(state: EngineState, graph: TaskGraph, resume: Snapshot) -> None:
     clock = state.clock
     columns = (plain(column, np.int64) for column in (resume.ready_ps, resume.start_ps, resume.end_ps))
     num_ready, wrong = restore_tasks(for_kernel(state.work), *columns)
@@ -362,7 +362,7 @@ def _restore(state: State, graph: TaskGraph, resume: Snapshot) -> None:
     _set_heap(state, entries, max(FIRST_HEAP, 2 * len(entries)))
 
 
-def _restore_flows(state: State, resume: Snapshot, is_flow: Bool) -> None:
+def _restore_flows(state: EngineState, resume: Snapshot, is_flow: Bool) -> None:
     """The flows of ``resume`` are in the first slots and on their links, and as many slots are free."""
     count = int(is_flow.sum())
     slots = max(FIRST_SLOTS, 2 * count)
@@ -381,7 +381,7 @@ def _restore_flows(state: State, resume: Snapshot, is_flow: Bool) -> None:
     restore_flows(for_kernel(state.work), for_kernel(network), _events(state)[1], count)
 
 
-def _restore_streams(state: State, graph: TaskGraph, resume: Snapshot, running: Int32) -> None:
+def _restore_streams(state: EngineState, graph: TaskGraph, resume: Snapshot, running: Int32) -> None:
     """Speeds of all streams, and the tasks that run on them, whose ends are to be predicted anew."""
     assert resume.speed_ppm is not None
     assert resume.stream_left_as is not None
@@ -396,7 +396,7 @@ def _restore_streams(state: State, graph: TaskGraph, resume: Snapshot, running: 
     state.clock.num_changed = len(streams)
 
 
-def _snapshot(state: State) -> Snapshot:
+def _snapshot(state: EngineState) -> Snapshot:
     now_ps = int(state.clock.now)
     entries = live_entries(state)
     entries = entries[entries["payload"] >= 0]
@@ -432,7 +432,7 @@ def _snapshot(state: State) -> Snapshot:
     )
 
 
-def _stream_state(state: State, now_ps: int) -> tuple[Int64 | None, Int64 | None]:
+def _stream_state(state: EngineState, now_ps: int) -> tuple[Int64 | None, Int64 | None]:
     """Speed of each stream before it is kept from falling too low, and what is left of what runs on it."""
     streams = state.work.streams
     if not len(streams):

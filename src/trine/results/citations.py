@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from trine._version import __version__
+from trine.arguments import named_arguments
 from trine.errors import InputError
 from trine.results.report import Report
 from trine.shown import folded, page, titled
@@ -131,6 +132,7 @@ class Citations:
         )
 
 
+@named_arguments
 def cite(result: Report) -> Citations:
     """Say what to cite for a result: trine, and the works that its numbers rest on.
 
