@@ -19,7 +19,7 @@ from trine.cluster.topologies import add_host, build_topology
 from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
-    from trine.cluster.schema import CircuitsSpec, ClusterFile, FabricSpec, LinkSpec, NodeSpec, TopologySpec
+    from trine.cluster.schema import CircuitsSpec, ClusterFile, FabricSpec, LinkFields, LinkSpec, NodeSpec, TopologySpec
 
 __all__ = ["exact_bandwidth", "exact_time", "read_cluster", "to_dict"]
 
@@ -230,8 +230,11 @@ def _spelt_out(text: str, index: Mapping[str, int], file: str, field: str) -> It
         yield name
 
 
-def _numbers(link: LinkSpec, file: str, field: str) -> Link:
+def _numbers(link: LinkFields, file: str, field: str) -> Link:
     """The numbers of a link: its own, else those of the catalogue; the ends are not set."""
+    from trine.cluster.schema import JoiningLink
+
+    own_peak = link.peak if isinstance(link, JoiningLink) else None
     if link.link is None:
         for name in ("bandwidth", "latency"):
             if getattr(link, name) is None:
@@ -239,7 +242,7 @@ def _numbers(link: LinkSpec, file: str, field: str) -> Link:
                 raise SpecError(hint, file=file, field=f"{field}.{name}")
         if link.lanes is not None:
             raise SpecError("goes with 'link'", file=file, field=f"{field}.lanes")
-        return Link(bytes_per_s=link.bandwidth or 0, latency_ps=link.latency or 0, peak_bytes_per_s=link.peak)
+        return Link(bytes_per_s=link.bandwidth or 0, latency_ps=link.latency or 0, peak_bytes_per_s=own_peak)
     kind = _kind(link.link, file, f"{field}.link")
     if link.bandwidth is not None and link.lanes is not None:
         raise SpecError("has no effect beside 'bandwidth'", file=file, field=f"{field}.lanes")
@@ -250,7 +253,7 @@ def _numbers(link: LinkSpec, file: str, field: str) -> Link:
         latency_ps=kind.latency_ps if link.latency is None else link.latency,
         link_class=kind.link_class,
         medium=kind.name,
-        peak_bytes_per_s=link.peak or peak,
+        peak_bytes_per_s=own_peak or peak,
     )
 
 
@@ -326,25 +329,11 @@ def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Clus
     if topology.gpu is not None:
         _check_gpu(topology.gpu, file, "topology.gpu")
     text, gpus = _topology_text(topology, file)
-    cluster = build_topology(text, *_topology_numbers(topology, file), gpus, topology.gpu, medium=topology.link)
+    link = _numbers(topology, file, "topology")
+    cluster = build_topology(text, link.bytes_per_s, link.latency_ps, gpus, topology.gpu, medium=topology.link)
     if spec.host is None:
         return cluster
     return add_host(cluster, spec.host.bandwidth, spec.host.latency, spec.host.gpus_per_link)
-
-
-def _topology_numbers(topology: TopologySpec, file: str) -> tuple[int, int]:
-    if topology.link is not None:
-        kind = _kind(topology.link, file, "topology.link")
-        if topology.bandwidth is not None and topology.lanes is not None:
-            raise SpecError("has no effect beside 'bandwidth'", file=file, field="topology.lanes")
-        latency = kind.latency_ps if topology.latency is None else topology.latency
-        return topology.bandwidth or kind.bytes_per_s * (topology.lanes or 1), latency
-    for name in ("bandwidth", "latency"):
-        if getattr(topology, name) is None:
-            raise SpecError("is missing", file=file, field=f"topology.{name}")
-    if topology.lanes is not None:
-        raise SpecError("goes with 'link'", file=file, field="topology.lanes")
-    return topology.bandwidth or 0, topology.latency or 0
 
 
 def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:

@@ -53,23 +53,44 @@ class DeviceSpec(Spec):
     count: int | None = Field(default=None, ge=1, le=1 << 20)
 
 
-class LinkSpec(Spec):
-    """Links from each of ``from`` to each of ``to``.
+class LinkFields(Spec):
+    """The numbers of links: those of some lanes of a kind of link, or given."""
 
-    With ``pairs`` from the first to the first, and so on; the longer list is dealt out evenly over the shorter one.
-    """
-
-    source: Names = Field(alias="from")
-    target: Names = Field(alias="to")
     link: str | None = None
     lanes: int | None = Field(default=None, ge=1, le=1 << 10)
     bandwidth: Bandwidth | None = None
     latency: Duration | None = None
+
+
+class LinkEnds(Spec):
+    """From each of ``from`` to each of ``to``."""
+
+    source: Names = Field(alias="from")
+    target: Names = Field(alias="to")
+
+
+class JoiningLink(LinkFields, LinkEnds):
+    """Links between devices; the fields of the last base come first."""
+
     peak: Bandwidth | None = None
+
+
+class LinkSpec(JoiningLink):
+    """Links of a file.
+
+    With ``pairs`` from the first to the first, and so on; the longer list is dealt out evenly over the shorter one.
+    """
+
     link_class: LinkClass | None = Field(default=None, alias="class")
     name: Name | None = None
     pairs: bool = False
     duplex: bool = False
+
+
+class LinkChange(JoiningLink):
+    """Other numbers for the links of a base. Both ways unless ``duplex`` is false."""
+
+    duplex: bool = True
 
 
 class FabricSpec(Spec):
@@ -102,18 +123,19 @@ class NodeSpec(Spec):
     gpus: int | None = Field(default=None, ge=1, le=1 << 20)
 
 
-class TopologySpec(Spec):
-    """The arguments of :func:`trine.cluster.build_topology`; ``kind`` is its text, sizes and all if they are there."""
+class TopologySizes(Spec):
+    """A regular network: ``kind`` is its text, sizes and all if they are there."""
 
     kind: str
     gpus: int | None = Field(default=None, ge=1, le=1 << 20)
     rows: int | None = Field(default=None, ge=1, le=1 << 20)
     cols: int | None = Field(default=None, ge=1, le=1 << 20)
     arity: int | None = Field(default=None, ge=2, le=1 << 20)
-    link: str | None = None
-    lanes: int | None = Field(default=None, ge=1, le=1 << 10)
-    bandwidth: Bandwidth | None = None
-    latency: Duration | None = None
+
+
+class TopologySpec(LinkFields, TopologySizes):
+    """The arguments of :func:`trine.cluster.build_topology`."""
+
     gpu: str | None = None
 
 
@@ -147,22 +169,6 @@ class ClusterFile(Spec):
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""
-
-
-class LinkChange(Spec):
-    """Other numbers for the links of a base between each of ``from`` and each of ``to``.
-
-    Both ways unless ``duplex`` is false.
-    """
-
-    source: Names = Field(alias="from")
-    target: Names = Field(alias="to")
-    link: str | None = None
-    lanes: int | None = Field(default=None, ge=1, le=1 << 10)
-    bandwidth: Bandwidth | None = None
-    latency: Duration | None = None
-    peak: Bandwidth | None = None
-    duplex: bool = True
 
 
 class DeviceChange(Spec):
