@@ -1,4 +1,4 @@
-"""The answer of a validation as text for the terminal and as JSON."""
+"""A validation as text for the terminal, as pictures (extra ``plot``), and as a page of the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of collectives on the GPU of the case studies, and what of them is told."""
+"""Runs of collectives on the GPU of the case studies, what of them is reported, and what they cost (case 5)."""
 
 from __future__ import annotations
 

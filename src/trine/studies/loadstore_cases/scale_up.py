@@ -1,4 +1,4 @@
-"""Cases 1 and 2: reading from others, or writing to them."""
+"""Cases 1 to 4, within one node: reading from others or writing to them; loop unrolling, requests in flight."""
 
 from __future__ import annotations
 
