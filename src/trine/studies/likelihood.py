@@ -6,9 +6,9 @@ in standard deviations of the prediction's own band, is taken as a stationary pr
 size, whose correlation fades over octaves, not over rows: to measure more sizes in the same octaves adds little, and
 neither a verdict nor an order of causes hangs on how densely one measured.
 
-Which cause the curve speaks for, and whether for any (:func:`weigh`): before anything is measured each kind of cause is as
-likely as the next. Causes with an unknown number (how late, which share, from where to where) are averaged over it, so
-that they do not win by being able to fit.
+Which cause the curve speaks for, and whether for any (:func:`weigh`): before anything is measured each kind of cause is
+as likely as the next. Causes with an unknown number (how late, which share, from where to where) are averaged over it,
+so that they do not win by being able to fit.
 """
 
 from __future__ import annotations

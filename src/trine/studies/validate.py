@@ -3,10 +3,10 @@
 The error of a point is predicted / measured time - 1. A statistic weighs each point by 1 / (runs of the same machine,
 collective, GPUs and settings), so that a machine measured with four versions of a library does not count four times.
 
-:func:`left_out` compares each point with parameters that its family of machines had no part in. Fitting takes minutes, so
-``benchmarks/fit_collectives.py --leave`` writes the predictions to presets/measured/left_out.csv. Each of its rows also
-holds the measured time and what the model said with all parameters: a model that answers otherwise, or other points,
-need a new table.
+:func:`left_out` compares each point with parameters that its family of machines had no part in. Fitting takes minutes,
+so ``benchmarks/fit_collectives.py --leave`` writes the predictions to presets/measured/left_out.csv. Each of its rows
+also holds the measured time and what the model answered with all parameters: a model that answers otherwise, or other
+points, need a new table.
 """
 
 from __future__ import annotations
