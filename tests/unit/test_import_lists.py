@@ -10,9 +10,11 @@ import yaml
 
 from trine.cluster import build_topology, load_cluster
 from trine.errors import InputError, SpecError
+from trine.formats import clusters
 from trine.formats.clusters import detect, export_text, read_any, write_cluster
 from trine.formats.edge_list import edge_list_cluster
 from trine.formats.networkx_graph import from_networkx, to_networkx
+from trine.plugins import Registry
 
 DATA = Path(__file__).parents[1] / "data"
 CSV = """# two GPUs on a switch, and a slower way back to the second
@@ -179,3 +181,20 @@ def test_export_formats(tmp_path):
         export_text(cluster, "infragraf")
     with pytest.raises(InputError, match="cannot write"):
         write_cluster(cluster, tmp_path / "no" / "a.yaml", "yaml")
+
+
+def test_a_format_of_another_package_is_read_and_written_by_its_name(monkeypatch, tmp_path):
+    def read(text, file, *, links, links_from, gpu):
+        assert (text, links, links_from, gpu) == ("two\n", None, None, "h100-sxm")
+        return build_topology("ring", "1 GB/s", "1 us", 2)
+
+    for name in ("READERS", "WRITERS"):
+        monkeypatch.setattr(clusters, name, Registry("format", "trine.no_such_group", {}))
+    clusters.READERS.register("mine", read)
+    clusters.WRITERS.register("mine", lambda cluster: f"{len(cluster.gpus)} GPUs\n")
+    file = tmp_path / "machine.mine"
+    file.write_text("two\n")
+    cluster = read_any(file, "mine", gpu="h100-sxm")
+    assert export_text(cluster, "mine") == "2 GPUs\n"
+    with pytest.raises(SpecError, match="unknown format 'yours'"):
+        read_any(file, "yours")
