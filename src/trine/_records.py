@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trine._jit import is_uncompiled
 
 #: An array of records, or one record, as kernels see it: ``tasks[U(task)].ready_ps``. mypy does not know their fields.
-Records: TypeAlias = Any
+RecordArray: TypeAlias = Any
 Record: TypeAlias = Any
 
 Bundle = TypeVar("Bundle", bound=tuple[Any, ...])
@@ -65,7 +65,7 @@ def with_parts(bundle: Bundle, change: Callable[[Any], Any]) -> Bundle:
     return made
 
 
-def one_for_kernel(array: Records) -> Records:
+def one_for_kernel(array: RecordArray) -> RecordArray:
     """One array of records as kernels take it; anything else as it is."""
     if not is_uncompiled() or not isinstance(array, np.ndarray) or array.dtype.names is None:
         return array

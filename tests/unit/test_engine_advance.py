@@ -226,7 +226,7 @@ class Counting(Shrunk):
 
 def test_who_cannot_count():
     graph = replace(chain(), route_counts=np.full(1, 2, np.int32))
-    with pytest.raises(InputError, match="stand for many flows each, but messages that are alike"):
+    with pytest.raises(InputError, match="stand for many flows each, but equivalent messages"):
         run(graph, network="fifo")
     for model in (OneByOne(), Shrunk()):
         with pytest.raises(InputError, match=r"stand for many flows each, but .* no weighted_rates of its own"):

@@ -64,7 +64,7 @@ def test_queues_that_serve_several_routes_do_not(fields: dict[str, Any]) -> None
     result = run(machine(), **fields)
     assert result.scope is None
     assert "served one after the other, in the order of their tasks, and link gpu0->switch carries" in why(result)
-    with pytest.raises(InputError, match="nothing is folded, so nothing can be verified: messages that are alike"):
+    with pytest.raises(InputError, match="nothing is folded, so nothing can be verified: equivalent messages"):
         run(machine(), "verify", **fields)
 
 

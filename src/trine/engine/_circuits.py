@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.engine._flows import drain_ps
 from trine.engine._heap import ANY_ORDER, push, sort
 from trine.engine._limits import MAX_PS
@@ -57,7 +57,7 @@ def circuit_event(circuits: CircuitTables, work: TaskTables, clock: Record, numb
 
 
 @inlined
-def settle(circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: Records, clock: Record) -> None:
+def settle(circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
     """Once an instant, when all its events have happened: who gets a circuit, who sends.
 
     The caller has made sure of the room in the heap.
@@ -128,7 +128,7 @@ def _ask_again(circuits: CircuitTables) -> Int:
 
 @inlined
 def _ask(
-    circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: Records, clock: Record, number: Int
+    circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record, number: Int
 ) -> None:
     """Give a transfer a circuit if there can be one: that between its ends, or a new one if both have a port for it."""
     switch, task = circuits.switch[U(0)], circuits.tasks[U(number)]
@@ -407,7 +407,7 @@ def _take_rooms(circuits: CircuitTables, work: TaskTables) -> Int:
 
 @inlined
 def _send(
-    circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: Records, clock: Record, number: Int
+    circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record, number: Int
 ) -> None:
     task = circuits.tasks[U(number)]
     if task.step != SETTER:
@@ -425,7 +425,7 @@ def _begin(work: TaskTables, network: NetworkTables, clock: Record, number: Int)
 
 
 @inlined
-def _queue(heap: Records, clock: Record, number: Int, delay_ps: Int) -> None:
+def _queue(heap: RecordArray, clock: Record, number: Int, delay_ps: Int) -> None:
     """The next event of a transfer; the clock notes it if it would come after MAX_PS."""
     if delay_ps > MAX_PS - clock.now:
         clock.late_task = max(clock.late_task, number)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from trine._jit import Float, Int, inlined, kernel
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.engine._heap import ANY_ORDER, push
 from trine.engine._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.engine._state import EQUAL, NetworkTables, TaskTables
@@ -121,7 +121,7 @@ def _note_change(network: NetworkTables, clock: Record, number: Int) -> None:
 
 
 @inlined
-def share(model: Int, network: NetworkTables, heap: Records, clock: Record) -> None:
+def share(model: Int, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
     """Find the rates of every component that holds a dirty link anew, and put the next ends on the heap."""
     clock.sweep += 1
     for at in range(clock.num_dirty):
@@ -264,7 +264,7 @@ def _take_off(network: NetworkTables, number: Int, level: Float) -> None:
 
 
 @inlined
-def _predict_completion(network: NetworkTables, heap: Records, clock: Record, num_flows: Int) -> None:
+def _predict_completion(network: NetworkTables, heap: RecordArray, clock: Record, num_flows: Int) -> None:
     """Take over the new rates of a component, and put its next ends on the heap.
 
     Only the earliest ends are put there: they change the component, and it will be looked at again.

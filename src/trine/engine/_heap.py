@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.arrays import Int32
 
 U = np.uint64
@@ -19,7 +19,7 @@ ANY_ORDER, BY_PAYLOAD = False, True
 
 
 @inlined
-def push(heap: Records, clock: Record, time_ps: Int, payload: Int, by_payload: bool) -> None:
+def push(heap: RecordArray, clock: Record, time_ps: Int, payload: Int, by_payload: bool) -> None:
     """Add an entry to the first ``clock.num_queued`` of ``heap``. The caller has made sure of the room."""
     at = np.int64(clock.num_queued)
     clock.num_queued = at + 1
@@ -36,7 +36,7 @@ def push(heap: Records, clock: Record, time_ps: Int, payload: Int, by_payload: b
 
 
 @inlined
-def pop(heap: Records, clock: Record, by_payload: bool) -> None:
+def pop(heap: RecordArray, clock: Record, by_payload: bool) -> None:
     """Drop the entry at the top."""
     count = np.int64(clock.num_queued) - 1
     clock.num_queued = count

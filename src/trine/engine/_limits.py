@@ -15,9 +15,9 @@ MAX_BYTES_PER_S = 10**18
 #: A quotient of two floats is off by a few units in the last place; this part of it is not worth another picosecond.
 SLACK = 2.0**-50
 
-#: Speed of a compute task that nothing slows down, in millionths, and the least that pressure can leave it.
+#: Speed of a compute task that nothing slows down, in millionths, and the least that is left to it.
 FULL_PPM = 1_000_000
 LEAST_PPM = 10_000
 
-#: Longest compute task, in ps, on a stream that pressure slows down: its attoseconds still fit into an int64.
+#: Longest compute task, in ps, on a stream that may be slowed down: its attoseconds still fit into an int64.
 MAX_PACED_PS = 9 * 10**12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined, kernel
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.engine._circuits import circuit_event, settle
 from trine.engine._flows import begin_flow, end_flow, share
 from trine.engine._heap import ANY_ORDER, pop, push
@@ -40,7 +40,7 @@ def advance(
     work: TaskTables,
     network: NetworkTables,
     circuits: CircuitTables | None,
-    heap: Records,
+    heap: RecordArray,
     clock: Record,
     budget: Int,
 ) -> Int:
@@ -175,7 +175,7 @@ def advance(
 
 
 @inlined
-def _delay(work: TaskTables, heap: Records, clock: Record, number: Int, delay_ps: Int, has_slowdowns: bool) -> bool:
+def _delay(work: TaskTables, heap: RecordArray, clock: Record, number: Int, delay_ps: Int, has_slowdowns: bool) -> bool:
     """The next event of a task comes in ``delay_ps``; returns whether that is not too late."""
     if delay_ps > MAX_PS - clock.now:
         clock.late_task = number

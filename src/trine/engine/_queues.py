@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.engine._flows import drain_ps
 from trine.engine._heap import ANY_ORDER, push, sort
 from trine.engine._limits import MAX_PS
@@ -15,7 +15,7 @@ U = np.uint64
 
 
 @inlined
-def serve(work: TaskTables, network: NetworkTables, heap: Records, clock: Record) -> None:
+def serve(work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
     """Let the links take the messages that have arrived, in the order of their numbers where several come to one link.
 
     Puts on the heap, for which the caller has made sure of the room, when each comes to the next link, or to the end of
@@ -53,7 +53,7 @@ def _next_link(work: TaskTables, network: NetworkTables, number: Int) -> Int:
 
 @inlined
 def _cross(
-    work: TaskTables, network: NetworkTables, heap: Records, clock: Record, number: Int, link_number: Int
+    work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record, number: Int, link_number: Int
 ) -> None:
     """Let a link carry a message after all that it has taken before."""
     task, link = work.tasks[U(number)], network.links[U(link_number)]

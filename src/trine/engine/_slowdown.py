@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.engine._heap import ANY_ORDER, push
 from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
 from trine.engine._state import TaskTables
@@ -52,7 +52,7 @@ def ends_now(work: TaskTables, clock: Record, number: Int) -> bool:
 
 
 @inlined
-def update_speeds(work: TaskTables, heap: Records, clock: Record) -> None:
+def update_speeds(work: TaskTables, heap: RecordArray, clock: Record) -> None:
     """Give the changed streams their speeds, and put new ends of their tasks on the heap, which has room for them.
 
     Notes in the clock a task that would end after MAX_PS, and a stream that is faster than full speed.

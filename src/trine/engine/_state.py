@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine._records import Records, new_records, record_dtype
+from trine._records import RecordArray, new_records, record_dtype
 from trine.arrays import Bool, Int32, Int64
 
 #: Why the loop came back: nothing more can happen; the budget of tasks is spent; an array is full; time is over; a held
@@ -193,11 +193,11 @@ class TaskTables(NamedTuple):
     stream, as in the TaskGraph; with ``streams`` and ``changed_streams`` empty where nothing slows streams down.
     """
 
-    tasks: Records
+    tasks: RecordArray
     successors: Int32
     ready: Int32
     arrived: Int32
-    streams: Records
+    streams: RecordArray
     slowdown_ppm: Int32
     slowdown_stream: Int32
     changed_streams: Int32
@@ -212,13 +212,13 @@ class NetworkTables(NamedTuple):
     """
 
     max_hops: int
-    routes: Records
+    routes: RecordArray
     route_links: Int32
     route_counts: Int32
-    links: Records
-    flows: Records
+    links: RecordArray
+    flows: RecordArray
     num_edges: Int32
-    edges: Records
+    edges: RecordArray
     edge_counts: Int32
     free_slots: Int32
     dirty_links: Int32
@@ -236,11 +236,11 @@ class CircuitTables(NamedTuple):
     scratch.
     """
 
-    switch: Records
-    tasks: Records
-    ranks: Records
-    joints: Records
-    lines: Records
+    switch: RecordArray
+    tasks: RecordArray
+    ranks: RecordArray
+    joints: RecordArray
+    lines: RecordArray
     ports: Int32
     free_circuits: Int32
     asked: Int32
@@ -252,7 +252,7 @@ class CircuitTables(NamedTuple):
     heads: Int32
 
 
-def new_links(bytes_per_s: Int64, latency_ps: Int64 | None) -> Records:
+def new_links(bytes_per_s: Int64, latency_ps: Int64 | None) -> RecordArray:
     """Links without flows or messages; ``latency_ps``: where messages go from link to link."""
     links = new_records(len(bytes_per_s), LINK)
     links["bytes_per_s"] = bytes_per_s
@@ -291,7 +291,9 @@ def with_more_slots(network: NetworkTables, slots: int) -> NetworkTables:
     return grown
 
 
-def new_circuits(switch: Records, sender: Int32, receiver: Int32, needs_circuit: Bool, num_ranks: int) -> CircuitTables:
+def new_circuits(
+    switch: RecordArray, sender: Int32, receiver: Int32, needs_circuit: Bool, num_ranks: int
+) -> CircuitTables:
     """No circuit yet; ``switch``: one record that says what circuits are; needs_circuit: bool[tasks]."""
     num_transfers = int(needs_circuit.sum())
     ports = min(int(switch["ports"][0]), max(num_ranks - 1, 1))  # a rank has at most one circuit with each other

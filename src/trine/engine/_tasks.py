@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine._jit import Int, inlined, kernel
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.arrays import Int8, Int32, Int64
 from trine.engine._state import COMPUTE, HELD, TRANSFER, TaskTables
 
@@ -138,7 +138,7 @@ def restore_tasks(work: TaskTables, ready_ps: Int64, start_ps: Int64, end_ps: In
 
 
 @kernel
-def gather(tasks: Records, instants: Int64) -> None:
+def gather(tasks: RecordArray, instants: Int64) -> None:
     """Move ready, start and end of each task to the front of ``instants``, which is the memory of ``tasks``."""
     for number in range(len(tasks)):
         task = tasks[U(number)]

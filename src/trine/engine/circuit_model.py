@@ -56,8 +56,8 @@ class CircuitSwitching(FairSharing):
 
     name = CIRCUIT
     folds: str | None = (
-        "circuits are set up in the order of tasks, one after the other, so that ranks that are alike are not served "
-        "alike"
+        "circuits are set up in the order of tasks, one after the other, so that equivalent ranks are not served in "
+        "the same way"
     )
 
     def __init__(self, circuits: Circuits = PASSAGE) -> None:

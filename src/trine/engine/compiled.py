@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine._jit import is_cold
-from trine._records import Record, Records, for_kernel, new_records, one_for_kernel
+from trine._records import Record, RecordArray, for_kernel, new_records, one_for_kernel
 from trine.arrays import Bool, Int32, Int64
 from trine.engine._flows import restore_flows
 from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
@@ -52,8 +52,7 @@ from trine.engine.describe import describe_task, faster_than_full
 from trine.engine.models import Network
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
-from trine.graph.taskgraph import TRANSFER, Progress, Snapshot, TaskGraph
-from trine.graph.taskgraph import Records as TaskRecords
+from trine.graph.taskgraph import TRANSFER, Progress, Records, Snapshot, TaskGraph
 
 #: Tasks that end between two looks at the clock and at Ctrl-C: some 20 ms.
 BUDGET = 1 << 16
@@ -73,8 +72,8 @@ class EngineState:
     work: TaskTables
     network: NetworkTables
     circuits: CircuitTables | None
-    heap: Records
-    clocks: Records
+    heap: RecordArray
+    clocks: RecordArray
 
     @property
     def clock(self) -> Record:
@@ -90,14 +89,14 @@ def simulate(
     model: Network,
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
-) -> TaskRecords:
+) -> Records:
     """Run a validated ``graph``; -1 in the records of tasks that never ran. Raises SimulationError past 106 days."""
     if on_compile is not None and (is_cold(advance) or is_cold(prepare)):
         on_compile()
     state = new_state(graph, model)
     drive(state, graph, progress)
     ready_ps, start_ps, end_ps = instants(state)
-    return TaskRecords(
+    return Records(
         ready_ps=ready_ps,
         start_ps=start_ps,
         end_ps=end_ps,
@@ -155,7 +154,7 @@ def drive(state: EngineState, graph: TaskGraph, progress: Progress | None) -> No
             reported = monotonic()
 
 
-def _events(state: EngineState) -> tuple[Records, Record]:
+def _events(state: EngineState) -> tuple[RecordArray, Record]:
     return one_for_kernel(state.heap), one_for_kernel(state.clocks)[0]
 
 
@@ -297,14 +296,14 @@ def _grow_heap(state: EngineState) -> None:
     _set_heap(state, entries, max(len(state.heap), 2 * (len(entries) + coming)))
 
 
-def _set_heap(state: EngineState, entries: Records, room: int) -> None:
+def _set_heap(state: EngineState, entries: RecordArray, room: int) -> None:
     """Entries in order are a heap."""
     state.heap = new_records(room, ENTRY)
     state.heap[: len(entries)] = entries[np.argsort(entries["time_ps"], kind="stable")]
     state.clock.num_queued = len(entries)
 
 
-def live_entries(state: EngineState) -> Records:
+def live_entries(state: EngineState) -> RecordArray:
     """The entries of the heap that still hold."""
     entries = state.heap[: state.clock.num_queued]
     payload = entries["payload"]

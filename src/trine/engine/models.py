@@ -145,7 +145,7 @@ class StoreAndForward:
     """
 
     name = "fifo"
-    folds: str | None = "messages that are alike are served one after the other, in the order of their tasks"
+    folds: str | None = "equivalent messages are served one after the other, in the order of their tasks"
 
     def service_ps(self, sizes_bytes: Sequence[int], bytes_per_s: int) -> list[int]:
         ends, end = [], 0

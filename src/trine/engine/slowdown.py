@@ -1,6 +1,6 @@
-"""Streams that pressure slows down, in plain Python: the readable definition, and the oracle of ``_slowdown.py``.
+"""Streams below their full speed, in plain Python: the readable definition, and the oracle of ``_slowdown.py``.
 
-A task does running at the speed of its stream, which is what pressure leaves of full speed, at least a hundredth. The
+A task does work at the speed of its stream, which is what slowdowns leave of full speed, at least a hundredth. The
 changes of one instant count together. Work is an exact fraction of a picosecond.
 """
 

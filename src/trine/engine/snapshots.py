@@ -21,7 +21,7 @@ def carry_over(
     Parameters
     ----------
     origin: int[tasks]; several may be the same, and tasks that nobody names are forgotten: they must have ended.
-    streams: int[streams], the stream whose speed and work each stream has; needed where pressure slows them down.
+    streams: int[streams], the stream whose speed and work each stream has; needed where they are slowed down.
 
     The engine checks the result against the graph that it goes on with.
     """

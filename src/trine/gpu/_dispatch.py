@@ -19,7 +19,7 @@ from trine.gpu._state import (
     WAVE_NEW,
     Entities,
     LoopTables,
-    Machine,
+    MachineTables,
     ProgramTable,
     RunCounters,
 )
@@ -61,7 +61,7 @@ def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
 
 
 @inlined
-def far_event(program: ProgramTable, machine: Machine, clock: Record, first_far: Int, payload: Int) -> None:
+def far_event(program: ProgramTable, machine: MachineTables, clock: Record, first_far: Int, payload: Int) -> None:
     """What was in the heap: the end of a task (2 * task), a launch (2 * task + 1), an entity whose event is now."""
     if payload >= first_far:
         clock.scheduled = payload - first_far
@@ -96,7 +96,7 @@ def end_task(work: TaskTables, clock: Record) -> None:
 
 
 @inlined
-def kick_gpu(entities: Entities, machine: Machine, clock: Record, model: Record) -> None:
+def kick_gpu(entities: Entities, machine: MachineTables, clock: Record, model: Record) -> None:
     """The GPU's dispatcher gets an event, if it has none and a kernel waits."""
     number = clock.kick_gpu
     clock.kick_gpu = -1
@@ -109,7 +109,7 @@ def kick_gpu(entities: Entities, machine: Machine, clock: Record, model: Record)
 
 @inlined
 def dispatch(
-    program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record, gpu_number: Int
+    program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, model: Record, gpu_number: Int
 ) -> None:
     """The GPU starts the next workgroup of the first kernel in its queue on the next CU with room, if any."""
     gpu = machine.gpus[U(gpu_number)]
@@ -141,7 +141,7 @@ def dispatch(
 
 
 @inlined
-def _find_room(machine: Machine, model: Record, gpu_number: Int, count: Int) -> Int:
+def _find_room(machine: MachineTables, model: Record, gpu_number: Int, count: Int) -> Int:
     """The next CU of the GPU that has room for ``count`` wavefronts; -1: none has."""
     own = np.int64(machine.gpus[U(gpu_number)].next_cu)
     for _ in range(model.cus):
@@ -154,7 +154,7 @@ def _find_room(machine: Machine, model: Record, gpu_number: Int, count: Int) -> 
 
 @inlined
 def _start_waves(
-    program: ProgramTable, machine: Machine, clock: Record, model: Record, cu_number: Int, group: Int, count: Int
+    program: ProgramTable, machine: MachineTables, clock: Record, model: Record, cu_number: Int, group: Int, count: Int
 ) -> Int:
     """Give the wavefronts of a workgroup places; returns that of the last one."""
     before = np.int64(-1)

@@ -20,7 +20,7 @@ from trine.gpu._state import (
     STAGE_LANE,
     STAGE_LEFT,
     Entities,
-    Machine,
+    MachineTables,
     PathTable,
     ProgramTable,
 )
@@ -34,7 +34,7 @@ def cross(
     entities: Entities,
     program: ProgramTable,
     paths: PathTable,
-    machine: Machine,
+    machine: MachineTables,
     clock: Record,
     model: Record,
     number: Int,
@@ -104,7 +104,7 @@ def _leave(
     entities: Entities,
     program: ProgramTable,
     paths: PathTable,
-    machine: Machine,
+    machine: MachineTables,
     clock: Record,
     model: Record,
     number: Int,
@@ -121,7 +121,7 @@ def _leave(
 
 
 @inlined
-def _wait(entities: Entities, machine: Machine, resource: Int, number: Int) -> None:
+def _wait(entities: Entities, machine: MachineTables, resource: Int, number: Int) -> None:
     """The message waits for the lane, behind others of its kind."""
     event, queue = entities.events[U(number)], machine.lane_queues[U(resource)]
     control = np.int64(event.form) & 1
@@ -134,7 +134,7 @@ def _wait(entities: Entities, machine: Machine, resource: Int, number: Int) -> N
 
 
 @inlined
-def _serve_next(entities: Entities, paths: PathTable, machine: Machine, clock: Record, resource: Int) -> None:
+def _serve_next(entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, resource: Int) -> None:
     """The lane serves the next message that waits for it, data and control in turns."""
     queue = machine.lane_queues[U(resource)]
     control = np.int64(queue.turn)

@@ -20,7 +20,7 @@ from trine.gpu._state import (
     STAGE_RETRY,
     WOKEN,
     Entities,
-    Machine,
+    MachineTables,
     ProgramTable,
     RunCounters,
 )
@@ -34,7 +34,7 @@ HIT, DIRTY = 1, 2
 
 @inlined
 def look_up(
-    machine: Machine,
+    machine: MachineTables,
     counters: RunCounters,
     clock: Record,
     model: Record,
@@ -67,7 +67,7 @@ def look_up(
 
 @inlined
 def monitor_arm(
-    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, model: Record, number: Int
+    entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, model: Record, number: Int
 ) -> None:
     """The memory refuses an acquire: it takes an entry of the monitor table, if there is one."""
     event, request = entities.events[U(number)], entities.requests[U(number)]
@@ -105,7 +105,12 @@ def monitor_sleep(entities: Entities, clock: Record, number: Int) -> None:
 
 @inlined
 def monitor_wake(
-    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record
+    entities: Entities,
+    program: ProgramTable,
+    machine: MachineTables,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
 ) -> bool:
     """Wake who armed first of those on the line of the semaphore ``clock.wake``; False: nobody is."""
     if model.monitors < 0:

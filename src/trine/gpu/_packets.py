@@ -23,7 +23,7 @@ from trine.gpu._state import (
     STAGE_SENDING,
     TRANSFER_CLASS,
     Entities,
-    Machine,
+    MachineTables,
     PathTable,
     ProgramTable,
     RunCounters,
@@ -40,7 +40,7 @@ U = np.uint64
 def make_flow(
     entities: Entities,
     program: ProgramTable,
-    machine: Machine,
+    machine: MachineTables,
     clock: Record,
     model: Record,
     number: Int,
@@ -107,7 +107,7 @@ def _count_packets(model: Record, size_bytes: Int) -> Int:
 
 
 @inlined
-def _join_chain(entities: Entities, machine: Machine, number: Int, pair: Int) -> None:
+def _join_chain(entities: Entities, machine: MachineTables, number: Int, pair: Int) -> None:
     """A dma comes after those to the same peer that were handed over before it."""
     chain = machine.chains[U(pair)]
     entities.events[U(number)].line = -1
@@ -122,7 +122,7 @@ def _join_chain(entities: Entities, machine: Machine, number: Int, pair: Int) ->
 
 @inlined
 def flow_event(
-    entities: Entities, paths: PathTable, machine: Machine, clock: Record, model: Record, number: Int, stage: Int
+    entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int, stage: Int
 ) -> None:
     """A flow begins (STAGE_FLOW), a packet has arrived, or the wavefront knows that all have (STAGE_KNOWN)."""
     event, request = entities.events[U(number)], entities.requests[U(number)]
@@ -164,7 +164,7 @@ def inject(
     entities: Entities,
     program: ProgramTable,
     paths: PathTable,
-    machine: Machine,
+    machine: MachineTables,
     counters: RunCounters,
     clock: Record,
     model: Record,
@@ -202,7 +202,7 @@ def inject(
 
 @inlined
 def after_packet(
-    entities: Entities, paths: PathTable, machine: Machine, clock: Record, model: Record, number: Int
+    entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
     """A packet has left its GPU: the next of its path enters, or with the last of a flow the next flow to that peer."""
     packet = entities.requests[U(number)]
@@ -238,7 +238,7 @@ def _enter(
 
 @inlined
 def deliver(
-    entities: Entities, program: ProgramTable, paths: PathTable, machine: Machine, clock: Record, model: Record
+    entities: Entities, program: ProgramTable, paths: PathTable, machine: MachineTables, clock: Record, model: Record
 ) -> None:
     """The first dma to a peer has arrived, if it has: its semaphore is released, and its wavefront will know."""
     pair_number = clock.deliver

@@ -22,7 +22,7 @@ from trine.gpu._state import (
     SEGMENT_OUT,
     STAGE_MEMORY,
     Entities,
-    Machine,
+    MachineTables,
     PathTable,
     PeerWriteTable,
 )
@@ -48,7 +48,7 @@ def is_uncached(model: Record, address: Int) -> bool:
 
 @inlined
 def arrive(
-    entities: Entities, paths: PathTable, machine: Machine, peers: PeerWriteTable, clock: Record, model: Record
+    entities: Entities, paths: PathTable, machine: MachineTables, peers: PeerWriteTable, clock: Record, model: Record
 ) -> None:
     """The next entry of the write tracking table: a semaphore changes, or a request begins where the table says."""
     write = peers.writes[U(clock.next_write)]

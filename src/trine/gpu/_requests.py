@@ -42,7 +42,7 @@ from trine.gpu._state import (
     WOKEN,
     Entities,
     LoopTables,
-    Machine,
+    MachineTables,
     PathTable,
     ProgramTable,
     RunCounters,
@@ -97,7 +97,7 @@ def make_request(
 
 @inlined
 def poll_again(
-    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, number: Int
+    entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, number: Int
 ) -> None:
     """A poll is issued again."""
     event = entities.events[U(number)]
@@ -139,7 +139,7 @@ def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> No
 
 
 @inlined
-def hop(entities: Entities, paths: PathTable, machine: Machine, clock: Record, number: Int) -> None:
+def hop(entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, number: Int) -> None:
     """A message at a link inside a GPU."""
     event = entities.events[U(number)]
     position = np.int64(event.position)
@@ -224,7 +224,7 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
 @inlined
 def reach_memory(
     entities: Entities,
-    machine: Machine,
+    machine: MachineTables,
     counters: RunCounters,
     clock: Record,
     model: Record,
@@ -267,7 +267,7 @@ def reach_memory(
 def leave_memory(
     entities: Entities,
     program: ProgramTable,
-    machine: Machine,
+    machine: MachineTables,
     counters: RunCounters,
     clock: Record,
     model: Record,
@@ -304,7 +304,12 @@ def leave_memory(
 
 @inlined
 def wake(
-    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record
+    entities: Entities,
+    program: ProgramTable,
+    machine: MachineTables,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
 ) -> None:
     """The semaphore has changed: who waits for it first is answered, if it can be; who sleeps on its line wakes up."""
     semaphore = machine.semaphores[U(clock.wake)]
@@ -328,7 +333,7 @@ def wake(
 def answer(
     entities: Entities,
     program: ProgramTable,
-    machine: Machine,
+    machine: MachineTables,
     counters: RunCounters,
     clock: Record,
     model: Record,
@@ -382,7 +387,7 @@ def answer(
 
 @inlined
 def _read(
-    entities: Entities, program: ProgramTable, machine: Machine, clock: Record, model: Record, number: Int
+    entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
     """A read is back; the last of its line goes to the ALU if there is something to reduce, else the line is ready."""
     event = entities.events[U(number)]

@@ -20,7 +20,7 @@ from trine.gpu._state import (
     WAVE_GONE,
     WAVE_QUEUED,
     Entities,
-    Machine,
+    MachineTables,
     PathTable,
     ProgramTable,
     RunCounters,
@@ -44,7 +44,7 @@ def wave_key(program: ProgramTable, model: Record, cu: Int, place: Int) -> Int:
 
 
 @inlined
-def wait_key(entities: Entities, program: ProgramTable, machine: Machine, model: Record, number: Int) -> Int:
+def wait_key(entities: Entities, program: ProgramTable, machine: MachineTables, model: Record, number: Int) -> Int:
     """The key of an event of the wavefront whose request it is; those of one wavefront come as they were issued."""
     event = entities.events[U(number)]
     place = np.int64(event.wave)
@@ -53,7 +53,7 @@ def wait_key(entities: Entities, program: ProgramTable, machine: Machine, model:
 
 
 @inlined
-def own_key(program: ProgramTable, machine: Machine, model: Record, place: Int, class_of_event: Int) -> Int:
+def own_key(program: ProgramTable, machine: MachineTables, model: Record, place: Int, class_of_event: Int) -> Int:
     """The key of the wavefront's next request at its own GPU."""
     wave = machine.waves[U(place)]
     gpu = np.int64(program.cu_gpu[U(wave.cu)])
@@ -106,7 +106,7 @@ def enter_gpu(entities: Entities, paths: PathTable, number: Int, segment: Int, n
 
 
 @inlined
-def serve(machine: Machine, number: Int, now: Int, service_ps: Int, control: Int) -> Int:
+def serve(machine: MachineTables, number: Int, now: Int, service_ps: Int, control: Int) -> Int:
     """A resource serves a message (``control`` 1: without data) after all that came before; returns when it has."""
     resource = machine.resources[U(number)]
     end_ps = max(now, resource.free_ps) + service_ps
@@ -117,7 +117,7 @@ def serve(machine: Machine, number: Int, now: Int, service_ps: Int, control: Int
 
 
 @inlined
-def post(entities: Entities, program: ProgramTable, machine: Machine, clock: Record, number: Int) -> None:
+def post(entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, number: Int) -> None:
     """A write, or a release, has been posted: with the last one of its line (of a store, with each) a slot is free."""
     event = entities.events[U(number)]
     line = machine.lines[U(event.line)]
@@ -130,14 +130,14 @@ def post(entities: Entities, program: ProgramTable, machine: Machine, clock: Rec
 
 
 @inlined
-def go_later(machine: Machine, clock: Record, place: Int) -> None:
+def go_later(machine: MachineTables, clock: Record, place: Int) -> None:
     """The wavefront goes on in a turn of its own, before what has been put there before."""
     machine.to_do[U(clock.num_to_do)] = place
     clock.num_to_do += 1
 
 
 @inlined
-def wake_group(machine: Machine, clock: Record, place: Int) -> None:
+def wake_group(machine: MachineTables, clock: Record, place: Int) -> None:
     """All wavefronts of a workgroup go on, the first one first; ``place``: of the last one."""
     while place >= 0:
         go_later(machine, clock, place)
@@ -145,7 +145,7 @@ def wake_group(machine: Machine, clock: Record, place: Int) -> None:
 
 
 @inlined
-def do(machine: Machine, counters: RunCounters, place: Int, doing: Int, now: Int) -> None:
+def do(machine: MachineTables, counters: RunCounters, place: Int, doing: Int, now: Int) -> None:
     """The wavefront does something else from now on; its time so far goes to what it did."""
     wave, times = machine.waves[U(place)], machine.wave_times[U(place)]
     cu_number = np.int64(wave.cu)
@@ -174,7 +174,7 @@ def do(machine: Machine, counters: RunCounters, place: Int, doing: Int, now: Int
 
 
 @inlined
-def queue_item(entities: Entities, machine: Machine, cu_number: Int, item: Int) -> None:
+def queue_item(entities: Entities, machine: MachineTables, cu_number: Int, item: Int) -> None:
     """A line with writes to issue (2 * line), or a poll to repeat (2 * request + 1), joins its CU's queue of those."""
     cu = machine.cus[U(cu_number)]
     last = np.int64(cu.last_item)
@@ -192,7 +192,7 @@ def queue_item(entities: Entities, machine: Machine, cu_number: Int, item: Int) 
 
 
 @kernel
-def finish_states(machine: Machine, counters: RunCounters, clock: Record) -> Int:
+def finish_states(machine: MachineTables, counters: RunCounters, clock: Record) -> Int:
     """Of a run that stops here: what wavefronts have been doing up to now goes to the records."""
     for place in range(len(machine.waves)):
         doing = np.int64(machine.waves[U(place)].doing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trine._records import Records, record_dtype
+from trine._records import RecordArray, record_dtype
 from trine.arrays import Int8, Int32, Int64
 from trine.engine._state import TaskTables
 
@@ -432,17 +432,17 @@ class PathTable(NamedTuple):
 
     noc_hops: Int32
     noc_paths: Int32
-    lanes: Records
-    paths: Records
-    pairs: Records
+    lanes: RecordArray
+    paths: RecordArray
+    pairs: RecordArray
     route_path: Int32
 
 
 class Entities(NamedTuple):
     """Events, and requests (by the same number), modified in place. free_requests: stack."""
 
-    events: Records
-    requests: Records
+    events: RecordArray
+    requests: RecordArray
     free_requests: Int32
 
 
@@ -459,7 +459,7 @@ class Wheel(NamedTuple):
     open_key: Int64
     open_id: Int32
     next: Int32
-    heap: Records
+    heap: RecordArray
 
 
 class PeerWriteTable(NamedTuple):
@@ -470,37 +470,37 @@ class PeerWriteTable(NamedTuple):
     memory_ps: a line, a semaphore; and the same past the L2.
     """
 
-    writes: Records
-    answers_of: Records
-    answers: Records
-    fabric_ps: Records
-    there_ps: Records
-    home_ps: Records
+    writes: RecordArray
+    answers_of: RecordArray
+    answers: RecordArray
+    fabric_ps: RecordArray
+    there_ps: RecordArray
+    home_ps: RecordArray
     memory_ps: Int64
-    log: Records
+    log: RecordArray
 
 
-class Machine(NamedTuple):
+class MachineTables(NamedTuple):
     """GPUs, modified in place. free_lines: stack. to_do: stack of wavefronts to go on.
 
     lane_queues: by resource, where arbitration is fair. cache: places of all L2s. watchers: by line with flags.
     """
 
-    waves: Records
-    wave_times: Records
-    cus: Records
-    lines: Records
+    waves: RecordArray
+    wave_times: RecordArray
+    cus: RecordArray
+    lines: RecordArray
     free_lines: Int32
-    resources: Records
-    lane_queues: Records
-    semaphores: Records
-    groups: Records
-    kernels: Records
-    gpus: Records
+    resources: RecordArray
+    lane_queues: RecordArray
+    semaphores: RecordArray
+    groups: RecordArray
+    kernels: RecordArray
+    gpus: RecordArray
     to_do: Int32
-    chains: Records
-    cache: Records
-    watchers: Records
+    chains: RecordArray
+    cache: RecordArray
+    watchers: RecordArray
 
 
 class RunCounters(NamedTuple):
@@ -512,7 +512,7 @@ class RunCounters(NamedTuple):
     group_end: Int64
     group_cu: Int32
     state: Int64
-    counts: Records
+    counts: RecordArray
 
 
 class LoopTables(NamedTuple):
@@ -524,5 +524,5 @@ class LoopTables(NamedTuple):
     peers: PeerWriteTable
     entities: Entities
     wheel: Wheel
-    machine: Machine
+    machine: MachineTables
     counters: RunCounters

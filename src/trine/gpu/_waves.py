@@ -30,7 +30,7 @@ from trine.gpu._state import (
     WAVE_QUEUED,
     Entities,
     LoopTables,
-    Machine,
+    MachineTables,
     ProgramTable,
     RunCounters,
 )
@@ -45,7 +45,12 @@ U = np.uint64
 
 @inlined
 def go_on(
-    entities: Entities, program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record
+    entities: Entities,
+    program: ProgramTable,
+    machine: MachineTables,
+    counters: RunCounters,
+    clock: Record,
+    model: Record,
 ) -> None:
     """The wavefront on top of the stack goes on."""
     clock.num_to_do -= 1
@@ -70,7 +75,7 @@ def go_on(
 
 
 @inlined
-def wave_event(machine: Machine, clock: Record, place: Int) -> None:
+def wave_event(machine: MachineTables, clock: Record, place: Int) -> None:
     """A wavefront goes on: from the ALU, or with all others from a barrier."""
     wave = machine.waves[U(place)]
     if wave.doing == WAVE_AT_BARRIER:
@@ -81,7 +86,7 @@ def wave_event(machine: Machine, clock: Record, place: Int) -> None:
 
 @inlined
 def _pass_operations(
-    program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, model: Record, place: Int
+    program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, model: Record, place: Int
 ) -> Int:
     """Pass operations that are over or another wavefront's; returns what it does now."""
     wave, op_start = machine.waves[U(place)], counters.op_start
@@ -114,7 +119,7 @@ def _begin_to_wait(clock: Record) -> None:
 
 
 @inlined
-def _begin_or_wait(program: ProgramTable, machine: Machine, model: Record, place: Int, op: Int, kind: Int) -> Int:
+def _begin_or_wait(program: ProgramTable, machine: MachineTables, model: Record, place: Int, op: Int, kind: Int) -> Int:
     """What the wavefront does in an operation, -1: it is through with it.
 
     ``unroll`` limits the slots of data operations.
@@ -141,7 +146,7 @@ def _begin_or_wait(program: ProgramTable, machine: Machine, model: Record, place
 
 
 @inlined
-def _queue(machine: Machine, cu_number: Int, place: Int) -> None:
+def _queue(machine: MachineTables, cu_number: Int, place: Int) -> None:
     """The wavefront joins the end of its CU's queue."""
     cu = machine.cus[U(cu_number)]
     machine.waves[U(place)].next_in_queue = -1
@@ -154,7 +159,7 @@ def _queue(machine: Machine, cu_number: Int, place: Int) -> None:
 
 @inlined
 def _come_to_barrier(
-    entities: Entities, program: ProgramTable, machine: Machine, clock: Record, model: Record, place: Int
+    entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record, place: Int
 ) -> None:
     """With the last wavefront of the workgroup all go on, a while later."""
     wave = machine.waves[U(place)]
@@ -174,7 +179,7 @@ def _come_to_barrier(
 
 
 @inlined
-def _end(program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, place: Int) -> None:
+def _end(program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, place: Int) -> None:
     """A wavefront has ended; with the last one its workgroup, with the last of these the kernel."""
     wave = machine.waves[U(place)]
     group_number = np.int64(wave.group)
@@ -202,7 +207,7 @@ def _end(program: ProgramTable, machine: Machine, counters: RunCounters, clock: 
 
 
 @inlined
-def kick_cu(entities: Entities, program: ProgramTable, machine: Machine, clock: Record, model: Record) -> None:
+def kick_cu(entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record) -> None:
     """The CU gets an event, if it has none and may issue something."""
     number = clock.kick_cu
     clock.kick_cu = -1
@@ -262,7 +267,7 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
 
 
 @inlined
-def _next_write(program: ProgramTable, machine: Machine, cu_number: Int, line_number: Int) -> Int:
+def _next_write(program: ProgramTable, machine: MachineTables, cu_number: Int, line_number: Int) -> Int:
     """The operand of the next write of a line; with the last one the line leaves the queue."""
     line = machine.lines[U(line_number)]
     left = line.writes
@@ -274,7 +279,7 @@ def _next_write(program: ProgramTable, machine: Machine, cu_number: Int, line_nu
 
 @inlined
 def _next_of_wave(
-    program: ProgramTable, machine: Machine, counters: RunCounters, clock: Record, place: Int
+    program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, place: Int
 ) -> tuple[Int, Int, Int]:
     """What a wavefront issues next: kind of request, operand, line (-1: none)."""
     wave = machine.waves[U(place)]
@@ -307,7 +312,7 @@ def _next_of_wave(
 
 
 @inlined
-def _begin_line(machine: Machine, clock: Record, place: Int, op: Int, reads: Int, operands: Int) -> None:
+def _begin_line(machine: MachineTables, clock: Record, place: Int, op: Int, reads: Int, operands: Int) -> None:
     """The next line of the wavefront's operation."""
     clock.num_free_lines -= 1
     number = np.int64(machine.free_lines[U(clock.num_free_lines)])
@@ -327,7 +332,7 @@ def _begin_line(machine: Machine, clock: Record, place: Int, op: Int, reads: Int
 
 
 @inlined
-def settle(entities: Entities, machine: Machine, clock: Record, model: Record) -> None:
+def settle(entities: Entities, machine: MachineTables, clock: Record, model: Record) -> None:
     """Do what the turn has left to do, and forget it."""
     if clock.ready_line >= 0:
         _write_or_end(entities, machine, clock)
@@ -355,7 +360,7 @@ def settle(entities: Entities, machine: Machine, clock: Record, model: Record) -
 
 
 @inlined
-def _write_or_end(entities: Entities, machine: Machine, clock: Record) -> None:
+def _write_or_end(entities: Entities, machine: MachineTables, clock: Record) -> None:
     """A line that has all its reads: its writes are issued; without any it is over."""
     number = clock.ready_line
     line = machine.lines[U(number)]
@@ -371,7 +376,7 @@ def _write_or_end(entities: Entities, machine: Machine, clock: Record) -> None:
 
 
 @inlined
-def _free_slot(machine: Machine, clock: Record, model: Record) -> None:
+def _free_slot(machine: MachineTables, clock: Record, model: Record) -> None:
     """The wavefront ``freed``, and its CU, have a slot back."""
     wave = machine.waves[U(clock.freed)]
     cu = machine.cus[U(wave.cu)]

@@ -18,7 +18,7 @@ from trine.gpu._scheduler import finish_states
 from trine.gpu.path_table import lane_columns
 from trine.gpu.record import answer_fault, arrivals_of
 from trine.gpu.records import STATE_NAMES, GpuOutcome, GpuRecords
-from trine.gpu.start import State, begin_peers, goes_on, more_lines, more_log, more_requests, new_state
+from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.graph.taskgraph import Progress, Records
@@ -59,7 +59,7 @@ def simulate(
 
 def simulate_until(
     system: GpuSystem, first: Int64, progress: Progress | None = None, on_compile: Callable[[], None] | None = None
-) -> State:
+) -> GpuState:
     """The state when the last of the operations ``first`` has begun, or nothing can happen, and nothing has come.
 
     first: the first acquire of each workgroup; -2 in ``counters.op_start`` of those that have not begun.
@@ -73,13 +73,13 @@ def simulate_until(
     return state
 
 
-def simulate_from(state: State, system: GpuSystem, progress: Progress | None = None) -> GpuOutcome:
+def simulate_from(state: GpuState, system: GpuSystem, progress: Progress | None = None) -> GpuOutcome:
     """Go on from a state of :func:`simulate_until`, which stays as it is; ``system``: as of ``goes_on``."""
     return _finish(goes_on(state, system), system, progress)
 
 
 def _finish(
-    state: State, system: GpuSystem, progress: Progress | None, stop_when_stuck: bool = False
+    state: GpuState, system: GpuSystem, progress: Progress | None, stop_when_stuck: bool = False
 ) -> GpuOutcome:  # fmt: skip
     try:
         finished = _drive(state, system, progress)
@@ -94,7 +94,7 @@ def _finish(
     return _outcome(state, system, finished)
 
 
-def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
+def _drive(state: GpuState, system: GpuSystem, progress: Progress | None) -> bool:
     """Let everything happen that can happen; False: the instant to stop at has come."""
     total = requests_in_all(system)
     clock = state.clock
@@ -121,17 +121,17 @@ def _drive(state: State, system: GpuSystem, progress: Progress | None) -> bool:
             reported = monotonic()
 
 
-def _clock(state: State) -> Record:
+def _clock(state: GpuState) -> Record:
     return one_for_kernel(state.clocks)[0]
 
 
-def _deadlock(state: State, system: GpuSystem) -> SimulationError:
+def _deadlock(state: GpuState, system: GpuSystem) -> SimulationError:
     from trine.gpu.stuck import stuck_error
 
     return stuck_error(state, system)
 
 
-def _outcome(state: State, system: GpuSystem, finished: bool) -> GpuOutcome:
+def _outcome(state: GpuState, system: GpuSystem, finished: bool) -> GpuOutcome:
     tables, clock = state.tables, state.clock
     if not finished:
         finish_states(for_kernel(tables.machine), for_kernel(tables.counters), _clock(state))
@@ -150,7 +150,7 @@ def _outcome(state: State, system: GpuSystem, finished: bool) -> GpuOutcome:
     return GpuOutcome(records, gpu_records(state, system), finished, arrivals)
 
 
-def gpu_records(state: State, system: GpuSystem) -> GpuRecords:
+def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
     """What has happened so far."""
     counters, gpus = state.tables.counters, system.num_gpus
     resources, counts = state.tables.machine.resources, counters.counts

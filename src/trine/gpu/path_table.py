@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trine._records import Records, new_records
+from trine._records import RecordArray, new_records
 from trine.arrays import Int32, Int64
 from trine.gpu._state import LANE, PAIR, PATH, PathTable
 from trine.gpu.fabric import FabricPath
@@ -55,7 +55,7 @@ def make_paths(system: GpuSystem) -> tuple[PathTable, Int32, FabricPaths]:
     return table, pair_of, fabric
 
 
-def _records(dtype: np.dtype[np.void], rows: Sequence[tuple[object, ...]]) -> Records:
+def _records(dtype: np.dtype[np.void], rows: Sequence[tuple[object, ...]]) -> RecordArray:
     """Rows, whose columns are the first fields of ``dtype``."""
     records = new_records(len(rows), dtype)
     for field, column in zip(dtype.names or (), zip(*rows, strict=True), strict=False):
@@ -97,34 +97,34 @@ class FabricPaths:
         is_away, is_foreign = int(system.gpu_of[peer]) < 0, int(system.gpu_of[rank]) < 0
         self.pair_gpu.append(int(system.gpu_of[peer]))
         self.pair_label.append(1 + system.distance(rank, peer))
-        for way in find(rank, peer):
-            self._add(self.out, self._out_ps, way, rank, peer, 1 if is_away else len(way.hops))
+        for path in find(rank, peer):
+            self._add(self.out, self._out_ps, path, rank, peer, 1 if is_away else len(path.hops))
         self.out_ptr.append(len(self.out))
-        for way in () if is_dma else find(peer, rank):
-            simulated = 0 if is_away else 1 if is_foreign else len(way.hops)
-            self._add(self.back, self._back_ps, way, rank, peer, simulated)
+        for path in () if is_dma else find(peer, rank):
+            simulated = 0 if is_away else 1 if is_foreign else len(path.hops)
+            self._add(self.back, self._back_ps, path, rank, peer, simulated)
         self._back_ptr.append(len(self.back))
         self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
 
     def _add(
         self,
-        ways: list[tuple[int, int, int, int]],
+        paths: list[tuple[int, int, int, int]],
         rest_ps: list[tuple[int, int]],
-        way: FabricPath,
+        path: FabricPath,
         requester: int,
         peer: int,
         simulated: int,
     ) -> None:
         """A path, of whose hops the first ``simulated`` are simulated."""
         first = len(self.rows)
-        for hop in way.hops[:simulated]:
+        for hop in path.hops[:simulated]:
             home = self.home[hop.link]
             label = 1 + self.system.distance(requester, peer if home < 0 else home)
             resource = self.lanes.resource(self.image[hop.link], hop.lane)
             own = 0 if home == requester else label
             self._cross(resource, hop.bytes_per_s, hop.after_ps, own, hop.link)
-        ways.append((first, len(self.rows), way.port_out, way.port_in))
-        rest = [(*self._services_ps(hop.bytes_per_s), hop.after_ps) for hop in way.hops[simulated:]]
+        paths.append((first, len(self.rows), path.port_out, path.port_in))
+        rest = [(*self._services_ps(hop.bytes_per_s), hop.after_ps) for hop in path.hops[simulated:]]
         rest_ps.append((sum(d + after for d, _, after in rest), sum(c + after for _, c, after in rest)))
 
     @property

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 import trine.gpu._state as S
-from trine._records import Record, Records, new_records
+from trine._records import Record, RecordArray, new_records
 from trine.arrays import Int8, Int32, Int64
 from trine.errors import InputError
 from trine.gpu._state import PeerWriteTable
@@ -67,14 +67,14 @@ def make_peers(system: GpuSystem, paths: FabricPaths, model: Record, flag_line: 
     )
 
 
-def _services(times_ps: Int64) -> Records:
+def _services(times_ps: Int64) -> RecordArray:
     """times_ps: int64[rows, 2]."""
     services = new_records(len(times_ps), S.SERVICE)
     services["message_ps"] = times_ps
     return services
 
 
-def _writes(system: GpuSystem, at_memory: bool, flag_line: Int32) -> Records:
+def _writes(system: GpuSystem, at_memory: bool, flag_line: Int32) -> RecordArray:
     """The write tracking table, in the order in which the loop takes it."""
     entries = _entries(system, flag_line)
     key = np.int64(S.MESSAGE_CLASS) << S.SHIFT_CLASS | entries.place << S.SHIFT_WAVE
@@ -166,7 +166,7 @@ def _watched(system: GpuSystem, flag_line: Int32) -> dict[int, int]:
     return {line[i]: semaphore[i] for i in own if flag_line[semaphore[i]] >= 0}
 
 
-def _answers(record: Arrivals, system: GpuSystem, waves: int) -> tuple[Records, Records]:
+def _answers(record: Arrivals, system: GpuSystem, waves: int) -> tuple[RecordArray, RecordArray]:
     """Which answers each place gets, and when they come, and which were refused."""
     cu, slot = np.divmod(record.answer_place.astype(np.int64), system.model.wavefronts_per_cu)
     places = system.model.num_cus * waves

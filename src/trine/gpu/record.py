@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 import trine.gpu._state as S
-from trine._records import Record, Records
+from trine._records import Record, RecordArray
 from trine.arrays import Int64
 from trine.gpu._state import LoopTables
 from trine.gpu.peers import Arrivals
 from trine.gpu.system import GpuSystem
 
 
-def arrivals_of(log: Records, system: GpuSystem, waves: int) -> Arrivals:
+def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
     """The record of the GPU ``system.record``. log: records LOG_ROW; waves: places of a CU, as keys have them.
 
     In a folded run requests of others are mirror images of those of GPUs that stand for them: whose they are follows

@@ -42,7 +42,7 @@ from trine.graph.taskgraph import COMPUTE, Progress, TaskGraph
 from trine.units import format_time
 
 if TYPE_CHECKING:
-    from trine.gpu.start import State
+    from trine.gpu.start import GpuState
 
 
 def target_system(
@@ -220,7 +220,7 @@ class Waiting:
     since_ps: int
     program: GpuProgram
     system: GpuSystem
-    state: State | None
+    state: GpuState | None
 
     def run(
         self,
@@ -281,7 +281,7 @@ def until_waiting(
     waiting, first = _first_acquires(system.program)
     if not len(waiting):
         raise InputError(f"{system.program.name!r}: no workgroup of rank {target} waits for a flag")
-    state: State | None = None
+    state: GpuState | None = None
     if control.engine == "reference":
         gpu = simulate_system(replace(system, outside=None), control, stop_when_stuck=True).gpu
         since_ps, begun_ps = gpu.op_start_ps[first], gpu.workgroup_start_ps[waiting]

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 import trine.gpu._state as S
-from trine._records import Record, Records, new_records, with_parts
+from trine._records import Record, RecordArray, new_records, with_parts
 from trine.engine._limits import MAX_PS
 from trine.engine._state import ENTRY
 from trine.engine.compiled import new_work
 from trine.errors import SimulationError
-from trine.gpu._state import Entities, LoopTables, Machine, RunCounters, Wheel
+from trine.gpu._state import Entities, LoopTables, MachineTables, RunCounters, Wheel
 from trine.gpu.path_table import FabricPaths, make_paths
 from trine.gpu.peer_table import make_peers
 from trine.gpu.records import STATE_NAMES
@@ -28,15 +28,15 @@ Bundle = TypeVar("Bundle", bound=tuple[object, ...])
 
 
 @dataclass(slots=True)
-class State:
+class GpuState:
     """All that the loop works on; parts of ``tables`` are replaced by larger ones when they are full.
 
     clocks, models: one record each.
     """
 
     tables: LoopTables
-    clocks: Records
-    models: Records
+    clocks: RecordArray
+    models: RecordArray
     fabric: FabricPaths
 
     @property
@@ -48,7 +48,7 @@ class State:
         return self.models.view(np.recarray)[0]
 
 
-def new_state(system: GpuSystem) -> State:
+def new_state(system: GpuSystem) -> GpuState:
     """The state at 0, before anything has happened; what comes from outside is still to begin."""
     paths, operand_pair, fabric = make_paths(system)
     program = make_program(system, operand_pair)
@@ -83,12 +83,12 @@ def new_state(system: GpuSystem) -> State:
         machine=_new_machine(system, models, fabric, int(program.flag_line.max(initial=-1)) + 1),
         counters=_new_counters(system),
     )
-    state = State(tables=tables, clocks=clocks, models=models, fabric=fabric)
+    state = GpuState(tables=tables, clocks=clocks, models=models, fabric=fabric)
     state.clock.log_room = _log_room(state)
     return state
 
 
-def begin_peers(state: State) -> None:
+def begin_peers(state: GpuState) -> None:
     """The first entry of the write tracking table gets its event."""
     writes = state.tables.peers.writes
     if not len(writes):
@@ -100,13 +100,13 @@ def begin_peers(state: State) -> None:
     state.clock.num_queued = num_queued + 1
 
 
-def goes_on(state: State, system: GpuSystem) -> State:
+def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
     """A copy that goes on with what comes from outside ``system``; what the loop only reads is shared.
 
     system: that of ``state``, but for what and when its replayed peers send.
     """
     tables = state.tables
-    copy = State(
+    copy = GpuState(
         tables=tables._replace(
             work=_own(tables.work),
             peers=make_peers(system, state.fabric, state.model, tables.program.flag_line),
@@ -129,14 +129,14 @@ def _own(bundle: Bundle) -> Bundle:
     return with_parts(bundle, lambda array: _longer(array, len(array)))
 
 
-def _new_machine(system: GpuSystem, models: Records, fabric: FabricPaths, lines_with_flags: int) -> Machine:
+def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, lines_with_flags: int) -> MachineTables:
     program, model, numbers = system.program, system.model, models[0]
     num_cus = system.num_gpus * model.num_cus
     places = num_cus * int(numbers["waves"])
     semaphores = program.semaphores.reshape(-1)
     cached = int(system.num_gpus * model.memory.num_channels * numbers["sets"] * numbers["ways"])
     num_resources = system.num_gpus * system.layout.num_resources + len(fabric.lanes.number)
-    machine = Machine(
+    machine = MachineTables(
         waves=new_records(places, S.WAVE),
         wave_times=new_records(places, S.WAVE_TIME),
         cus=new_records(num_cus, S.CU),
@@ -183,7 +183,7 @@ def _new_counters(system: GpuSystem) -> RunCounters:
     )
 
 
-def _resources(system: GpuSystem, num_resources: int) -> Records:
+def _resources(system: GpuSystem, num_resources: int) -> RecordArray:
     """All resources, free; those of the GPUs first."""
     resources = new_records(num_resources, S.RESOURCE)
     own = service_columns(system)
@@ -193,7 +193,7 @@ def _resources(system: GpuSystem, num_resources: int) -> Records:
     return resources
 
 
-def more_requests(state: State) -> None:
+def more_requests(state: GpuState) -> None:
     """Twice as many; those that exist keep their numbers."""
     old, wheel = state.tables.entities, state.tables.wheel
     first = int(state.model.first_request)
@@ -221,7 +221,7 @@ def more_requests(state: State) -> None:
     state.tables = state.tables._replace(entities=entities, wheel=larger)
 
 
-def more_lines(state: State) -> None:
+def more_lines(state: GpuState) -> None:
     machine, clock = state.tables.machine, state.clock
     before = len(machine.lines)
     if before >= MAX_REQUESTS:
@@ -234,14 +234,14 @@ def more_lines(state: State) -> None:
     state.tables = state.tables._replace(machine=machine)
 
 
-def more_log(state: State) -> None:
+def more_log(state: GpuState) -> None:
     """Twice as many rows."""
     peers = state.tables.peers
     state.tables = state.tables._replace(peers=peers._replace(log=_longer(peers.log, 2 * len(peers.log))))
     state.clock.log_room = _log_room(state)
 
 
-def _log_room(state: State) -> int:
+def _log_room(state: GpuState) -> int:
     """Rows of the log that may be in use at the end of a turn."""
     return max(0, len(state.tables.peers.log) - S.MARGIN)
 

@@ -23,10 +23,10 @@ from trine.gpu.program import ACQUIRE
 from trine.gpu.system import GpuSystem
 
 if TYPE_CHECKING:
-    from trine.gpu.start import State
+    from trine.gpu.start import GpuState
 
 
-def stuck_error(state: State, system: GpuSystem) -> DeadlockError:
+def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
     """The error that names the first wavefronts that wait, and kernels that found no room."""
     doing = state.tables.machine.waves["doing"]
     waiting = np.flatnonzero((doing != S.WAVE_GONE) & (doing != S.WAVE_ENDED))
@@ -36,7 +36,7 @@ def stuck_error(state: State, system: GpuSystem) -> DeadlockError:
     return gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), left)
 
 
-def _waiting_requests(state: State) -> dict[int, list[int]]:
+def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
     """Of each wavefront the requests that wait for semaphores: parked at the memory, or asked again and again."""
     entities, first = state.tables.entities, int(state.model.first_request)
     asks = np.isin(entities.requests["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
@@ -49,14 +49,14 @@ def _waiting_requests(state: State) -> dict[int, list[int]]:
     return found
 
 
-def _wavefront(state: State, system: GpuSystem, slot: int, requests: list[int]) -> StuckWavefront:
+def _wavefront(state: GpuState, system: GpuSystem, slot: int, requests: list[int]) -> StuckWavefront:
     wave = state.tables.machine.waves[slot]
     return StuckWavefront(
         int(wave["group"]), int(wave["index"]), int(wave["op"]), _reason(state, system, wave, requests)
     )
 
 
-def _reason(state: State, system: GpuSystem, wave: Record, requests: list[int]) -> str:
+def _reason(state: GpuState, system: GpuSystem, wave: Record, requests: list[int]) -> str:
     doing, group, op = int(wave["doing"]), int(wave["group"]), int(wave["op"])
     if doing == S.WAVE_AT_BARRIER:
         return for_barrier(int(state.tables.machine.groups["at_barrier"][group]), int(wave["count"]))
@@ -70,20 +70,20 @@ def _reason(state: State, system: GpuSystem, wave: Record, requests: list[int]) 
     return for_lines(int(wave["unfinished"]), flags)
 
 
-def _semaphore(state: State, system: GpuSystem, request: int) -> str:
+def _semaphore(state: GpuState, system: GpuSystem, request: int) -> str:
     asked = state.tables.entities.requests[request]
     gpu, number = divmod(int(asked["semaphore"]), system.program.semaphores.shape[1])
     amount = int(state.tables.machine.semaphores["amount"][asked["semaphore"]])
     return for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
 
 
-def _without_room(state: State, system: GpuSystem) -> list[QueuedKernel]:
+def _without_room(state: GpuState, system: GpuSystem) -> list[QueuedKernel]:
     left = np.diff(system.program.kernel_ptr) - state.tables.machine.kernels["next_group"]
     queued = np.flatnonzero((left > 0) & _has_started(state, system)).tolist()
     return [QueuedKernel(kernel, int(left[kernel])) for kernel in queued]
 
 
-def _has_started(state: State, system: GpuSystem) -> np.ndarray:
+def _has_started(state: GpuState, system: GpuSystem) -> np.ndarray:
     """bool[kernels]: whether the task that carries it has."""
     task = state.tables.program.kernel_task
     started = state.tables.work.tasks["start_ps"] >= 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import trine.gpu._state as S
-from trine._records import Records, new_records
+from trine._records import RecordArray, new_records
 from trine.arrays import Int32, Int64
 from trine.engine.validate import software_latency_ps
 from trine.gpu._state import ProgramTable
@@ -69,7 +69,7 @@ def _plain(array: np.ndarray, dtype: type) -> np.ndarray:
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 
 
-def make_model(system: GpuSystem) -> Records:
+def make_model(system: GpuSystem) -> RecordArray:
     """What the loop needs to know of the GPU model and of the numbering of entities: one record."""
     model, layout, memory = system.model, system.layout, system.model.memory
     line, header = model.line_bytes, model.header_bytes
