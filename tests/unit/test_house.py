@@ -61,7 +61,9 @@ def test_figures_of_functions(tool, tmp_path):
     assert "functions 4, p50 2" in tool.report(house, [])
 
 
+@pytest.mark.slow
 def test_the_house_is_as_is_allowed(tool):
+    """As make check asks in every make test."""
     allowed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["house"]
     house = tool.measure(ROOT / "src")
     assert tool.too_many(house, tool.cycles(house.imports), allowed) == []
