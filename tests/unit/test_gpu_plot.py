@@ -19,7 +19,7 @@ def fills(path):
 def test_a_mesh_is_a_map(tmp_path):
     mpl = pytest.importorskip("matplotlib")
     path = tmp_path / "noc.svg"
-    result().plot_noc(path)
+    result().plot("noc", path=path)
     colours, text = fills(path), mpl.colormaps["magma_r"]
 
     def of(share):
@@ -37,28 +37,28 @@ def test_a_mesh_is_a_map(tmp_path):
 @pytest.mark.parametrize("gpu", [model(l2=SLICES), model(CROSSBAR), model(CROSSBAR, l2=SLICES)])
 def test_every_kind_of_gpu_can_be_drawn(gpu, tmp_path):
     pytest.importorskip("matplotlib")
-    result(gpu, finished=False).plot_noc(tmp_path / "noc.png", rank=1)
+    result(gpu, finished=False).plot("noc", path=tmp_path / "noc.png", rank=1)
     assert (tmp_path / "noc.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_of_a_replayed_run_the_target_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "noc.svg"
-    replayed().plot_noc(path)
+    replayed().plot("noc", path=path)
     assert "inside rank 1 (1 peer replayed), toy" in path.read_text()
     with pytest.raises(InputError, match="rank 0 was replayed"):
-        replayed().plot_noc(path, rank=0)
+        replayed().plot("noc", path=path, rank=0)
 
 
 def test_wrong_input_is_refused(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(InputError, match="there is no rank 2"):
-        result().plot_noc(tmp_path / "noc.png", rank=2)
+        result().plot("noc", path=tmp_path / "noc.png", rank=2)
     with pytest.raises(InputError, match=r"a picture is a file of \.png, \.svg, \.pdf"):
-        result().plot_noc(tmp_path / "noc.gif")
+        result().plot("noc", path=tmp_path / "noc.gif")
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"trine\[plot\]"):
-        result().plot_noc(tmp_path / "noc.png")
+        result().plot("noc", path=tmp_path / "noc.png")
