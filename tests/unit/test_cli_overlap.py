@@ -18,7 +18,7 @@ def test_the_range_stands_above_the_summary_and_in_json(tmp_path):
     path = tmp_path / "answer.json"
     done = invoke("--overlap", "range", "--json", str(path))
     assert done.exit_code == 0
-    first, second = done.output.splitlines()[:2]
+    first, second = done.stdout.splitlines()[:2]
     assert first.startswith("overlap  step ")
     assert "with contention" in first
     assert second.startswith("overlap saves ")
