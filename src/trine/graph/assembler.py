@@ -61,7 +61,7 @@ class GraphAssembler:
     def __init__(self, links: GraphLinks) -> None:
         self.links = links
         self.num_tasks = 0
-        self._blocks: list[tuple[int, dict[str, Column]]] = []
+        self._blocks: list[tuple[int, int, dict[str, Column]]] = []
         self._edges: list[tuple[Int64, Int64]] = []
         self._rows: tuple[Int64, Int32] | None = None
         self._streams: dict[tuple[int, str], int] = {}
@@ -83,7 +83,7 @@ class GraphAssembler:
         if unknown:
             raise TypeError(f"a task graph has no columns {sorted(unknown)}")
         first = self.num_tasks
-        self._blocks.append((count, {name: _typed(name, given, count) for name, given in columns.items()}))
+        self._blocks.append((first, count, {name: np.asarray(given) for name, given in columns.items()}))
         self.num_tasks += count
         return first
 
@@ -174,17 +174,20 @@ class GraphAssembler:
         return ptr, predecessors[order].astype(np.int32)
 
     def _column(self, name: str, column: TaskColumn) -> Column | None:
-        given = [(count, block.get(name)) for count, block in self._blocks]
-        if column.optional and all(values is None for _, values in given):
+        given = [block.get(name) for _, _, block in self._blocks]
+        if column.optional and all(values is None for values in given):
             return None
-        if len(given) == 1 and given[0][1] is not None:
-            return given[0][1]
-        parts = [np.full(count, column.fill, column.dtype) if values is None else values for count, values in given]
-        return np.concatenate(parts) if parts else np.zeros(0, column.dtype)
+        if len(given) == 1 and given[0] is not None and given[0].ndim:
+            return given[0].astype(column.dtype, copy=False)
+        found = np.full(self.num_tasks, column.fill, column.dtype)
+        for (first, count, _), values in zip(self._blocks, given, strict=True):
+            if values is not None:
+                found[first : first + count] = values
+        return found
 
     def _label(self, name: str, column: TaskColumn) -> Column:
         """A label that nobody gave takes no memory."""
-        if any(name in block for _, block in self._blocks):
+        if any(name in block for _, _, block in self._blocks):
             found = self._column(name, column)
             assert found is not None
             return found
@@ -257,9 +260,3 @@ def csr(rows: Sequence[Sequence[int]]) -> tuple[Int64, Int32]:
     ptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=ptr[1:])
     return ptr, np.array([item for row in rows for item in row], np.int32)
-
-
-def _typed(name: str, values: npt.ArrayLike, count: int) -> Column:
-    column = TASK_COLUMNS[name] if name in TASK_COLUMNS else LABEL_COLUMNS[name]
-    array = np.asarray(values).astype(column.dtype, copy=False)
-    return np.full(count, array, column.dtype) if array.ndim == 0 else array
