@@ -21,7 +21,7 @@ from gpu_cases import NS, small_model
 
 from trine.cluster import build_topology
 from trine.formats.chakra import read_chakra
-from trine.formats.chakra.loadstore.kernels import KernelChoices
+from trine.formats.chakra.loadstore.options import KernelChoices
 from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
 from trine.gpu.model import MemorySystem
 

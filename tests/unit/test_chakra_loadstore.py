@@ -27,7 +27,7 @@ from trine.cluster import load_cluster
 from trine.errors import DeadlockError, InputError, PlanError
 from trine.formats.chakra import read_chakra
 from trine.formats.chakra.loadstore import run as loadstore
-from trine.formats.chakra.loadstore.kernels import KernelChoices
+from trine.formats.chakra.loadstore.options import KernelChoices
 from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions

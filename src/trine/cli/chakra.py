@@ -28,7 +28,7 @@ from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.errors import InputError
-from trine.formats.chakra.loadstore.kernels import KernelChoices
+from trine.formats.chakra.loadstore.options import KernelChoices
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster

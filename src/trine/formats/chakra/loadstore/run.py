@@ -18,7 +18,8 @@ from trine.errors import InputError, PlanError, nearest
 from trine.evidence import Evidence
 from trine.formats.chakra.loadstore.compute import Alone, ComputeKernel, fit_kernels, movable_bytes, turns_for
 from trine.formats.chakra.loadstore.graph import GraphBuilder, LoadStoreGraph, is_kernel
-from trine.formats.chakra.loadstore.kernels import JobKernels, KernelChoices, address_period, memory_end
+from trine.formats.chakra.loadstore.kernels import JobKernels, address_period, memory_end
+from trine.formats.chakra.loadstore.options import KernelChoices
 from trine.formats.chakra.simulate import trace_facts
 from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.model.files import gpu_model_of, load_gpu_model

@@ -1,0 +1,72 @@
+"""What kernels of Chakra traces look like: options alone, so that a help page imports nothing that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trine.arguments import option
+from trine.collectives.kernels.options import SIMPLE, WAVEFRONTS, WORKGROUPS
+from trine.collectives.options import AUTO
+from trine.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from trine.formats.chakra.loadstore.compute import ComputeShape
+    from trine.gpu.model import GpuModel
+
+#: Packets of smaller dmas do not spread over all paths to a peer.
+DMA_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelChoices:
+    """What kernels of a job look like.
+
+    workgroups: of the kernels of collectives and messages, None: WORKGROUPS, for groups that NICs join so few that each
+    dma has DMA_BYTES; wavefronts: of such a workgroup. protocol: of collectives.
+    algorithms: collective -> one of :func:`known_kernels`; not named: what the traces say, where a kernel is called so,
+    else ``auto``. compute_workgroups, compute_wavefronts: of compute nodes; None: one workgroup for each compute unit.
+    compute_traffic: whether compute nodes move their tensors.
+
+    Raises
+    ------
+    InputError: a number below 1, a collective or an algorithm that has no kernel.
+    """
+
+    workgroups: int | None = option(None, "Of kernels of collectives and messages [32].")
+    wavefronts: int = option(WAVEFRONTS, "Of one of these workgroups.")
+    protocol: str = option(SIMPLE, "Of collectives.")
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    compute_workgroups: int | None = option(None, "Of kernels of compute nodes [one a CU].")
+    compute_wavefronts: int = option(8, "Of one of these workgroups.")
+    compute_traffic: bool = option(True, "Compute nodes do not move their tensors.")
+
+    def __post_init__(self) -> None:
+        for name in ("workgroups", "wavefronts", "compute_workgroups", "compute_wavefronts"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"must be at least 1, got {value}", field=name)
+        for op, algorithm in self.algorithms.items():
+            from trine.collectives.kernels.build import known_kernels, known_ops
+
+            known = known_kernels(op)
+            if not known:
+                raise InputError(f"no kernel for {op!r}{nearest(op, known_ops())}", field="algorithms")
+            if algorithm not in (*known, AUTO):
+                raise InputError(
+                    f"{op} has no kernel {algorithm!r}{nearest(algorithm, (*known, AUTO))}", field="algorithms"
+                )
+
+    def groups(self, dma_bytes: int | None = None) -> int:
+        """Workgroups of a communication kernel; ``dma_bytes``: what all together hand to a copy engine at once."""
+        if self.workgroups is not None:
+            return self.workgroups
+        return WORKGROUPS if dma_bytes is None else max(1, min(WORKGROUPS, dma_bytes // DMA_BYTES))
+
+    def shape(self, model: GpuModel) -> ComputeShape:
+        """Of compute kernels."""
+        from trine.formats.chakra.loadstore.compute import ComputeShape
+
+        groups = model.num_cus if self.compute_workgroups is None else self.compute_workgroups
+        return ComputeShape(workgroups=groups, wavefronts=self.compute_wavefronts)
