@@ -13,6 +13,8 @@ SRC = ROOT / "src" / "trine"
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")])
 #: The changelog tells of names that were.
 TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
+REGISTRY = re.compile(r'Registry\(\s*"[^"]*",\s*"(trine\.\w+)"')
+GROUPS = {group for path in SRC.rglob("*.py") for group in REGISTRY.findall(path.read_text())}
 
 
 def name_of(page: Path) -> str:
@@ -39,7 +41,7 @@ def test_modules_and_files_of_trine_exist(page):
 
 def exists(dotted: str) -> bool:
     """Whether the name is a module, or an attribute of one, an entry-point group, or a file's name."""
-    if dotted in {"trine.kernels", "trine.schedules", "trine.network", "trine.traces", "trine.bib"}:
+    if dotted == "trine.bib" or dotted in GROUPS:
         return True
     parts = dotted.split(".")
     for cut in range(len(parts), 0, -1):
