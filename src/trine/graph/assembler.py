@@ -209,26 +209,28 @@ class PlacedAssembler(GraphAssembler):
     def __init__(self, placement: Placement) -> None:
         super().__init__(GraphLinks(placement.link_bytes_per_s, placement.link_latency_ps, placement.link_names))
         self.placement = placement
+        self._devices: list[int] = placement.devices.tolist()
 
     def between(self, source: int, target: int, software_ps: int = 0) -> int:
         """The route from one rank to another, with software before each message."""
-        devices = self.placement.devices
-        return self._joining(int(devices[source]), int(devices[target]), software_ps)
+        return self._joining(self._devices[source], self._devices[target], software_ps)
 
     def between_all(self, sources: npt.NDArray[Any], targets: npt.NDArray[Any], software_ps: int) -> Int32:
         """int32[m]: :meth:`between` many ranks at once."""
-        num_ranks = self.placement.num_ranks
+        if not len(sources):
+            return np.zeros(0, np.int32)
+        num_ranks = len(self._devices)
         pairs, which = np.unique(sources.astype(np.int64) * num_ranks + targets, return_inverse=True)
         both = (divmod(pair, num_ranks) for pair in pairs.tolist())
         return np.array([self.between(a, b, software_ps) for a, b in both], np.int32)[which]
 
     def from_host(self, rank: int) -> int:
         """The route from the host memory that serves a rank to the rank. Raises PlanError for a rank without one."""
-        return self._joining(self.placement.host_of(rank), int(self.placement.devices[rank]))
+        return self._joining(self.placement.host_of(rank), self._devices[rank])
 
     def to_host(self, rank: int) -> int:
         """The route from a rank to the host memory that serves it. Raises PlanError for a rank without one."""
-        return self._joining(int(self.placement.devices[rank]), self.placement.host_of(rank))
+        return self._joining(self._devices[rank], self.placement.host_of(rank))
 
     def _joining(self, source: int, target: int, software_ps: int = 0) -> int:
         key = source, target, software_ps

@@ -311,6 +311,7 @@ def placement_of(
     if machine is None:
         return Placement(devices=np.zeros(1, np.int64))
     at = np.arange(num_ranks) if places is None else places
+    positions = at.tolist()
     asked = _link_costs(machine) if costs is None else costs
 
     def group_costs(
@@ -321,6 +322,6 @@ def placement_of(
     return Placement(
         devices=np.asarray(machine.gpus, np.int64)[at],
         cluster=machine,
-        costs=lambda kind, size, ranks, algorithm: asked(kind, size, at[list(ranks)].tolist(), algorithm),
+        costs=lambda kind, size, ranks, algorithm: asked(kind, size, [positions[rank] for rank in ranks], algorithm),
         group_costs=group_costs,
     )
