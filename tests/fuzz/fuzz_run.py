@@ -155,6 +155,8 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
         return None
     if answer["stdout"] and "cannot write" not in answer["stderr"]:
         return f"message: stdout before an error: {answer['stdout'][:80]!r}; {''.join(lines[-1:])[:80]}"
+    if "cannot write" in answer["stderr"]:  # what could be written beside it is said, too
+        lines = [line for line in lines if " written to " not in line]
     if len(lines) != 1:
         return f"message: {len(lines)} lines: {lines[:1]}"
     if len(lines[0]) > LINE:
