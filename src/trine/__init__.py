@@ -5,9 +5,9 @@ The public names below are resolved when first used: importing trine is fast and
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from trine._lazy import lazy
 from trine._version import __version__ as __version__
 
 #: public name -> module that defines it
@@ -149,13 +149,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of trine's
-
-    def __getattr__(name: str) -> object:
-        if name not in _PUBLIC:
-            raise AttributeError(f"module 'trine' has no attribute {name!r}")
-        value = getattr(import_module(_PUBLIC[name]), name)
-        globals()[name] = value
-        return value
+    __getattr__ = lazy(__name__, _PUBLIC)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from trine._lazy import lazy
 
 if TYPE_CHECKING:
     from trine.evidence import Evidence
@@ -21,8 +22,5 @@ _HOMES = {
     "plot_timeline": "trine.results.plot",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'trine.results' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
+    __getattr__ = lazy(__name__, _HOMES)

@@ -3,8 +3,9 @@
 What simulates is imported when it is first asked for: the options alone, of a help page, import nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from trine._lazy import lazy
 
 if TYPE_CHECKING:
     from trine.simulation.run import simulate
@@ -12,8 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["costs_on", "placement_of", "simulate"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{'run' if name == 'simulate' else 'setup'}"), name)
+if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
+    __getattr__ = lazy(
+        __name__,
+        {
+            "costs_on": "trine.simulation.setup",
+            "placement_of": "trine.simulation.setup",
+            "simulate": "trine.simulation.run",
+        },
+    )

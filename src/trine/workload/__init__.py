@@ -5,9 +5,9 @@ What only some runs need is imported when it is first used: the tracer, comparis
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from trine._lazy import lazy
 from trine.workload.load import load
 from trine.workload.readers import READERS, TraceReader, bundled
 
@@ -52,10 +52,5 @@ __all__ = [
     "synthesize",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module 'trine.workload' has no attribute {name!r}")
-    value = getattr(import_module(_LATER[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
+    __getattr__ = lazy(__name__, _LATER)

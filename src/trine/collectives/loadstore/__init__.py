@@ -3,8 +3,9 @@
 What runs is imported when it is first asked for: the options alone, of a help page, import none of it.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from trine._lazy import lazy
 
 if TYPE_CHECKING:
     from trine.collectives.loadstore.compare import compare_fidelity
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     from trine.collectives.loadstore.result import FidelityResult, LoadStoreCollectiveResult
 
 _MODULES = {
-    "FidelityResult": "result",
-    "LoadStoreCollectiveResult": "result",
-    "LoadStoreCosts": "costs",
-    "LoadStoreOptions": "options",
-    "compare_fidelity": "compare",
-    "loadstore_collective": "query",
+    "FidelityResult": "trine.collectives.loadstore.result",
+    "LoadStoreCollectiveResult": "trine.collectives.loadstore.result",
+    "LoadStoreCosts": "trine.collectives.loadstore.costs",
+    "LoadStoreOptions": "trine.collectives.loadstore.options",
+    "compare_fidelity": "trine.collectives.loadstore.compare",
+    "loadstore_collective": "trine.collectives.loadstore.query",
 }
 
 __all__ = [
@@ -31,8 +32,5 @@ __all__ = [
     "loadstore_collective",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
+    __getattr__ = lazy(__name__, _MODULES)

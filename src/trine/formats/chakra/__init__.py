@@ -3,8 +3,9 @@
 What runs is imported when it is first asked for: the options of a help page import none of it.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from trine._lazy import lazy
 
 if TYPE_CHECKING:
     from trine.formats.chakra.graph import trace_graph
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
     from trine.formats.chakra.write import ChakraFiles, write_chakra
 
 _MODULES = {
-    "ChakraFiles": "write",
-    "ChakraTrace": "trace",
-    "NodeRoofline": "programs",
-    "read_chakra": "read",
-    "simulate_chakra": "simulate",
-    "trace_graph": "graph",
-    "trace_job": "job",
-    "write_chakra": "write",
+    "ChakraFiles": "trine.formats.chakra.write",
+    "ChakraTrace": "trine.formats.chakra.trace",
+    "NodeRoofline": "trine.formats.chakra.programs",
+    "read_chakra": "trine.formats.chakra.read",
+    "simulate_chakra": "trine.formats.chakra.simulate",
+    "trace_graph": "trine.formats.chakra.graph",
+    "trace_job": "trine.formats.chakra.job",
+    "write_chakra": "trine.formats.chakra.write",
 }
 
 __all__ = [
@@ -37,8 +38,5 @@ __all__ = [
     "write_chakra",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
+    __getattr__ = lazy(__name__, _MODULES)

@@ -1,0 +1,23 @@
+"""Public names of a package that are imported when they are first asked for, so that importing it stays fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of ``package``. homes: public name -> the module that defines it.
+
+    A name that was found is kept in the package. Raises AttributeError for a name that is not in ``homes``.
+    """
+
+    def found(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return found
