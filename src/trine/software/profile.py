@@ -1,0 +1,171 @@
+"""A software profile: one file (presets/software/NAME.yaml, or a user's own) with what a framework does and its cost.
+
+Numbers come from what the software does (its code, documentation or profiles), each with its source. At most three of
+them, the factors, may be fitted on measured steps; a fitted factor names its rows and the error that leaving rows out
+gives.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trine.errors import SpecError, nearest
+from trine.spec import Spec, read_spec
+
+#: Families of operators of a transformer that a profile may say launches and passes of.
+FAMILIES = (
+    "norm", "rotary", "activation", "linear", "attention", "softmax", "dropout", "residual", "embedding", "loss",
+    "optimizer", "router", "copy",
+)  # fmt: skip
+FACTORS = ("gpu", "cpu", "communication")
+#: ``--software none``: operators of a fused implementation, no CPU side, no fixed costs.
+NO_SOFTWARE = "none"
+
+Count = Annotated[float, Field(ge=0, le=1000)]
+Microseconds = Annotated[float, Field(ge=0, le=1e7)]
+Positive = Annotated[float, Field(gt=0, le=100)]
+Bytes = Annotated[int, Field(ge=0, le=2**50)]
+
+
+class OperatorStyle(Spec):
+    """How the operators of a transformer are written.
+
+    attention: ``flash`` keeps no scores; ``unfused`` has scores, masked softmax, dropout and product through memory.
+    attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
+    gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the product of the
+    gradient, or ``separate``: a pass over all gradients after each micro-batch. kernels: launches of an operator of a
+    family, forward and backward (1 where nothing is said). passes: how many times its own bytes an operator that is
+    not fused moves, forward and backward (1 where nothing is said).
+    """
+
+    attention: Literal["flash", "unfused"] = "flash"
+    attention_kernel: Literal["flash-1", "flash-2", "flash-3", "cudnn", "triton"] = "flash-2"
+    loss: Literal["fused", "unfused"] = "fused"
+    logits_dtype: Literal["float32", "model"] = "model"
+    dropout: bool = False
+    gradient_dtype: Literal["float32", "model"] = "model"
+    accumulation: Literal["fused", "separate"] = "separate"
+    kernels: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
+    passes: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
+
+
+class LaunchStyle(Spec):
+    """The thread that launches: CPU time of a kernel, and beside that of a layer's pass; what it waits for."""
+
+    cpu_us_per_kernel: Microseconds = 0.0
+    layer_us: Microseconds = 0.0
+    queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    synchronises: Literal["none", "pass", "micro-batch", "step"] = "step"
+
+
+class FixedCost(Spec):
+    """What a step, or each of its micro-batches, costs besides its operators.
+
+    cpu_us: time of the launching thread. gradient_passes, parameter_passes: times that all gradients, parameters of a
+    rank are read or written. all_reduces: of one number, over ``axis`` (as in the rank grid; ``world``: all ranks).
+    """
+
+    name: str
+    when: Literal["step", "micro-batch"] = "step"
+    cpu_us: Microseconds = 0.0
+    gradient_passes: Count = 0.0
+    parameter_passes: Count = 0.0
+    all_reduces: Count = 0.0
+    axis: str = "world"
+
+
+class MemoryStyle(Spec):
+    """What memory holds besides tensors: bytes a process and a communicator, rounding and fragmentation."""
+
+    context_bytes: Bytes = 0
+    workspace_bytes: Bytes = 0
+    communicator_bytes: Bytes = 0
+    rounding_bytes: Annotated[int, Field(ge=1, le=2**30)] = 512
+    fragmentation: Annotated[float, Field(ge=0, le=1)] = 0.0
+    logits_bytes: Count | None = None
+
+
+class Factor(Spec):
+    """A number that everything of one kind is multiplied by; 1 unless fitted."""
+
+    value: Positive = 1.0
+    fitted_on: str | None = None
+    left_out_error: Annotated[float, Field(ge=0, le=10)] | None = None
+
+
+class Factors(Spec):
+    """gpu: times of compute operators. cpu: CPU time of launches. communication: time of collectives and messages."""
+
+    gpu: Factor = Factor()
+    cpu: Factor = Factor()
+    communication: Factor = Factor()
+
+
+class Software(Spec):
+    """A profile. stages: the rule by which a pipeline is cut where the plan does not say. plan: fields of
+    :class:`trine.Plan` that this software sets unless the user does. sources: field -> where its number comes from.
+    """
+
+    name: str
+    description: str
+    operators: OperatorStyle = OperatorStyle()
+    launch: LaunchStyle = LaunchStyle()
+    step: tuple[FixedCost, ...] = ()
+    stages: Literal["time", "layers", "nanotron"] = "time"
+    plan: dict[str, bool | int | str] = Field(default_factory=dict)
+    memory: MemoryStyle = MemoryStyle()
+    factors: Factors = Factors()
+    sources: dict[str, str] = Field(default_factory=dict)
+
+
+_FOLDER = Path(__file__).parents[1] / "presets" / "software"
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@cache
+def known_software() -> tuple[str, ...]:
+    """Names of the profiles that come with trine, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load_software(name_or_path: str | os.PathLike[str]) -> Software:
+    """Return a profile by its name, or read a profile file (a path ends in .yaml, .yml or .json).
+
+    Raises SpecError for an unknown name (names the nearest) and for a file with a fault (names file and field).
+    """
+    text = os.fspath(name_or_path)
+    if text.endswith(_SUFFIXES):
+        return _read(Path(text))
+    if text not in known_software():
+        hint = nearest(text.lower()[:80], (*known_software(), NO_SOFTWARE))
+        raise SpecError(f"unknown software {text[:80]!r} (a file ends in .yaml){hint}", field="software")
+    return _preset(text)
+
+
+@cache
+def _preset(name: str) -> Software:
+    return _read(_FOLDER / f"{name}.yaml")
+
+
+def _read(path: Path) -> Software:
+    profile = read_spec(path, Software)
+    for field in ("kernels", "passes"):
+        for family in getattr(profile.operators, field):
+            if family not in FAMILIES:
+                raise SpecError(
+                    f"unknown family {family[:40]!r}{nearest(family[:80], FAMILIES)}",
+                    file=path,
+                    field=f"operators.{field}",
+                )
+    fitted = [name for name in FACTORS if getattr(profile.factors, name).value != 1]
+    for name in fitted:
+        if getattr(profile.factors, name).fitted_on is None:
+            raise SpecError(
+                "a factor other than 1 says on which rows it was fitted", file=path, field=f"factors.{name}"
+            )
+    return profile
