@@ -1,0 +1,159 @@
+"""At most three factors of a software profile, fitted on measured steps.
+
+The factors multiply what they are named after (:data:`trine.software.FACTORS`); the fit makes the mean square of
+log(predicted / measured) least, by Gauss-Newton with finite differences (each factor times 1.05), from where the
+profile is. A factor that no step feels, or that cannot be told from another, is refused rather than guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.arrays import Float64
+from trine.errors import InputError
+
+#: More would fit the noise of a few steps.
+MAX_FACTORS = 3
+#: A factor whose change by 1 % moves no step by more than 0.02 % is not felt.
+FELT = 0.02
+_NUDGE = math.log(1.05)
+#: Factors stay within 1/8 and 8 of where they began: beyond, the profile is of other software.
+_FARTHEST = math.log(8)
+_STEPS, _SETTLED = 6, 1e-4
+
+#: factors, number of the step -> its predicted seconds.
+Predict = Callable[[Mapping[str, float], int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class FactorFit:
+    """What was fitted.
+
+    factors: name -> value. before, after: log(predicted / measured) of each step without and with them. left_out: the
+    same for each group of steps, with factors fitted on the others; empty where too few are left. felt: how a step's
+    time follows each factor (d log time / d log factor), the largest over the steps.
+    """
+
+    factors: Mapping[str, float]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    left_out: tuple[float, ...]
+    felt: Mapping[str, float]
+
+    @property
+    def left_out_error(self) -> float | None:
+        """Mean of |predicted / measured - 1| of steps that were left out; None where none was."""
+        return mean_error(self.left_out) if self.left_out else None
+
+
+def mean_error(logs: Sequence[float]) -> float:
+    """Mean of |ratio - 1| over the logarithms of ratios."""
+    return float(np.mean(np.abs(np.expm1(np.asarray(logs, float)))))
+
+
+def fit_factors(
+    predict: Predict, measured_s: Sequence[float], names: Sequence[str], groups: Sequence[object] | None = None
+) -> FactorFit:
+    """Fit ``names`` on steps of ``measured_s`` seconds.
+
+    groups: steps of one group are left out together when the error is tested (None: each by itself).
+
+    Raises InputError for more than three factors, more factors than steps, a factor that no step feels, and factors
+    that these steps cannot tell apart.
+    """
+    if len(set(names)) != len(names) or not 1 <= len(names) <= MAX_FACTORS:
+        raise InputError(f"between 1 and {MAX_FACTORS} different factors are fitted, got {', '.join(names) or 'none'}")
+    if len(names) > len(measured_s):
+        raise InputError(f"{len(names)} factors need as many measured steps, got {len(measured_s)}")
+    asked = _Asked(predict, measured_s, names)
+    every = list(range(len(measured_s)))
+    start = np.zeros(len(names))
+    slopes = asked.slopes(start, every)
+    _check_felt(slopes, names)
+    best = _minimum(asked, every)
+    found = dict(zip(names, np.exp(best).tolist(), strict=True))
+    return FactorFit(
+        factors=found,
+        before=tuple(asked.errors(start, every).tolist()),
+        after=tuple(asked.errors(best, every).tolist()),
+        left_out=_left_out(asked, list(groups if groups is not None else every)),
+        felt=dict(zip(names, np.abs(slopes).max(axis=0).tolist(), strict=True)),
+    )
+
+
+class _Asked:
+    """Predictions, each made once."""
+
+    def __init__(self, predict: Predict, measured_s: Sequence[float], names: Sequence[str]) -> None:
+        self._predict, self._measured_s, self.names = predict, measured_s, tuple(names)
+        self._known: dict[tuple[tuple[float, ...], int], float] = {}
+
+    def error(self, logs: Float64, step: int) -> float:
+        """log(predicted / measured) of a step."""
+        key = tuple(round(float(value), 9) for value in logs), step
+        if key not in self._known:
+            factors = {name: math.exp(value) for name, value in zip(self.names, key[0], strict=True)}
+            self._known[key] = math.log(self._predict(factors, step) / self._measured_s[step])
+        return self._known[key]
+
+    def errors(self, logs: Float64, steps: Sequence[int]) -> Float64:
+        """float64[steps]: :meth:`error` of each."""
+        return np.array([self.error(logs, step) for step in steps])
+
+    def slopes(self, logs: Float64, steps: Sequence[int]) -> Float64:
+        """float64[steps, factors]: how each step's log time follows each log factor, by a forward difference."""
+        here = self.errors(logs, steps)
+        nudged = (logs + _NUDGE * (np.arange(len(logs)) == number) for number in range(len(logs)))
+        return np.stack([(self.errors(each, steps) - here) / _NUDGE for each in nudged], axis=1)
+
+
+def _check_felt(slopes: Float64, names: Sequence[str]) -> None:
+    for name, most in zip(names, np.abs(slopes).max(axis=0), strict=True):
+        if most < FELT:
+            raise InputError(f"no measured step depends on the factor {name!r}: leave it out", field="factors")
+    scaled = slopes / np.linalg.norm(slopes, axis=0)
+    if np.linalg.svd(scaled, compute_uv=False)[-1] < 0.05:
+        raise InputError(
+            f"these steps cannot tell {' and '.join(names)} apart: all of them follow the factors alike; fit fewer, or "
+            "measure steps of other sizes or GPU counts",
+            field="factors",
+        )
+
+
+def _minimum(asked: _Asked, steps: Sequence[int]) -> Float64:
+    """Gauss-Newton with halved steps where one does not help."""
+    here = np.zeros(len(asked.names))
+    cost = _cost(asked, here, steps)
+    for _ in range(_STEPS):
+        slopes, errors = asked.slopes(here, steps), asked.errors(here, steps)
+        move = np.linalg.lstsq(slopes, -errors, rcond=1e-3)[0]
+        for _ in range(4):
+            there = np.clip(here + move, -_FARTHEST, _FARTHEST)
+            new = _cost(asked, there, steps)
+            if new <= cost:
+                break
+            move = move / 2
+        if new >= cost - _SETTLED**2:
+            return here if new > cost else there
+        here, cost = there, new
+    return here
+
+
+def _cost(asked: _Asked, logs: Float64, steps: Sequence[int]) -> float:
+    return float(np.mean(asked.errors(logs, steps) ** 2))
+
+
+def _left_out(asked: _Asked, groups: Sequence[object]) -> tuple[float, ...]:
+    """Errors of each group with factors of the others; empty where the others are fewer than the factors."""
+    found: dict[int, float] = {}
+    for group in dict.fromkeys(groups):
+        others = [step for step, own in enumerate(groups) if own != group]
+        if len(others) < len(asked.names):
+            return ()
+        best = _minimum(asked, others)
+        found |= {step: asked.error(best, step) for step, own in enumerate(groups) if own == group}
+    return tuple(found[step] for step in sorted(found))
