@@ -190,7 +190,7 @@ def edited(base: int, edits: Sequence[Edit]) -> Case:
             words.append(options[what % len(options)])
         elif options[0] in words and how % 4:
             words[words.index(options[0]) + 1 : words.index(options[0]) + 2] = [value]
-        elif options[0] in words and how % 8 == 0:
+        elif options[0] in words and how % 8 == 0 and not (heavy and parameter.name == "gpus"):
             at = words.index(options[0])
             del words[at : at + 1 + what % 2]
         else:

@@ -22,6 +22,8 @@ HANG_S, PEAK_BYTES, LINE = 10.0, 2**30, 400
 PATIENCE_S = 90.0
 #: What a worker may have grown to before another takes its place.
 STALE_BYTES = 780 * 2**20
+#: Begins a line that is no error: what it says holds once on a machine.
+COMPILES = "compiling kernels ("
 WORKER = Path(__file__).with_name("fuzz_worker.py")
 _FRAME = re.compile(r'File "[^"]*?(trine/[\w/]+\.py|[\w/.-]+\.py)", line (\d+), in (\w+)')
 
@@ -116,9 +118,15 @@ def is_asleep(pid: int) -> bool:
 
 
 def judge(case: Case, worker: Worker) -> str | None:
-    """What is wrong with what the case did, None: nothing. A slow run may have compiled kernels: it is repeated."""
+    """What is wrong with what the case did, None: nothing.
+
+    A slow run may have compiled kernels, a large one have had a worker that others had left large: it is repeated.
+    """
     answer = worker.ask(case)
-    if ("hang" not in answer and _is_slow(answer)) or answer.get("peak", 0) > PEAK_BYTES:
+    is_large = answer.get("memory", answer.get("peak", 0)) > PEAK_BYTES
+    if is_large:
+        worker.end()
+    if is_large or ("hang" not in answer and _is_slow(answer)):
         answer = worker.ask(case)
     return fault(case, answer)
 
@@ -146,7 +154,7 @@ def fault(case: Case, answer: Mapping[str, Any]) -> str | None:
 
 def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
     """Errors are one line, of bounded length, on stderr alone, and name the file."""
-    code, lines = answer["code"], answer["stderr"].splitlines()
+    code, lines = answer["code"], [line for line in answer["stderr"].splitlines() if not line.startswith(COMPILES)]
     if code not in (0, 1, 2):
         return f"code: {code}"
     if "Traceback (most recent call last)" in answer["stderr"]:

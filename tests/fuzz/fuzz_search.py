@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -25,9 +26,18 @@ _NUMBER = st.integers(0, 2**32)
 _CHANGES = st.lists(st.tuples(_NUMBER, _NUMBER, _NUMBER), min_size=1, max_size=4)
 CASES = st.tuples(st.sampled_from(("file", "command")), st.integers(0, 2**16), _CHANGES)
 FOUND = Path("fuzz-found")
+#: Cases of one seed.
+ROUND = 200
 
 
 Drawn = tuple[str, int, list[tuple[int, int, int]]]
+
+
+def cases_of(part: str) -> st.SearchStrategy[Drawn]:
+    """:data:`CASES` of the samples and command lines whose names hold ``part``."""
+    named = [("file", number) for number, sample in enumerate(samples()) if part in sample.name]
+    named += [("command", number) for number, base in enumerate(BASES) if part in base]
+    return CASES if not part else st.tuples(st.sampled_from(named), _CHANGES).map(lambda drawn: (*drawn[0], drawn[1]))
 
 
 def case_of(drawn: Drawn) -> Case:
@@ -45,7 +55,7 @@ def case_of(drawn: Drawn) -> Case:
 class Search:
     """What a search has met: ``found`` is a fault for each kind, ``tried`` how many cases of each sort ran.
 
-    says: it prints how far it is.
+    says: it prints how far it is. only: part of the names of what it searches.
     """
 
     folder: Path
@@ -53,23 +63,24 @@ class Search:
     tried: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
     says: bool = False
+    only: str = ""
     worker: Worker = field(default_factory=Worker)
 
-    def run(self, seconds: float, first_seed: int) -> None:
-        """Search for so long, one seed after the other."""
+    def run(self, first_seed: int, *, cases: float = math.inf, seconds: float = math.inf) -> None:
+        """Search one seed after the other: so many cases, the same on every machine, or for so long."""
         ends, number = time.monotonic() + seconds, first_seed
         try:
-            while time.monotonic() < ends:
-                self._round(number, ends)
+            while (left := cases - self.tried.total()) > 0 and time.monotonic() < ends:
+                self._round(number, int(min(left, ROUND)), ends)
                 number += 1
         finally:
             self.worker.end()
 
-    def _round(self, number: int, ends: float) -> None:
+    def _round(self, number: int, cases: int, ends: float) -> None:
         @seed(number)
-        @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        @settings(max_examples=cases, deadline=None, database=None, suppress_health_check=list(HealthCheck),
                   phases=(Phase.generate,))  # fmt: skip
-        @given(CASES)
+        @given(cases_of(self.only))
         def attempt(drawn: Drawn) -> None:
             if time.monotonic() > ends:
                 return
@@ -117,13 +128,15 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--seed", type=int, default=int(time.time()))
+    options.add_argument("--cases", type=float, default=math.inf, help="at most so many")
+    options.add_argument("--only", default="", help="part of the names of samples and command lines")
     options.add_argument("--found", type=Path, default=FOUND, help="folder of what fails")
     options.add_argument("--again", type=Path, help="one such case, instead of a search")
     given_ = options.parse_args()
     if given_.again is not None:
         sys.exit(_again(load(given_.again)))
-    search = Search(given_.found, says=True)
-    search.run(given_.seconds, given_.seed)
+    search = Search(given_.found, says=True, only=given_.only)
+    search.run(given_.seed, cases=given_.cases, seconds=given_.seconds)
     print(f"{search.tried.total()} cases from seed {given_.seed}, the slowest {search.slowest_s:.1f} s, "
           f"{len(search.found)} faults")  # fmt: skip
     sys.exit(bool(search.found))

@@ -38,7 +38,7 @@ def xgmi_of_gfx(text: str) -> str | None:
 
 def pcie_of_speed(text: str) -> int | None:
     """The generation of ``"16.0 GT/s PCIe"``, None where the file does not say."""
-    match = re.match(r"\s*([\d.]+)\s*GT/s", text)
+    match = re.match(r"\s*(\d{1,4}(?:\.\d*)?)\s*GT/s", text, re.ASCII)
     return None if match is None else _BY_TRANSFERS.get(f"{float(match[1]):g}")
 
 
@@ -142,7 +142,7 @@ _SAYS = (
     (r"\bslingshot[-_ ]?(\d+)\b", "slingshot-{0}"),
     (r"\b(?:eth|ethernet)[-_ ]?(\d+)\b", "ethernet-{0}"),
 )
-_ENTRY = re.compile(r"([A-Za-z][\w.-]*?)(?:\*(\d+(?:\.\d+|/\d+)?))?")
+_ENTRY = re.compile(r"([A-Za-z][\w.-]*?)(?:\*(\d{1,9}(?:\.\d{1,9}|/\d{1,9})?))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,10 @@ def parse_choice(text: str, field_name: str = "links") -> LinkChoice:
             f"cannot read {text!r}: give a catalogue entry ('nvlink4', 'nvlink4*2') or 'BANDWIDTH, LATENCY'",
             field=field_name,
         )
-    lanes = None if match[2] is None else Fraction(match[2])
+    try:
+        lanes = None if match[2] is None else Fraction(match[2])
+    except ZeroDivisionError:
+        lanes = Fraction(0)
     if lanes is not None and not 0 < lanes <= 1024:
         raise SpecError(f"the lanes in {text!r} must be above 0 and at most 1024", field=field_name)
     return LinkChoice(text=text.strip(), entry=link_named(match[1]), lanes=lanes)

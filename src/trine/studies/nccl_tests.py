@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import isfinite
 
 from trine.errors import InputError, nearest
 from trine.inputs import open_input
@@ -29,7 +28,9 @@ _PREFIXES = (
     re.compile(r"(?:>|\|)\s?"),
 )
 _MAX_PREFIXES = 4
-_QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?\d{1,3})?)(ns|us|ms|s)?", re.ASCII)
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_PRINTED = re.compile(_NUMBER, re.ASCII)
+_QUANTITY = re.compile(rf"({_NUMBER})(ns|us|ms|s)?", re.ASCII)
 _WHOLE = re.compile(r"\d{1,19}", re.ASCII)
 _ROOT = re.compile(r"-?\d{1,7}", re.ASCII)
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
@@ -37,6 +38,8 @@ _TIME_COLUMNS = ("time", "cputime")
 PS_PER_UNIT = {"ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
 #: A time above it (11 days) is no time of a collective.
 _MAX_TIME_PS = 10**18
+#: What is above it is no bandwidth in GB/s, and no count of wrong elements.
+_MAX_NUMBER = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,10 @@ def time_of(word: str, unit: str = "us") -> int | None:
 
 
 def _number(word: str) -> float | None:
-    try:
-        number = float(word)
-    except ValueError:
-        return None
-    return number if isfinite(number) and number >= 0 else None
+    """A bandwidth or a count as C prints it; None for anything else, or what cannot be one."""
+    match = _PRINTED.fullmatch(word)
+    number = -1.0 if match is None else float(word)
+    return number if 0 <= number <= _MAX_NUMBER else None
 
 
 __all__ = ["LogLayout", "LogRow", "Measure", "NcclLog", "op_named", "read_log", "read_runs"]
@@ -170,9 +172,7 @@ OPS = {
     "gather": "gather", "scatter": "scatter", "sendrecv": "send_recv",
 }  # fmt: skip
 _PROGRAM = re.compile(r"\b([a-z_]+?)_perf(?:_mpi)?\b")
-_RANK = re.compile(
-    r"#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)"
-)
+_RANK = re.compile(r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)")
 _VERSIONS = (
     re.compile(r"\b(NCCL|RCCL) version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)"),
     re.compile(r"\b(nccl|rccl)-library=(\d{4,6})\b"),
@@ -180,7 +180,7 @@ _VERSIONS = (
 _ENVIRONMENT = re.compile(r"\b(?:NCCL|RCCL)_([A-Z_]+)(?:=| set by environment to )([\w.:,^-]+)")
 _COUNTS = re.compile(r"nThread\s+(\d+)\s+nGpus\s+(\d+)\b")
 _GRAPH = re.compile(r"\bgraph:\s*(\d+)")
-_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\(GB/s\)")
 #: What of the environment changes the prediction.
 SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS")
@@ -353,7 +353,8 @@ def _read_fact(text: str, draft: _Draft) -> None:
     if (match := _PROGRAM.search(text)) and match[1] in OPS:
         draft.program = match[1]
     if match := _AVERAGE.search(text):
-        draft.average = float(match[1]) * 1e9
+        average = _number(match[1])
+        draft.average = None if average is None else average * 1e9
     for pattern in _VERSIONS:
         if match := pattern.search(text):
             draft.library, draft.version = match[1].lower(), _version(match[2])

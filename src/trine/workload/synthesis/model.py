@@ -198,7 +198,7 @@ def _workload(
     count = sum(prod(weight.shape) for weight in graph.weights.values())
     whole = not isinstance(spec, Transformer) or facts["layers"] == str(spec.layers)
     if spec.parameters is not None and whole and count != spec.parameters:
-        raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.name, field="parameters")
+        raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(
         name=spec.name,
         source=f"{PREFIX}{spec.name}",

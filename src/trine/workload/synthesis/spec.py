@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,7 +32,7 @@ class Transformer:
     """A decoder-only transformer.
 
     sequence: tokens of a sample unless asked otherwise. max_positions: rows of the table of learned positions; None
-    with rotary ones. biases: of which linears ('none', 'qkv', 'all'; 'all' holds for norms too).
+    with rotary ones. biases: of which linears ('none', 'qkv', 'all'; 'all' holds for norms too). file: for errors.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Transformer:
     experts: Experts | None = None
     parameters: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    file: str = field(default="", compare=False)
 
     @property
     def qkv(self) -> int:
@@ -94,6 +95,7 @@ class ConvNet:
     initial: int = 64
     parameters: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    file: str = field(default="", compare=False)
 
 
 ModelSpec = Transformer | ConvNet
@@ -107,6 +109,7 @@ def check_transformer(spec: Transformer, file: str) -> None:
         ("experts", spec.experts is None or spec.activation == "swiglu", "experts must have the activation swiglu"),
         ("experts", spec.experts is None or spec.biases != "all", "experts have no biases: biases cannot be all"),
         ("qk_norm", not spec.qk_norm or spec.max_positions is None, "needs rotary positions"),
+        ("sequence", spec.sequence <= (spec.max_positions or spec.sequence), "must be at most max_positions"),
     )
     for name, holds, message in checks:
         if not holds:
@@ -265,7 +268,7 @@ def _read(path: Path) -> ModelSpec:
     family = data.get("family") if isinstance(data, Mapping) else None
     model = check(FILES[check_family(family, str(path))], data, path)
     try:
-        spec = model.spec(path.stem)
+        spec = replace(model.spec(path.stem), file=str(path))
     except ValueError as error:
         raise SpecError(str(error), file=path) from None
     if isinstance(spec, Transformer):
