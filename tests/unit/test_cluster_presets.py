@@ -16,6 +16,8 @@ def test_the_promised_presets_are_there() -> None:
     assert {"a40", "a100-40gb", "a100-80gb", "h100-sxm", "h100-pcie", "h200", "v100"} <= set(known_gpus())
     assert {"b200", "mi250x", "mi300x", "l40s", "rtx4090", "t4"} <= set(known_gpus())
     assert {"b300", "gb200", "gb300", "gh200", "gb10", "h20", "mi325x", "mi350x", "mi355x"} <= set(known_gpus())
+    assert {"a100-pcie-40gb", "a100-pcie-80gb", "a800-sxm", "h800-sxm", "p100", "p100-pcie"} <= set(known_gpus())
+    assert {"v100-pcie", "rtx3090", "rtx-pro-6000", "mi100", "mi210"} <= set(known_gpus())
 
 
 @pytest.mark.parametrize("name", known_gpus())
@@ -36,6 +38,8 @@ def test_gpus_have_sane_numbers_with_sources(name: str) -> None:
 def test_gpus_are_found_by_what_drivers_call_them() -> None:
     assert load_gpu("NVIDIA H100 80GB HBM3").name == "h100-sxm"
     assert load_gpu("nvidia a100-sxm4-80gb").name == "a100-80gb"
+    assert load_gpu("NVIDIA A100-PCIE-40GB").name == "a100-pcie-40gb"
+    assert load_gpu("NVIDIA A100 80GB PCIe").name == "a100-pcie-80gb"
     with pytest.raises(SpecError, match="unknown GPU 'h100-sxn'; did you mean 'h100-sxm'"):
         load_gpu("h100-sxn")
 
