@@ -19,7 +19,7 @@ Edit = tuple[int, int, int]
 LEFT_OUT = ("warmup", "trace capture", "validate collectives", "validate loadstore", "study")
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
 RING = "--topology ring --bandwidth '65 GB/s' --latency '1 us'"
-#: Valid command lines, from which the others are made. Their machines have at most 1024 GPUs, load-store 8 and 256 KiB.
+#: Valid command lines, from which the others are made. Their machines have at most 256 GPUs, load-store 8 and 256 KiB.
 BASES = (
     f"{JOB} {RING}",
     f"{JOB} --cluster dgx-h100",
@@ -63,7 +63,7 @@ BASES = (
     "kernel show k.gpu", "kernel show plan.json --size 4K --summary",
 )  # fmt: skip
 _GIVEN = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
-#: Counts that a machine of at most 8 or 1024 GPUs allows; counts that nothing may take; texts that are no values.
+#: Counts that a machine of at most 8 or 256 GPUs allows; counts that nothing may take; texts that are no values.
 COUNTS, HUGE = _GIVEN["counts"], (*_GIVEN["huge"], "1" * 400)
 WRONG = (*_GIVEN["wrong"], "\ud800", "é" * 300, "a" * 3000)
 FILES, TARGETS, TABLE = _GIVEN["files"], _GIVEN["targets"], _GIVEN["options"]
@@ -162,7 +162,7 @@ def values_of(parameter: Any, is_loadstore: bool) -> Sequence[str]:
     if _PICKED.match(metavar):
         known += metavar.split("|")
     if not known:
-        known = [*COUNTS] if is_loadstore else [*COUNTS, "16", "1024"]
+        known = [*COUNTS] if is_loadstore else [*COUNTS, "16", "256"]
     return known
 
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cpu_time import computes_for_less_than
 
 from trine.errors import SpecError
 from trine.formats.clusters import read_any
@@ -106,15 +107,13 @@ def test_unknown_component_of_the_packages_own_blueprint():
 
 
 def test_absurd_sizes_are_refused_before_they_are_built():
-    began = time.perf_counter()
     device = machine([], components=[{"name": "xpu", "count": 1 << 12, "choice": "xpu"}])
     data = {"devices": [device], "links": [], "instances": [{"name": "a", "device": "box", "count": 1 << 20}]}
-    with pytest.raises(SpecError, match="nodes"):
+    with computes_for_less_than(3), pytest.raises(SpecError, match="nodes"):
         infragraph_cluster(data, "t.yaml")
     device["edges"] = [{**edge("xpu", "xpu"), "link": "wire"}]
-    with pytest.raises(SpecError, match="edges"):
+    with computes_for_less_than(3), pytest.raises(SpecError, match="edges"):
         infragraph_cluster(device, "t.yaml")
-    assert time.perf_counter() - began < 3
 
 
 def test_numbers_come_from_the_file():

@@ -1,10 +1,10 @@
 """Does synthesis write what is asked for, refuse what it cannot, and do the passes take it?"""
 
 import json
-import time
 from dataclasses import replace
 
 import pytest
+from cpu_time import computes_for_less_than
 from typer.testing import CliRunner
 
 import trine
@@ -41,9 +41,8 @@ def test_every_model_that_comes_with_trine_is_a_well_formed_workload(name, tmp_p
 
 def test_a_model_of_126_layers_is_written_in_a_second_and_a_half():
     trine.synthesize("llama-3-405b", layers=1)
-    began = time.perf_counter()
-    trine.synthesize("llama-3-405b", layers=125)
-    assert time.perf_counter() - began < 1.5
+    with computes_for_less_than(1.5):
+        trine.synthesize("llama-3-405b", layers=125)
 
 
 def test_it_survives_its_own_file(tmp_path):

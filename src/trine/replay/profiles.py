@@ -25,9 +25,9 @@ from trine.replay.profile_rows import (
     matches,
     read_rows,
 )
-from trine.replay.writes import MEMORY, SEMAPHORE, WriteTable, parse_address
+from trine.replay.writes import MAX_ADDRESS, MAX_RANK, MAX_VALUE, MEMORY, SEMAPHORE, WriteTable, parse_address
 from trine.spec import Size, Spec, check, load_mapping
-from trine.units import parse_bytes, whole_number
+from trine.units import MAX_INT64, parse_bytes, whole_number
 
 #: Ends of a row at which its write lands.
 ENDS = ("start", "end")
@@ -41,6 +41,7 @@ def _device(value: object) -> str:
 
 
 Device = Annotated[str, BeforeValidator(_device)]
+Rank = Annotated[int, Field(ge=0, le=MAX_RANK)]
 
 
 class MappingRule(Spec):
@@ -51,11 +52,11 @@ class MappingRule(Spec):
 
     name: str = "*"
     rows: str | None = None
-    peer: int | None = Field(default=None, ge=0)
-    address: str | int | None = None
+    peer: Rank | None = None
+    address: str | Annotated[int, Field(ge=0, le=MAX_ADDRESS)] | None = None
     step: Size = 0
     bytes: Size | None = None
-    value: int = Field(default=0, ge=0)
+    value: int = Field(default=0, ge=0, le=MAX_VALUE)
     at: str = "end"
     ignore: bool = False
 
@@ -79,10 +80,10 @@ class MappingFile(Spec):
     """
 
     target: Device
-    peers: dict[str | int, int]
+    peers: dict[str | int, Rank]
     kernel: str | None = None
     launch: int = Field(default=0, ge=0)
-    start_ns: int | None = Field(default=None, ge=0)
+    start_ns: int | None = Field(default=None, ge=0, le=MAX_INT64 // 1000)
     writes: list[MappingRule] = Field(default_factory=list)
     columns: dict[str, str] | None = None
 
@@ -115,8 +116,8 @@ def read_mapping(path: str | os.PathLike[str]) -> ProfileMapping:
     peers: dict[str, int] = {}
     for device, rank in spec.peers.items():
         name = _device(device)
-        if name in peers or rank in peers.values() or rank < 0:
-            raise InputError(f"device {device!r} or rank {rank} is there twice, or negative", file=file, field="peers")
+        if name in peers or rank in peers.values():
+            raise InputError(f"device {device!r} or rank {rank} is there twice", file=file, field="peers")
         peers[name] = rank
     if spec.target in peers:
         raise InputError(f"device {spec.target!r} is the target", file=file, field="peers")

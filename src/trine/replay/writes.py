@@ -124,7 +124,7 @@ class WriteTable:
         """
         base, place = self._addresses(address, file, lines)
         given = {"peer": peer, "address": place, "size_bytes": size_bytes, "value": value, "time_ps": time_ps}
-        arrays = {name: _whole(name, values) for name, values in given.items()}
+        arrays = {name: _whole(name, values, file) for name, values in given.items()}
         try:
             first, *rest = np.broadcast_arrays(*arrays.values(), np.asarray(base, np.int64))
         except ValueError:
@@ -204,7 +204,7 @@ class WriteTable:
                     known[text] = self._address(text, where)
             pairs = np.array([known[text] for text in texts], np.int64)
             return pairs[:, 0], pairs[:, 1]
-        place = _whole("address", address)
+        place = _whole("address", address, file)
         return np.full(place.shape, MEMORY, np.int64), place
 
     def _check_column(self, field: str, array: Int64, limits: tuple[int, int], file: str | None, line: Int64) -> None:
@@ -267,12 +267,14 @@ def _bounded(number: int, where: str) -> int:
     return number
 
 
-def _whole(field: str, values: npt.ArrayLike) -> Int64:
+def _whole(field: str, values: npt.ArrayLike, file: str | None) -> Int64:
     array = np.asarray(values)
+    if array.size and array.dtype.kind == "O" and all(type(number) is int for number in array.flat):
+        raise InputError(f"{_short(max(array.flat, key=abs))} does not fit in 64 bits", file=file, field=field)
     if array.size and array.dtype.kind not in "iu":
-        raise InputError(f"must be whole numbers, got {array.dtype}", field=field)
+        raise InputError(f"must be whole numbers, got {array.dtype}", file=file, field=field)
     if array.dtype.kind == "u" and array.size and int(array.max()) > MAX_INT64:
-        raise InputError(f"{int(array.max())} is too large", field=field)
+        raise InputError(f"{int(array.max())} is too large", file=file, field=field)
     return array.astype(np.int64)
 
 

@@ -106,9 +106,16 @@ def compute_activity(graph: TaskGraph, records: Records, window: Window, tasks: 
 def transfer_activity(graph: TaskGraph, records: Records, window: Window, tasks: Bool) -> Activity:
     """Return when ranks send or receive the given transfers; one that stays on a rank counts once."""
     chosen = np.flatnonzero(tasks)
-    sends = _clip(chosen, graph.rank, records, window)
-    receives = _clip(chosen[graph.peer[chosen] != graph.rank[chosen]], graph.peer, records, window)
-    return join(sends, receives)
+    start, end = _times(chosen, records, window)
+    lasts = end > start
+    chosen, start, end = chosen[lasts], start[lasts], end[lasts]
+    ranks = np.stack((graph.rank[chosen], graph.peer[chosen]), axis=1)
+    keep = ranks >= 0
+    keep[:, 1] &= ranks[:, 0] != ranks[:, 1]
+    times = keep.sum(axis=1)
+    return Activity(
+        np.repeat(chosen, times), ranks[keep].astype(np.int64), np.repeat(start, times), np.repeat(end, times)
+    )
 
 
 def join(first: Activity, second: Activity) -> Activity:
@@ -119,7 +126,12 @@ def join(first: Activity, second: Activity) -> Activity:
 
 def _clip(tasks: Int64, ranks: npt.NDArray[np.int32], records: Records, window: Window) -> Activity:
     rank = ranks[tasks].astype(np.int64)
-    start = np.maximum(records.start_ps[tasks], window.start_ps)
-    end = np.minimum(records.end_ps[tasks], window.end_ps)
+    start, end = _times(tasks, records, window)
     keep = (rank >= 0) & (end > start)
     return Activity(tasks[keep], rank[keep], start[keep], end[keep])
+
+
+def _times(tasks: Int64, records: Records, window: Window) -> tuple[Int64, Int64]:
+    """Start and end of each task, as far as they lie in the window."""
+    start, end = records.start_ps[tasks], records.end_ps[tasks]
+    return np.maximum(start, window.start_ps, out=start), np.minimum(end, window.end_ps, out=end)

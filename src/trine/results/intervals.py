@@ -31,10 +31,15 @@ def merge(group: Int64, start_ps: Int64, end_ps: Int64) -> Intervals:
         none = np.empty(0, np.int64)
         return Intervals(none, none, none)
     times, span, table = _codes(np.concatenate((start_ps[keep], end_ps[keep])), int(group.max()) + 1)
-    keys = (np.tile(group[keep].astype(np.int64), 2) * span + times) << 1
+    keys = np.tile(group[keep].astype(np.int64, copy=False), 2)
+    keys *= span
+    keys += times
+    keys <<= 1
     keys[len(times) // 2 :] |= 1
+    del times
     keys.sort()
-    closes = np.flatnonzero(np.cumsum(1 - ((keys & 1) << 1)) == 0)
+    steps = 1 - ((keys & 1).astype(np.int8) << 1)
+    closes = np.flatnonzero(np.cumsum(steps, dtype=np.int32) == 0)
     opens = np.concatenate(([0], closes[:-1] + 1))
     begin, finish = keys[opens] >> 1, keys[closes] >> 1
     owner = begin // span
@@ -54,7 +59,8 @@ def _codes(times: Int64, num_groups: int) -> tuple[Int64, int, Int64 | None]:
     origin = int(times.min())
     span = int(times.max()) - origin + 1
     if num_groups * span < _KEY_LIMIT:
-        return times - origin, span, None
+        times -= origin
+        return times, span, None
     table = np.sort(times)
     table = table[np.concatenate(([True], table[1:] != table[:-1]))]
     return np.searchsorted(table, times), len(table), table
