@@ -21,6 +21,11 @@ THINNED = yaml.safe_load((TESTS / "slow.yaml").read_text(encoding="utf-8"))
 ONE_IN, AT_LEAST = 8, 5
 IS_FULL = os.environ.get("TRINE_TESTS") == "full"
 
+# Property tests try the same examples until they are edited, so that what fails is due to what was changed;
+# --hypothesis-profile=default tries new ones.
+settings.register_profile("trine", deadline=None, derandomize=True, database=None)
+settings.load_profile("trine")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
