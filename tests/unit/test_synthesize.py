@@ -80,7 +80,15 @@ def test_a_model_can_stand_where_a_trace_is_expected():
         ("model:llama-3-8b,times=fitted", "no operators of transformers"),
         ("model:gpt-2,sequence=2048", "learned positions for 1024 tokens"),
         ("model:vgg19,sequence=12", "has no use for sequence"),
-        ("model:vgg19,dtype=bf16", "fp32 only"),
+        ("model:vgg19,dtype=bf16", "fp32, tf32 or amp"),
+        ("model:gpt-2,dtype=tf32", "bf16, fp16 or fp32"),
+        ("model:vgg19,dtype=tf23", "did you mean 'tf32'"),
+        ("model:vgg19,dtype=amp,times=fitted", "other precisions"),
+        ("model:t5-smal", "did you mean 't5-small'"),
+        ("model:t5-small,targets=3", "did you mean 'target'"),
+        ("model:t5-small,layers=7", "has 6 layers"),
+        ("model:gpt-2,target=3", "has no use for target"),
+        ("model:bert-base,sequence=1024", "learned positions for 512 tokens"),
         ("model:", "unknown model ''"),
         ("model:../vgg19", "unknown model"),
     ],
@@ -119,6 +127,9 @@ def test_options_that_cannot_matter_are_refused():
 
 MODEL = "family: transformer\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 100\nsequence: 32\n"
 
+BERT = "family: bert\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 100\nsequence: 32\nmax_positions: 32\n"
+T5 = "family: t5\nlayers: 2\nhidden: 64\nheads: 4\nffn: 256\nvocab: 100\nsequence: 32\n"
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -134,6 +145,16 @@ MODEL = "family: transformer\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 100\nseque
         (MODEL.replace("layers: 2", "layers: 20000"), "layers"),
         ("- 1\n", "family"),
         ("family: vgg\nstages: [[64], [128]]\nparameters: 5\n", "says 5, but the shapes make"),
+        ("family: brt\n", "did you mean 'bert'"),
+        (BERT + "ffm: 3\n", "did you mean 'ffn'"),
+        (BERT.replace("64", "66") + "ffn: 256\n", "4 heads do not divide hidden 66"),
+        (BERT.replace("sequence: 32", "sequence: 64") + "ffn: 256\n", "sequence 64 is above max_positions 32"),
+        (BERT + "ffn: 256\nparameters: 7\n", "parameters: says 7, but the shapes make"),
+        (T5.replace("layers", "layer"), "did you mean 'layers'"),
+        (T5 + "activation: geglo\n", "activation"),
+        (T5 + "parameters: 8\n", "parameters: says 8, but the shapes make"),
+        ("family: resnet\nblocks: [2, 2, 2, 2]\nbottleneck: false\ngroups: 32\n", "need blocks with a bottleneck"),
+        ("family: resnet\nblocks: [2, 2, 2, 2]\nbottleneck: true\nsqueeze: 512\n", "leaves nothing"),
     ],
 )
 def test_faults_of_a_model_file_name_file_and_field(text, message, tmp_path):

@@ -118,8 +118,11 @@ def synthesize(
         str, Option("The GPU that times are predicted for [h100-sxm].", panel=COMPUTE, values=gpus)
     ] = "h100-sxm",
     sequence: Annotated[int | None, Option("Tokens of a sample; the model's own if not given.", panel=JOB)] = None,
+    target: Annotated[
+        int | None, Option("Tokens of a sample that an encoder-decoder's decoder reads.", panel=JOB)
+    ] = None,
     batch: Annotated[int | None, Option("Samples [1, or 128 images].", panel=JOB)] = None,
-    dtype: Annotated[str | None, Option("Of weights and activations.", "bf16|fp16|fp32", JOB)] = None,
+    dtype: Annotated[str | None, Option("Of weights and activations.", "bf16|fp16|fp32|tf32|amp", JOB)] = None,
     layers: Annotated[int | None, Option("So many of a transformer's layers in place of all.", panel=JOB)] = None,
     image: Annotated[int | None, Option("Pixels of an image's side, in place of 224.", panel=JOB)] = None,
     times: Annotated[str | None, Option("Where operator times come from.", "roofline|fitted", COMPUTE)] = None,
@@ -143,8 +146,9 @@ def synthesize(
     from trine.workload import synthesize as write
 
     workload = write(
-        model, gpu=gpu, sequence=sequence, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
-        shares=_shares(share or []), calibration=None if calibration is None else Calibration.load(calibration),
+        model, gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image,
+        times=times, shares=_shares(share or []),
+        calibration=None if calibration is None else Calibration.load(calibration),
     )  # fmt: skip
     save(workload, output)
     say(f"trace written to {output}")

@@ -120,20 +120,23 @@ def attention(sizes: Resized) -> Cost:
     """q (*b, S, d), k (*b', T, d), v (*b', T, e): scores and their product with v, 2 b S T (d + e) FLOPs.
 
     Backward: scores again, and gradients of scores, v, q and k: 2 b S T (3 d + 2 e). Bytes are those of an
-    implementation that keeps the scores on chip (FlashAttention): q, k, v, output, and their gradients backward.
+    implementation that keeps the scores on chip (FlashAttention): q, k, v, what is added to the scores (a fourth
+    tensor), output, and their gradients backward.
     """
     source = sizes.forward or sizes
+    added: Sequence[Tensor] = ()
     if is_gradient(sizes) and sizes.forward is None:
         queries = [t for t in sizes.inputs if len(t.shape) >= 3][1:4]
     else:
-        queries = [t for t in source.inputs if len(t.shape) >= 3][:3]
+        read = [t for t in source.inputs if len(t.shape) >= 3]
+        queries, added = read[:3], read[3:]
     if len(queries) < 3:
         return memory(sizes)
     q, k, v = queries
     scores = prod(q.shape[:-1]) * k.shape[-2]
     d, e = q.shape[-1], v.shape[-1]
     out_bytes = q.size_bytes // d * e
-    touched = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes
+    touched = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes + moved(added)
     if not is_gradient(sizes):
         return 2 * scores * (d + e), touched
     return 2 * scores * (3 * d + 2 * e), 2 * touched

@@ -41,6 +41,12 @@ def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
     return "float32"
 
 
+def stated_precision(operator: Operator) -> str:
+    """Precision of its arithmetic as the attribute ``precision`` has it (``float32``, ``tfloat32``), else ``""``."""
+    stated = operator.attributes.get("precision")
+    return stated if isinstance(stated, str) and stated in ("float32", "tfloat32") else ""
+
+
 def least_time_s(gpu: GpuSpec, amount: Work, precision: str) -> float:
     """Roofline of ``gpu``: the least time, in seconds, that ``amount`` can take."""
     return max(amount.flops / peak(gpu, precision), amount.bytes / gpu.memory_bytes_per_s)
@@ -95,6 +101,9 @@ class Transfer:
 
     def _precision(self, operator: Operator) -> str:
         """Precision of its arithmetic: PyTorch lets convolutions use TF32, and matrix products only if asked."""
+        stated = stated_precision(operator)
+        if stated:
+            return stated
         dtype = dtype_of(operator, self._workload.tensors)
         uses_tf32 = family_of(kind_of(operator)) == "conv" or (
             is_compute_bound(kind_of(operator)) and self._tf32_products

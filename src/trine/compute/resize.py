@@ -149,8 +149,11 @@ def vocabulary_dim(tensor: Tensor, rows: int) -> int | None:
 
 
 def sequence_length(workload: Workload) -> int | None:
-    """Tokens of a sample, where the workload says so (``metadata["sequence"]``, as synthesised transformers do)."""
-    return whole_number(workload.metadata.get("sequence", ""), 2)
+    """Tokens of a sample, where the workload says so (``metadata["sequence"]``, as synthesised transformers do).
+
+    Of an encoder and a decoder that read different numbers, what divides both (``metadata["tokens"]``).
+    """
+    return whole_number(workload.metadata.get("tokens", workload.metadata.get("sequence", "")), 2)
 
 
 def sequence_dim(tensor: Tensor, length: int) -> int | None:

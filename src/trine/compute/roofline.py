@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from trine.cluster.presets import GpuSpec
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
-from trine.compute.data_sheet import Transfer, check_peaks, dtype_of, peak
+from trine.compute.data_sheet import Transfer, check_peaks, dtype_of, peak, stated_precision
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Split
@@ -169,7 +169,7 @@ class Roofline:
         if share is None:
             return math.inf
         dtype = dtype_of(operator, self._tensors)
-        precision = "tfloat32" if dtype == "float32" and family == "conv" else dtype
+        precision = stated_precision(operator) or ("tfloat32" if dtype == "float32" and family == "conv" else dtype)
         key = share, precision
         if key not in self._rates:
             self._rates[key] = peak(self._gpu, precision) * float(getattr(self._shares, share))

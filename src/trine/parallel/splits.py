@@ -188,7 +188,13 @@ def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], degree: 
 
 
 def _kind(op: Operator) -> str:
-    """The kind of a forward operator; ``experts`` for the grouped product of a mixture of experts."""
+    """The kind of a forward operator; ``experts`` for the grouped product of a mixture of experts.
+
+    ``replicated`` for one that frameworks keep whole on each rank (attribute ``replicated``), as Megatron-LM does with
+    BERT's pooler and the transform before its head.
+    """
+    if op.attributes.get("replicated") is True:
+        return "replicated"
     return "experts" if is_expert_product(op) else kind_of(op)
 
 

@@ -134,7 +134,8 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
             continue
         for tensor_id in (*op.inputs, *op.outputs):
             tensor = tensors[tensor_id]
-            if tensor.batch_dims and tensor.size_bytes and sequence_dim(tensor, length) is None:
+            one = tensor.batch_dims == (0,) and len(tensor.shape) in (2, 3) and tensor.shape[1] == 1  # a pooled token
+            if tensor.batch_dims and tensor.size_bytes and not one and sequence_dim(tensor, length) is None:
                 raise PlanError(
                     f"{what}: which dimension of the tensor {list(tensor.shape)} of operator {op.id} ({op.name}) "
                     "counts tokens is not known"

@@ -3,27 +3,52 @@
 Named as in those traces (bundled: vgg13 and resnet50): ``conv2d.5`` is the fifth convolution. Activations in place
 (``relu_``, ``add_``) share their memory. Sums of gradients where branches meet are no operators: autograd adds inside
 the backward operators.
+
+In mixed precision (``amp``: PyTorch's autocast to float16, with a scaled loss) weights stay float32 and are copied to
+float16 once a step, before the convolution or product that uses them, in its layer; their gradients are copied back to
+float32 behind it. Activations are float16; batch norm has its statistics, and the loss everything, in float32. All
+gradients are checked and unscaled by one operator before the optimizer. Convolutions and products list the float32
+weight among their inputs, so that it is known whose they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trine.graph.workload import Tensor
-from trine.workload.synthesis.graph import Graph
+from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import DENSENET, RESNET, ConvNet
 
 _ENGINE = "autograd::engine::evaluate_function: "
+#: Precisions of a convolutional network. '': float32, of which PyTorch computes convolutions alone in TF32. float32:
+#: nothing in TF32. tfloat32: convolutions and products in TF32. amp: see above.
+PRECISIONS = ("", "float32", "tfloat32", "amp")
 
 
-def convnet(spec: ConvNet, *, batch: int) -> Graph:
-    """Forward, backward and Adam step in float32 on ``batch`` images."""
-    graph = Graph("float32", accumulates=False)
-    x = graph.tensor((batch, 3, spec.image, spec.image), role="input")
+def convnet(spec: ConvNet, *, batch: int, precision: str = "") -> Graph:
+    """Forward, backward and Adam step on ``batch`` images, in one of the :data:`PRECISIONS`."""
+    mixed = precision == "amp"
+    attributes: Attributes = {"precision": precision} if precision and not mixed else NONE
+    dtype = "float16" if mixed else "float32"
+    graph = Graph(dtype, accumulates=False, weight_dtype="float32", product_attributes=attributes)
+    x = graph.tensor((batch, 3, spec.image, spec.image), role="input", dtype="float32")
     targets = graph.tensor((batch,), role="input", dtype="int64")
     family = {RESNET: _resnet, DENSENET: _densenet}.get(spec.family, _vgg)
-    _loss(graph, family(graph, spec, x), targets)
+    _loss(graph, family(graph, spec, _input(graph, x)), targets)
     graph.run_backward()
+    if mixed:
+        graph.optimizer("aten::_amp_foreach_non_finite_check_and_unscale_", list(graph.gradients.values()))
     _adam(graph)
     return graph
+
+
+def _input(graph: Graph, x: Tensor) -> Tensor:
+    """The images, copied to the precision of the activations."""
+    if x.dtype == graph.dtype:
+        return x
+    copy = graph.tensor(x.shape, role="input")
+    graph.forward("aten::_to_copy", (x,), (copy,))
+    return copy
 
 
 # -- families ----------------------------------------------------------------------------------------------------
@@ -46,22 +71,45 @@ def _resnet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
     for stage, count in enumerate(spec.blocks):
         for block in range(count):
             stride = 2 if stage and not block else 1
-            x = _residual_block(graph, x, 64 * 2**stage, stride, spec.bottleneck)
+            x = _residual_block(graph, spec, x, 64 * 2**stage, stride)
     return _linear(graph, _flat(graph, _average(graph, x, 1)), spec.classes)
 
 
-def _residual_block(graph: Graph, x: Tensor, width: int, stride: int, bottleneck: bool) -> Tensor:
-    out_channels = width * (4 if bottleneck else 1)
-    if bottleneck:
-        h = _relu(graph, _norm(graph, _conv(graph, x, width, 1)))
-        h = _relu(graph, _norm(graph, _conv(graph, h, width, 3, stride=stride, padding=1)))
+def _residual_block(graph: Graph, spec: ConvNet, x: Tensor, width: int, stride: int) -> Tensor:
+    out_channels = width * (4 if spec.bottleneck else 1)
+    if spec.bottleneck:
+        inner = width * spec.width // 64 * spec.groups
+        h = _relu(graph, _norm(graph, _conv(graph, x, inner, 1)))
+        h = _relu(graph, _norm(graph, _conv(graph, h, inner, 3, stride=stride, padding=1, groups=spec.groups)))
         h = _norm(graph, _conv(graph, h, out_channels, 1))
     else:
         h = _relu(graph, _norm(graph, _conv(graph, x, width, 3, stride=stride, padding=1)))
         h = _norm(graph, _conv(graph, h, width, 3, padding=1))
+    if spec.squeeze:
+        h = _excited(graph, h, out_channels // spec.squeeze)
     if stride > 1 or x.shape[1] != out_channels:
         x = _norm(graph, _conv(graph, x, out_channels, 1, stride=stride))
     return _relu(graph, _add(graph, h, x))
+
+
+def _excited(graph: Graph, x: Tensor, narrow: int) -> Tensor:
+    """Squeeze and excitation (Hu et al., 2018): each channel of x times a share that all channels' means decide."""
+    h = _relu(graph, _conv(graph, _average(graph, x, 1), narrow, 1, biased=True))
+    h = _conv(graph, h, x.shape[1], 1, biased=True)
+    shares = graph.like(h)
+    op = graph.forward("aten::sigmoid", (h,), (shares,))
+    _simple(graph, h, shares, op, "SigmoidBackward0", shares)
+    out = graph.like(x)
+    op = graph.forward("aten::mul", (x, shares), (out,))
+
+    def backward() -> None:
+        made = graph.like(x), graph.like(shares)
+        graph.backward(f"{_ENGINE}MulBackward0", (graph.gradient(out), x, shares), made, op)
+        graph.give(x, made[0], op)
+        graph.give(shares, made[1], op)
+
+    graph.on_backward(op, backward)
+    return out
 
 
 def _densenet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
@@ -85,27 +133,65 @@ def _densenet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
 
 
 def _conv(
-    graph: Graph, x: Tensor, channels: int, kernel: int, *, stride: int = 1, padding: int = 0, biased: bool = False
+    graph: Graph,
+    x: Tensor,
+    channels: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    groups: int = 1,
+    biased: bool = False,
 ) -> Tensor:
     size = (x.shape[2] + 2 * padding - kernel) // stride + 1
-    weight = graph.weight(channels, x.shape[1], kernel, kernel)
+    weight = graph.weight(channels, x.shape[1] // groups, kernel, kernel)
     used = (weight, graph.weight(channels)) if biased else (weight,)
     out = graph.tensor((x.shape[0], channels, size, size))
-    kept = {"stride": [stride] * 2, "padding": [padding] * 2}
-    op = graph.forward("aten::conv2d", (x, *used), (out,), attributes=kept)
+    kept = {"stride": [stride] * 2, "padding": [padding] * 2, **graph.product_attributes}
+    if groups > 1:
+        kept["groups"] = groups
+    layer = graph.next_layer("aten::conv2d")
+    copies = _copies(graph, used, layer)
+    op = graph.forward("aten::conv2d", (x, *used), (out,), layer, kept)
 
     def backward() -> None:
         dy = graph.gradient(out)
-        gradients = [graph.weight_gradient(w) for w in used]
+        gradients = _raw_gradients(graph, used)
         # The gradient of the data is not computed, which an absent (empty) output says.
         dx = graph.tensor((0,), batch_dims=()) if x.role == "input" else graph.like(x)
         done = graph.backward(f"{_ENGINE}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, kept)
         graph.made(done, *used)
+        _copy_back(graph, used, gradients, copies)
         if x.role != "input":
             graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
     return out
+
+
+def _copies(graph: Graph, weights: Sequence[Tensor], layer: str) -> list[tuple[int, Tensor]]:
+    """Copies of ``weights`` in the precision of the activations, and the operators that make them; none if the same."""
+    made = []
+    for weight in weights if graph.dtype != graph.weight_dtype else ():
+        copy = graph.tensor(weight.shape, batch_dims=())
+        made.append((graph.forward("aten::_to_copy", (weight,), (copy,), layer), copy))
+    return made
+
+
+def _raw_gradients(graph: Graph, weights: Sequence[Tensor]) -> list[Tensor]:
+    """What the gradients of ``weights`` are computed in: themselves, or tensors of the activations' precision."""
+    if graph.dtype == graph.weight_dtype:
+        return [graph.weight_gradient(weight) for weight in weights]
+    return [graph.tensor(weight.shape, batch_dims=()) for weight in weights]
+
+
+def _copy_back(
+    graph: Graph, weights: Sequence[Tensor], gradients: Sequence[Tensor], copies: Sequence[tuple[int, Tensor]]
+) -> None:
+    """Gradients in the precision of the activations become those of the weights; the copies are needed until then."""
+    for (op, copy), weight, gradient in zip(copies, weights, gradients, strict=False):
+        made = graph.weight_gradient(weight)
+        graph.made(graph.backward(f"{_ENGINE}ToCopyBackward0", (gradient, copy), (made,), op), weight)
 
 
 def _norm(graph: Graph, x: Tensor) -> Tensor:
@@ -115,7 +201,7 @@ def _norm(graph: Graph, x: Tensor) -> Tensor:
     seen, one = graph.buffer(dtype="int64"), graph.tensor((), dtype="int64", batch_dims=())
     graph.forward("aten::add_", (seen, one), (seen,))
     out = graph.like(x)
-    saved = [graph.tensor((channels,), batch_dims=()) for _ in range(2)]
+    saved = [graph.tensor((channels,), dtype="float32", batch_dims=()) for _ in range(2)]
     op = graph.forward("aten::batch_norm", (x, weight, bias, mean, variance), (out,))
 
     def backward() -> None:
@@ -180,14 +266,17 @@ def _flat(graph: Graph, x: Tensor) -> Tensor:
 
 def _linear(graph: Graph, x: Tensor, features: int) -> Tensor:
     weight, bias = graph.weight(features, x.shape[1]), graph.weight(features)
-    out = graph.tensor((x.shape[0], features))
-    op = graph.forward("aten::linear", (x, weight, bias), (out,))
+    out, kept = graph.tensor((x.shape[0], features)), graph.product_attributes
+    layer = graph.next_layer("aten::linear")
+    copies = _copies(graph, (bias, weight), layer)
+    op = graph.forward("aten::linear", (x, weight, bias), (out,), layer, kept)
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        gradients = [graph.weight_gradient(w) for w in (bias, weight)]
-        done = graph.backward(f"{_ENGINE}AddmmBackward0", (dy, x, weight), (dx, *gradients), op)
+        gradients = _raw_gradients(graph, (bias, weight))
+        done = graph.backward(f"{_ENGINE}AddmmBackward0", (dy, x, weight), (dx, *gradients), op, kept)
         graph.made(done, weight, bias)
+        _copy_back(graph, (bias, weight), gradients, copies)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
@@ -231,9 +320,10 @@ def _concatenate(graph: Graph, parts: list[Tensor]) -> Tensor:
 
 def _loss(graph: Graph, logits: Tensor, targets: Tensor) -> None:
     """Cross entropy as two backward operators: that of the likelihood, and that of the logarithm of softmax."""
-    loss = graph.tensor((), batch_dims=())
+    logits = _in_full(graph, logits)
+    loss = graph.tensor((), dtype="float32", batch_dims=())
     op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,))
-    one, total = graph.tensor((), batch_dims=()), graph.tensor((), batch_dims=())
+    one, total = (graph.tensor((), dtype="float32", batch_dims=()) for _ in range(2))
     graph.forward("aten::ones_like", (loss,), (one,))
     likelihoods = graph.like(logits)
 
@@ -246,13 +336,23 @@ def _loss(graph: Graph, logits: Tensor, targets: Tensor) -> None:
     graph.on_backward(op, backward)
 
 
+def _in_full(graph: Graph, x: Tensor) -> Tensor:
+    """x in float32, as autocast gives it to a loss."""
+    if x.dtype == "float32":
+        return x
+    out = graph.tensor(x.shape, dtype="float32")
+    op = graph.forward("aten::_to_copy", (x,), (out,))
+    _simple(graph, x, out, op, "ToCopyBackward0")
+    return out
+
+
 def _adam(graph: Graph) -> None:
     """torch.optim.Adam of its 'foreach' kind: one operator for all weights and each step of the formula."""
     weights = list(graph.weights.values())
     gradients = [graph.gradients[w.id] for w in weights]
 
     def state() -> list[Tensor]:
-        return [graph.tensor(w.shape, role="optimizer_state", batch_dims=()) for w in weights]
+        return [graph.tensor(w.shape, role="optimizer_state", dtype=w.dtype, batch_dims=()) for w in weights]
 
     first, second, root = state(), state(), state()
     graph.optimizer("aten::_foreach_lerp_", (*first, *gradients))

@@ -23,11 +23,16 @@ NONE: Attributes = {}
 class Graph:
     """Operators, tensors and parameters of one training step, as they are made.
 
-    dtype: of weights and activations. accumulates: whether the sum of two gradients of one tensor is an operator.
+    dtype: of weights and activations; weight_dtype: of weights, where it is another (mixed precision). accumulates:
+    whether the sum of two gradients of one tensor is an operator. product_attributes: of all convolutions and products.
     """
 
-    def __init__(self, dtype: str, *, accumulates: bool) -> None:
+    def __init__(
+        self, dtype: str, *, accumulates: bool, weight_dtype: str = "", product_attributes: Attributes = NONE
+    ) -> None:
         self.dtype = dtype
+        self.weight_dtype = weight_dtype or dtype
+        self.product_attributes = product_attributes
         self.tensors: dict[int, Tensor] = {}
         self.operators: list[Operator] = []
         self.weights: dict[int, Tensor] = {}  # by tensor id, in the order of registration
@@ -78,7 +83,7 @@ class Graph:
 
     def weight(self, *shape: int) -> Tensor:
         """A trained weight."""
-        made = self.tensor(shape, role="weight", batch_dims=())
+        made = self.tensor(shape, role="weight", dtype=self.weight_dtype, batch_dims=())
         self.weights[made.id] = made
         return made
 
@@ -90,11 +95,13 @@ class Graph:
 
     def forward(self, name: str, inputs: Names, outputs: Names, layer: str = "", attributes: Attributes = NONE) -> int:
         """Add a forward operator and return its id. Without ``layer`` it is named after itself and its number."""
-        if not layer:
-            base = name.rsplit("::", 1)[-1].rstrip("_")
-            self._numbers[base] += 1
-            layer = f"{base}.{self._numbers[base]}"
-        return self._add(name, FORWARD, inputs, outputs, layer, None, attributes)
+        return self._add(name, FORWARD, inputs, outputs, layer or self.next_layer(name), None, attributes)
+
+    def next_layer(self, name: str) -> str:
+        """A new name for the layer of an operator: its own, and its number."""
+        base = name.rsplit("::", 1)[-1].rstrip("_")
+        self._numbers[base] += 1
+        return f"{base}.{self._numbers[base]}"
 
     def backward(self, name: str, inputs: Names, outputs: Names, forward: int, attributes: Attributes = NONE) -> int:
         """Add a backward operator of operator ``forward`` and return its id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from trine.arguments import named_arguments
@@ -13,6 +13,8 @@ from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.units import whole_number
 from trine.workload.synthesis.convnet import convnet
+from trine.workload.synthesis.encoder import bert, encoder_decoder
+from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
 from trine.workload.synthesis.graph import Graph
 from trine.workload.synthesis.spec import ConvNet, ModelSpec, Transformer, load_model
 from trine.workload.synthesis.transformer import transformer
@@ -27,9 +29,13 @@ DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
     "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
 }  # fmt: skip
-_WHOLE = ("sequence", "batch", "layers", "image")
+#: Of convolutional networks; see :data:`trine.workload.synthesis.convnet.PRECISIONS`.
+CONV_DTYPES = {
+    "fp32": "float32", "float32": "float32", "tf32": "tfloat32", "tfloat32": "tfloat32", "amp": "amp",
+}  # fmt: skip
+_WHOLE = ("sequence", "target", "batch", "layers", "image")
 # What a first GPU of the future could hold, with room: larger is taken for a mistake.
-_MAX = {"sequence": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096}
+_MAX = {"sequence": 2**24, "target": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +44,7 @@ class Synthesis:
 
     gpu: str = DEFAULT_GPU
     sequence: int | None = None
+    target: int | None = None
     batch: int | None = None
     dtype: str | None = None
     layers: int | None = None
@@ -52,8 +59,9 @@ class Synthesis:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX[name]:
                 raise InputError(f"must be a whole number from 1 to {_MAX[name]}, got {value!r}", field=name)
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), DTYPES)}", field="dtype")
+        known = DTYPES | CONV_DTYPES
+        if self.dtype is not None and self.dtype not in known:
+            raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), known)}", field="dtype")
 
 
 @named_arguments
@@ -62,6 +70,7 @@ def synthesize(
     *,
     gpu: str = DEFAULT_GPU,
     sequence: int | None = None,
+    target: int | None = None,
     batch: int | None = None,
     dtype: str | None = None,
     layers: int | None = None,
@@ -77,9 +86,14 @@ def synthesize(
     model: the name of a model that comes with trine (``trine trace models`` lists them), or a model file.
     gpu: the GPU that times are predicted for; any name that :func:`trine.load_gpu` knows.
     sequence: tokens of a sample; the model's own if not given. Transformers only.
+    target: tokens that the decoder of an encoder-decoder reads of a sample; the model's share of ``sequence`` if not
+        given.
     batch: samples; 1 for a transformer, 128 images for a convolutional network.
-    dtype: ``bf16`` (transformers' default), ``fp16`` or ``fp32`` (the only one of convolutional networks).
-    layers: so many of a transformer's layers in place of all: a smaller model of the same shapes.
+    dtype: of transformers ``bf16`` (their default), ``fp16`` or ``fp32``. Of convolutional networks ``fp32`` (nothing
+        in TF32), ``tf32`` (convolutions and products) or ``amp`` (float16 with float32 weights and a scaled loss); if
+        not given, float32 with convolutions in TF32, as PyTorch does.
+    layers: so many of a transformer's layers in place of all (of an encoder-decoder, of each): a smaller model of the
+        same shapes.
     image: pixels of an image's side, in place of 224. Convolutional networks only.
     times: ``roofline`` (the data sheet; transformers' default) or ``fitted`` (laws fitted on recorded traces;
         convolutional networks' default).
@@ -90,7 +104,7 @@ def synthesize(
     an unknown model, GPU or value, and for an option that the model has no use for.
     """
     asked = Synthesis(
-        gpu=gpu, sequence=sequence, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
+        gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
         shares=dict(shares or {}),
     )  # fmt: skip
     return _timed(*_untimed(load_model(model), asked), asked, calibration)
@@ -135,25 +149,33 @@ def _untimed(spec: ModelSpec, asked: Synthesis) -> tuple[ModelSpec, Workload]:
     return spec, _transformer_workload(spec, asked)
 
 
-def _transformer_workload(spec: Transformer, asked: Synthesis) -> Workload:
-    _refuse(spec, asked, ("image",))
-    sequence, layers = asked.sequence or spec.sequence, asked.layers or spec.layers
-    if spec.max_positions is not None and sequence > spec.max_positions:
-        raise InputError(
-            f"{spec.name} has learned positions for {spec.max_positions} tokens; got {sequence}", field="sequence"
-        )
+def _transformer_workload(spec: Transformer | Bert | EncoderDecoder, asked: Synthesis) -> Workload:
+    _refuse(spec, asked, ("image",) if isinstance(spec, EncoderDecoder) else ("image", "target"))
+    if asked.dtype is not None and asked.dtype not in DTYPES:
+        raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
+    sequence, layers, positions = asked.sequence or spec.sequence, asked.layers or spec.layers, None
+    if not isinstance(spec, EncoderDecoder):
+        positions = spec.max_positions
+    if positions is not None and sequence > positions:
+        raise InputError(f"{spec.name} has learned positions for {positions} tokens; got {sequence}", field="sequence")
     if layers > spec.layers:
         raise InputError(f"{spec.name} has {spec.layers} layers; got {layers}", field="layers")
-    dtype = DTYPES[asked.dtype or "bf16"]
-    batch = asked.batch or 1
-    graph = transformer(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype)
+    dtype, batch = DTYPES[asked.dtype or "bf16"], asked.batch or 1
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(spec.hidden), "dtype": dtype}
-    if spec.experts is not None:
-        facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
+    if isinstance(spec, EncoderDecoder):
+        target = asked.target or -(-spec.target * sequence // spec.sequence)
+        graph = encoder_decoder(spec, batch=batch, lengths=(sequence, target), layers=asked.layers, dtype=dtype)
+        facts |= {"target": str(target), "tokens": str(gcd(sequence, target))}
+    elif isinstance(spec, Bert):
+        graph = bert(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype)
+    else:
+        graph = transformer(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype)
+        if spec.experts is not None:
+            facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
     return _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype))
 
 
-def _transformer_assumptions(spec: Transformer, layers: int, dtype: str) -> tuple[str, ...]:
+def _transformer_assumptions(spec: Transformer | Bert | EncoderDecoder, layers: int, dtype: str) -> tuple[str, ...]:
     found = [
         "operators are those of a fused implementation: FlashAttention, gate and up projection in one product, cross "
         "entropy in one operator; there is no dropout and no activation recomputation"
@@ -163,7 +185,11 @@ def _transformer_assumptions(spec: Transformer, layers: int, dtype: str) -> tupl
             f"weights, gradients and activations are {dtype}; Adam keeps a float32 copy of the weights and two float32 "
             "moments, and gradients are accumulated and reduced as they are"
         )
-    if spec.experts is not None:
+    if isinstance(spec, Bert):
+        found.append("logits are computed for all tokens, not for the masked ones alone")
+    if isinstance(spec, EncoderDecoder):
+        found.append("the bias by relative position is computed once, and all layers of a stack read it")
+    if isinstance(spec, Transformer) and spec.experts is not None:
         found.append("every expert gets the same number of tokens, and none is dropped")
     if layers < spec.layers:
         found.append(f"{layers} of the model's {spec.layers} layers")
@@ -171,24 +197,34 @@ def _transformer_assumptions(spec: Transformer, layers: int, dtype: str) -> tupl
 
 
 def _convnet_workload(spec: ConvNet, asked: Synthesis) -> Workload:
-    _refuse(spec, asked, ("sequence", "layers"))
-    if asked.dtype is not None and DTYPES[asked.dtype] != "float32":
-        raise InputError("convolutional networks are synthesised in fp32 only", field="dtype")
+    _refuse(spec, asked, ("sequence", "target", "layers"))
+    if asked.dtype is not None and asked.dtype not in CONV_DTYPES:
+        raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
     if asked.image is not None:
         spec = replace(spec, image=asked.image)
     if spec.image < 32:
         raise InputError(f"images must have at least 32 pixels a side, got {spec.image}", field="image")
-    batch = asked.batch or 128
-    graph = convnet(spec, batch=batch)
-    facts = {"image": str(spec.image), "dtype": "float32"}
-    text = "operators are those that TrioSim's tracer records of torchvision's model with torch.optim.Adam, in float32"
-    return _workload(spec, graph, batch, facts, (text,))
+    batch, precision = asked.batch or 128, CONV_DTYPES.get(asked.dtype or "", "")
+    graph = convnet(spec, batch=batch, precision=precision)
+    facts = {"image": str(spec.image), "dtype": graph.dtype}
+    if precision:
+        facts["precision"] = precision
+    text = "operators are those that TrioSim's tracer records of torchvision's model with torch.optim.Adam, "
+    return _workload(spec, graph, batch, facts, (text + _PRECISION_TEXT[precision],))
+
+
+_PRECISION_TEXT = {
+    "": "in float32",
+    "float32": "in float32, nothing of it in TF32",
+    "tfloat32": "in float32, with convolutions and products in TF32",
+    "amp": "with PyTorch's autocast: activations in float16, weights, statistics, gradients and moments in float32",
+}
 
 
 def _refuse(spec: ModelSpec, asked: Synthesis, names: Sequence[str]) -> None:
     for name in names:
         if getattr(asked, name) is not None:
-            kind = "a transformer" if isinstance(spec, Transformer) else "a convolutional network"
+            kind = "a convolutional network" if isinstance(spec, ConvNet) else "a transformer"
             raise InputError(f"{spec.name} is {kind}: it has no use for {name}", field=name)
 
 
@@ -196,7 +232,7 @@ def _workload(
     spec: ModelSpec, graph: Graph, batch: int, facts: Mapping[str, str], assumptions: tuple[str, ...]
 ) -> Workload:
     count = sum(prod(weight.shape) for weight in graph.weights.values())
-    whole = not isinstance(spec, Transformer) or facts["layers"] == str(spec.layers)
+    whole = isinstance(spec, ConvNet) or facts["layers"] == str(spec.layers)
     if spec.parameters is not None and whole and count != spec.parameters:
         raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(
@@ -218,13 +254,19 @@ def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: C
     from trine.compute import Shares
     from trine.workload.synthesis.times import FITTED, TIMES, with_fitted_times, with_roofline_times
 
-    times = asked.times or (TIMES[0] if isinstance(spec, Transformer) else FITTED)
+    is_conv, precision = isinstance(spec, ConvNet), workload.metadata.get("precision", "")
+    times = asked.times or (FITTED if is_conv and not precision else TIMES[0])
     if times not in TIMES:
         raise InputError(f"unknown times {times!r}{nearest(times, TIMES)}", field="times")
     if times == FITTED:
         if asked.shares:
             raise InputError("fitted times use no shares of a data sheet: times=roofline does", field="shares")
-        if isinstance(spec, Transformer) and calibration is None:
+        if precision not in ("", "tfloat32"):
+            raise InputError(
+                "recorded operators are of float32 with convolutions in TF32: times=roofline has other precisions",
+                field="times",
+            )
+        if not is_conv and calibration is None:
             raise InputError(
                 "the bundled traces have no operators of transformers to fit on: give a calibration, or times=roofline",
                 field="times",

@@ -1,4 +1,7 @@
-"""Model files (presets/models/*.yaml, or by path): shapes of a transformer, or of a convolutional network."""
+"""Model files (presets/models/*.yaml, or by path): shapes of a transformer, or of a convolutional network.
+
+Those of encoders and encoder-decoders are in :mod:`trine.workload.synthesis.encoder_spec`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,20 @@ from pydantic import Field
 
 from trine.errors import SpecError, nearest
 from trine.spec import Spec
+from trine.workload.synthesis.encoder_spec import (
+    BERT,
+    T5,
+    Bert,
+    BertFile,
+    Count,
+    EncoderDecoder,
+    Parameters,
+    Size,
+    T5File,
+)
 
 TRANSFORMER, VGG, RESNET, DENSENET = "transformer", "vgg", "resnet", "densenet"
-FAMILIES = (TRANSFORMER, VGG, RESNET, DENSENET)
+FAMILIES = (TRANSFORMER, BERT, T5, VGG, RESNET, DENSENET)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +95,9 @@ class ConvNet:
     """A convolutional network as torchvision defines its family, for images of 3 x ``image`` x ``image``.
 
     vgg: ``stages`` are output channels of the convolutions between poolings. resnet: ``blocks`` a stage, of two
-    convolutions or (``bottleneck``) three. densenet: layers a dense block in ``blocks``, ``growth``, ``initial``.
+    convolutions or (``bottleneck``) three, of which the middle one has ``groups`` of ``width`` channels each in the
+    first stage (ResNeXt); ``squeeze``: by how much squeeze-and-excitation narrows the channels, 0 without. densenet:
+    layers a dense block in ``blocks``, ``growth``, ``initial``.
     """
 
     name: str
@@ -91,6 +107,9 @@ class ConvNet:
     stages: tuple[tuple[int, ...], ...] = ()
     blocks: tuple[int, ...] = ()
     bottleneck: bool = False
+    groups: int = 1
+    width: int = 64
+    squeeze: int = 0
     growth: int = 0
     initial: int = 64
     parameters: int | None = None
@@ -98,7 +117,7 @@ class ConvNet:
     file: str = field(default="", compare=False)
 
 
-ModelSpec = Transformer | ConvNet
+ModelSpec = Transformer | Bert | EncoderDecoder | ConvNet
 
 
 def check_transformer(spec: Transformer, file: str) -> None:
@@ -114,6 +133,10 @@ def check_transformer(spec: Transformer, file: str) -> None:
     for name, holds, message in checks:
         if not holds:
             raise SpecError(message, file=file, field=name)
+
+
+def check_parameters(spec: Transformer | Bert | EncoderDecoder, file: str) -> None:
+    """Raise SpecError where the file says another number of parameters than its shapes make."""
     if spec.parameters is not None and spec.parameters != spec.num_parameters:
         raise SpecError(
             f"says {spec.parameters:,}, but the shapes make {spec.num_parameters:,}", file=file, field="parameters"
@@ -126,12 +149,6 @@ def check_family(family: object, file: str) -> str:
         raise SpecError(f"must be one of {', '.join(FAMILIES)}; got {str(family)[:40]!r}"
                         f"{nearest(str(family)[:80], FAMILIES)}", file=file, field="family")  # fmt: skip
     return str(family)
-
-
-# Bounds that no published model comes near: a slip of the pen must not make gigabytes of operators.
-Size = Annotated[int, Field(ge=1, le=10_000_000)]
-Count = Annotated[int, Field(ge=1, le=10_000)]
-Parameters = Annotated[int | None, Field(ge=1)]
 
 
 class ExpertsFile(Spec):
@@ -207,6 +224,17 @@ class ResnetFile(_ConvNetFile):
     family: Literal["resnet"]
     blocks: Annotated[list[Count], Field(min_length=4, max_length=4)]
     bottleneck: bool
+    groups: Count = 1
+    width: Count = 64
+    squeeze: Annotated[int, Field(ge=0, le=10_000)] = 0
+
+    def spec(self, name: str) -> ConvNet:
+        """The frozen form. Raises ValueError for groups without bottlenecks, and a squeeze that leaves no channel."""
+        if not self.bottleneck and (self.groups, self.width, self.squeeze) != (1, 64, 0):
+            raise ValueError("groups, width and squeeze need blocks with a bottleneck")
+        if self.squeeze > 256:
+            raise ValueError(f"squeeze {self.squeeze} leaves nothing of the 256 channels of the first stage")
+        return _ConvNetFile.spec(self, name)
 
 
 class DensenetFile(_ConvNetFile):
@@ -219,8 +247,10 @@ class DensenetFile(_ConvNetFile):
     initial: Count
 
 
-FILES: dict[str, type[TransformerFile | VggFile | ResnetFile | DensenetFile]] = {
+FILES: dict[str, type[TransformerFile | BertFile | T5File | VggFile | ResnetFile | DensenetFile]] = {
     "transformer": TransformerFile,
+    "bert": BertFile,
+    "t5": T5File,
     "vgg": VggFile,
     "resnet": ResnetFile,
     "densenet": DensenetFile,
@@ -273,6 +303,8 @@ def _read(path: Path) -> ModelSpec:
         raise SpecError(str(error), file=path) from None
     if isinstance(spec, Transformer):
         check_transformer(spec, str(path))
+    if not isinstance(spec, ConvNet):
+        check_parameters(spec, str(path))
     return spec
 
 
@@ -285,7 +317,15 @@ def summary(spec: ModelSpec) -> dict[str, object]:
         if spec.experts is not None:
             parts += f", {spec.experts.top_k} of {spec.experts.count} experts"
         return {"name": spec.name, "parameters": spec.num_parameters, "sequence": spec.sequence, "shapes": parts}
+    if isinstance(spec, Bert | EncoderDecoder):
+        return {
+            "name": spec.name, "parameters": spec.num_parameters, "sequence": spec.sequence, "shapes": spec.shapes,
+        }  # fmt: skip
     shapes = (
         f"blocks {'-'.join(map(str, spec.blocks))}" if spec.blocks else f"{sum(map(len, spec.stages))} convolutions"
     )
+    if spec.groups > 1:
+        shapes += f", {spec.groups} groups of {spec.width}"
+    if spec.squeeze:
+        shapes += f", squeeze and excitation 1/{spec.squeeze}"
     return {"name": spec.name, "parameters": spec.parameters, "sequence": None, "shapes": shapes}

@@ -52,17 +52,20 @@ def add_positions(graph: Graph, x: Tensor, table: Tensor, layer: str) -> Tensor:
     return out
 
 
-def linear(graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str) -> Tensor:
+def linear(
+    graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes | None = None
+) -> Tensor:
     """x (B, S, in) times weight (out, in), plus bias (out,) -> (B, S, out)."""
-    out = graph.tensor((*x.shape[:-1], weight.shape[0]))
+    out, said = graph.tensor((*x.shape[:-1], weight.shape[0])), attributes or {}
     used = (weight,) if bias is None else (weight, bias)
-    op = graph.forward("aten::linear", (x, *used), (out,), layer)
+    op = graph.forward("aten::linear", (x, *used), (out,), layer, said)
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward("linear_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input"})
+        graph.backward("linear_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input", **said})
         made = [graph.weight_gradient(w) for w in used]
-        graph.made(graph.backward("linear_backward_weight", (dy, x), made, op, {"gradient_of": "weight"}), *used)
+        kept = {"gradient_of": "weight", **said}
+        graph.made(graph.backward("linear_backward_weight", (dy, x), made, op, kept), *used)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)

@@ -1,0 +1,244 @@
+"""Training steps of encoders (BERT) and encoder-decoders (T5, FLAN-T5), operator by operator.
+
+Layers are named as those of :mod:`trine.workload.synthesis.transformer`, such as ``layers.3.mlp.up``; those of an
+encoder-decoder are ``encoder.layers.3.mlp.up`` and ``decoder.layers.3.cross.q``. Products that Megatron-LM keeps whole
+on each tensor-parallel rank (BERT's pooler, next-sentence head and transform before the masked tokens' logits) carry
+``replicated: True``.
+
+The decoder's tokens are embedded right behind the encoder's, so that a pipeline keeps the table on its first stage (and
+on the last where the head is tied). The bias by relative position is computed in the first layer of encoder and of
+decoder, as Hugging Face's T5 does, and read by all of their layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trine.graph.workload import Tensor
+from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
+from trine.workload.synthesis.graph import Attributes, Graph
+from trine.workload.synthesis.transformer import (
+    adam,
+    add_positions,
+    cross_entropy,
+    elementwise,
+    embedding,
+    linear,
+    norm,
+    residual,
+)
+
+REPLICATED: Attributes = {"replicated": True}
+
+
+# -- BERT --------------------------------------------------------------------------------------------------------------
+
+
+def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str) -> Graph:
+    """Forward, backward and Adam step of pre-training on ``batch`` samples of ``sequence`` tokens.
+
+    Logits are those of all tokens, as Hugging Face's BertForPreTraining and Megatron-LM compute them.
+    """
+    graph = Graph(dtype, accumulates=True)
+    tokens, segments, targets = (graph.tensor((batch, sequence), role="input", dtype="int64") for _ in range(3))
+    table = graph.weight(spec.vocab, spec.hidden)
+    x = embedding(graph, tokens, table, "embedding")
+    x = add_positions(graph, x, graph.weight(spec.max_positions, spec.hidden), "positions")
+    kinds = embedding(graph, segments, graph.weight(spec.token_types, spec.hidden), "segments")
+    x = norm(graph, residual(graph, x, kinds, "segments.add"), "layer", "embedding_norm")
+    for number in range(layers):
+        x = _bert_layer(graph, spec, x, f"layers.{number}")
+    losses = [_next_sentence(graph, spec, x)] if spec.next_sentence else []
+    losses.append(_masked_tokens(graph, spec, x, table, targets))
+    if len(losses) > 1:
+        graph.forward("aten::add", losses, (graph.like(losses[-1]),), "loss.add")
+    graph.run_backward()
+    adam(graph, master=dtype != "float32")
+    return graph
+
+
+def _bert_layer(graph: Graph, spec: Bert, x: Tensor, name: str) -> Tensor:
+    size = spec.hidden // spec.heads
+    qkv = _product(graph, x, 3 * spec.hidden, True, f"{name}.attention.qkv")
+    parts = [graph.view(qkv, (*x.shape[:1], spec.heads, x.shape[1], size)) for _ in range(3)]
+    h = attend(graph, (qkv,), parts, f"{name}.attention.core")
+    h = _product(graph, h, spec.hidden, True, f"{name}.attention.out")
+    x = norm(graph, residual(graph, x, h, f"{name}.attention.add"), "layer", f"{name}.attention.norm")
+    h = _product(graph, x, spec.ffn, True, f"{name}.mlp.up")
+    h = _product(graph, elementwise(graph, h, spec.ffn, "aten::gelu", f"{name}.mlp.act"), spec.hidden, True,
+                 f"{name}.mlp.down")  # fmt: skip
+    return norm(graph, residual(graph, x, h, f"{name}.mlp.add"), "layer", f"{name}.mlp.norm")
+
+
+def _next_sentence(graph: Graph, spec: Bert, x: Tensor) -> Tensor:
+    """The loss of two classes from each sample's first token."""
+    hidden = spec.hidden
+    h = _first_token(graph, x, "pooler.first")
+    h = _product(graph, h, hidden, True, "pooler", REPLICATED)
+    h = elementwise(graph, h, hidden, "aten::tanh", "pooler.act")
+    targets = graph.tensor((x.shape[0], 1), role="input", dtype="int64")
+    return _loss(graph, _product(graph, h, 2, True, "next_sentence", REPLICATED), targets, "next_sentence.loss")
+
+
+def _masked_tokens(graph: Graph, spec: Bert, x: Tensor, table: Tensor, targets: Tensor) -> Tensor:
+    h = _product(graph, x, spec.hidden, True, "head.transform", REPLICATED)
+    h = norm(graph, elementwise(graph, h, spec.hidden, "aten::gelu", "head.act"), "layer", "head.norm")
+    return _loss(graph, linear(graph, h, table, graph.weight(spec.vocab), "head"), targets, "loss")
+
+
+def _loss(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> Tensor:
+    cross_entropy(graph, logits, targets, layer)
+    return graph.tensors[graph.operators[-1].outputs[0]]
+
+
+def _first_token(graph: Graph, x: Tensor, layer: str) -> Tensor:
+    """x (B, S, features) -> its first tokens, (B, 1, features)."""
+    shape = x.shape[0], 1, x.shape[2]
+    out = graph.tensor(shape)
+    op = graph.forward("aten::clone", (graph.view(x, shape),), (out,), layer)
+
+    def backward() -> None:
+        made = graph.like(x)
+        graph.backward("aten::select_backward", (graph.gradient(out),), (made,), op)
+        graph.give(x, made, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+# -- T5 ----------------------------------------------------------------------------------------------------------------
+
+
+def encoder_decoder(
+    spec: EncoderDecoder, *, batch: int, lengths: tuple[int, int], layers: int | None, dtype: str
+) -> Graph:
+    """Forward, backward and Adam step on ``batch`` samples; ``lengths``: tokens that encoder and decoder read.
+
+    layers: so many of the encoder's, and of the decoder's, at most; None for all.
+    """
+    graph = Graph(dtype, accumulates=True)
+    sources, given, wanted = (
+        graph.tensor((batch, length), role="input", dtype="int64") for length in (*lengths, lengths[1])
+    )
+    table = graph.weight(spec.vocab, spec.hidden)
+    x = embedding(graph, sources, table, "embedding")
+    y = embedding(graph, given, table, "target_embedding")
+    most = spec.layers + spec.decoder_layers if layers is None else layers
+    x = _stack(graph, spec, x, None, min(most, spec.layers), "encoder")
+    y = _stack(graph, spec, y, x, min(most, spec.decoder_layers), "decoder")
+    if spec.tied_embeddings:
+        y = _scaled(graph, y, "head.scale")
+    last = table if spec.tied_embeddings else graph.weight(spec.vocab, spec.hidden)
+    cross_entropy(graph, linear(graph, y, last, None, "head"), wanted, "loss")
+    graph.run_backward()
+    adam(graph, master=dtype != "float32")
+    return graph
+
+
+def _stack(graph: Graph, spec: EncoderDecoder, x: Tensor, memory: Tensor | None, layers: int, name: str) -> Tensor:
+    """The layers of the encoder, or of the decoder, which reads the encoder's ``memory``."""
+    bias = None
+    for number in range(layers):
+        layer = f"{name}.layers.{number}"
+        h = norm(graph, x, "rms", f"{layer}.attention.norm")
+        if bias is None:
+            bias = relative_bias(graph, spec, x.shape[1], f"{layer}.attention.bias")
+        x = residual(graph, x, _self_attention(graph, spec, h, bias, f"{layer}.attention"), f"{layer}.attention.add")
+        if memory is not None:
+            h = norm(graph, x, "rms", f"{layer}.cross.norm")
+            x = residual(graph, x, _cross_attention(graph, spec, h, memory, f"{layer}.cross"), f"{layer}.cross.add")
+        x = _mlp(graph, spec, x, f"{layer}.mlp")
+    return norm(graph, x, "rms", f"{name}.final_norm")
+
+
+def _self_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, bias: Tensor, name: str) -> Tensor:
+    qkv = _product(graph, h, 3 * spec.attended, False, f"{name}.qkv")
+    parts = [graph.view(qkv, (h.shape[0], spec.heads, h.shape[1], spec.head_size)) for _ in range(3)]
+    h = attend(graph, (qkv,), parts, f"{name}.core", bias)
+    return _product(graph, h, spec.hidden, False, f"{name}.out")
+
+
+def _cross_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, memory: Tensor, name: str) -> Tensor:
+    """Queries of the decoder's tokens, keys and values of the encoder's; no bias and no mask."""
+    q = _product(graph, h, spec.attended, False, f"{name}.q")
+    kv = _product(graph, memory, 2 * spec.attended, False, f"{name}.kv")
+    parts = [graph.view(part, (h.shape[0], spec.heads, part.shape[1], spec.head_size)) for part in (q, kv, kv)]
+    return _product(graph, attend(graph, (q, kv), parts, f"{name}.core"), spec.hidden, False, f"{name}.out")
+
+
+def _mlp(graph: Graph, spec: EncoderDecoder, x: Tensor, name: str) -> Tensor:
+    gated = spec.activation == "geglu"
+    h = norm(graph, x, "rms", f"{name}.norm")
+    h = _product(graph, h, spec.ffn * (2 if gated else 1), False, f"{name}.gate_up" if gated else f"{name}.up")
+    h = elementwise(graph, h, spec.ffn, "geglu" if gated else "aten::relu", f"{name}.act")
+    return residual(graph, x, _product(graph, h, spec.hidden, False, f"{name}.down"), f"{name}.add")
+
+
+def relative_bias(graph: Graph, spec: EncoderDecoder, length: int, layer: str) -> Tensor:
+    """What is added to the scores of each head, (1, heads, S, S), looked up by the distance of two tokens."""
+    table, places = graph.weight(spec.buckets, spec.heads), graph.buffer(length, length, dtype="int64")
+    out = graph.tensor((1, spec.heads, length, length), batch_dims=())
+    op = graph.forward("aten::embedding", (table, places), (out,), layer)
+
+    def backward() -> None:
+        gradient = graph.weight_gradient(table)
+        inputs = (graph.gradient(out), places)
+        graph.made(graph.backward("aten::embedding_dense_backward", inputs, (gradient,), op), table)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _scaled(graph: Graph, x: Tensor, layer: str) -> Tensor:
+    """x times a number, as T5 does before a head that is the table of the tokens."""
+    out = graph.like(x)
+    op = graph.forward("aten::mul", (x,), (out,), layer)
+
+    def backward() -> None:
+        made = graph.like(x)
+        graph.backward("mul_backward", (graph.gradient(out),), (made,), op)
+        graph.give(x, made, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def attend(
+    graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None
+) -> Tensor:
+    """Attention of every token to all tokens: parts q, k, v (B, heads, S or T, size) -> (B, S, heads size).
+
+    sources: the tensor or the two tensors that queries, and keys and values, are parts of. bias: (1, heads, S, T),
+    added to the scores; a causal mask lies in it, so that no product is left out. Of the scores, logarithmic sums are
+    kept.
+    """
+    batch, heads, length, size = parts[0].shape
+    out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
+    name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
+    kept: Attributes = {"num_heads": heads, "num_kv_heads": heads, "causal": False}
+    read = (*parts,) if bias is None else (*parts, bias)
+    op = graph.forward(f"aten::_{name}", read, (out, sums), layer, kept)
+
+    def backward() -> None:
+        dy, whole = graph.gradient(out), [graph.like(source) for source in sources]
+        made = [graph.view(whole[0 if part is parts[0] else -1], part.shape) for part in parts]
+        if bias is not None:
+            made.append(graph.like(bias))
+        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), made, op, kept)
+        for source, gradient in zip(sources, whole, strict=True):
+            graph.give(source, gradient, op)
+        if bias is not None:
+            graph.give(bias, made[-1], op)
+
+    graph.on_backward(op, backward)
+    return graph.view(out, (batch, length, heads * size))
+
+
+def _product(
+    graph: Graph, x: Tensor, features: int, biased: bool, layer: str, attributes: Attributes | None = None
+) -> Tensor:
+    weight = graph.weight(features, x.shape[-1])
+    return linear(graph, x, weight, graph.weight(features) if biased else None, layer, attributes)

@@ -1,0 +1,155 @@
+"""Model files of encoders (family ``bert``) and of encoder-decoders (family ``t5``: T5 and FLAN-T5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trine.spec import Spec
+
+BERT, T5 = "bert", "t5"
+
+# Bounds that no published model comes near: a slip of the pen must not make gigabytes of operators.
+Size = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Parameters = Annotated[int | None, Field(ge=1)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bert:
+    """BERT as it is pre-trained (Devlin et al., 2019): norms behind the additions, learned positions, two losses.
+
+    sequence: tokens of a sample unless asked otherwise. max_positions, token_types: rows of the tables of positions and
+    of segments. next_sentence: whether the first token is pooled and tells whether two sentences follow each other.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    vocab: int
+    sequence: int
+    max_positions: int
+    token_types: int = 2
+    next_sentence: bool = True
+    parameters: int | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    file: str = field(default="", compare=False)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained parameters, by formula: tables, layers, head of the masked tokens (its table is tied), pooler."""
+        hidden, square = self.hidden, self.hidden**2 + self.hidden
+        tables = (self.vocab + self.max_positions + self.token_types) * hidden + 2 * hidden
+        layer = 4 * square + 2 * hidden * self.ffn + self.ffn + hidden + 4 * hidden
+        masked = square + 2 * hidden + self.vocab
+        pooled = square + 2 * hidden + 2 if self.next_sentence else 0
+        return tables + self.layers * layer + masked + pooled
+
+    @property
+    def shapes(self) -> str:
+        """The shapes in words."""
+        return f"{self.layers} layers, hidden {self.hidden}, {self.heads} heads, encoder"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderDecoder:
+    """T5 (Raffel et al., 2020): an encoder, and a decoder whose layers attend to what the encoder makes, too.
+
+    layers, decoder_layers: of each. head_size: features of a head, which need not make up ``hidden``. sequence, target:
+    tokens that encoder and decoder read of a sample unless asked otherwise. activation: ``relu``, or ``geglu`` with
+    gate and up in one product. buckets: rows of the table of relative positions, one for the encoder and one for the
+    decoder. tied_embeddings: whether the head is the table of the tokens.
+    """
+
+    name: str
+    layers: int
+    decoder_layers: int
+    hidden: int
+    heads: int
+    head_size: int
+    ffn: int
+    vocab: int
+    sequence: int
+    target: int
+    activation: str = "relu"
+    buckets: int = 32
+    tied_embeddings: bool = True
+    parameters: int | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    file: str = field(default="", compare=False)
+
+    @property
+    def attended(self) -> int:
+        """Features of all heads together."""
+        return self.heads * self.head_size
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained parameters, by formula; there are no biases."""
+        hidden, attention = self.hidden, 4 * self.hidden * self.attended
+        mlp = (3 if self.activation == "geglu" else 2) * hidden * self.ffn
+        encoder, decoder = attention + mlp + 2 * hidden, 2 * attention + mlp + 3 * hidden
+        tables = self.vocab * hidden * (1 if self.tied_embeddings else 2) + 2 * self.buckets * self.heads
+        return self.layers * encoder + self.decoder_layers * decoder + tables + 2 * hidden
+
+    @property
+    def shapes(self) -> str:
+        """The shapes in words."""
+        return f"{self.layers} + {self.decoder_layers} layers, hidden {self.hidden}, {self.heads} heads"
+
+
+class BertFile(Spec):
+    """An encoder that is pre-trained as BERT."""
+
+    family: Literal["bert"]
+    layers: Count
+    hidden: Size
+    heads: Count
+    ffn: Size
+    vocab: Size
+    sequence: Size
+    max_positions: Size
+    token_types: Count = 2
+    next_sentence: bool = True
+    parameters: Parameters = None
+    sources: dict[str, str] = Field(default_factory=dict)
+
+    def spec(self, name: str) -> Bert:
+        """The frozen form. Raises ValueError where heads or positions do not fit."""
+        if self.hidden % self.heads:
+            raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}")
+        if self.sequence > self.max_positions:
+            raise ValueError(f"sequence {self.sequence} is above max_positions {self.max_positions}")
+        return Bert(name=name, **self.model_dump(exclude={"family"}))
+
+
+class T5File(Spec):
+    """An encoder-decoder of the family of T5."""
+
+    family: Literal["t5"]
+    layers: Count
+    decoder_layers: Count | None = None
+    hidden: Size
+    heads: Count
+    head_size: Count = 64
+    ffn: Size
+    vocab: Size
+    sequence: Size
+    target: Size | None = None
+    activation: Literal["relu", "geglu"] = "relu"
+    buckets: Count = 32
+    tied_embeddings: bool = True
+    parameters: Parameters = None
+    sources: dict[str, str] = Field(default_factory=dict)
+
+    def spec(self, name: str) -> EncoderDecoder:
+        """The frozen form, with what follows from other fields filled in."""
+        fields = self.model_dump(exclude={"family", "decoder_layers", "target"})
+        return EncoderDecoder(
+            name=name, decoder_layers=self.decoder_layers or self.layers, target=self.target or self.sequence, **fields
+        )
