@@ -1,0 +1,167 @@
+"""Re-pack public tables of operator times into presets/operators: NeuSight's (float32) and DeepBench's.
+
+    python benchmarks/pack_operators_fp32.py NEUSIGHT DEEPBENCH [--errors]
+
+NEUSIGHT: folder with ``nv_train_*.csv.gz`` and ``amd_*.csv.gz`` (https://github.com/sitar-lab/NeuSight, data folder; MIT).
+DEEPBENCH: folder with ``DeepBench_NV_{V100,P100,T4}.xlsx`` (https://github.com/baidu-research/DeepBench, results; Apache-2.0).
+Folders hold LICENSE. ``--errors`` also measures the left-out error of each table, which takes minutes, and stores it.
+
+A time t is kept as 1 + round(2000 ln(t / 1 us)): to 0.025 %; 0 is no measurement. Numbers of 16 bits lie as two planes of
+bytes, which compress better. Rows are sorted by shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from trine.compute.tables.fp32_rows import DEEPBENCH, ELEMENTWISE, NEUSIGHT, coded, planes
+
+OPERATORS = Path(__file__).resolve().parents[1] / "src/trine/presets/operators"
+GPUS = {
+    "Tesla V100-PCIE-32GB": "v100-pcie", "Tesla P100-PCIE-16GB": "p100-pcie", "Tesla T4": "t4",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-40gb",
+    "AMD Instinct MI210": "mi210", "AMD Instinct MI100": "mi100",
+}  # fmt: skip
+#: The table's name and columns for the operators of NeuSight.
+COLUMNS = {
+    "bmm": ("B", "M", "N", "K"),
+    "linear": ("M", "N", "K"),
+    "conv": ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding"),
+    "ln": ("B", "H"),
+    "softmax": ("B", "H"),
+}
+NAMES = {"ln": "layer_norm"}
+BENCH = {"V100": "v100", "P100": "p100-pcie", "T4": "t4"}
+PASSES = ("Forward (msec)", "wrt Inputs (msec)", "wrt Parameters (msec)")
+
+Shape = tuple[int, ...]
+#: table -> shape -> GPU -> microseconds, all that were measured
+Found = dict[str, dict[Shape, dict[str, list[float]]]]
+
+
+def main() -> None:
+    """Write both files and their licences."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("neusight", type=Path)
+    parser.add_argument("deepbench", type=Path)
+    parser.add_argument("--errors", action="store_true")
+    given = parser.parse_args()
+    write(NEUSIGHT, tuple(dict.fromkeys(GPUS.values())), neusight(given.neusight))
+    shutil.copyfile(given.neusight / "LICENSE", NEUSIGHT.parent / "LICENSE")
+    write(DEEPBENCH, tuple(BENCH.values()), deepbench(given.deepbench))
+    shutil.copyfile(given.deepbench / "LICENSE", DEEPBENCH.parent / "LICENSE")
+    if given.errors:
+        from trine.compute.tables.fp32_errors import write_errors
+
+        write_errors()
+
+
+def neusight(folder: Path) -> Found:
+    """Every row on a GPU that trine knows."""
+    found: Found = {}
+    for path in sorted([*folder.glob("nv_train_*.csv.gz"), *folder.glob("amd_*.csv.gz")]):
+        if path.name.endswith("_vec.csv.gz"):  # a copy of the others
+            continue
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                gpu, name = GPUS.get(row["Device"]), row["OPName"]
+                if gpu is None or not float(row["Latency"]) > 0:
+                    continue
+                add(found, *key_of(row, name), gpu, float(row["Latency"]) * 1e3)
+    return found
+
+
+def key_of(row: dict[str, str], name: str) -> tuple[str, Shape]:
+    """The table and the shape of a row."""
+    if name in ELEMENTWISE:
+        return "elementwise", (ELEMENTWISE.index(name), int(row["B"]), int(row["H"]))
+    return NAMES.get(name, name), tuple(int(float(row[column])) for column in COLUMNS[name])
+
+
+def add(found: Found, table: str, shape: Shape, gpu: str, us: float) -> None:
+    """Note one measurement."""
+    found.setdefault(table, {}).setdefault(shape, {}).setdefault(gpu, []).append(us)
+
+
+def deepbench(folder: Path) -> Found:
+    """Products and convolutions, float32 and float16 with float32 sums ('Psuedo FP16' of P100 has no such sums: left)."""
+    found: Found = {}
+    for file, gpu in BENCH.items():
+        with zipfile.ZipFile(folder / f"DeepBench_NV_{file}.xlsx") as book:
+            for number, dtype in ((1, 0), (2, 1)):
+                if (gpu, dtype) != ("p100-pcie", 1):
+                    read_sheet(found, sheet(book, number), gpu, dtype)
+    return found
+
+
+def read_sheet(found: Found, rows: Iterator[dict[str, str]], gpu: str, dtype: int) -> None:
+    """Products: dtype, m, n, k, transposed a, b. Convolutions: dtype, pass, w, h, c, n, k, filter, padding, stride."""
+    columns: dict[str, str] = {}
+    for row in rows:
+        if any(text.startswith(("Recurrent", "All-Reduce", "Sparse")) for text in row.values()):
+            columns = {}
+        elif "Forward (msec)" in row.values() or {"M", "N", "K"} <= set(row.values()):
+            columns = {text.strip(): letter for letter, text in row.items()}
+            columns = {n.removesuffix(" (Filter width)").removesuffix(" (Filter height)"): x for n, x in columns.items()}
+            continue
+        value = {name: row.get(letter, "") for name, letter in columns.items()}
+        if is_number(value.get("Time (msec)", "")) and is_number(value.get("M", "")):
+            transposed = [int(value[f"{side} Transpose"].strip().upper() == "T") for side in "AB"]
+            shape = (dtype, *(int(float(value[name])) for name in "MNK"), *transposed)
+            add(found, "gemm", shape, gpu, float(value["Time (msec)"]) * 1e3)
+        if is_number(value.get("W", "")) and is_number(value.get("R", "")):
+            names = ("W", "H", "C", "N", "K", "S", "R", "pad_w", "pad_h", "Horizontal stride", "Vertical stride")
+            sizes = tuple(int(float(value[name])) for name in names)
+            for index, name in enumerate(PASSES):
+                if is_number(value[name]) and float(value[name]) > 0:
+                    add(found, "conv", (dtype, index, *sizes), gpu, float(value[name]) * 1e3)
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell holds a number."""
+    return re.fullmatch(r"[0-9.]+(E-?[0-9]+)?", text.strip()) is not None
+
+
+def sheet(book: zipfile.ZipFile, number: int) -> Iterator[dict[str, str]]:
+    """The rows of a sheet: column -> text."""
+    space = {"": "http://schemas.openxmlformats.org/spreadsheetml/2006/main"}
+    shared = [
+        "".join(t.text or "" for t in item.iterfind(".//t", space))
+        for item in ElementTree.fromstring(book.read("xl/sharedStrings.xml")).iterfind("si", space)
+    ]
+    for row in ElementTree.fromstring(book.read(f"xl/worksheets/sheet{number}.xml")).iterfind(".//row", space):
+        cells = {}
+        for cell in row.iterfind("c", space):
+            value = cell.find("v", space)
+            if value is not None and value.text is not None:
+                text = shared[int(value.text)] if cell.get("t") == "s" else value.text
+                cells[re.sub(r"\d", "", cell.get("r", ""))] = text
+        yield cells
+
+
+def write(path: Path, gpus: tuple[str, ...], found: Found) -> None:
+    """One array of shapes and one of coded medians for each table."""
+    arrays = {"gpus": np.array(gpus)}
+    for table, rows in sorted(found.items()):
+        shapes = sorted(rows)
+        times = np.array([[np.median(rows[s].get(gpu, [0.0])) for s in shapes] for gpu in gpus])
+        arrays[f"{table}.shapes"] = planes(np.array(shapes, np.uint16 if max(map(max, shapes)) < 65536 else np.uint32).T)
+        arrays[f"{table}.times"] = planes(coded(times))
+        print(f"{path.name}: {table}: {len(shapes)} shapes, {(times > 0).sum(1)} times of {gpus}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **arrays)
+    print(f"{path}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Measured times of operators by shape, as presets/operators has them: NeuSight's in float32, DeepBench's.
+
+A file is .npz: ``gpus`` (names of presets), and for each table ``NAME.shapes`` (columns x rows) and ``NAME.times``
+(GPUs x rows), numbers of 16 bits as two planes of bytes. A time t is 1 + round(2000 ln(t / 1 us)), 0 where there is no
+measurement. benchmarks/pack_operators_fp32.py writes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from trine.arrays import Float64, Int64
+from trine.errors import SpecError
+
+_FOLDER = Path(__file__).resolve().parents[2] / "presets" / "operators"
+NEUSIGHT = _FOLDER / "neusight" / "operators.npz"
+DEEPBENCH = _FOLDER / "deepbench" / "operators.npz"
+#: Elementwise operators of NeuSight, by their number in its table; those that end in ``u`` or are one word take one
+#: tensor, the others two.
+ELEMENTWISE = ("add", "addu", "div", "divu", "gelu", "mul", "mulu", "pow", "powu", "relu", "tanh")
+#: Of these, those that read two tensors.
+BINARY = ("add", "div", "mul", "pow")
+FOLDS = 5
+_STEPS = 2000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One table: ``shapes`` (rows x columns) and, by GPU, microseconds (NaN where there is none)."""
+
+    name: str
+    shapes: Int64
+    times_us: dict[str, Float64]
+
+
+def coded(times_us: Float64) -> np.ndarray:
+    """Times as they are kept; 0 stays 0."""
+    code = 1 + np.round(_STEPS * np.log(np.maximum(times_us, 1.0)))
+    return np.where(times_us > 0, code, 0).astype(np.uint16)
+
+
+def decoded(code: np.ndarray) -> Float64:
+    """Microseconds; NaN where there is none."""
+    found: Float64 = np.where(code > 0, np.exp((code.astype(np.float64) - 1) / _STEPS), np.nan)
+    return found
+
+
+def planes(numbers: np.ndarray) -> np.ndarray:
+    """The bytes of whole numbers, those of one weight side by side: (bytes of a number, rows, columns)."""
+    width = numbers.dtype.itemsize
+    little = np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder("<")))
+    return np.ascontiguousarray(np.moveaxis(little.view(np.uint8).reshape(*numbers.shape, width), -1, 0))
+
+
+def whole(of_bytes: np.ndarray) -> Int64:
+    """The numbers of :func:`planes`."""
+    found = np.zeros(of_bytes.shape[1:], np.int64)
+    for place, plane in enumerate(of_bytes):
+        found += plane.astype(np.int64) << (8 * place)
+    return found
+
+
+@cache
+def measured(path: Path, table: str) -> Measured:
+    """One table of a file. Raises SpecError for a file that is none."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            gpus = [str(name) for name in file["gpus"]]
+            shapes, times = whole(file[f"{table}.shapes"]), decoded(whole(file[f"{table}.times"]))
+    except (OSError, KeyError, ValueError) as error:
+        raise SpecError(f"not a table of operator times: {error}", file=path) from None
+    columns = np.ascontiguousarray(shapes.T)
+    return Measured(table, columns, {gpu: row for gpu, row in zip(gpus, times, strict=True) if np.isfinite(row).any()})
+
+
+def shape_text(table: str, shape: tuple[int, ...]) -> str:
+    """The text whose SHA-256 says in which fold a shape is: ``bmm 13x27x15x29``, ``add 13021x984``."""
+    if table == "elementwise":
+        table, shape = ELEMENTWISE[shape[0]], shape[1:]
+    return f"{table} {'x'.join(map(str, shape))}"
+
+
+def fold_of(text: str) -> int:
+    """SHA-256 of the text in UTF-8, as a number, modulo 5."""
+    return int.from_bytes(sha256(text.encode()).digest(), "big") % FOLDS
+
+
+@cache
+def folds(path: Path, table: str) -> Int64:
+    """The fold of each shape of a table."""
+    shapes = measured(path, table).shapes.tolist()
+    return np.array([fold_of(shape_text(table, tuple(shape))) for shape in shapes], np.int64)
