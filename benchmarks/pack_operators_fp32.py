@@ -112,7 +112,9 @@ def read_sheet(found: Found, rows: Iterator[dict[str, str]], gpu: str, dtype: in
             columns = {}
         elif "Forward (msec)" in row.values() or {"M", "N", "K"} <= set(row.values()):
             columns = {text.strip(): letter for letter, text in row.items()}
-            columns = {n.removesuffix(" (Filter width)").removesuffix(" (Filter height)"): x for n, x in columns.items()}
+            columns = {
+                n.removesuffix(" (Filter width)").removesuffix(" (Filter height)"): x for n, x in columns.items()
+            }
             continue
         value = {name: row.get(letter, "") for name, letter in columns.items()}
         if is_number(value.get("Time (msec)", "")) and is_number(value.get("M", "")):
@@ -155,7 +157,9 @@ def write(path: Path, gpus: tuple[str, ...], found: Found) -> None:
     for table, rows in sorted(found.items()):
         shapes = sorted(rows)
         times = np.array([[np.median(rows[s].get(gpu, [0.0])) for s in shapes] for gpu in gpus])
-        arrays[f"{table}.shapes"] = planes(np.array(shapes, np.uint16 if max(map(max, shapes)) < 65536 else np.uint32).T)
+        arrays[f"{table}.shapes"] = planes(
+            np.array(shapes, np.uint16 if max(map(max, shapes)) < 65536 else np.uint32).T
+        )
         arrays[f"{table}.times"] = planes(coded(times))
         print(f"{path.name}: {table}: {len(shapes)} shapes, {(times > 0).sum(1)} times of {gpus}")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Measured times of operators by shape, as presets/operators has them: NeuSight's in float32, DeepBench's.
+"""Fp32Rows times of operators by shape, as presets/operators has them: NeuSight's in float32, DeepBench's.
 
 A file is .npz: ``gpus`` (names of presets), and for each table ``NAME.shapes`` (columns x rows) and ``NAME.times``
 (GPUs x rows), numbers of 16 bits as two planes of bytes. A time t is 1 + round(2000 ln(t / 1 us)), 0 where there is no
@@ -30,7 +30,7 @@ _STEPS = 2000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Fp32Rows:
     """One table: ``shapes`` (rows x columns) and, by GPU, microseconds (NaN where there is none)."""
 
     name: str
@@ -66,7 +66,7 @@ def whole(of_bytes: np.ndarray) -> Int64:
 
 
 @cache
-def measured(path: Path, table: str) -> Measured:
+def measured(path: Path, table: str) -> Fp32Rows:
     """One table of a file. Raises SpecError for a file that is none."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -75,7 +75,7 @@ def measured(path: Path, table: str) -> Measured:
     except (OSError, KeyError, ValueError) as error:
         raise SpecError(f"not a table of operator times: {error}", file=path) from None
     columns = np.ascontiguousarray(shapes.T)
-    return Measured(table, columns, {gpu: row for gpu, row in zip(gpus, times, strict=True) if np.isfinite(row).any()})
+    return Fp32Rows(table, columns, {gpu: row for gpu, row in zip(gpus, times, strict=True) if np.isfinite(row).any()})
 
 
 def shape_text(table: str, shape: tuple[int, ...]) -> str:

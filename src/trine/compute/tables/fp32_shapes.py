@@ -23,7 +23,7 @@ _ROWS = 2.0
 
 
 class Asked(NamedTuple):
-    """Of each shape: FLOPs (a multiply-add is two), bytes to and from memory, and variables (shapes x d)."""
+    """Of each shape: FLOPs of products (a multiply-add is two), bytes to and from memory, variables (shapes x d)."""
 
     flops: Float64
     bytes: Float64
@@ -44,14 +44,16 @@ def asked(table: str, shapes: Int64, compute_units: int) -> Asked:
     if table == "elementwise":
         streams, slow = _STREAMS[shapes[:, 0]], 4 * _SLOW[shapes[:, 0]]
     num_bytes = 4 * streams * rows * width
-    return Asked(rows * width, num_bytes, np.stack([np.log(rows), np.log(width), 2 * streams, slow], axis=1))
+    return Asked(np.zeros(len(shapes)), num_bytes, np.stack([np.log(rows), np.log(width), 2 * streams, slow], axis=1))
 
 
 def _products(batch: Float64, m: Float64, n: Float64, k: Float64, *, compute_units: int) -> Asked:
     """``batch`` products of m x k and k x n matrices."""
     flops, num_bytes = 2 * batch * m * n * k, 4 * batch * (m * k + k * n + m * n)
     sizes = [np.log(size) for size in (batch, m, n, k)]
-    return Asked(flops, num_bytes, np.stack([*sizes, *_filling(batch, m, n, compute_units), _ratio(flops, num_bytes)], 1))
+    return Asked(
+        flops, num_bytes, np.stack([*sizes, *_filling(batch, m, n, compute_units), _ratio(flops, num_bytes)], 1)
+    )
 
 
 def _convolutions(columns: Float64, compute_units: int) -> Asked:

@@ -1,10 +1,10 @@
-"""Times of one kind of operators in float32 on one GPU over shape: a fitted roofline, and what measurements add to it.
+"""Times of one kind of operators in float32 on one GPU over shape: a roofline, and what measurements add to it.
 
     time = launch + max(FLOPs / rate, bytes / bandwidth) x exp(what the measurements around the shape say)
 
-``rate`` is what the fastest measurements reach, the launch the shortest time: NeuSight's clock starts before the launch,
-so that 0.03 to 0.1 ms of every time are the host's. :attr:`Surface.launch_us` says how much, taken from the smallest
-products, where the kernel itself takes next to nothing; :meth:`Surface.kernel_us` is without it.
+``rate`` is what the fastest measurements reach. NeuSight's clock starts before the launch, so that 0.03 to 0.1 ms of
+every time are the host's: the time of the smallest products, whose kernel itself takes next to nothing, is taken for
+it. :meth:`Fp32Surface.kernel_us` is without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAUNCH = {"bmm": "bmm", "linear": "linear", "conv": "linear"}
 KERNEL_US = 3.0
 
 
-class Surface:
+class Fp32Surface:
     """Made by :func:`surface`. Times are microseconds."""
 
     def __init__(self, gpu: GpuSpec, table: str, shapes: Int64, times_us: Float64, launch_us: float) -> None:
@@ -55,14 +55,15 @@ class Surface:
         return found, distance
 
     def kernel_us(self, shapes: Int64) -> tuple[Float64, Float64]:
-        """The same without the launch; at least ``KERNEL_US``."""
+        """The same without the launch: ``KERNEL_US`` and at least the roofline of the data sheet's bandwidth."""
         found, distance = self.us(shapes)
-        return np.maximum(found - self.launch_us, 0.0) + KERNEL_US, distance
+        ask = asked(self.table, shapes, self.gpu.num_compute_units)
+        least = np.maximum(ask.flops / self._rate, ask.bytes * 1e6 / self.gpu.memory_bytes_per_s)
+        return np.maximum(found - self.launch_us, least) + KERNEL_US, distance
 
     def _fastest(self, ask: Asked, times_us: Float64) -> float:
-        """FLOPs a microsecond."""
-        reached = ask.flops / times_us
-        return float(np.quantile(reached, _FASTEST))
+        """FLOPs a microsecond; of operators that only move memory any number."""
+        return max(1.0, float(np.quantile(ask.flops / times_us, _FASTEST)))
 
     def _of(self, shapes: Int64) -> tuple[Float64, Float64]:
         """Variables, and the logarithm of the roofline."""
@@ -73,14 +74,14 @@ class Surface:
 
 
 @cache
-def surface(gpu: str, table: str, *, without: int | None = None, path: Path = NEUSIGHT) -> Surface:
+def surface(gpu: str, table: str, *, without: int | None = None, path: Path = NEUSIGHT) -> Fp32Surface:
     """The surface of a GPU that has this table. ``without``: of the shapes in other folds only."""
     rows = measured(path, table)
     times = rows.times_us[gpu]
     chosen = np.isfinite(times)
     if without is not None:
         chosen &= folds(path, table) != without
-    return Surface(load_gpu(gpu), table, rows.shapes[chosen], times[chosen], _launch_us(gpu, table, path))
+    return Fp32Surface(load_gpu(gpu), table, rows.shapes[chosen], times[chosen], _launch_us(gpu, table, path))
 
 
 @cache

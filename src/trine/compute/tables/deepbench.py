@@ -1,0 +1,128 @@
+"""Times of convolutions by DeepBench: forward and both gradients, in float32 and float16, on V100, P100 and T4.
+
+Its 90 layers (1 x 1 to 20 x 5, strides 1 and 2; of ResNet, VGG, DeepSpeech, ...) are those of real networks, each with
+cuDNN's fastest algorithm. A convolution is a product of matrices (implicit GEMM): positions x channels of the output x
+(channels x filter). Groups are taken to be one product of more positions and fewer channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from trine.arrays import Float64, Int64
+from trine.cluster.presets import GpuSpec, load_gpu
+from trine.compute.tables.fp32_rows import DEEPBENCH, measured
+from trine.compute.tables.fp32_surface import KERNEL_US
+from trine.compute.tables.nearby import Nearby
+from trine.errors import InputError
+
+FORWARD, INPUT, WEIGHT = 0, 1, 2
+HALVES = ("float16", "bfloat16")
+_FASTEST, _BANDWIDTH = 0.98, 0.8
+#: By their number in DeepBench's table; its columns: dtype, pass, w, h, c, n, k, filter (2), padding (2), stride (2).
+BENCH_DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convolution:
+    """Sizes of a two-dimensional convolution. ``size``, ``filter``, ``stride``, ``padding``: height and width."""
+
+    batch: int
+    channels: int
+    out: int
+    size: tuple[int, int]
+    filter: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = (self.batch, self.channels, self.out, *self.size, *self.filter, *self.stride, self.groups)
+        if min(sizes) < 1 or min(self.padding) < 0 or self.channels % self.groups or self.out % self.groups:
+            raise InputError("sizes must be at least 1, and channels multiples of the groups", field="convolution")
+        if min(self.across) < 1:
+            raise InputError("the filter is larger than the image with its padding", field="convolution")
+
+    @property
+    def across(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        high, wide = (
+            (size + 2 * padding - taps) // stride + 1
+            for size, padding, taps, stride in zip(self.size, self.padding, self.filter, self.stride, strict=True)
+        )
+        return high, wide
+
+    @property
+    def product(self) -> tuple[int, int, int]:
+        """m, n, k of the product of matrices that it is."""
+        positions = self.batch * prod(self.across) * self.groups
+        return positions, self.out // self.groups, self.channels // self.groups * prod(self.filter)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether NeuSight's table has its kind: 3 x 3, stride 1, padding 1, a square image, no groups."""
+        same = self.filter == (3, 3) and self.stride == (1, 1) and self.padding == (1, 1)
+        return same and self.size[0] == self.size[1] and self.groups == 1
+
+    def work(self, itemsize: int) -> tuple[float, float]:
+        """FLOPs and bytes."""
+        m, n, k = self.product
+        read = self.batch * self.channels * prod(self.size) + n * k * self.groups
+        return 2.0 * m * n * k, float(itemsize * (read + self.batch * self.out * prod(self.across)))
+
+
+class BenchSurface:
+    """Times of DeepBench's convolutions in one precision and pass on one GPU, over shape. Made by :func:`bench`."""
+
+    def __init__(self, gpu: GpuSpec, dtype: str, layers: list[Convolution], times_us: Float64) -> None:
+        self._gpu, self._itemsize = gpu, 2 if dtype in HALVES else 4
+        flops = np.array([layer.work(self._itemsize)[0] for layer in layers])
+        self._rate = float(np.quantile(flops / times_us, _FASTEST))
+        variables, base = self._of(layers)
+        self._nearby = Nearby(variables, np.log(times_us) - base, nearest=30, nugget=0.1)
+
+    def us(self, layers: list[Convolution]) -> Float64:
+        """Microseconds of each layer."""
+        variables, base = self._of(layers)
+        found: Float64 = np.exp(base + self._nearby.at(variables)[0])
+        return found
+
+    def _of(self, layers: list[Convolution]) -> tuple[Float64, Float64]:
+        m, n, k = np.array([layer.product for layer in layers], np.float64).T
+        flops, num_bytes = np.array([layer.work(self._itemsize) for layer in layers]).T
+        waves = np.ceil(m / 128) * np.ceil(n / 128) / self._gpu.num_compute_units
+        bytes_per_us = self._gpu.memory_bytes_per_s * _BANDWIDTH / 1e6
+        base = np.log(KERNEL_US + np.maximum(flops / self._rate, num_bytes / bytes_per_us))
+        kinds = np.array([(prod(x.filter) == 1, prod(x.filter) > 9, max(x.stride) > 1) for x in layers], np.float64)
+        smooth = [np.log(m), np.log(n), np.log(k), 0.5 * np.log(np.maximum(waves, 0.2)), np.log(flops / num_bytes)]
+        return np.column_stack([*smooth, kinds, 0.5 * base]), base
+
+
+@cache
+def bench(gpu: str, dtype: str, direction: int, without: int | None = None) -> BenchSurface:
+    """DeepBench's surface of a GPU that it has. ``without``: of the rows in other fifths (by row number) only."""
+    rows, times = bench_rows(gpu, dtype, direction)
+    chosen = np.arange(len(times)) % 5 != (-1 if without is None else without)
+    layers = [layer for layer, use in zip(rows, chosen, strict=True) if use]
+    return BenchSurface(load_gpu(gpu), dtype, layers, times[chosen])
+
+
+def bench_rows(gpu: str, dtype: str, direction: int) -> tuple[list[Convolution], Float64]:
+    """DeepBench's layers and times in microseconds; none where it has none."""
+    table = measured(DEEPBENCH, "conv")
+    times = table.times_us.get(gpu, np.full(len(table.shapes), np.nan))
+    number = BENCH_DTYPES.index(dtype)
+    chosen = (table.shapes[:, 0] == number) & (table.shapes[:, 1] == direction) & np.isfinite(times)
+    return [_layer(row) for row in table.shapes[chosen]], times[chosen]
+
+
+def _layer(row: Int64) -> Convolution:
+    wide, high, channels, batch, out, *taps = (int(x) for x in row[2:])
+    return Convolution(
+        batch=batch, channels=channels, out=out, size=(high, wide), filter=(taps[1], taps[0]),
+        padding=(taps[3], taps[2]), stride=(taps[5], taps[4]),
+    )  # fmt: skip

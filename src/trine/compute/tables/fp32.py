@@ -1,0 +1,174 @@
+"""How long an operator takes in float32 by measured tables: products, convolutions, operators that move memory.
+
+Tables are NeuSight's (V100, P100, T4, A100 as PCIe cards, MI100, MI210; PyTorch 2.1, float32 without TF32) and, for
+convolutions, DeepBench's. A GPU without a table takes its nearest sibling's times by the ratio of the two rooflines
+(data sheets) at that shape, and says ``transferred``. Times are those of kernels, without the launch that is in
+NeuSight's; every kernel takes at least 3 us. What a shape that was left out of the table errs by: ``trine validate
+operators``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from trine.cluster.presets import GpuSpec, load_gpu
+from trine.compute.cost import Work
+from trine.compute.data_sheet import least_time_s, peak
+from trine.compute.tables.deepbench import BENCH_DTYPES, FORWARD, HALVES, Convolution, bench, bench_rows
+from trine.compute.tables.fp32_rows import ELEMENTWISE, NEUSIGHT, measured
+from trine.compute.tables.fp32_surface import KERNEL_US, surface
+from trine.errors import InputError, nearest
+from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, MODELLED
+
+TRANSFERRED = "transferred"
+_A100, _V100, _MI210 = "a100-pcie-40gb", "v100-pcie", "mi210"
+#: Whose times a GPU without a table takes: the same chip on another board, else the nearest generation of its vendor.
+SIBLINGS = {
+    "v100": _V100, "p100": "p100-pcie", "mi250x": _MI210,
+    **dict.fromkeys(("a100-40gb", "a100-80gb", "a100-pcie-80gb", "a800-sxm"), _A100),
+    **dict.fromkeys(("a40", "rtx3090", "rtx4090", "l40s", "rtx-pro-6000", "gb10"), _A100),
+    **dict.fromkeys(("h100-sxm", "h100-pcie", "h800-sxm", "h20", "h200", "gh200"), _A100),
+    **dict.fromkeys(("b200", "gb200", "b300", "gb300"), _A100),
+    **dict.fromkeys(("mi300x", "mi325x", "mi350x", "mi355x"), _MI210),
+}  # fmt: skip
+_BENCH_SIBLINGS = {"v100-pcie": "v100", "p100": "p100-pcie"}
+#: Variables farther than this from every measurement: the roofline, fitted to the others.
+_FAR = 1.5
+_WIDTH = 1024
+_UNARY = ELEMENTWISE.index("addu")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """``us``: microseconds of an operator's kernels. ``evidence``: a word of trine.evidence, or ``transferred``."""
+
+    us: float
+    evidence: str
+
+
+def table_of(gpu: GpuSpec, table: str = "bmm") -> str | None:
+    """Whose NeuSight table stands for ``gpu``: its own name, a sibling's, or None."""
+    known = measured(NEUSIGHT, table).times_us
+    name = gpu.name if gpu.name in known else SIBLINGS.get(gpu.name)
+    return name if name in known else None
+
+
+def product(gpu: GpuSpec, m: int, n: int, k: int, batch: int = 1) -> KernelTime | None:
+    """``batch`` products of m x k and k x n matrices in float32; None without a table."""
+    if min(m, n, k, batch) < 1:
+        raise InputError(f"sizes of a product must be at least 1, got {batch} x {m} x {n} x {k}", field="product")
+    table, shape = ("linear", (m, n, k)) if batch == 1 else ("bmm", (batch, m, n, k))
+    amount = Work(2 * batch * m * n * k, 4 * batch * (m * k + k * n + m * n))
+    return _by_table(gpu, table, shape, amount)
+
+
+def linear_backward(gpu: GpuSpec, m: int, n: int, k: int) -> KernelTime | None:
+    """Gradients of x (m x k) and of the weight (k x n): two products; None without a table."""
+    both = product(gpu, m, k, n), product(gpu, k, n, m)
+    if both[0] is None or both[1] is None:
+        return None
+    return KernelTime(both[0].us + both[1].us, _less_sure(both[0].evidence, both[1].evidence))
+
+
+def on_rows(gpu: GpuSpec, table: str, rows: int, width: int) -> KernelTime | None:
+    """``layer_norm`` or ``softmax`` over ``rows`` rows of ``width`` float32 numbers; None without a table."""
+    if table not in ("layer_norm", "softmax"):
+        raise InputError(f"no table of {table!r}{nearest(table, ('layer_norm', 'softmax'))}", field="table")
+    return _by_table(gpu, table, (max(1, rows), max(1, width)), Work(0, 8 * rows * width))
+
+
+def moving(gpu: GpuSpec, num_bytes: int) -> KernelTime | None:
+    """An elementwise operator that reads and writes ``num_bytes`` in all; None without a table."""
+    rows = max(1, round(num_bytes / (8 * _WIDTH)))
+    found = _by_table(gpu, "elementwise", (_UNARY, rows, _WIDTH), Work(0, num_bytes))
+    if found is None or num_bytes >= 8 * _WIDTH:
+        return found
+    return KernelTime(KERNEL_US + (found.us - KERNEL_US) * num_bytes / (8 * _WIDTH), found.evidence)
+
+
+@lru_cache(maxsize=65536)
+def _asked(name: str, table: str, shape: tuple[int, ...]) -> tuple[float, str]:
+    times, distance = surface(name, table).kernel_us(np.array([shape], np.int64))
+    known = distance[0] == 0.0
+    return float(times[0]), MEASURED if known else INTERPOLATED if distance[0] <= _FAR else MODELLED
+
+
+def _by_table(gpu: GpuSpec, table: str, shape: tuple[int, ...], amount: Work) -> KernelTime | None:
+    name = table_of(gpu, table)
+    if name is None:
+        return None
+    us, evidence = _asked(name, table, shape)
+    if name == gpu.name:
+        return KernelTime(us, evidence)
+    ratio = least_time_s(gpu, amount, "float32") / least_time_s(load_gpu(name), amount, "float32")
+    return KernelTime(KERNEL_US + (us - KERNEL_US) * ratio, TRANSFERRED)
+
+
+def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direction: int = FORWARD) -> KernelTime:
+    """Time of a convolution on ``gpu`` in one direction: FORWARD, INPUT or WEIGHT (its gradients).
+
+    dtype: of the arithmetic: 'float32', 'tfloat32', 'float16' or 'bfloat16' (amp, with float32 sums). V100, P100 and T4
+    have DeepBench's times; another GPU takes those of the V100 by the ratio of NeuSight's tables at that shape (3 x 3,
+    stride 1, float32), else of the rooflines: TF32 is taken to reach the share of its peak that float16 does.
+
+    Raises
+    ------
+    InputError: a dtype that the GPU has no peak for, or no such direction.
+    """
+    if direction not in (0, 1, 2):
+        raise InputError(f"must be 0 (forward), 1 (input) or 2 (weight), got {direction!r}", field="direction")
+    peak(gpu, dtype)
+    if dtype == "tfloat32" and "tfloat32" not in gpu.flop_per_s:
+        dtype = "float32"
+    own = gpu.name if gpu.name in measured_by_bench() else _BENCH_SIBLINGS.get(gpu.name, "v100")
+    kept = "float32" if dtype == "float32" or not _has_bench(own, "float16") else "float16"
+    if own != gpu.name and dtype == "float32" and layer.is_plain:
+        found = _by_both_tables(gpu, layer, direction)
+        if found is not None:
+            return found
+    us = _bench_us(own, kept, direction, layer)
+    if own == gpu.name and (dtype in HALVES) == (kept in HALVES):
+        return KernelTime(us, INTERPOLATED if layer.groups == 1 else MODELLED)
+    ratio = _roofline_s(gpu, layer, dtype) / _roofline_s(load_gpu(own), layer, kept)
+    word = TRANSFERRED if layer.groups == 1 else ASSUMED
+    return KernelTime(KERNEL_US + max(0.0, us - KERNEL_US) * ratio, word)
+
+
+def measured_by_bench() -> tuple[str, ...]:
+    """GPUs that DeepBench has."""
+    from trine.compute.tables.fp32_rows import DEEPBENCH
+
+    return tuple(measured(DEEPBENCH, "conv").times_us)
+
+
+def _by_both_tables(gpu: GpuSpec, layer: Convolution, direction: int) -> KernelTime | None:
+    """The V100's time by DeepBench times the ratio of NeuSight's: what the layer takes here over there."""
+    shape = (layer.batch, layer.channels, layer.out, layer.filter[0], layer.size[0], layer.stride[0], layer.padding[0])
+    amount = Work(*(int(x) for x in layer.work(4)))
+    here, there = _by_table(gpu, "conv", shape, amount), _by_table(load_gpu("v100"), "conv", shape, amount)
+    if here is None or there is None:
+        return None
+    return KernelTime(_bench_us("v100", "float32", direction, layer) * here.us / there.us, TRANSFERRED)
+
+
+@lru_cache(maxsize=65536)
+def _bench_us(gpu: str, dtype: str, direction: int, layer: Convolution) -> float:
+    return float(bench(gpu, dtype, direction).us([layer])[0])
+
+
+@lru_cache(maxsize=64)
+def _has_bench(gpu: str, dtype: str) -> bool:
+    return dtype in BENCH_DTYPES and bool(bench_rows(gpu, dtype, FORWARD)[0])
+
+
+def _roofline_s(gpu: GpuSpec, layer: Convolution, dtype: str) -> float:
+    flops, num_bytes = layer.work(2 if dtype in HALVES else 4)
+    return max(flops / peak(gpu, dtype), num_bytes / gpu.memory_bytes_per_s)
+
+
+def _less_sure(one: str, other: str) -> str:
+    order = (MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED)
+    return max(one, other, key=order.index)
