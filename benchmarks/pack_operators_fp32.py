@@ -1,13 +1,13 @@
 """Re-pack public tables of operator times into presets/operators: NeuSight's (float32) and DeepBench's.
 
-    python benchmarks/pack_operators_fp32.py NEUSIGHT DEEPBENCH [--errors]
+    python benchmarks/pack_operators_fp32.py NEUSIGHT DEEPBENCH
 
-NEUSIGHT: folder with ``nv_train_*.csv.gz`` and ``amd_*.csv.gz`` (https://github.com/sitar-lab/NeuSight, data folder; MIT).
-DEEPBENCH: folder with ``DeepBench_NV_{V100,P100,T4}.xlsx`` (https://github.com/baidu-research/DeepBench, results; Apache-2.0).
-Folders hold LICENSE. ``--errors`` also measures the left-out error of each table, which takes minutes, and stores it.
+NEUSIGHT: folder with ``nv_train_*.csv.gz`` and ``amd_*.csv.gz`` (https://github.com/sitar-lab/NeuSight; MIT).
+DEEPBENCH: folder with ``DeepBench_NV_{V100,P100,T4}.xlsx`` (https://github.com/baidu-research/DeepBench, results/train;
+Apache-2.0). Each folder holds LICENSE.
 
-A time t is kept as 1 + round(2000 ln(t / 1 us)): to 0.025 %; 0 is no measurement. Numbers of 16 bits lie as two planes of
-bytes, which compress better. Rows are sorted by shape.
+A time t is kept as 1 + round(2000 ln(t / 1 us)): to 0.025 %; 0 is no measurement. Numbers of 16 bits lie as two planes
+of bytes, which compress better. Rows are sorted by shape.
 """
 
 from __future__ import annotations
@@ -54,16 +54,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("neusight", type=Path)
     parser.add_argument("deepbench", type=Path)
-    parser.add_argument("--errors", action="store_true")
     given = parser.parse_args()
     write(NEUSIGHT, tuple(dict.fromkeys(GPUS.values())), neusight(given.neusight))
     shutil.copyfile(given.neusight / "LICENSE", NEUSIGHT.parent / "LICENSE")
     write(DEEPBENCH, tuple(BENCH.values()), deepbench(given.deepbench))
     shutil.copyfile(given.deepbench / "LICENSE", DEEPBENCH.parent / "LICENSE")
-    if given.errors:
-        from trine.compute.tables.fp32_errors import write_errors
-
-        write_errors()
 
 
 def neusight(folder: Path) -> Found:
@@ -94,7 +89,7 @@ def add(found: Found, table: str, shape: Shape, gpu: str, us: float) -> None:
 
 
 def deepbench(folder: Path) -> Found:
-    """Products and convolutions, float32 and float16 with float32 sums ('Psuedo FP16' of P100 has no such sums: left)."""
+    """Products and convolutions, float32 or float16 with float32 sums; P100's 'Psuedo FP16' has no such sums."""
     found: Found = {}
     for file, gpu in BENCH.items():
         with zipfile.ZipFile(folder / f"DeepBench_NV_{file}.xlsx") as book:

@@ -1,4 +1,4 @@
-"""What a number rests on: the four words that every answer uses, and one statement of them."""
+"""What a number rests on: the five words that every answer uses, and one statement of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from trine.errors import InputError, nearest
 
-MEASURED, INTERPOLATED, MODELLED, ASSUMED = "measured", "interpolated", "modelled", "assumed"
-#: From the surest to the least sure.
-EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, ASSUMED)
+MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED = (
+    "measured", "interpolated", "modelled", "transferred", "assumed",
+)  # fmt: skip
+#: From the surest to the least sure. Transferred: measured on a sibling, carried over by the ratios of data sheets.
+EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED)
 
 
 @dataclass(frozen=True, slots=True)

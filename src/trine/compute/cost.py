@@ -35,7 +35,7 @@ def is_gradient(sizes: Resized) -> bool:
     return is_backward(kind_of(sizes.operator))
 
 
-def _conv_tensors(sizes: Resized) -> tuple[Tensor, Tensor, Tensor] | None:
+def conv_tensors(sizes: Resized) -> tuple[Tensor, Tensor, Tensor] | None:
     """x, weight and y of a convolution or its backward, as far as its tensors tell."""
     source = sizes.forward or sizes
     if is_gradient(sizes) and sizes.forward is None:
@@ -51,7 +51,7 @@ def conv(sizes: Resized) -> Cost:
     Transposed: 2 N prod(s) prod(weight.shape), weight (C, out/groups, *k). Backward: the same once for the gradient of
     the weight and once for that of the input, where they are wanted.
     """
-    found = _conv_tensors(sizes)
+    found = conv_tensors(sizes)
     if found is None:
         return memory(sizes)
     x, weight, y = found
@@ -68,7 +68,7 @@ def conv(sizes: Resized) -> Cost:
 
 def _gradients(sizes: Resized, flops: int, y: Tensor, x: Tensor, weight: Tensor) -> Cost:
     """Two products: gradient of the weight (reads dy, x) and of the input (reads dy, weight), as far as wanted."""
-    with_input, with_weight = _wants(sizes, x), _wants(sizes, weight)
+    with_input, with_weight = wants(sizes, x), wants(sizes, weight)
     num_bytes = 0
     if with_weight:
         num_bytes += y.size_bytes + x.size_bytes + weight.size_bytes
@@ -77,7 +77,7 @@ def _gradients(sizes: Resized, flops: int, y: Tensor, x: Tensor, weight: Tensor)
     return flops * (with_input + with_weight), num_bytes
 
 
-def _wants(sizes: Resized, tensor: Tensor) -> bool:
+def wants(sizes: Resized, tensor: Tensor) -> bool:
     """Whether the gradient of ``tensor`` is computed.
 
     The attribute ``gradient_of`` says it of an operator that computes one of the two. Else an output of its shape does.
@@ -99,17 +99,17 @@ def linear(sizes: Resized) -> Cost:
     if (is_gradient(sizes) and sizes.forward is None) or not source.outputs:
         return memory(sizes)
     y = source.outputs[0]
-    factors = _factors(source)
-    if factors is None:
+    both = factors(source)
+    if both is None:
         return memory(sizes)
-    x, weight = factors
+    x, weight = both
     flops = 2 * elements(y) * x.shape[-1]
     if not is_gradient(sizes):
         return flops, moved(source.inputs) + y.size_bytes
     return _gradients(sizes, flops, y, x, weight)
 
 
-def _factors(source: Resized) -> tuple[Tensor, Tensor] | None:
+def factors(source: Resized) -> tuple[Tensor, Tensor] | None:
     """The two factors of a product among its inputs: those after the addend of addmm, baddbmm and their like."""
     name = source.operator.name.rsplit("::", 1)[-1]
     inputs = source.inputs[1:] if name.startswith(("add", "baddbmm")) and len(source.inputs) >= 3 else source.inputs
@@ -279,12 +279,16 @@ class Sizing:
         key = operator.id, split
         found = self._known.get(key)
         if found is None:
-            forward = None if operator.forward_id is None else self._by_id.get(operator.forward_id)
-            sizes = resized(operator, self._workload, split, forward)
-            if sizes.uneven:
-                self._uneven[operator.layer or operator.name] = None
-            found = self._known[key] = work_of(sizes)
+            found = self._known[key] = work_of(self.sizes(operator, split))
         return found
+
+    def sizes(self, operator: Operator, split: Split) -> Resized:
+        """The tensors of ``operator`` under ``split``."""
+        forward = None if operator.forward_id is None else self._by_id.get(operator.forward_id)
+        sizes = resized(operator, self._workload, split, forward)
+        if sizes.uneven:
+            self._uneven[operator.layer or operator.name] = None
+        return sizes
 
     def recorded(self, operator: Operator) -> Work:
         """FLOPs and bytes of ``operator`` in the trace."""

@@ -1,21 +1,16 @@
-"""What data sheets say about an operator: its precision, the least time that it can take, and its time on another GPU.
+"""What data sheets say about an operator: its precision, and the least time that it can take.
 
-Each GPU has a roofline: an operator cannot take less than FLOPs / peak or bytes / bandwidth, whichever is more. The
-operator is taken to stay as far above its roofline on the other GPU as it was on its own, apart from the fixed part of
-its time, which does not change. An assumption, and marked as one: efficiency differs from GPU to GPU.
+Each GPU has a roofline: an operator cannot take less than FLOPs / peak or bytes / bandwidth, whichever is more.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.cost import Work, work
-from trine.compute.kinds import family_of, is_compute_bound, kind_of
+from trine.compute.cost import Work
 from trine.errors import InputError, nearest
-from trine.graph.workload import Operator, Tensor, Workload
-from trine.units import PS_PER_S
+from trine.graph.workload import Operator, Tensor
 
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
@@ -59,53 +54,3 @@ def peak(gpu: GpuSpec, precision: str) -> int:
         if name in rates:
             return rates[name]
     raise InputError(f"GPU {gpu.name} has no peak for {precision}{nearest(precision, rates)}", field="gpu")
-
-
-class Transfer:
-    """Scales times of a workload's operators from ``source``, where it was recorded, to ``target``."""
-
-    def __init__(self, source: GpuSpec, target: GpuSpec, workload: Workload) -> None:
-        check_peaks(source)
-        check_peaks(target)
-        self.source, self.target = source, target
-        self._workload = workload
-        self._tf32_products = self._runs_above_float32()
-        self.notes: tuple[str, ...] = (
-            f"times were scaled from {source.name} to {target.name} by the ratio of their rooflines; products of "
-            f"float32 matrices taken to run in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
-        )
-
-    def time_ps(self, operator: Operator, sizes_work: Work, ps: int, fixed_ps: float) -> int:
-        """Picoseconds on the target of an operator that takes ``ps`` on the source, ``fixed_ps`` of it at any size."""
-        precision = self._precision(operator)
-        before = least_time_s(self.source, sizes_work, precision)
-        after = least_time_s(self.target, sizes_work, precision)
-        if before <= 0.0:
-            return ps
-        fixed = min(float(ps), fixed_ps)
-        return math.ceil(fixed + (ps - fixed) * (after / before))
-
-    def _runs_above_float32(self) -> bool:
-        """Whether some product of float32 matrices ran faster than float32 can on the source, so that it was TF32."""
-        peak = self.source.flop_per_s.get("float32", 0)
-        for op in self._workload.operators:
-            kind = kind_of(op)
-            is_product = (
-                is_compute_bound(kind)
-                and family_of(kind) != "conv"
-                and dtype_of(op, self._workload.tensors) == "float32"
-            )
-            if is_product and work(op, self._workload).flops * PS_PER_S > peak * op.gpu_time_ps > 0:
-                return True
-        return False
-
-    def _precision(self, operator: Operator) -> str:
-        """Precision of its arithmetic: PyTorch lets convolutions use TF32, and matrix products only if asked."""
-        stated = stated_precision(operator)
-        if stated:
-            return stated
-        dtype = dtype_of(operator, self._workload.tensors)
-        uses_tf32 = family_of(kind_of(operator)) == "conv" or (
-            is_compute_bound(kind_of(operator)) and self._tf32_products
-        )
-        return "tfloat32" if dtype == "float32" and uses_tf32 else dtype

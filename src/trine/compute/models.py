@@ -8,12 +8,12 @@ from typing import Protocol
 from trine.cluster.presets import GpuSpec
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing
-from trine.compute.data_sheet import Transfer
 from trine.compute.law import FitReport
 from trine.compute.linear import LinearTimes
 from trine.compute.origin import no_gpu_times
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE, Duration, make_roofline, roofline_of
+from trine.compute.transfer import Transfer
 from trine.errors import InputError, PlanError, nearest
 from trine.evidence import ASSUMED, MEASURED
 from trine.graph.workload import SYNTHESISED, Operator, Workload
@@ -73,8 +73,8 @@ class Recorded:
             )
         if self._transfer is None:
             return Duration(operator.gpu_time_ps, ASSUMED if is_synthesised(self._workload) else MEASURED)
-        work = self._sizing.work(operator, split)
-        return Duration(self._transfer.time_ps(operator, work, operator.gpu_time_ps, 0.0), ASSUMED)
+        sizes, work = self._sizing.sizes(operator, split), self._sizing.work(operator, split)
+        return Duration(*self._transfer.time(sizes, work, operator.gpu_time_ps, 0.0))
 
 
 class Linear:
@@ -117,8 +117,8 @@ class Linear:
         ps, evidence = (operator.gpu_time_ps, MEASURED) if as_recorded else self._times.time(operator, split)
         if self._transfer is None:
             return Duration(ps, ASSUMED if self._synthesised else evidence)
-        work = self._sizing.work(operator, split)
-        return Duration(self._transfer.time_ps(operator, work, ps, self._times.fixed_ps(operator)), ASSUMED)
+        sizes, work = self._sizing.sizes(operator, split), self._sizing.work(operator, split)
+        return Duration(*self._transfer.time(sizes, work, ps, self._times.fixed_ps(operator)))
 
 
 #: workload, scaling to another GPU or None, fits on more traces or None -> model. Raises InputError for what it has no

@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass, fields
 from trine.cluster.presets import GpuSpec
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
-from trine.compute.data_sheet import Transfer, check_peaks, dtype_of, peak, stated_precision
+from trine.compute.data_sheet import check_peaks, dtype_of, peak, stated_precision
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Split
+from trine.compute.transfer import Transfer
 from trine.errors import InputError, nearest
 from trine.graph.workload import Operator, Workload
 from trine.units import PS_PER_S

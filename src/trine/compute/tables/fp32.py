@@ -18,19 +18,18 @@ from trine.cluster.presets import GpuSpec, load_gpu
 from trine.compute.cost import Work
 from trine.compute.data_sheet import least_time_s, peak
 from trine.compute.tables.deepbench import BENCH_DTYPES, FORWARD, HALVES, Convolution, bench, bench_rows
-from trine.compute.tables.fp32_rows import ELEMENTWISE, NEUSIGHT, measured
+from trine.compute.tables.fp32_rows import DEEPBENCH, ELEMENTWISE, NEUSIGHT, measured
 from trine.compute.tables.fp32_surface import KERNEL_US, surface
 from trine.errors import InputError, nearest
-from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, MODELLED
+from trine.evidence import ASSUMED, EVIDENCE, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
 
-TRANSFERRED = "transferred"
 _A100, _V100, _MI210 = "a100-pcie-40gb", "v100-pcie", "mi210"
 #: Whose times a GPU without a table takes: the same chip on another board, else the nearest generation of its vendor.
 SIBLINGS = {
     "v100": _V100, "p100": "p100-pcie", "mi250x": _MI210,
     **dict.fromkeys(("a100-40gb", "a100-80gb", "a100-pcie-80gb", "a800-sxm"), _A100),
     **dict.fromkeys(("a40", "rtx3090", "rtx4090", "l40s", "rtx-pro-6000", "gb10"), _A100),
-    **dict.fromkeys(("h100-sxm", "h100-pcie", "h800-sxm", "h20", "h200", "gh200"), _A100),
+    **dict.fromkeys(("h100-sxm", "h100-sxm-96gb", "h100-pcie", "h800-sxm", "h20", "h200", "gh200"), _A100),
     **dict.fromkeys(("b200", "gb200", "b300", "gb300"), _A100),
     **dict.fromkeys(("mi300x", "mi325x", "mi350x", "mi355x"), _MI210),
 }  # fmt: skip
@@ -43,7 +42,7 @@ _UNARY = ELEMENTWISE.index("addu")
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """``us``: microseconds of an operator's kernels. ``evidence``: a word of trine.evidence, or ``transferred``."""
+    """``us``: microseconds of an operator's kernels. ``evidence``: a word of trine.evidence."""
 
     us: float
     evidence: str
@@ -70,7 +69,7 @@ def linear_backward(gpu: GpuSpec, m: int, n: int, k: int) -> KernelTime | None:
     both = product(gpu, m, k, n), product(gpu, k, n, m)
     if both[0] is None or both[1] is None:
         return None
-    return KernelTime(both[0].us + both[1].us, _less_sure(both[0].evidence, both[1].evidence))
+    return KernelTime(both[0].us + both[1].us, less_sure(both[0].evidence, both[1].evidence))
 
 
 def on_rows(gpu: GpuSpec, table: str, rows: int, width: int) -> KernelTime | None:
@@ -123,7 +122,7 @@ def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direct
     peak(gpu, dtype)
     if dtype == "tfloat32" and "tfloat32" not in gpu.flop_per_s:
         dtype = "float32"
-    own = gpu.name if gpu.name in measured_by_bench() else _BENCH_SIBLINGS.get(gpu.name, "v100")
+    own = gpu.name if gpu.name in measured(DEEPBENCH, "conv").times_us else _BENCH_SIBLINGS.get(gpu.name, "v100")
     kept = "float32" if dtype == "float32" or not _has_bench(own, "float16") else "float16"
     if own != gpu.name and dtype == "float32" and layer.is_plain:
         found = _by_both_tables(gpu, layer, direction)
@@ -135,13 +134,6 @@ def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direct
     ratio = _roofline_s(gpu, layer, dtype) / _roofline_s(load_gpu(own), layer, kept)
     word = TRANSFERRED if layer.groups == 1 else ASSUMED
     return KernelTime(KERNEL_US + max(0.0, us - KERNEL_US) * ratio, word)
-
-
-def measured_by_bench() -> tuple[str, ...]:
-    """GPUs that DeepBench has."""
-    from trine.compute.tables.fp32_rows import DEEPBENCH
-
-    return tuple(measured(DEEPBENCH, "conv").times_us)
 
 
 def _by_both_tables(gpu: GpuSpec, layer: Convolution, direction: int) -> KernelTime | None:
@@ -169,6 +161,6 @@ def _roofline_s(gpu: GpuSpec, layer: Convolution, dtype: str) -> float:
     return max(flops / peak(gpu, dtype), num_bytes / gpu.memory_bytes_per_s)
 
 
-def _less_sure(one: str, other: str) -> str:
-    order = (MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED)
-    return max(one, other, key=order.index)
+def less_sure(one: str, other: str) -> str:
+    """The less sure of two words of evidence."""
+    return max(one, other, key=EVIDENCE.index)

@@ -3,8 +3,9 @@
     time = launch + max(FLOPs / rate, bytes / bandwidth) x exp(what the measurements around the shape say)
 
 ``rate`` is what the fastest measurements reach. NeuSight's clock starts before the launch, so that 0.03 to 0.1 ms of
-every time are the host's: the time of the smallest products, whose kernel itself takes next to nothing, is taken for
-it. :meth:`Fp32Surface.kernel_us` is without it.
+every time are the host's. Of products and convolutions it is taken to be the time of the smallest products, whose
+kernel itself takes next to nothing; of operators that move memory it is where the line of elementwise operators' time
+over bytes begins. :meth:`Fp32Surface.kernel_us` is without it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trine.compute.tables.nearby import Nearby
 _BANDWIDTH, _FASTEST, _SHORTEST = 0.8, 0.98, 0.002
 #: Weight of the logarithm of the roofline among the variables.
 _BASE = 0.5
-#: The table whose shortest time is the launch of another one's operators: its own where that has small shapes.
+#: The table whose shortest time is the launch, by table; others are launched as elementwise operators.
 _LAUNCH = {"bmm": "bmm", "linear": "linear", "conv": "linear"}
 #: What every kernel takes, microseconds: as ``Shares.fixed_us`` of compute/roofline.py.
 KERNEL_US = 3.0
@@ -86,7 +87,12 @@ def surface(gpu: str, table: str, *, without: int | None = None, path: Path = NE
 
 @cache
 def _launch_us(gpu: str, table: str, path: Path) -> float:
-    """The shortest time among the operators that are launched alike, and not above that of this table."""
-    names = {table, _LAUNCH.get(table, "bmm")}
-    found = [measured(path, name).times_us[gpu] for name in sorted(names)]
-    return min(float(np.nanquantile(times, _SHORTEST)) for times in found)
+    """Microseconds of every time of this table that are not the kernel's."""
+    like = _LAUNCH.get(table, "elementwise")
+    rows = measured(path, like)
+    times = rows.times_us[gpu]
+    if like != "elementwise":
+        return float(np.nanquantile(times, _SHORTEST))
+    chosen = np.isfinite(times)
+    num_bytes = asked(like, rows.shapes[chosen], 1).bytes
+    return max(0.0, float(np.polyfit(num_bytes, times[chosen], 1)[1]))

@@ -12,15 +12,16 @@ from trine.cluster.presets import GpuSpec
 from trine.compute import Calibration, Roofline, Shares, Work, calibrate, kind_of
 from trine.compute.calibration import Point, signatures
 from trine.compute.cost import Sizing
-from trine.compute.data_sheet import Transfer
 from trine.compute.law import fit_laws
 from trine.compute.linear import anchored
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE
+from trine.compute.transfer import Transfer
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
 
 FITTED = "fitted"
+SHEETS = "the data sheets'"
 TIMES = (ROOFLINE, FITTED)
 #: Bundled traces that times are fitted on; both were recorded on one GPU at batch 128 in float32.
 FITTED_ON = ("vgg13-h100-b128", "resnet50-h100-b128")
@@ -54,14 +55,14 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
         ps, known = traced.time_ps(op, names[op.id], workload.batch, amount)
         total_ps, known_ps = total_ps + ps, known_ps + (ps if known else 0)
         if transfer is not None:
-            ps = transfer.time_ps(op, amount, ps, traced.laws.law(kind_of(op)).fixed_ps)
+            ps, _ = transfer.time(sizing.sizes(op, split), amount, ps, traced.laws.law(kind_of(op)).fixed_ps)
         timed.append(_with_time(op, ps))
     text = (
         f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): of the same shapes where "
         f"there are such ({known_ps / max(total_ps, 1):.0%} of the time), else laws on FLOPs and bytes fitted on them"
     )
     if transfer is not None:
-        text += f"; scaled to the {gpu.name} by the ratio of the data sheets' rooflines"
+        text += f"; scaled to the {gpu.name} by the ratio of {transfer.by.replace('their', SHEETS)}"
     return _with_times(workload, tuple(timed), FITTED, text, {}, gpu)
 
 

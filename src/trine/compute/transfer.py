@@ -1,0 +1,91 @@
+"""The time of a recorded operator on another GPU.
+
+Where measured tables of both GPUs have its kind (trine.compute.tables.fp32), its time is scaled by the ratio of what
+the tables say at its shape. A GPU without a table takes its nearest sibling's by the ratio of the data sheets; where
+both would take the same GPU's, and for what no table has, the data sheets alone decide: the operator is taken to stay
+as far above its roofline on the other GPU as it was on its own, apart from the fixed part of its time, which does not
+change. That is an assumption, and marked as one: efficiency differs from GPU to GPU.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trine.cluster.presets import GpuSpec
+from trine.compute.cost import Work, work
+from trine.compute.data_sheet import check_peaks, dtype_of, least_time_s, stated_precision
+from trine.compute.kinds import family_of, is_compute_bound, kind_of
+from trine.compute.resize import Resized
+from trine.compute.tables.fp32 import table_of
+from trine.compute.tables.fp32_operators import operator_time
+from trine.evidence import ASSUMED, MODELLED, TRANSFERRED
+from trine.graph.workload import Operator, Workload
+from trine.units import PS_PER_S
+
+
+class Transfer:
+    """Scales times of a workload's operators from ``source``, where it was recorded, to ``target``.
+
+    by: of what the ratios are, in words.
+    """
+
+    def __init__(self, source: GpuSpec, target: GpuSpec, workload: Workload) -> None:
+        check_peaks(source)
+        check_peaks(target)
+        self.source, self.target = source, target
+        self._workload = workload
+        self._tf32_products = self._runs_above_float32()
+        tables = table_of(source), table_of(target)
+        self._has_tables = None not in tables and tables[0] != tables[1]
+        self.by = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
+        self.notes: tuple[str, ...] = (
+            f"times were scaled from {source.name} to {target.name} by the ratio of {self.by}; products of "
+            f"float32 matrices taken to run in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
+        )
+
+    def time(self, sizes: Resized, amount: Work, ps: int, fixed_ps: float) -> tuple[int, str]:
+        """Picoseconds on the target, and their evidence, of an operator that takes ``ps`` on the source.
+
+        amount: its work. fixed_ps: the part of ``ps`` that is the same at any size.
+        """
+        precision = self._precision(sizes.operator)
+        if self._has_tables and ps > 0:
+            before = operator_time(self.source, sizes, amount, precision)
+            after = operator_time(self.target, sizes, amount, precision)
+            if before is not None and after is not None:
+                word = TRANSFERRED if TRANSFERRED in (before.evidence, after.evidence) else MODELLED
+                return math.ceil(ps * (after.us / before.us)), word
+        return self._by_rooflines(amount, precision, ps, fixed_ps), ASSUMED
+
+    def _by_rooflines(self, amount: Work, precision: str, ps: int, fixed_ps: float) -> int:
+        before = least_time_s(self.source, amount, precision)
+        after = least_time_s(self.target, amount, precision)
+        if before <= 0.0:
+            return ps
+        fixed = min(float(ps), fixed_ps)
+        return math.ceil(fixed + (ps - fixed) * (after / before))
+
+    def _runs_above_float32(self) -> bool:
+        """Whether some product of float32 matrices ran faster than float32 can on the source, so that it was TF32."""
+        peak = self.source.flop_per_s.get("float32", 0)
+        for op in self._workload.operators:
+            kind = kind_of(op)
+            is_product = (
+                is_compute_bound(kind)
+                and family_of(kind) != "conv"
+                and dtype_of(op, self._workload.tensors) == "float32"
+            )
+            if is_product and work(op, self._workload).flops * PS_PER_S > peak * op.gpu_time_ps > 0:
+                return True
+        return False
+
+    def _precision(self, operator: Operator) -> str:
+        """Precision of its arithmetic: PyTorch lets convolutions use TF32, and matrix products only if asked."""
+        stated = stated_precision(operator)
+        if stated:
+            return stated
+        dtype = dtype_of(operator, self._workload.tensors)
+        uses_tf32 = family_of(kind_of(operator)) == "conv" or (
+            is_compute_bound(kind_of(operator)) and self._tf32_products
+        )
+        return "tfloat32" if dtype == "float32" and uses_tf32 else dtype
