@@ -62,6 +62,8 @@ BASES = (
     "kernel run plan.json --size 4K --gpus 2 --cluster eidola",
     "kernel show k.gpu", "kernel show plan.json --size 4K --summary",
 )  # fmt: skip
+#: Up to 64 GiB: load by load and store by store, they take hours.
+LONG_SIZES = "1:99999999999:x2"
 _GIVEN = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
 #: Counts that a machine of at most 8 or 256 GPUs allows; counts that nothing may take; texts that are no values.
 COUNTS, HUGE = _GIVEN["counts"], (*_GIVEN["huge"], "1" * 400)
@@ -181,7 +183,7 @@ def edited(base: int, edits: Sequence[Edit]) -> Case:
         options = [each for each in (*parameter.opts, *parameter.secondary_opts) if each.startswith("-")]
         values = values_of(parameter, heavy)
         value = values[what % len(values)] if what // 97 % 5 else (*WRONG, *HUGE)[what % (len(WRONG) + len(HUGE))]
-        if parameter.name in ("fidelity", "compare_fidelity", "jobs"):
+        if parameter.name in ("fidelity", "compare_fidelity", "jobs") or (heavy and value == LONG_SIZES):
             continue
         if not options:
             place = len(name.split())
