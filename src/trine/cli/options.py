@@ -87,6 +87,13 @@ def workloads() -> Iterable[str]:
     return [*traces(), *(f"model:{name}" for name in models())]
 
 
+def software_profiles() -> Iterable[str]:
+    from trine.software import known_software
+    from trine.software.profile import NO_SOFTWARE
+
+    return [*known_software(), NO_SOFTWARE]
+
+
 def topologies() -> Iterable[str]:
     from trine.cluster import known_topologies
 
@@ -233,7 +240,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         **{name: Option(panel=JOB) for name in ("batch", "micro_batch", "steps")},
         "schedule": Option(panel=PIPELINE, values=schedules, read=str.lower, kind=str, is_listed=True),
         "virtual_stages": Option(panel=PIPELINE),
-        "balance": word("time|layers", PIPELINE),
+        "balance": word("time|layers|blocks|nanotron", PIPELINE),
         "cuts": Option(panel=PIPELINE, read=_cuts, kind=str),
         "sync": word("last|each", PIPELINE),
         "recompute": word("none|full|selective", MEMORY),
@@ -253,6 +260,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "SimulateOptions": (COMPUTE, {
         "gpu": Option(values=gpus),
         "trace_gpu": Option(values=gpus),
+        "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
         "compute": Option(metavar="auto|recorded|linear|roofline", values=compute_models),
         "calibration": Option(metavar="FILE", read=_calibration, kind=str),
         "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
 from trine.compute.kinds import family_of, is_backward, kind_of
@@ -189,6 +190,7 @@ def work_of(sizes: Resized) -> Work:
     contraction = CONTRACTIONS.get(family)
     if contraction is not None:
         return Work(*contraction(sizes))
+    passes = passes_of(sizes.operator)
     if family == "view":
         return Work(0, 0)
     if family == "optimizer":
@@ -197,7 +199,15 @@ def work_of(sizes: Resized) -> Work:
         flops, num_bytes = _embedding(sizes)
     else:
         flops, num_bytes = _moving(sizes, family)
-    return Work(math.ceil(flops * sizes.share), math.ceil(num_bytes * sizes.share))
+    return Work(math.ceil(flops * sizes.share), math.ceil(num_bytes * passes * sizes.share))
+
+
+def passes_of(operator: Operator) -> Fraction:
+    """How many times its own bytes an operator moves: its attribute ``passes``, of software that does not fuse it."""
+    passes = operator.attributes.get("passes", 1)
+    if isinstance(passes, bool) or not isinstance(passes, int | float) or not 0 < passes < math.inf:
+        return Fraction(1)
+    return Fraction(passes)
 
 
 def _moving(sizes: Resized, family: str) -> Cost:

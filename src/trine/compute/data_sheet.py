@@ -26,8 +26,12 @@ def check_peaks(gpu: GpuSpec) -> None:
 
 
 def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
-    """Floating-point type of the first tensor of ``operator`` that has one, outputs first; float32 if none has."""
-    for i in (*operator.outputs, *operator.inputs):
+    """Floating-point type of the first tensor of ``operator`` that has one, outputs first; float32 if none has.
+
+    A product that makes the gradient of a weight may add it up in another type than that of its factors, which counts.
+    """
+    made = operator.attributes.get("gradient_of") != "weight"
+    for i in (*operator.outputs, *operator.inputs) if made else (*operator.inputs, *operator.outputs):
         tensor = tensors.get(i)
         if tensor is not None:
             found = _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower())

@@ -64,7 +64,7 @@ _VIEW_GRADIENTS = {
 
 def kind_of(operator: Operator) -> str:
     """Return the kind of ``operator``, such as ``"conv"`` or ``"conv backward"``; ``"other"`` for unknown names."""
-    return _kind_of_name(operator.name)
+    return kind_of_name(operator.name)
 
 
 def family_of(kind: str) -> str:
@@ -83,7 +83,8 @@ def is_compute_bound(kind: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _kind_of_name(name: str) -> str:
+def kind_of_name(name: str) -> str:
+    """Return the kind of operators of this name."""
     last = re.split(r"::|\.|:\s", name.strip())[-1].strip()
     gradient = _BACKWARD.fullmatch(last)
     base = (gradient[1] if gradient else last).replace("_", "").lower()

@@ -6,11 +6,14 @@ outliers of TrioSim's Figure 10. Launch costs do not depend on the batch.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from trine.compute.kinds import kind_of
+from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import median
-from trine.graph.workload import Workload
+from trine.evidence import ASSUMED
+from trine.graph.workload import Operator, Workload
+from trine.software.profile import Software
 from trine.units import PS_PER_US, format_time
 
 #: Per operator, where the trace does not tell. Assumed: of the order of one cudaLaunchKernel call, whose median over
@@ -19,15 +22,74 @@ DEFAULT_LAUNCH_PS = 5 * PS_PER_US
 # From one start to the next the thread may also have waited for the GPU (a synchronisation, a full launch queue). More
 # than this many times what is usual for its kind is taken for a wait; the usual is known from this many operators.
 _WAIT_FACTOR, _USUAL_FROM = 4, 3
+_BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCosts:
-    """``cost_ps``: one entry an operator, in the workload's order. ``evidence``: 'measured' or 'assumed'."""
+    """How long launches keep the thread busy, and what it waits for.
+
+    cost_ps: one entry an operator, in the workload's order. evidence: 'measured' or 'assumed'. kernels: launches of
+    each operator (empty: one each); by_weight: whether its cost goes with the number of a rank's weights (empty: none).
+    communication_ps: of a collective or message. synchronises, queue_limit: see
+    :class:`trine.software.profile.LaunchStyle`. merges: leave out launches that cannot hold anything up.
+    """
 
     cost_ps: tuple[int, ...]
     evidence: str
     notes: tuple[str, ...]
+    kernels: tuple[float, ...] = ()
+    by_weight: tuple[bool, ...] = ()
+    communication_ps: int = 0
+    synchronises: str = "none"
+    queue_limit: int | None = None
+    merges: bool = False
+
+    def launches(self) -> list[tuple[int, float, bool]]:
+        """Picoseconds, launches and ``by_weight`` of each operator."""
+        number = len(self.cost_ps)
+        return list(
+            zip(self.cost_ps, self.kernels or (1.0,) * number, self.by_weight or (False,) * number, strict=True)
+        )
+
+
+def software_launches(workload: Workload, software: Software, *, merges: bool = True) -> LaunchCosts:
+    """The launches of operators that ``software`` wrote: attributes ``kernels`` and ``cpu_us``, and more for layers.
+
+    Operators that only rename memory have none. merges: see :class:`LaunchCosts`.
+    """
+    style, factor = software.launch, software.factors.cpu.value
+    costs, kernels, by_weight = [], [], []
+    layer, phase = "", ""
+    for op in workload.operators:
+        number = 0.0 if family_of(kind_of(op)) == "view" else _number(op, "kernels", 1.0)
+        us = number * style.cpu_us_per_kernel + _number(op, "cpu_us", 0.0)
+        block = _block(op.layer)
+        if block and (block, op.phase) != (layer, phase):
+            us += style.layer_us
+        if block or op.phase != phase:
+            layer, phase = block, op.phase
+        costs.append(round(us * factor * PS_PER_US))
+        kernels.append(number)
+        by_weight.append(op.attributes.get("by_weight") is True)
+    each, more = style.cpu_us_per_kernel * factor, style.layer_us * factor
+    note = f"{each:.3g} us of CPU a kernel and {more:.3g} us a layer's pass ({software.name})"
+    return LaunchCosts(
+        tuple(costs), ASSUMED, (note,), tuple(kernels), tuple(by_weight),
+        round(style.communication_us * factor * PS_PER_US), style.synchronises, style.queue_limit, merges,
+    )  # fmt: skip
+
+
+def _block(layer: str) -> str:
+    """The layer of the model that an operator's name tells: all up to its first number."""
+    found = _BLOCK.match(layer)
+    return found[0] if found else ""
+
+
+def _number(op: Operator, name: str, default: float) -> float:
+    value = op.attributes.get(name, default)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return float(value) if is_number else default  # type: ignore[arg-type]
 
 
 def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> LaunchCosts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from trine import shown
 from trine.shown import OneLine, titled
@@ -82,13 +83,28 @@ class Parameter:
     gradient_operator: int | None
 
 
+class Recipe(Protocol):
+    """How a synthesised workload was written: ``software``, its profile, which somebody chose (``is_said``) or not."""
+
+    @property
+    def software(self) -> Any: ...
+
+    @property
+    def is_said(self) -> bool: ...
+
+    def again(self, workload: Workload, software: Any) -> Workload:
+        """``workload`` with the operators of another profile; as it is where it was changed since it was written."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload(OneLine):
     """One step of a job on one GPU, as recorded.
 
     ``operators`` are in the order of execution on the GPU; ``parameters`` in the order of the model's registration.
     ``assumptions`` says in sentences what the trace does not hold and what was put in its place; ``missing`` names it.
-    ``unprofiled_step_ps`` is the step time measured without the profiler, where the trace has it.
+    ``unprofiled_step_ps`` is the step time measured without the profiler, where the trace has it. ``recipe``: of one
+    that was synthesised here, how.
     """
 
     name: str
@@ -103,6 +119,7 @@ class Workload(OneLine):
     assumptions: tuple[str, ...] = ()
     unprofiled_step_ps: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    recipe: Recipe | None = field(default=None, compare=False, repr=False)
 
     def __repr__(self) -> str:
         return titled(self, self._headline)

@@ -28,6 +28,7 @@ from trine.units import format_bytes
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
+    from trine.software.profile import Software
 
 
 #: Operators that one rank may run; a program of this size takes some ten seconds to write.
@@ -57,7 +58,7 @@ class BuildReport:
 
 def build_job(
     workload: Workload, plan: Plan, compute: ComputeModel, *, launch: LaunchCosts | None = None, has_host: bool = False,
-    host_bytes_per_s: float | None = None,
+    host_bytes_per_s: float | None = None, software: Software | None = None,
 ) -> tuple[Job, BuildReport]:  # fmt: skip
     """Build the rank programs of ``workload`` under ``plan``.
 
@@ -68,7 +69,8 @@ def build_job(
     """
     for kind, algorithm in plan.algorithm:
         known_name(kind, algorithm)
-    context = JobContext(workload, plan, compute, launch)
+    plan = plan.filled()
+    context = JobContext(workload, plan, compute, launch, software)
     check_offload(context, has_host)
     context.host_bytes_per_s = host_bytes_per_s
     if plan.sync == "each" and len(context.micro_batches) == 1:
@@ -184,7 +186,7 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
     found += wide_crossings(context)
     if plan.sharding in ("zero1", "zero2") and plan.prefetch and plan.steps == 1:
         found.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
-    if context.launch_ps and plan.steps == 1:
+    if context.launch is not None and context.launch.synchronises == "none" and plan.steps == 1:
         found.append("one step begins with an idle launching thread: --steps 3 shows the steady state")
     if context.workload.is_training and not context.total_trained_bytes and plan.num_ranks > 1:
         found.append("the trace names no weights with gradients: the optimizer's time is divided evenly over the ranks")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from math import prod
 
 from trine.compute import kind_of
 from trine.errors import PlanError, nearest
@@ -100,6 +101,59 @@ def layered_starts(workload: Workload, forward: Sequence[Operator], num_stages: 
     units = places_of(workload, forward) if has_layers(forward) else [0]
     _require_places(len(units), num_stages, has_layers(forward))
     return [units[stage * len(units) // num_stages] for stage in range(num_stages)]
+
+
+def block_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
+    """As Megatron-LM cuts: equal numbers of blocks; what comes before them goes with the first, after with the last.
+
+    Where they do not divide, which Megatron-LM refuses, the larger stages lie evenly among the others.
+    """
+    blocks = _blocks(workload, forward, num_stages)
+    starts = [blocks[stage * len(blocks) // num_stages] for stage in range(num_stages)]
+    return [0, *starts[1:]]
+
+
+def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
+    """As nanotron cuts (models/base.py, build_model): by the elements of the matrices of blocks and head.
+
+    Blocks are put on a stage until their sum is above its even share of the whole; the embedding costs nothing.
+
+    Raises PlanError where that leaves a stage empty, or names tell no blocks.
+    """
+    blocks = _blocks(workload, forward, num_stages)
+    units = [*blocks, *(place for place in places_of(workload, forward) if place > blocks[-1])]
+    ends = [*units[1:], len(forward)]
+    total = list(accumulate(_matrix_elements(workload, forward[a:b]) for a, b in zip(units, ends, strict=True)))
+    starts, stage = [0], 0
+    for end, so_far in zip(ends[:-1], total[:-1], strict=True):
+        if so_far * num_stages > total[-1] * (stage + 1):
+            stage += 1
+            starts.append(end)
+    if len(starts) < num_stages:
+        raise PlanError(
+            f"nanotron's rule leaves {num_stages - len(starts)} of {num_stages} stages empty: the head has as many "
+            "parameters as several blocks; take fewer stages, or another balance"
+        )
+    return starts
+
+
+def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
+    """Where the blocks of the model begin. Raises PlanError where their names tell fewer than stages."""
+    found = [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
+    _require_places(len(found) if has_layers(forward) else 0, num_stages, has_layers(forward))
+    return found
+
+
+def _matrix_elements(workload: Workload, operators: Sequence[Operator]) -> int:
+    """Elements of the weights of two dimensions that ``operators`` multiply by."""
+    weights = {
+        tensor.storage: prod(tensor.shape)
+        for op in operators
+        if kind_of(op) in ("linear", "matmul")
+        for tensor in (workload.tensors[t] for t in op.inputs)
+        if tensor.role == "weight" and len(tensor.shape) > 1
+    }
+    return sum(weights.values())
 
 
 def _require_places(found: int, num_stages: int, tells_layers: bool) -> None:
@@ -260,3 +314,11 @@ def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:
         change[first[storage] + 1] += size[storage]
         change[end + 1 if end + 1 <= len(forward) else len(forward)] -= size[storage]
     return list(accumulate(change))
+
+
+#: ``Plan.balance`` -> where stages begin, given workload, forward operators and number of stages.
+STARTS: dict[str, Callable[[Workload, Sequence[Operator], int], list[int]]] = {
+    "layers": layered_starts,
+    "blocks": block_starts,
+    "nanotron": nanotron_starts,
+}

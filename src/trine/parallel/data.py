@@ -188,8 +188,8 @@ def ready_gradients(program: StageProgram, weights: Iterable[OwnedWeight]) -> li
     return [
         Gradient(
             weight=owned.weight,
-            size_bytes=context.local_bytes[owned.weight],
-            dtype=context.workload.tensors[owned.weight].dtype,
+            size_bytes=context.gradient_bytes(owned.weight),
+            dtype=context.gradient_dtype(owned.weight),
             ready_after=program.backward[position].id,
         )
         for position, _, _, owned in ready

@@ -13,7 +13,7 @@ from trine.graph.program import Label
 from trine.graph.workload import OPTIMIZER, Operator
 from trine.parallel.actions import RankActions
 from trine.parallel.chunks import OperatorRun, Place
-from trine.parallel.job import JobContext
+from trine.parallel.job import WHOLE, JobContext
 from trine.parallel.memory import StageMemory
 from trine.parallel.writer import ProgramWriter
 
@@ -36,13 +36,18 @@ class StageProgram:
         self.actions = RankActions(context, stage)
         self.forward = self.actions.forward
         self.backward = self.actions.backward
-        self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
+        own = [op for op in context.workload.operators if op.phase == OPTIMIZER]
+        self.optimizer = [op for op in own if op.attributes.get("when") != "micro-batch"]
         self.last_backward = self.actions.last_backward
         self.weights = context.weights[stage]
-        self.writer = ProgramWriter(context)
+        self.writer = ProgramWriter(context, stage)
         self.memory = StageMemory(context, stage, self.actions.orders, self.actions.order_of, self.writer)
         self.copies: dict[tuple[int, int], int] = {}
         self.extensions: list[Extension] = []
+
+    def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
+        """Write one run of an operator; returns its time in picoseconds. ``share``: of an optimizer operator."""
+        raise NotImplementedError
 
 
 class Extension:

@@ -31,6 +31,7 @@ from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
+    from trine.software.profile import Software
 
 #: Sums of some thousand tensors of this size still fit into an int64.
 MAX_TENSOR_BYTES = 2**50
@@ -50,9 +51,16 @@ class JobContext:
     evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
     """
 
-    def __init__(self, workload: Workload, plan: Plan, compute: ComputeModel, launch: LaunchCosts | None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        compute: ComputeModel,
+        launch: LaunchCosts | None,
+        software: Software | None = None,
+    ) -> None:
         self.workload = workload
-        self.plan = plan
+        self.plan = plan = plan.filled()
         self.compute = compute
         self.batch = plan.batch if plan.batch is not None else workload.batch
         if self.batch != workload.batch and not any(t.batch_dims for t in workload.tensors.values()):
@@ -64,7 +72,8 @@ class JobContext:
         self.operator_index = {op.id: i for i, op in enumerate(workload.operators)}
         self.layer_names = tuple(dict.fromkeys(op.layer for op in workload.operators))
         self.layer_index = {name: i for i, name in enumerate(self.layer_names)}
-        self.launch_ps = dict(zip(self.operators, launch.cost_ps, strict=True)) if launch is not None else {}
+        self.launch = launch
+        self._launches = {} if launch is None else dict(zip(self.operators, launch.launches(), strict=True))
         self.tensor = tensor_layout(workload, plan) if plan.tp > 1 else TensorLayout()
         self.splits, self.divided = self.tensor.splits, self.tensor.divided
         self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp)
@@ -73,16 +82,19 @@ class JobContext:
         self.local_bytes |= {t: -(-self.local_bytes[t] // plan.ep) for t in self.token_partition.expert_weights}
         self.evidence_ps: dict[str, int] = {}
         self.host_bytes_per_s: float | None = None  # of host memory for each rank, where it is of interest
+        self.software = software
+        self.gpu_factor = 1.0 if software is None else software.factors.gpu.value
         self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
         self._bytes: dict[tuple[int, int], int] = {}
         self.made_storages = {workload.tensors[t].storage for op in workload.operators for t in op.outputs}
         self.pipeline = Pipeline(plan.pp, len(self.micro_batches), plan.virtual_stages, workload.is_training)
-        self.schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 else "1f1b")
+        self.schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 and plan.schedule else "1f1b")
         self.schedule.check(self.pipeline)
         self.stages = self._cut()
         self._earlier = self._earlier_targets()
         self.chunks = self._chunks()
         self.weights: list[list[OwnedWeight]] = owned_weights(workload, plan.pp, self._ranks_of_operators())
+        self._gradient_of = {p.weight: p.gradient for p in workload.parameters if p.gradient is not None}
         self.total_trained_bytes = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
         if plan.dp * plan.cp > 1 and workload.is_training and not self.total_trained_bytes:
             raise PlanError(
@@ -104,7 +116,9 @@ class JobContext:
                 forward = [op for op in self.workload.operators if op.phase == FORWARD]
                 again = (op.id for segment in recomputed(self.workload, self.plan, forward) for op in segment)
                 time |= {op_id: 2 * time[op_id] for op_id in again}
-        return cut_into_stages(self.workload, self.pipeline.num_chunks, self.plan.cuts, time, self.plan.balance)
+        return cut_into_stages(
+            self.workload, self.pipeline.num_chunks, self.plan.cuts, time, self.plan.balance or "time"
+        )
 
     def _chunks(self) -> list[Chunk]:
         operators = operators_by_chunk(self.workload, self.stages)
@@ -137,6 +151,31 @@ class JobContext:
                 holders[chunk].append(rank)
         return {op_id: tuple(holders[chunk]) for op_id, chunk in self.stages.stage_of.items()}
 
+    def launch_of(self, op: Operator, stage: int) -> tuple[int, float]:
+        """Picoseconds that the launching thread takes for an operator on one rank of ``stage``, and its launches."""
+        ps, kernels, by_weight = self._launches[op.id]
+        if by_weight:
+            share = self._weight_share(stage)
+            return round(ps * share), kernels * share
+        return ps, kernels
+
+    def _weight_share(self, stage: int) -> float:
+        """Of all trained weights the part, by number, that is on one rank of ``stage``."""
+        total = sum(p.gradient_operator is not None for p in self.workload.parameters)
+        own = sum(w.gradient_operator is not None for w in self.weights[stage])
+        return own / total if total else 1.0
+
+    def gradient_bytes(self, weight: int) -> int:
+        """Bytes of the gradient of a weight on one rank, in the dtype in which it is accumulated and reduced."""
+        size, whole = self.local_bytes[weight], self.workload.tensors[weight].size_bytes
+        gradient = self._gradient_of.get(weight)
+        made = whole if gradient is None else self.workload.tensors[gradient].size_bytes
+        return size if made == whole or not whole else -(-size * made // whole)
+
+    def gradient_dtype(self, weight: int) -> str:
+        """The dtype of the gradient of a weight; the weight's where the workload names no gradient."""
+        return self.workload.tensors[self._gradient_of.get(weight, weight)].dtype
+
     def split_of(self, op: Operator) -> TensorSplit | None:
         """The tensor split of a forward operator, or of the forward operator that a backward one belongs to."""
         owner = op.forward_id if op.phase == BACKWARD else op.id
@@ -163,6 +202,8 @@ class JobContext:
     def _duration(self, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
         answer = self.compute.duration(op, self.token_partition.split(op, batch, share, self.split_of(op)))
         ps = answer.ps * self.token_partition.repeats(op)
+        if self.gpu_factor != 1:
+            ps = round(ps * self.gpu_factor)
         if ps > MAX_PS:
             raise PlanError(f"operator {op.layer or op.name!r} takes {ps / PS_PER_S:.3g} s, more than a run may last")
         if part == BOTH:

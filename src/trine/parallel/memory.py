@@ -180,7 +180,7 @@ class StageMemory:
 
     def _made_gradient(self, weight: int, step: int) -> None:
         """A gradient that has no place of its own yet is allocated; where a part of it has, in a bucket."""
-        whole, lasting = self._context.local_bytes[weight], self._lasting.get(weight, 0)
+        whole, lasting = self._context.gradient_bytes(weight), self._lasting.get(weight, 0)
         if weight not in self._gradients and lasting < whole:
             self._gradients[weight] = whole
             self._change(step, False, whole, self._gradient_category(weight))

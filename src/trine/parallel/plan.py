@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from trine.arguments import named_arguments, option
 from trine.errors import PlanError, nearest
@@ -31,11 +31,13 @@ MAX_PIECES = 64
 DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("auto", "column", "megatron")
 INPUTS = ("step", "prefetch", "none")
-BALANCES = ("time", "layers")
+BALANCES = ("time", "layers", "blocks", "nanotron")
 RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
 OFFLOADS = ("none", "optimizer", "activations")
+#: What a plan that does not say is taken to say, where a software profile does not either.
+UNSAID: dict[str, object] = {"schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal"}
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -56,7 +58,9 @@ class Plan(OneLine):
     virtual_stages: consecutive parts of the model, spread over the pipeline in turn, that each rank holds.
     balance: where the pipeline is cut without ``cuts``, between layers where names tell any: ``"time"`` makes the
         slowest part as fast as can be; ``"layers"`` gives all parts as many layers as can be, embedding and head
-        counting as one each.
+        counting as one each; ``"blocks"`` as Megatron-LM does: equal numbers of blocks, the embedding with the first
+        part, the head with the last; ``"nanotron"``: as nanotron does, by the parameters of embedding, blocks and head.
+        None: as the software does, else ``"time"``. So schedule (else ``"gpipe"``), dp_overlap and overlap.
     recompute: what is computed again right before the backward pass that needs it: ``"none"``; ``"full"`` keeps only
         the input of each layer; ``"selective"`` recomputes the core of attention.
     recompute_layers: with full recomputation, only the first so many layers of each part; None for all.
@@ -109,9 +113,9 @@ class Plan(OneLine):
     micro_batch: int | None = option(None, "Samples of one micro-batch.")
     steps: int = option(1, "Training steps; the steady state is the last one's time.")
     inputs: str = option("step", "When inputs are copied from the host.")
-    schedule: str = option("gpipe", "Order of micro-batches in the pipeline.")
+    schedule: str | None = option(None, "Order of micro-batches in the pipeline [the software's, else gpipe].")
     virtual_stages: int = option(1, "Parts of the model on each pipeline rank.")
-    balance: str = option("time", "What stages are equal in.")
+    balance: str | None = option(None, "What stages are equal in [the software's, else time].")
     cuts: tuple[str, ...] = option((), "Layers that begin later stages, e.g. conv2d.5,linear.1.")
     sync: str = option("last", "Micro-batches after which gradients are reduced.")
     recompute: str = option("none", "Activations that are computed again.")
@@ -125,7 +129,7 @@ class Plan(OneLine):
     prefetch: int | None = option(None, "Units of parameters gathered ahead [1].")
     reshard: bool = option(True, "fsdp: give up parameters between forward and backward.")
     shard_unit_bytes: int | None = option(None, "Size of a gathered unit, e.g. 100MiB [a layer].")
-    dp_overlap: bool = option(True, "Reduce gradients during the backward pass.")
+    dp_overlap: bool | None = option(None, "Reduce gradients during the backward pass [the software's, else so].")
     buffers: str = option("auto", "DDP's broadcast of buffers: as one operation, by messages, or none.")
     sync_every: int | None = option(None, "Local SGD: average parameters every so many steps.")
     sequence_parallel: bool = option(False, "With --tp-style megatron: divide tokens, too.")
@@ -134,7 +138,9 @@ class Plan(OneLine):
     expert_imbalance: str = option(BALANCED, "Tokens of experts; a file has one share a line.")
     expert_shares: tuple[float, ...] = ()
     capacity_factor: float | None = option(None, "Most tokens of an expert, in even shares; others are dropped.")
-    overlap: str = option("ideal", "How communication runs beside compute; range: all three.")
+    overlap: str | None = option(
+        None, "How communication runs beside compute; range: all three [the software's, else ideal]."
+    )
     algorithm: tuple[tuple[str, str], ...] = option((), "Algorithms of collectives, e.g. all_reduce=ring.")
 
     def __post_init__(self) -> None:
@@ -153,14 +159,16 @@ class Plan(OneLine):
         if len(set(kinds)) < len(kinds):
             raise PlanError(f"algorithm names a collective twice: {', '.join(kinds)}")
         _require_one_of("data", self.data, DATA_MODES)
-        if self.schedule not in SCHEDULES:
+        if self.schedule is not None and self.schedule not in SCHEDULES:
             _require_one_of("schedule", self.schedule, SCHEDULES.names())
         _require_one_of("tp_style", self.tp_style, TP_STYLES)
         _require_one_of("inputs", self.inputs, INPUTS)
-        _require_one_of("balance", self.balance, BALANCES)
+        if self.balance is not None:
+            _require_one_of("balance", self.balance, BALANCES)
         _require_one_of("recompute", self.recompute, RECOMPUTE)
         _require_one_of("sync", self.sync, SYNCS)
-        _require_one_of("overlap", self.overlap, OVERLAPS)
+        if self.overlap is not None:
+            _require_one_of("overlap", self.overlap, OVERLAPS)
         _require_one_of("offload", self.offload, OFFLOADS)
         if self.data == "dp":
             self._check_data_parallel()
@@ -174,9 +182,9 @@ class Plan(OneLine):
         check_forms(self)
 
     def _check_overlap(self) -> None:
-        if self.overlap != "ideal" and self.num_ranks == 1 and (self.offload == "none" or self.overlap == "modelled"):
+        if not self._is_ideal and self.num_ranks == 1 and (self.offload == "none" or self.overlap == "modelled"):
             raise PlanError(f"overlap {self.overlap!r} is about communication, and one GPU has none")
-        if self.data == "dp" and self.overlap != "ideal":
+        if self.data == "dp" and not self._is_ideal:
             raise PlanError("DataParallel (dp) overlaps nothing with compute, so overlap cannot matter: it needs ddp")
         if self.data == "dp" and self.offload != "none":
             raise PlanError("DataParallel (dp) is modelled without offload: it needs ddp")
@@ -187,7 +195,7 @@ class Plan(OneLine):
             raise PlanError("virtual stages shorten the bubble of a pipeline, and pp = 1 has none")
         if self.cuts and len(self.cuts) != parts - 1:
             raise PlanError(f"{parts} stages need {parts - 1} cuts, got {len(self.cuts)}: {', '.join(self.cuts)}")
-        if self.balance != "time" and (self.cuts or self.pp == 1):
+        if self.balance not in (None, "time") and (self.cuts or self.pp == 1):
             reason = "cuts say where" if self.cuts else "pp = 1 has no cuts"
             raise PlanError(f"balance says where the pipeline is cut, but {reason}")
         if self.recompute_layers is not None and self.recompute != "full":
@@ -207,6 +215,24 @@ class Plan(OneLine):
             raise PlanError("DataParallel (dp) is modelled without recomputation and accumulation: they need ddp")
         if self.inputs == "prefetch":
             raise PlanError("DataParallel (dp) scatters inputs inside the step: copies ahead of it need ddp")
+
+    @property
+    def _is_ideal(self) -> bool:
+        return self.overlap in (None, "ideal")
+
+    def filled(self, software: Mapping[str, object] | None = None) -> Plan:
+        """The plan with what it leaves open as ``software`` says, where that can matter, else as always."""
+        said = {**UNSAID, **(software or {})}
+        if self.pp == 1 or self.cuts:
+            said["balance"] = UNSAID["balance"]
+        if self.dp * self.cp == 1 or self.data == "dp" or self.sync_every is not None:
+            said["dp_overlap"] = UNSAID["dp_overlap"]
+        if self.num_ranks == 1 or self.data == "dp":
+            said["overlap"] = UNSAID["overlap"]
+        if self.virtual_stages > 1 and said["schedule"] == "1f1b":
+            said["schedule"] = "interleaved"
+        open_fields = {name: said[name] for name in UNSAID if getattr(self, name) is None}
+        return replace(self, **open_fields) if open_fields else self  # type: ignore[arg-type]
 
     @property
     def num_ranks(self) -> int:
@@ -267,7 +293,7 @@ def _data(plan: Plan) -> None:
     if plan.buffers != "auto":
         _only_if(replicas > 1 and plan.data == "ddp", "buffers", "only DDP's replicas exchange them")
         _only_if(plan.sharding == "none", "buffers", f"they are DDP's, and sharding is {plan.sharding!r}")
-    if not plan.dp_overlap:
+    if plan.dp_overlap is False:
         _only_if(replicas > 1 and plan.data == "ddp", "dp_overlap", "there are no replicas that reduce gradients")
 
 
@@ -356,7 +382,7 @@ def _local(plan: Plan) -> None:
     if plan.sharding != "none" or plan.cp * plan.ep > 1:
         raise PlanError("local SGD keeps whole replicas: sync_every does not combine with sharding, cp or ep")
     for name, is_default in (
-        ("dp_overlap", plan.dp_overlap),
+        ("dp_overlap", plan.dp_overlap is not False),
         ("sync", plan.sync == "last"),
         _default_buckets(plan),
     ):

@@ -197,7 +197,7 @@ class SequenceGradients(Extension):
                 if owned is None or owned.gradient_operator is None:
                     continue
                 if split is None or (split.mode == "row" and len(tensor.shape) == 1):
-                    found[owned.weight] = self.context.local_bytes[owned.weight]
+                    found[owned.weight] = self.context.gradient_bytes(owned.weight)
         degree = plan.groups.size(plan.groups.shard) if plan.splits_gradients else 1
         self.size_bytes = -(-sum(found.values()) // degree)
 

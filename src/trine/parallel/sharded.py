@@ -52,7 +52,7 @@ class ShardedReductions(BucketReductions):
         if plan.sharding == "fsdp" or plan.offload == "optimizer":
             return {}
         sizes = {
-            w.weight: self.context.local_bytes[w.weight]
+            w.weight: self.context.gradient_bytes(w.weight)
             for w in self.program.weights
             if w.gradient_operator is not None
         }
@@ -111,7 +111,8 @@ class ParameterUpdates(ShardedReductions):
                 continue
             label = Label(phase=Phase.OPTIMIZER, stage=self.program.stage, step=step)
             key = ("parameters", self.program.stage, number, step)
-            done = self.writer.collective("all_gather", axis, key, bucket.size_bytes, after, label)
+            size = sum(self.context.local_bytes[weight] for weight in bucket.weights)
+            done = self.writer.collective("all_gather", axis, key, size, after, label)
             if self._overlaps:
                 self._pending.update({tensors[w].storage: done for w in bucket.weights})
             else:

@@ -12,6 +12,7 @@ from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
 from trine.parallel.expert import ExpertExchange
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.fixed_costs import FixedCosts, has_fixed_costs
 from trine.parallel.job import WHOLE, JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
@@ -104,7 +105,7 @@ class StageBuilder(StageProgram):
         if share:
             place = Place(Phase.OPTIMIZER, -1, step)
             for op in self.optimizer:
-                self._run(OperatorRun(op), place, share)
+                self.run(OperatorRun(op), place, share)
         for extension in self.extensions:
             extension.after_optimizer(step)
         self.memory.end_step(self.writer.last_compute())
@@ -119,9 +120,9 @@ class StageBuilder(StageProgram):
             tag = ("tied", min(weights), step)
             groups = self.context.plan.groups
             degree = groups.size(groups.shard) if self.context.plan.sharding != "none" else 1
-            size = sum(-(-self.context.local_bytes[weight] // degree) for weight in weights)
-            self.writer.add(Send(Peer("pp", other), size, tag, self.writer.last_compute_and_waits(), label))
-            self.writer.wait(self.writer.add(Recv(Peer("pp", other), tag, (), label)))
+            size = sum(-(-self.context.gradient_bytes(weight) // degree) for weight in weights)
+            self.writer.send(Send(Peer("pp", other), size, tag, self.writer.last_compute_and_waits(), label))
+            self.writer.wait(self.writer.receive(Recv(Peer("pp", other), tag, (), label)))
 
     # -- one pass ------------------------------------------------------------------------------------------------
 
@@ -167,21 +168,24 @@ class StageBuilder(StageProgram):
         again = place._replace(rerun=True)
         if phase == Phase.FORWARD and (one.chunk, one.microbatch) in self.copies:
             self.writer.wait(self.copies[one.chunk, one.microbatch])
+        edge = Label(phase=phase, stage=self.stage, microbatch=one.microbatch, step=step)
+        self.writer.begin_pass(edge)
         for extension in self.extensions:
             extension.begin_pass(complete if ends.weights else place)
         for position, run in enumerate(chunk_pass.runs):
             for crossing in chunk_pass.arriving.get(position, ()):
                 self._receive(crossing, place)
             if run.rerun:
-                yield self._run(run, again)
+                yield self.run(run, again)
             else:
-                yield self._run(run, complete if ends.of(run, self.context.stages.parts) else place)
+                yield self.run(run, complete if ends.of(run, self.context.stages.parts) else place)
             for crossing in chunk_pass.leaving.get(position, ()):
                 self._send(crossing, place)
         if not chunk_pass.runs:
             self._pass_on(chunk_pass, place)
         for extension in self.extensions:
             extension.end_pass(complete if ends.weights else place)
+        self.writer.end_pass(edge, phase == Phase.BACKWARD)
         if self.actions.is_end_of_microbatch(one):
             self.memory.end_of_microbatch(one.microbatch)
 
@@ -196,7 +200,7 @@ class StageBuilder(StageProgram):
 
     # -- one operator --------------------------------------------------------------------------------------------
 
-    def _run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
+    def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
         """Write one run of an operator; returns its time in picoseconds."""
         context, op = self.context, run.op
         for before in self._before:
@@ -237,7 +241,7 @@ class StageBuilder(StageProgram):
             return
         label = Label(phase=place.phase, stage=self.stage, microbatch=place.microbatch, step=place.step)
         tag = ("pp", place.phase, crossing.source, crossing.target, crossing.tensor, place.microbatch, place.step)
-        received = self.writer.add(Recv(Peer("pp", source), tag, (), label))
+        received = self.writer.receive(Recv(Peer("pp", source), tag, (), label))
         self.writer.wait(received)
         if place.phase == Phase.FORWARD:
             self.memory.received(crossing.tensor, received, place.microbatch)
@@ -263,4 +267,6 @@ def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extensio
         found.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)
     if plan.sequence_parallel:
         found.append(SequenceGradients)
+    if has_fixed_costs(context):
+        found.append(FixedCosts)
     return [*found, *(make for is_wanted, make in FORMS if is_wanted(context))]

@@ -9,7 +9,7 @@ from trine.compute import kind_of
 from trine.compute.kinds import COMPUTE_FAMILIES, family_of
 from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
-from trine.parallel.cuts import balanced_starts, layered_starts, named_starts, sendable
+from trine.parallel.cuts import STARTS, balanced_starts, named_starts, sendable
 
 #: What a pass of the backward phase computes, where a schedule splits it (:attr:`trine.parallel.chunks.Place.part`).
 BOTH, INPUT_PART, WEIGHT_PART = "", "input", "weight"
@@ -182,7 +182,7 @@ def cut_into_stages(
 
     Without ``cuts`` they lie between layers where names tell any. The slowest stage (forward and backward time in
     ``duration_ps``) is made as short as such cuts can, and among these the one that sends the fewest bytes is taken;
-    with the ``balance`` ``"layers"`` all stages get as many layers as can be.
+    of other values of ``balance`` see :class:`trine.parallel.plan.Plan`.
 
     Raises PlanError for unknown cut names, cuts out of order, and more stages than operators or layers.
     """
@@ -195,8 +195,8 @@ def cut_into_stages(
         starts = [0]
     elif cuts:
         starts = named_starts(forward, cuts)
-    elif balance == "layers":
-        starts = layered_starts(workload, forward, num_stages)
+    elif balance in STARTS:
+        starts = STARTS[balance](workload, forward, num_stages)
     else:
         starts = balanced_starts(workload, forward, num_stages, duration_ps)
     stage_of: dict[int, int] = {}

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trine.graph.program import (
     COMPUTE_STREAM,
-    LAUNCH_STREAM,
     Collective,
     Compute,
     Label,
     MemoryChange,
     RankProgram,
+    Recv,
     Send,
     Step,
 )
 from trine.graph.workload import Operator
 from trine.parallel.job import JobContext
+from trine.parallel.launching import LaunchThread
 
 
 class ProgramWriter:
@@ -24,8 +27,9 @@ class ProgramWriter:
     compute stream; each operator waits for what was waited for in its own lane only.
     """
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, stage: int = 0) -> None:
         self.context = context
+        self.stage = stage
         self.steps: list[Step] = []
         self.memory: list[MemoryChange] = []
         self.lane = 0
@@ -33,6 +37,10 @@ class ProgramWriter:
         self._waits: tuple[list[int], list[int]] = ([], [])
         self._last_compute = [-1, -1]
         self._end_of_step: tuple[int, ...] = ()
+        self._launch = context.launch
+        launch = self._launch
+        limit = None if launch is None else launch.queue_limit
+        self.thread = LaunchThread(self.steps, launch is not None and launch.merges, limit)
 
     def add(self, step: Step) -> int:
         """Append a step and return its index."""
@@ -52,17 +60,37 @@ class ProgramWriter:
 
         ``is_first``: False for a further piece of an operator that was launched with the first one.
         """
-        launch_ps = self.context.launch_ps.get(op.id, 0) if is_first else 0
-        if launch_ps:
-            self.wait(self.add(Compute(LAUNCH_STREAM, launch_ps, (), label)))
         waits = self._waits[self.lane]
+        launch = self._launch
+        if launch is not None and is_first:
+            launch_ps, kernels = self.context.launch_of(op, self.stage)
+            launched = self.thread.operator(launch_ps, kernels, waits, label)
+            if launched is not None:
+                waits.append(launched)
         done = self._last_compute[self.lane] = self.add(Compute(COMPUTE_STREAM, duration_ps, tuple(waits), label))
+        if launch is not None:
+            self.thread.runs(done, duration_ps)
         waits.clear()
         return done
 
     def send(self, step: Send) -> None:
         """Append a message, and remember it until the step ends."""
-        self.sent.append(self.add(step))
+        launched = self._launched(step.after, step.label)
+        self.sent.append(self.add(replace(step, after=(*step.after, *launched)) if launched else step))
+
+    def receive(self, step: Recv) -> int:
+        """Append the arrival of a message, which the thread asks for."""
+        if self._launch is not None:
+            self.thread.busy(self._launch.communication_ps)
+        return self.add(step)
+
+    def _launched(self, after: tuple[int, ...], label: Label) -> tuple[int, ...]:
+        """The launch of something behind ``after`` that communicates, where it can hold it up."""
+        if self._launch is None or not self._launch.communication_ps:
+            return ()
+        follows = max(self._last_compute) in after
+        launched = self.thread.communication(self._launch.communication_ps, follows, label)
+        return () if launched is None else (launched,)
 
     def fork(self) -> None:
         """Begin two lanes: the second one follows what the first one has done so far."""
@@ -81,6 +109,7 @@ class ProgramWriter:
     ) -> int:  # fmt: skip
         """Append a collective by the algorithm that the plan names for its kind, else by the one given."""
         algorithm = self.context.algorithm(kind) or algorithm
+        after = (*after, *self._launched(after, label))
         return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
 
     def last_compute(self) -> tuple[int, ...]:
@@ -93,9 +122,24 @@ class ProgramWriter:
         return (*self.last_compute(), *self._waits[self.lane])
 
     def end_step(self) -> None:
-        """Remember what ends a training step."""
+        """Remember what ends a training step; the thread may wait for it."""
         self._end_of_step = self.last_compute_and_waits()
+        if self._launch is not None and self._launch.synchronises != "none":
+            self.thread.synchronise(self._end_of_step, Label())
         self.sent.clear()
+
+    def begin_pass(self, label: Label) -> None:
+        """Before the first operator of a pass: the thread may be too far ahead."""
+        self.thread.begin_pass(label)
+
+    def end_pass(self, label: Label, is_backward: bool) -> None:
+        """After the last operator of a pass, and what it sends: the thread may wait for the GPU."""
+        if self._launch is None:
+            return
+        wanted, has_messages = self._launch.synchronises, self.context.plan.pp > 1
+        if (wanted == "pass" and has_messages) or (wanted == "micro-batch" and is_backward):
+            steps = (*self.last_compute_and_waits(), *self.sent[-1:])
+            self.thread.synchronise(steps, label, and_next=wanted == "pass")
 
     def last_of_step(self) -> tuple[int, ...]:
         """What ended the training step before; empty in the first."""

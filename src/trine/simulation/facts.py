@@ -69,6 +69,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "compute": setup.options.compute,
         "network": setup.network_name if machine is not None else None,
         "cpu_launch": setup.launch is not None,
+        "software": setup.software.name,
     }
 
 
@@ -87,6 +88,8 @@ def evidence(
         for kind in ("measured", "interpolated", "modelled", "assumed")
         if report.evidence_ps.get(kind)
     ]
+    if setup.software.profile is not None:
+        rows.append(_software(setup))
     rows.extend(Evidence("tensor parallelism", "assumed", text) for text in report.tp_notes)
     if report.cut_rule:
         rows.append(Evidence("pipeline cuts", "assumed", report.cut_rule))
@@ -116,6 +119,17 @@ def evidence(
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
+
+
+def _software(setup: Setup) -> Evidence:
+    """Which profile, and why."""
+    from trine.evidence import ASSUMED, Evidence
+
+    profile = setup.software.profile
+    assert profile is not None
+    fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
+    detail = f"{profile.name}, {setup.software.reason}: {profile.description.rstrip('.')}"
+    return Evidence("software", ASSUMED, "; ".join([detail, *fitted]))
 
 
 def _broadcast_detail(setup: Setup, report: BuildReport, costs: StepCosts | None) -> str:

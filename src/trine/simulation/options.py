@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trine.graph.program import Job
     from trine.graph.taskgraph import Progress
     from trine.parallel.stragglers import Stragglers
+    from trine.software.profile import Software
 
 
 @named_arguments
@@ -40,6 +41,9 @@ class SimulateOptions:
         durations kept in the user's cache (:class:`trine.collectives.loadstore.LoadStoreCosts`, which is taken too).
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
     launch_cost_ps: CPU time of every launch, in place of what the trace says.
+    software: the profile of the training software (:mod:`trine.software`), its name, or a file; ``none`` for none. Of
+        a synthesised workload it says which operators there are and what launching them costs the CPU; of any, what a
+        plan leaves open. None: what the workload was written for, else by layout.
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
     fold: ``on`` simulates one rank of each kind that behaves alike, exactly; ``off`` each by itself; ``verify`` both,
@@ -73,5 +77,6 @@ class SimulateOptions:
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
     on_job: Callable[[Job], None] | None = None
+    software: Software | str | os.PathLike[str] | None = option(None, "Training software, or its file [by layout].")
     warnings: tuple[str, ...] = ()
     compare: bool = True

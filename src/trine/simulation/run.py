@@ -24,6 +24,7 @@ from trine.simulation.facts import (
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 from trine.simulation.worth import verdicts
+from trine.software.profile import NO_SOFTWARE
 
 if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
@@ -62,7 +63,7 @@ def simulate(
     own = replace(
         options, cluster=setup.machine, network=setup.network, trace_gpu=None,
         fold="off" if options.fold == "off" else "on", progress=None, on_compile=None, on_stage=None, on_job=None,
-        warnings=(), compare=False,
+        warnings=(), compare=False, software=setup.software.profile or NO_SOFTWARE,
     )  # fmt: skip
     found = verdicts(
         result, setup.plan, lambda other: simulate(setup.workload, other, options=own), _why_not_compared(options)
@@ -99,7 +100,7 @@ class _Run:
         options = setup.options
         job, report = build_job(
             setup.workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
-            host_bytes_per_s=setup.host_bytes_per_s,
+            host_bytes_per_s=setup.host_bytes_per_s, software=setup.software.profile,
         )  # fmt: skip
         if options.on_job is not None:
             options.on_job(job)

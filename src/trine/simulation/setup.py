@@ -18,6 +18,7 @@ from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.simulation.options import SimulateOptions
 from trine.simulation.recorded import Timing, first_known, gpus_under, timing
+from trine.simulation.software import ChosenSoftware, launches_of, software_of, written_for
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from trine.engine.models import Network
     from trine.graph.placement import Placement
     from trine.parallel.contention import CommunicationKernels
+    from trine.software.profile import Software
 
 
 NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
@@ -49,7 +51,8 @@ NO_HOST = "copying the inputs from host memory (no host is described)"
 class Setup:
     """What was asked for, resolved.
 
-    gpu: the GPU that the user asked for in place of the cluster's; its memory and power count.
+    gpu: the GPU that the user asked for in place of the cluster's; its memory and power count. plan: with what it left
+    open filled in.
     """
 
     workload: Workload
@@ -62,6 +65,7 @@ class Setup:
     gpu: GpuSpec | None
     times: Timing
     places: Int64
+    software: ChosenSoftware
 
     @property
     def network_name(self) -> str:
@@ -147,7 +151,12 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     network = network_on(machine, options.network)
     places = places_on(options.placement, machine, plan.num_ranks)
     gpu, here = options.gpu, gpus_under(machine, places)
-    workload = load_workload(workload, options.trace_gpu, gpu if gpu is not None else first_known(here))
+    if not is_model(workload):
+        workload = load_workload(workload, options.trace_gpu, None)
+    software = software_of(options.software, workload, plan)
+    plan = plan.filled(None if software.profile is None else software.profile.plan_fields())
+    target = gpu if gpu is not None else first_known(here)
+    workload = written_for(load_workload(workload, options.trace_gpu, target, software.profile), software)
     times = timing(workload, options.compute, gpu, here)
     return Setup(
         workload=workload,
@@ -155,7 +164,8 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
         machine=machine,
         options=options,
         model=compute_for(workload, options.compute, times.predicted_for, options.calibration),
-        launch=launch_for(workload, options.cpu, options.launch_cost_ps),
+        launch=launches_of(workload, software, options) or launch_for(workload, options.cpu, options.launch_cost_ps),
+        software=software,
         network=network,
         gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
         times=times,
@@ -189,15 +199,26 @@ def gpu_spec(name: str) -> GpuSpec:
     return load_gpu(name)
 
 
-def load_workload(workload: Workload | str | os.PathLike[str], trace_gpu: str | None, gpu: str | None) -> Workload:
+def is_model(workload: Workload | str | os.PathLike[str]) -> bool:
+    """Whether it is the name of a model that is yet to be written."""
+    return isinstance(workload, str) and workload.startswith("model:")
+
+
+def load_workload(
+    workload: Workload | str | os.PathLike[str],
+    trace_gpu: str | None,
+    gpu: str | None,
+    software: Software | None = None,
+) -> Workload:
     """Load the trace, and put in the name of its GPU where the user knows better than the trace.
 
-    A model (``model:NAME``) is written for ``gpu``. Raises InputError for a ``trace_gpu`` that the trace contradicts.
+    A model (``model:NAME``) is written for ``gpu``, as ``software`` does. Raises InputError for a ``trace_gpu`` that
+    the trace contradicts.
     """
-    if isinstance(workload, str) and workload.startswith("model:"):
+    if isinstance(workload, str) and is_model(workload):
         from trine.workload.synthesis.model import from_text
 
-        workload = from_text(workload, gpu)
+        workload = from_text(workload, gpu, software)
     elif not isinstance(workload, Workload):
         from trine.workload import load
 

@@ -19,15 +19,19 @@ from trine.spec import Spec, read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
 FAMILIES = (
-    "norm", "rotary", "activation", "linear", "attention", "softmax", "dropout", "residual", "embedding", "loss",
-    "optimizer", "router", "copy",
+    "norm", "rotary", "activation", "linear", "product", "attention", "softmax", "dropout", "residual", "embedding",
+    "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication")
+#: Fields of a plan that a profile may set.
+PLAN_FIELDS = ("schedule", "dp_overlap", "overlap")
 #: ``--software none``: operators of a fused implementation, no CPU side, no fixed costs.
 NO_SOFTWARE = "none"
 
 Count = Annotated[float, Field(ge=0, le=1000)]
 Microseconds = Annotated[float, Field(ge=0, le=1e7)]
+#: Of the forward and of the backward pass.
+Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Positive = Annotated[float, Field(gt=0, le=100)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
 
@@ -50,15 +54,23 @@ class OperatorStyle(Spec):
     dropout: bool = False
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
-    kernels: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
-    passes: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
+    kernels: dict[str, Pair] = Field(default_factory=dict)
+    passes: dict[str, Pair] = Field(default_factory=dict)
 
 
 class LaunchStyle(Spec):
-    """The thread that launches: CPU time of a kernel, and beside that of a layer's pass; what it waits for."""
+    """The thread that launches.
+
+    cpu_us_per_kernel: CPU time of one launch with all that Python and the dispatcher do for it. layer_us: more for each
+    pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective or message,
+    its launch included. queue_limit: launches that the thread may be ahead of the GPU when a pass begins. synchronises:
+    where it waits until the GPU has done all that was launched: at the end of each pass, of each backward pass
+    (``micro-batch``), of each step, or never.
+    """
 
     cpu_us_per_kernel: Microseconds = 0.0
     layer_us: Microseconds = 0.0
+    communication_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     synchronises: Literal["none", "pass", "micro-batch", "step"] = "step"
 
@@ -66,13 +78,15 @@ class LaunchStyle(Spec):
 class FixedCost(Spec):
     """What a step, or each of its micro-batches, costs besides its operators.
 
-    cpu_us: time of the launching thread. gradient_passes, parameter_passes: times that all gradients, parameters of a
-    rank are read or written. all_reduces: of one number, over ``axis`` (as in the rank grid; ``world``: all ranks).
+    cpu_us: time of the launching thread. kernels_per_weight: launches for each trained weight of the rank.
+    gradient_passes, parameter_passes: times that all gradients, parameters of a rank are read or written. all_reduces:
+    of one number, over ``axis`` (as in the rank grid; ``world``: all ranks; ``model``: those of one replica).
     """
 
     name: str
     when: Literal["step", "micro-batch"] = "step"
     cpu_us: Microseconds = 0.0
+    kernels_per_weight: Count = 0.0
     gradient_passes: Count = 0.0
     parameter_passes: Count = 0.0
     all_reduces: Count = 0.0
@@ -107,20 +121,31 @@ class Factors(Spec):
 
 
 class Software(Spec):
-    """A profile. stages: the rule by which a pipeline is cut where the plan does not say. plan: fields of
-    :class:`trine.Plan` that this software sets unless the user does. sources: field -> where its number comes from.
+    """A profile.
+
+    stages: the rule by which a pipeline is cut where the plan does not say (:class:`trine.Plan`, ``balance``). plan:
+    schedule, dp_overlap and overlap of a plan, as this software has them unless the user says. sources: field -> where
+    its number comes from.
     """
 
     name: str
     description: str
     operators: OperatorStyle = OperatorStyle()
     launch: LaunchStyle = LaunchStyle()
-    step: tuple[FixedCost, ...] = ()
-    stages: Literal["time", "layers", "nanotron"] = "time"
+    step: list[FixedCost] = Field(default_factory=list)
+    stages: Literal["time", "layers", "blocks", "nanotron"] = "time"
     plan: dict[str, bool | int | str] = Field(default_factory=dict)
     memory: MemoryStyle = MemoryStyle()
     factors: Factors = Factors()
     sources: dict[str, str] = Field(default_factory=dict)
+
+    def plan_fields(self) -> dict[str, object]:
+        """Fields of a plan that this software sets unless the user does."""
+        return {"balance": self.stages, **self.plan}
+
+    def fitted_factors(self) -> list[tuple[str, Factor]]:
+        """Factors that are not 1, by name."""
+        return [(name, getattr(self.factors, name)) for name in FACTORS if getattr(self.factors, name).value != 1]
 
 
 _FOLDER = Path(__file__).parents[1] / "presets" / "software"
@@ -162,9 +187,11 @@ def _read(path: Path) -> Software:
                     file=path,
                     field=f"operators.{field}",
                 )
-    fitted = [name for name in FACTORS if getattr(profile.factors, name).value != 1]
-    for name in fitted:
-        if getattr(profile.factors, name).fitted_on is None:
+    for name in profile.plan:
+        if name not in PLAN_FIELDS:
+            raise SpecError(f"cannot set {name[:40]!r}{nearest(name[:80], PLAN_FIELDS)}", file=path, field="plan")
+    for name, factor in profile.fitted_factors():
+        if factor.fitted_on is None:
             raise SpecError(
                 "a factor other than 1 says on which rows it was fitted", file=path, field=f"factors.{name}"
             )

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.graph.workload import Tensor
+from trine.software.profile import Software
+from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import DENSENET, RESNET, ConvNet
 
@@ -25,12 +27,12 @@ _ENGINE = "autograd::engine::evaluate_function: "
 PRECISIONS = ("", "float32", "tfloat32", "amp")
 
 
-def convnet(spec: ConvNet, *, batch: int, precision: str = "") -> Graph:
-    """Forward, backward and Adam step on ``batch`` images, in one of the :data:`PRECISIONS`."""
+def convnet(spec: ConvNet, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
+    """Forward, backward and Adam step on ``batch`` images, in one of the :data:`PRECISIONS`, as software writes it."""
     mixed = precision == "amp"
     attributes: Attributes = {"precision": precision} if precision and not mixed else NONE
     dtype = "float16" if mixed else "float32"
-    graph = Graph(dtype, accumulates=False, weight_dtype="float32", product_attributes=attributes)
+    graph = Graph(dtype, accumulates=False, weight_dtype="float32", product_attributes=attributes, software=software)
     x = graph.tensor((batch, 3, spec.image, spec.image), role="input", dtype="float32")
     targets = graph.tensor((batch,), role="input", dtype="int64")
     family = {RESNET: _resnet, DENSENET: _densenet}.get(spec.family, _vgg)
@@ -38,7 +40,9 @@ def convnet(spec: ConvNet, *, batch: int, precision: str = "") -> Graph:
     graph.run_backward()
     if mixed:
         graph.optimizer("aten::_amp_foreach_non_finite_check_and_unscale_", list(graph.gradients.values()))
+    fixed_costs(graph, before=True)
     _adam(graph)
+    fixed_costs(graph, before=False)
     return graph
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.graph.workload import Tensor
+from trine.software.profile import Software
 from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
 from trine.workload.synthesis.graph import Attributes, Graph
 from trine.workload.synthesis.transformer import (
@@ -34,12 +35,12 @@ REPLICATED: Attributes = {"replicated": True}
 # -- BERT --------------------------------------------------------------------------------------------------------------
 
 
-def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str) -> Graph:
+def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None) -> Graph:
     """Forward, backward and Adam step of pre-training on ``batch`` samples of ``sequence`` tokens.
 
     Logits are those of all tokens, as Hugging Face's BertForPreTraining and Megatron-LM compute them.
     """
-    graph = Graph(dtype, accumulates=True)
+    graph = Graph(dtype, accumulates=True, software=software)
     tokens, segments, targets = (graph.tensor((batch, sequence), role="input", dtype="int64") for _ in range(3))
     table = graph.weight(spec.vocab, spec.hidden)
     x = embedding(graph, tokens, table, "embedding")
@@ -110,13 +111,14 @@ def _first_token(graph: Graph, x: Tensor, layer: str) -> Tensor:
 
 
 def encoder_decoder(
-    spec: EncoderDecoder, *, batch: int, lengths: tuple[int, int], layers: int | None, dtype: str
-) -> Graph:
+    spec: EncoderDecoder, *, batch: int, lengths: tuple[int, int], layers: int | None, dtype: str,
+    software: Software | None = None,
+) -> Graph:  # fmt: skip
     """Forward, backward and Adam step on ``batch`` samples; ``lengths``: tokens that encoder and decoder read.
 
     layers: so many of the encoder's, and of the decoder's, at most; None for all.
     """
-    graph = Graph(dtype, accumulates=True)
+    graph = Graph(dtype, accumulates=True, software=software)
     sources, given, wanted = (
         graph.tensor((batch, length), role="input", dtype="int64") for length in (*lengths, lengths[1])
     )

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
+from trine.software.profile import OperatorStyle, Software
 from trine.workload.native_check import ITEM_BYTES
+from trine.workload.synthesis.style import WrittenStyle
 
 Shape = tuple[int, ...]
 Names = Sequence[Tensor]
@@ -25,14 +27,19 @@ class Graph:
 
     dtype: of weights and activations; weight_dtype: of weights, where it is another (mixed precision). accumulates:
     whether the sum of two gradients of one tensor is an operator. product_attributes: of all convolutions and products.
+    software: the profile that says how operators are written; None: fused, with one launch each.
     """
 
     def __init__(
-        self, dtype: str, *, accumulates: bool, weight_dtype: str = "", product_attributes: Attributes = NONE
-    ) -> None:
+        self, dtype: str, *, accumulates: bool, weight_dtype: str = "", product_attributes: Attributes = NONE,
+        software: Software | None = None,
+    ) -> None:  # fmt: skip
         self.dtype = dtype
         self.weight_dtype = weight_dtype or dtype
         self.product_attributes = product_attributes
+        self.software = software
+        self.style = None if software is None else WrittenStyle(software.operators)
+        self.writes = OperatorStyle() if software is None else software.operators
         self.tensors: dict[int, Tensor] = {}
         self.operators: list[Operator] = []
         self.weights: dict[int, Tensor] = {}  # by tensor id, in the order of registration
@@ -107,9 +114,9 @@ class Graph:
         """Add a backward operator of operator ``forward`` and return its id."""
         return self._add(name, BACKWARD, inputs, outputs, self._layers[forward], forward, attributes)
 
-    def optimizer(self, name: str, inputs: Names, outputs: Names = ()) -> None:
+    def optimizer(self, name: str, inputs: Names, outputs: Names = (), attributes: Attributes = NONE) -> None:
         """Add an operator of the optimizer step."""
-        self._add(name, OPTIMIZER, inputs, outputs, "optimizer", None, NONE)
+        self._add(name, OPTIMIZER, inputs, outputs, "optimizer", None, attributes)
 
     def _add(
         self,
@@ -121,6 +128,8 @@ class Graph:
         forward: int | None,
         attributes: Attributes,
     ) -> int:
+        if self.style is not None:
+            attributes = {**self.style.attributes(name, "gradient_of" in attributes), **attributes}
         operator = Operator(
             id=len(self.operators) + 1,
             name=name,
@@ -161,7 +170,8 @@ class Graph:
         """The tensor that holds the gradient of ``weight``; one for all operators that use the weight."""
         found = self.gradients.get(weight.id)
         if found is None:
-            found = self.tensor(weight.shape, role="gradient", dtype=weight.dtype, batch_dims=())
+            dtype = "float32" if self.writes.gradient_dtype == "float32" else weight.dtype
+            found = self.tensor(weight.shape, role="gradient", dtype=dtype, batch_dims=())
             self.gradients[weight.id] = found
         return found
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from trine.arguments import named_arguments
 from trine.errors import InputError, SpecError, nearest
-from trine.graph.workload import SYNTHESISED, Workload
+from trine.graph.workload import SYNTHESISED, Operator, Workload
+from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
 from trine.units import whole_number
 from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.encoder import bert, encoder_decoder
@@ -51,6 +52,7 @@ class Synthesis:
     image: int | None = None
     times: str | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
+    software: str | None = None
 
     def __post_init__(self) -> None:
         for name in _WHOLE:
@@ -78,6 +80,7 @@ def synthesize(
     times: str | None = None,
     shares: Mapping[str, float] | None = None,
     calibration: Calibration | None = None,
+    software: Software | str | os.PathLike[str] | None = None,
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, as a trace of it would be read.
 
@@ -99,6 +102,8 @@ def synthesize(
         convolutional networks' default).
     shares: shares of the data sheet's peaks in place of the roofline's defaults, see :class:`trine.compute.Shares`.
     calibration: traces that ``fitted`` fits on, in place of the bundled ones.
+    software: the profile of the training software that writes the operators (:func:`trine.software.load_software`), or
+        ``none``. Where it is not given, the usual one of a single GPU; :func:`trine.simulate` takes that of the layout.
 
     Times are predictions, and ``Workload.assumptions`` says what they rest on. Raises InputError, naming the field, for
     an unknown model, GPU or value, and for an option that the model has no use for.
@@ -107,7 +112,8 @@ def synthesize(
         gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
         shares=dict(shares or {}),
     )  # fmt: skip
-    return _timed(*_untimed(load_model(model), asked), asked, calibration)
+    profile = usual_profile() if software is None else profile_of(software)
+    return ModelRecipe(load_model(model), asked, calibration, profile, software is not None).write()
 
 
 def model_name(text: str) -> bool:
@@ -115,10 +121,10 @@ def model_name(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-def from_text(text: str, gpu: str | None = None) -> Workload:
+def from_text(text: str, gpu: str | None = None, software: Software | None = None) -> Workload:
     """The workload of ``model:NAME[,option=value...]``, with options of :func:`synthesize`.
 
-    gpu: the GPU where the text names none. Raises InputError as :func:`synthesize` does, and for other options.
+    gpu, software: where the text names none. Raises InputError as :func:`synthesize` does, and for other options.
     """
     name, *options = text.removeprefix(PREFIX).split(",")
     known = [f.name for f in fields(Synthesis) if f.name != "shares"]
@@ -132,7 +138,46 @@ def from_text(text: str, gpu: str | None = None) -> Workload:
         seen.add(key)
         given[key] = _whole(key, value) if key in _WHOLE else value
     asked = Synthesis(**given)  # type: ignore[arg-type]
-    return _timed(*_untimed(load_model(name), asked), asked, None)
+    profile = software if asked.software is None else profile_of(asked.software)
+    return ModelRecipe(load_model(name), asked, None, profile, asked.software is not None).write()
+
+
+def profile_of(software: Software | str | os.PathLike[str]) -> Software | None:
+    """A profile by its name or file; None for ``none``. Raises SpecError for another name, or a file with a fault."""
+    if isinstance(software, Software):
+        return software
+    return None if software == NO_SOFTWARE else load_software(software)
+
+
+def usual_profile() -> Software | None:
+    """The profile of a single GPU."""
+    return None
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """A model, what was asked of it, and the software that writes it; ``is_said``: somebody chose that."""
+
+    spec: ModelSpec
+    asked: Synthesis
+    calibration: Calibration | None
+    software: Software | None
+    is_said: bool
+    operators: tuple[Operator, ...] = ()
+
+    def write(self) -> Workload:
+        """The workload, which carries the recipe."""
+        workload = _timed(*_untimed(self.spec, self.asked, self.software), self.asked, self.calibration)
+        name = NO_SOFTWARE if self.software is None else self.software.name
+        return replace(
+            workload,
+            metadata={**workload.metadata, "software": name},
+            recipe=replace(self, operators=workload.operators),
+        )
+
+    def again(self, workload: Workload, software: Software | None) -> Workload:
+        """The same model by other software; ``workload`` as it is where its operators are not those written here."""
+        return workload if workload.operators is not self.operators else replace(self, software=software).write()
 
 
 def _whole(key: str, value: str) -> int:
@@ -142,14 +187,16 @@ def _whole(key: str, value: str) -> int:
     return number
 
 
-def _untimed(spec: ModelSpec, asked: Synthesis) -> tuple[ModelSpec, Workload]:
+def _untimed(spec: ModelSpec, asked: Synthesis, software: Software | None) -> tuple[ModelSpec, Workload]:
     """The operators, without times."""
     if isinstance(spec, ConvNet):
-        return spec, _convnet_workload(spec, asked)
-    return spec, _transformer_workload(spec, asked)
+        return spec, _convnet_workload(spec, asked, software)
+    return spec, _transformer_workload(spec, asked, software)
 
 
-def _transformer_workload(spec: Transformer | Bert | EncoderDecoder, asked: Synthesis) -> Workload:
+def _transformer_workload(
+    spec: Transformer | Bert | EncoderDecoder, asked: Synthesis, software: Software | None
+) -> Workload:
     _refuse(spec, asked, ("image",) if isinstance(spec, EncoderDecoder) else ("image", "target"))
     if asked.dtype is not None and asked.dtype not in DTYPES:
         raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
@@ -164,26 +211,38 @@ def _transformer_workload(spec: Transformer | Bert | EncoderDecoder, asked: Synt
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(spec.hidden), "dtype": dtype}
     if isinstance(spec, EncoderDecoder):
         target = asked.target or -(-spec.target * sequence // spec.sequence)
-        graph = encoder_decoder(spec, batch=batch, lengths=(sequence, target), layers=asked.layers, dtype=dtype)
+        graph = encoder_decoder(
+            spec, batch=batch, lengths=(sequence, target), layers=asked.layers, dtype=dtype, software=software
+        )
         facts |= {"target": str(target), "tokens": str(gcd(sequence, target))}
     elif isinstance(spec, Bert):
-        graph = bert(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype)
+        graph = bert(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
     else:
-        graph = transformer(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype)
+        graph = transformer(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
         if spec.experts is not None:
             facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
-    return _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype))
+    return _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype, software))
 
 
-def _transformer_assumptions(spec: Transformer | Bert | EncoderDecoder, layers: int, dtype: str) -> tuple[str, ...]:
+def _transformer_assumptions(
+    spec: Transformer | Bert | EncoderDecoder, layers: int, dtype: str, software: Software | None
+) -> tuple[str, ...]:
+    writes = OperatorStyle() if software is None else software.operators
+    attention = "FlashAttention" if writes.attention == "flash" else "attention with its scores in memory"
+    loss = (
+        "cross entropy in one operator" if writes.loss == "fused" else "cross entropy on a float32 copy of the logits"
+    )
+    whose = "a fused implementation" if software is None else software.name
+    dropout = "dropout" if writes.dropout else "no dropout"
     found = [
-        "operators are those of a fused implementation: FlashAttention, gate and up projection in one product, cross "
-        "entropy in one operator; there is no dropout and no activation recomputation"
+        f"operators are those of {whose}: {attention}, gate and up projection in one product, {loss}; there is "
+        f"{dropout} and no activation recomputation"
     ]
     if dtype != "float32":
+        how = "as they are" if writes.gradient_dtype == "model" else "in float32"
         found.append(
             f"weights, gradients and activations are {dtype}; Adam keeps a float32 copy of the weights and two float32 "
-            "moments, and gradients are accumulated and reduced as they are"
+            f"moments, and gradients are accumulated and reduced {how}"
         )
     if isinstance(spec, Bert):
         found.append("logits are computed for all tokens, not for the masked ones alone")
@@ -196,7 +255,7 @@ def _transformer_assumptions(spec: Transformer | Bert | EncoderDecoder, layers: 
     return tuple(found)
 
 
-def _convnet_workload(spec: ConvNet, asked: Synthesis) -> Workload:
+def _convnet_workload(spec: ConvNet, asked: Synthesis, software: Software | None) -> Workload:
     _refuse(spec, asked, ("sequence", "target", "layers"))
     if asked.dtype is not None and asked.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
@@ -205,7 +264,7 @@ def _convnet_workload(spec: ConvNet, asked: Synthesis) -> Workload:
     if spec.image < 32:
         raise InputError(f"images must have at least 32 pixels a side, got {spec.image}", field="image")
     batch, precision = asked.batch or 128, CONV_DTYPES.get(asked.dtype or "", "")
-    graph = convnet(spec, batch=batch, precision=precision)
+    graph = convnet(spec, batch=batch, precision=precision, software=software)
     facts = {"image": str(spec.image), "dtype": graph.dtype}
     if precision:
         facts["precision"] = precision

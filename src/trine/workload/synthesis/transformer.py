@@ -17,8 +17,11 @@ autograd would have saved.
 from __future__ import annotations
 
 from trine.graph.workload import Tensor
+from trine.software.profile import Software
+from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
+from trine.workload.synthesis.unfused import add_dropped, dropped, unfused_attention, unfused_cross_entropy
 
 
 def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor:
@@ -143,8 +146,10 @@ def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()
 def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, layer: str) -> Tensor:
     """Causal attention of queries, keys and values that lie side by side in qkv (B, S, (heads + 2 kv_heads) size).
 
-    As FlashAttention does it: of the scores, their logarithmic sums alone are kept.
+    As FlashAttention does it: of the scores, their logarithmic sums alone are kept. Or, as a profile says, unfused.
     """
+    if graph.writes.attention == "unfused":
+        return unfused_attention(graph, qkv, (heads, kv_heads, size), layer)
     batch, length = qkv.shape[:2]
     parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
     out = graph.tensor((batch, heads, length, size))
@@ -163,7 +168,9 @@ def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, l
 
 
 def residual(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
-    """x + branch. Its backward pass has no operator: both get the same gradient."""
+    """x + branch. Its backward pass has no operator: both get the same gradient; with dropout, see add_dropped."""
+    if graph.writes.dropout:
+        return add_dropped(graph, x, branch, layer)
     out = graph.like(x)
     op = graph.forward("aten::add", (x, branch), (out,), layer)
 
@@ -181,6 +188,9 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
 
     ``vocab_parallel``: tensor parallelism may divide the vocabulary, and then adds up one float32 a token.
     """
+    if graph.writes.loss == "unfused":
+        unfused_cross_entropy(graph, logits, targets, layer)
+        return
     loss = graph.tensor(targets.shape, dtype="float32")
     op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, {"vocab_parallel": True})
 
@@ -193,7 +203,11 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
 
 
 def adam(graph: Graph, *, master: bool) -> None:
-    """Adam in one fused operator; ``master``: on float32 copies of the weights, which are then copied back."""
+    """Adam in one fused operator; ``master``: on float32 copies of the weights, which are then copied back.
+
+    What the software does besides in a step comes before it and after it.
+    """
+    fixed_costs(graph, before=True)
     weights = list(graph.weights.values())
     sizes = [w.shape for w in weights]
 
@@ -204,17 +218,25 @@ def adam(graph: Graph, *, master: bool) -> None:
     graph.optimizer("aten::_fused_adam_", (*updated, *(graph.gradients[w.id] for w in weights), *state(), *state()))
     if master:
         graph.optimizer("aten::_foreach_copy_", (*weights, *updated))
+    fixed_costs(graph, before=False)
 
 
-def transformer(spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str) -> Graph:
-    """Forward, backward and Adam step of ``layers`` layers of ``spec`` on ``batch`` samples of ``sequence`` tokens."""
-    graph = Graph(dtype, accumulates=True)
+def transformer(
+    spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None
+) -> Graph:
+    """Forward, backward and Adam step of ``layers`` layers of ``spec`` on ``batch`` samples of ``sequence`` tokens.
+
+    software: the profile that says how operators are written.
+    """
+    graph = Graph(dtype, accumulates=True, software=software)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
     targets = graph.tensor((batch, sequence), role="input", dtype="int64")
     table = graph.weight(spec.vocab, spec.hidden)
     x = embedding(graph, tokens, table, "embedding")
     if spec.max_positions is not None:
         x = add_positions(graph, x, graph.weight(spec.max_positions, spec.hidden), "positions")
+    if graph.writes.dropout:
+        x = dropped(graph, x, "embedding.dropout")
     for number in range(layers):
         x = _attention_block(graph, spec, x, f"layers.{number}.attention")
         if spec.experts is None:

@@ -1,0 +1,67 @@
+"""What a profile's software does besides the model's operators: each micro-batch, and around the optimizer step.
+
+The operators are in the workload (phase ``optimizer``, attribute ``cost``); here is when they run and what they send:
+reductions of single numbers (the norm of all gradients, the loss that is logged), for which the next operator waits.
+"""
+
+from __future__ import annotations
+
+from trine.graph.program import Phase
+from trine.graph.workload import OPTIMIZER, Operator
+from trine.parallel.chunks import OperatorRun, Place
+from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.job import JobContext
+from trine.parallel.stages import INPUT_PART
+
+_MICRO_BATCH = "micro-batch"
+#: Bytes of a number that is reduced.
+_NUMBER_BYTES = 4
+
+
+def is_each_microbatch(op: Operator) -> bool:
+    """Whether an operator of the optimizer phase runs behind each backward pass, not once a step."""
+    return op.phase == OPTIMIZER and op.attributes.get("when") == _MICRO_BATCH
+
+
+def has_fixed_costs(context: JobContext) -> bool:
+    """Whether the workload has any."""
+    return any("cost" in op.attributes for op in context.workload.operators if op.phase == OPTIMIZER)
+
+
+class FixedCosts(Extension):
+    """Runs the costs of a micro-batch, and reduces numbers behind those that do."""
+
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self._each = [op for op in self.context.workload.operators if is_each_microbatch(op)]
+
+    def end_pass(self, place: Place) -> None:
+        """Behind the pass that adds to gradients of weights."""
+        if place.phase != Phase.BACKWARD or place.part == INPUT_PART:
+            return
+        share = self.context.optimizer_share(self.program.stage)
+        if self.context.plan.splits_gradients:
+            for extension in self.program.extensions:
+                share = extension.optimizer_share(share)
+        for op in self._each if share else ():
+            self.program.run(OperatorRun(op), Place(Phase.OPTIMIZER, place.microbatch, place.step), share)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        number = op.attributes.get("all_reduces", 0)
+        if op.phase != OPTIMIZER or not isinstance(number, int | float) or not number:
+            return
+        label = self.label(op, place)
+        for i in range(round(number)):
+            for axis in self._axes(str(op.attributes.get("axis", "world"))):
+                key = ("cost", str(op.attributes.get("cost")), axis, i, place.microbatch, place.step)
+                after = self.writer.last_compute_and_waits()
+                self.writer.wait(self.writer.collective("all_reduce", axis, key, _NUMBER_BYTES, after, label))
+
+    def _axes(self, name: str) -> list[str]:
+        """The axes of the grid that ``name`` means, one after the other; those of one rank are left out.
+
+        A group of several axes is reduced axis by axis, as a tree over domains of fast links does.
+        """
+        sizes = dict(self.context.plan.axes)
+        asked = {"world": list(sizes), "model": [axis for axis in sizes if axis in ("tp", "pp")]}
+        return [axis for axis in asked.get(name, name.split("+")) if sizes.get(axis, 1) > 1]

@@ -1,0 +1,109 @@
+"""The CPU thread that launches a rank's operators and collectives, in program order, ahead of the GPU.
+
+Operator n starts when it has been launched, besides all that it waits for anyway. Most launches never hold anything up:
+the GPU is still busy with what was launched before. Those are not written, exactly: of the end of the latest operator a
+lower bound is kept, as time after the last launch that was written (its operator cannot have started before that, and
+durations only grow). An operator whose launch ends within the bound is launched in time whatever happens, and its cost
+is added to the next launch that is written, so that the thread is as busy as it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from trine.graph.program import LAUNCH_STREAM, Compute, Label, Step
+
+#: What the latest operator ends after the last launch at least, where nothing is known.
+_UNKNOWN = -(2**62)
+
+
+class LaunchThread:
+    """Writes the launches of one rank program to ``steps``.
+
+    merges: leave out launches that cannot hold anything up; False where durations may shrink (jitter).
+    queue_limit: launches that the thread may be ahead of the GPU when a pass begins, None for any number.
+    """
+
+    def __init__(self, steps: list[Step], merges: bool, queue_limit: int | None = None) -> None:
+        self._steps = steps
+        self._merges = merges
+        self._limit = queue_limit
+        self._unwritten_ps = 0  # launches since the last one that was written
+        self._ahead_ps = _UNKNOWN  # how long after that one the latest operator ends, at least
+        self._waits: list[int] = []  # what the next launch waits for
+        self._takes_waits = False
+        self._count = 0.0  # launches since the thread last waited for all of the GPU
+        self._counts: list[float] = []  # launches up to each operator since then, and its step
+        self._operators: list[int] = []
+
+    def operator(self, launch_ps: int, kernels: float, waits: Sequence[int], label: Label) -> int | None:
+        """Launch an operator of the compute stream that waits for ``waits``; the step of its launch, if it matters."""
+        self._count += kernels
+        if self._takes_waits:
+            self._takes_waits = False
+            self._waits += waits
+        total = self._unwritten_ps + launch_ps
+        if not launch_ps or (self._merges and total <= self._ahead_ps):
+            self._unwritten_ps = total
+            return None
+        step = self._write(total, label)
+        self._ahead_ps = 0
+        return step
+
+    def runs(self, step: int, duration_ps: int) -> None:
+        """The operator that was launched last is ``step`` of the program, and takes ``duration_ps`` at least."""
+        self._ahead_ps += duration_ps
+        if self._limit is not None:
+            self._counts.append(self._count)
+            self._operators.append(step)
+
+    def communication(self, launch_ps: int, follows: bool, label: Label) -> int | None:
+        """Launch a collective or message; ``follows``: it waits for the latest operator anyway."""
+        self._count += 1
+        total = self._unwritten_ps + launch_ps
+        if not launch_ps or (self._merges and follows and total <= self._ahead_ps):
+            self._unwritten_ps = total
+            return None
+        self._ahead_ps -= total
+        return self._write(total, label)
+
+    def busy(self, cpu_ps: int) -> None:
+        """The thread does something that nothing waits for but its next launch."""
+        self._unwritten_ps += cpu_ps
+
+    def synchronise(self, steps: Sequence[int], label: Label, *, and_next: bool = False) -> None:
+        """The thread goes on when ``steps``, the latest operator among them, have ended.
+
+        and_next: the next launch also waits for all that its operator waits for (messages that arrive).
+        """
+        if self._unwritten_ps and (self._waits or self._unwritten_ps > self._ahead_ps):
+            self._write(self._unwritten_ps, label)
+        self._wait_for(steps)
+        self._takes_waits = and_next
+        self._count = 0.0
+        self._counts.clear()
+        self._operators.clear()
+
+    def begin_pass(self, label: Label) -> None:
+        """Wait until at most ``queue_limit`` launches are ahead of the GPU."""
+        if self._limit is None or self._count <= self._limit:
+            return
+        position = bisect_right(self._counts, self._count - self._limit) - 1
+        if position < 0:
+            return
+        step = self._operators[position]
+        del self._counts[: position + 1], self._operators[: position + 1]
+        if self._unwritten_ps:
+            self._write(self._unwritten_ps, label)
+        self._wait_for((step,))
+
+    def _wait_for(self, steps: Sequence[int]) -> None:
+        self._waits += steps
+        self._unwritten_ps, self._ahead_ps = 0, _UNKNOWN
+
+    def _write(self, duration_ps: int, label: Label) -> int:
+        self._steps.append(Compute(LAUNCH_STREAM, duration_ps, tuple(dict.fromkeys(self._waits)), label))
+        self._waits.clear()
+        self._unwritten_ps = 0
+        return len(self._steps) - 1

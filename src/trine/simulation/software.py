@@ -1,0 +1,130 @@
+"""Which software profile a simulation has: what was asked for, what the workload was written for, or the usual one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.errors import InputError
+from trine.graph.workload import SYNTHESISED, Workload
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan
+from trine.software.profile import NO_SOFTWARE, Software, load_software
+from trine.workload.synthesis.model import PREFIX
+from trine.workload.synthesis.spec import ConvNet, load_model
+
+if TYPE_CHECKING:
+    from trine.compute import LaunchCosts
+    from trine.simulation.options import SimulateOptions
+
+#: What is used where nobody says: of a step of replicas alone (recorded, of a convolutional network, or DDP), of FSDP,
+#: and of tensor or pipeline parallelism, where operators are written from a model's shapes.
+EAGER, SHARDED, MODEL_PARALLEL = "pytorch-eager", "torchtitan", "megatron-core"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSoftware:
+    """A profile (None: none) and who chose it, in words."""
+
+    profile: Software | None
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return NO_SOFTWARE if self.profile is None else self.profile.name
+
+
+def as_software(asked: Software | str | os.PathLike[str]) -> Software | None:
+    """A profile by its name or file; None for ``none``. Raises SpecError as :func:`trine.software.load_software`."""
+    if isinstance(asked, Software):
+        return asked
+    return None if asked == NO_SOFTWARE else load_software(asked)
+
+
+DEFAULTS = False
+
+
+def usual_software(workload: Workload | str | os.PathLike[str], plan: Plan) -> ChosenSoftware:
+    """The profile of a layout of a model that is written from its shapes; eager PyTorch of all else."""
+    if not DEFAULTS:
+        return ChosenSoftware(None, "none by default")
+    if not _is_transformer(workload):
+        return ChosenSoftware(load_software(EAGER), "the usual one of recorded steps and convolutional networks")
+    if plan.tp * plan.pp * plan.cp * plan.ep > 1 or plan.sharding in ("zero1", "zero2"):
+        return ChosenSoftware(load_software(MODEL_PARALLEL), "the usual one of tensor, pipeline and expert parallelism")
+    if plan.sharding in PARAMETERS_SHARDED:
+        return ChosenSoftware(load_software(SHARDED), "the usual one where parameters are sharded")
+    return ChosenSoftware(load_software(EAGER), "the usual one of one GPU and of replicas")
+
+
+def software_of(
+    asked: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], plan: Plan
+) -> ChosenSoftware:
+    """The profile that ``workload`` under ``plan`` is simulated with.
+
+    What was asked for counts; then what a synthesised workload was written for, where that was said; then the usual one
+    of the layout. Raises InputError where it was said twice, and differently.
+    """
+    said = _said(workload)
+    if asked is None:
+        return (
+            usual_software(workload, plan)
+            if said is None
+            else ChosenSoftware(said[0], "what the workload was written for")
+        )
+    chosen = ChosenSoftware(as_software(asked), "asked for")
+    if said is not None and said[0] != chosen.profile:
+        name = NO_SOFTWARE if said[0] is None else said[0].name
+        raise InputError(f"the workload was written for {name!r}, so not for {chosen.name!r}", field="software")
+    return chosen
+
+
+def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
+    """Whether it is a synthesised model that is no convolutional network."""
+    if isinstance(workload, Workload):
+        return workload.format == SYNTHESISED and "image" not in workload.metadata
+    if not isinstance(workload, str) or not workload.startswith(PREFIX):
+        return False
+    spec = load_model(workload.removeprefix(PREFIX).partition(",")[0])
+    return not isinstance(spec, ConvNet)
+
+
+def _said(workload: Workload | str | os.PathLike[str]) -> tuple[Software | None] | None:
+    """The profile that a synthesised workload was written for (in a tuple: it may be none), if somebody said which."""
+    if isinstance(workload, str) and workload.startswith(PREFIX):
+        options = dict(option.partition("=")[::2] for option in workload.split(",")[1:])
+        return (as_software(options["software"]),) if "software" in options else None
+    if not isinstance(workload, Workload) or workload.format != SYNTHESISED:
+        return None
+    if workload.recipe is not None:
+        return (workload.recipe.software,) if workload.recipe.is_said else None
+    name = workload.metadata.get("software", NO_SOFTWARE)
+    try:
+        return (as_software(name),)
+    except InputError:
+        return (None,)
+
+
+def written_for(workload: Workload, chosen: ChosenSoftware) -> Workload:
+    """A synthesised workload with the operators of the profile; any other as it is."""
+    recipe = workload.recipe
+    if workload.format != SYNTHESISED or recipe is None or recipe.software == chosen.profile:
+        return workload
+    return recipe.again(workload, chosen.profile)
+
+
+def launches_of(workload: Workload, chosen: ChosenSoftware, options: SimulateOptions) -> LaunchCosts | None:
+    """Launches of a synthesised workload by its profile; None where that says nothing of the CPU, or was not asked."""
+    from trine.compute.launch import software_launches
+
+    profile = chosen.profile
+    if profile is None or workload.format != SYNTHESISED or options.cpu is False or options.launch_cost_ps is not None:
+        return None
+    style = profile.launch
+    if not (style.cpu_us_per_kernel or style.layer_us or style.communication_us):
+        return None
+    stragglers = options.stragglers
+    may_shrink = stragglers is not None and (
+        stragglers.jitter is not None or any(factor < 1 for _, factor in stragglers.slow)
+    )
+    return software_launches(workload, profile, merges=not may_shrink)

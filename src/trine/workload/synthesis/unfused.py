@@ -1,0 +1,157 @@
+"""Operators of software that does not fuse them: attention and loss through memory, dropout with masks that are kept.
+
+Attention as in Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.1:
+scores, masked softmax, dropout, product with the values; kept are the softmax, the mask (a byte each) and what dropout
+made. Between the products (5 x runs of the forward pass + 6) times the scores go through memory, masks as halves: 4.5
+forward (softmax 2, dropout 2.5) and 5.5 backward (dropout 2.5, softmax 3).
+"""
+
+from __future__ import annotations
+
+from trine.graph.workload import Tensor
+from trine.workload.synthesis.graph import Graph
+
+
+def dropped(graph: Graph, x: Tensor, layer: str) -> Tensor:
+    """Dropout of x, whose mask of one byte an element is kept."""
+    out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
+    op = graph.forward("aten::native_dropout", (x,), (out, mask), layer)
+
+    def backward() -> None:
+        dx = graph.like(x)
+        graph.backward("native_dropout_backward", (graph.gradient(out), mask), (dx,), op)
+        graph.give(x, dx, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def add_dropped(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
+    """x + dropout(branch) in one operator, as Megatron-LM's ``bias_dropout_add``; x gets the gradient as it is."""
+    out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
+    op = graph.forward("bias_dropout_add", (x, branch), (out, mask), layer)
+
+    def backward() -> None:
+        dy, dbranch = graph.gradient(out), graph.like(branch)
+        graph.backward("bias_dropout_add_backward", (dy, mask), (dbranch,), op)
+        graph.give(x, dy, op)
+        graph.give(branch, dbranch, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+class _Projected:
+    """Queries, keys and values side by side in one tensor, and the gradient of it, which several operators write."""
+
+    def __init__(self, graph: Graph, qkv: Tensor, shape: tuple[int, int, int]) -> None:
+        heads, kv_heads, size = shape
+        self.graph, self.qkv = graph, qkv
+        batch, length = qkv.shape[:2]
+        self.parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
+        self._whole: Tensor | None = None
+
+    def gradient(self, part: Tensor) -> Tensor | None:
+        """Where the gradient of one of ``parts`` goes; None for another tensor."""
+        if part not in self.parts:
+            return None
+        self._whole = self._whole or self.graph.like(self.qkv)
+        return self.graph.view(self._whole, part.shape)
+
+    def give(self, op: int) -> None:
+        """All parts of the gradient are written, the last by the backward pass of ``op``."""
+        if self._whole is not None:
+            self.graph.give(self.qkv, self._whole, op)
+
+
+def unfused_attention(graph: Graph, qkv: Tensor, shape: tuple[int, int, int], layer: str) -> Tensor:
+    """Causal attention of qkv (B, S, (heads + 2 kv_heads) size) with scores (B, heads, S, S) in memory.
+
+    shape: heads, heads of keys and values, size. Fewer heads of keys and values are copied for all heads.
+    """
+    heads, kv_heads, size = shape
+    batch, length = qkv.shape[:2]
+    projected = _Projected(graph, qkv, shape)
+    q, k, v = projected.parts
+    if kv_heads != heads:
+        k, v = _repeated(graph, projected, heads, layer)
+    scores = _product(graph, (q, k), (batch, heads, length, length), f"{layer}.scores", projected)
+    chances = _softmax(graph, scores, f"{layer}.softmax")
+    if graph.writes.dropout:
+        chances = dropped(graph, chances, f"{layer}.dropout")
+    out = _product(graph, (chances, v), (batch, heads, length, size), f"{layer}.values", projected)
+    return graph.view(out, (batch, length, heads * size))
+
+
+def _repeated(graph: Graph, projected: _Projected, heads: int, layer: str) -> tuple[Tensor, Tensor]:
+    """Keys and values, each copied for the heads that share them."""
+    pair = projected.parts[1:]
+    batch, _, length, size = pair[0].shape
+    made = [graph.tensor((batch, heads, length, size)) for _ in pair]
+    op = graph.forward("aten::repeat_interleave", pair, made, f"{layer}.repeat")
+
+    def backward() -> None:
+        given = [graph.gradient(tensor) for tensor in made]
+        outputs = [gradient for part in pair if (gradient := projected.gradient(part)) is not None]
+        graph.backward("repeat_interleave_backward", given, outputs, op)
+        projected.give(op)
+
+    graph.on_backward(op, backward)
+    return made[0], made[1]
+
+
+def _product(
+    graph: Graph, factors: tuple[Tensor, Tensor], shape: tuple[int, ...], layer: str, projected: _Projected
+) -> Tensor:
+    """A product of two activations for each head; its backward operator computes both gradients."""
+    out = graph.tensor(shape)
+    op = graph.forward("aten::matmul", factors, (out,), layer)
+
+    def backward() -> None:
+        parts = [projected.gradient(factor) for factor in factors]
+        made = [part or graph.like(factor) for part, factor in zip(parts, factors, strict=True)]
+        graph.backward("matmul_backward", (graph.gradient(out), *factors), made, op)
+        for part, factor, gradient in zip(parts, factors, made, strict=True):
+            if part is None:
+                graph.give(factor, gradient, op)
+        if None not in parts:  # the scores', the last one but for copies of keys and values
+            projected.give(op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _softmax(graph: Graph, scores: Tensor, layer: str) -> Tensor:
+    """Scale, causal mask and softmax in one kernel, as Megatron-LM's; the result is kept."""
+    out = graph.like(scores)
+    op = graph.forward("scaled_masked_softmax", (scores,), (out,), layer)
+
+    def backward() -> None:
+        dx = graph.like(scores)
+        graph.backward("scaled_masked_softmax_backward", (graph.gradient(out), out), (dx,), op)
+        graph.give(scores, dx, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def unfused_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> None:
+    """The loss on a float32 copy of the logits, whose softmax is kept; ``passes`` of the profile say how often."""
+    copy = graph.tensor(logits.shape, dtype="float32")
+    cast = graph.forward("aten::_to_copy", (logits,), (copy,), f"{layer}.copy")
+
+    def backward_of_copy() -> None:
+        made = graph.like(logits)
+        graph.backward("to_copy_backward", (graph.gradient(copy),), (made,), cast)
+        graph.give(logits, made, cast)
+
+    graph.on_backward(cast, backward_of_copy)
+    loss, chances = graph.tensor(targets.shape, dtype="float32"), graph.like(copy)
+    op = graph.forward("aten::cross_entropy_loss", (copy, targets), (loss, chances), layer, {"vocab_parallel": True})
+
+    def backward() -> None:
+        made = graph.like(copy)
+        graph.backward("cross_entropy_loss_backward", (chances, targets), (made,), op)
+        graph.give(copy, made, op)
+
+    graph.on_backward(op, backward)
