@@ -1,0 +1,107 @@
+"""Data parallelism on 1 and 8 GPUs against NVIDIA's published rows, from the one-GPU row."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+
+import trine
+from trine.errors import InputError
+from trine.studies.scaling_pairs import (
+    Pair,
+    fit_host,
+    host_rows,
+    left_out_error,
+    load_pairs,
+    measured_workload,
+    pairs_not_asked,
+    predict,
+    scaling_errors,
+    scaling_numbers,
+    scaling_rows,
+    slowest_of,
+)
+
+
+@cache
+def rows():
+    return tuple(scaling_rows())
+
+
+def test_the_twenty_pairs_are_predicted_within_four_percent():
+    judged = [row for row in rows() if row.pair.is_judged]
+    errors = scaling_errors(judged)
+    assert errors.num_pairs == 20
+    assert {row.pair.framework for row in judged} == {"PyTorch", "TensorFlow"}
+    assert {row.pair.precision for row in judged} == {"fp32", "tf32", "amp"}
+    assert errors.mean < 0.04
+    assert errors.p90 < 0.08
+    assert errors.mean < 0.75 * errors.constant_mean
+    assert errors.p90 < 0.75 * errors.constant_p90 or errors.p90 < 0.06
+    assert abs(errors.bias) < 0.03
+
+
+def test_no_judged_row_is_fitted_on():
+    assert not [pair for pair in load_pairs() if pair.is_judged and pair.is_fitted_on]
+    assert {pair.model for pair in host_rows()} == {"ConvNets/efficientnet"}
+
+
+def test_the_fitted_numbers_are_those_of_the_preset():
+    host, fitted = scaling_numbers().host, fit_host(host_rows())
+    assert host.evidence == "fitted"
+    assert host.rows == len(host_rows())
+    assert fitted.step_ms == pytest.approx(host.step_ms, rel=0.01)
+    assert fitted.machines["dgx-a100"] == pytest.approx(host.machines["dgx-a100"], rel=0.01)
+    assert fitted.amp == pytest.approx(host.amp, rel=0.01)
+    assert left_out_error(host_rows()) == pytest.approx(host.left_out_error, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "largest"), [(1, 0.0), (2, 1 / math.sqrt(math.pi)), (3, 1.5 / math.sqrt(math.pi)), (8, 1.42360)]
+)
+def test_the_slowest_of_some_gpus_is_the_expected_largest_of_normal_numbers(gpus, largest):
+    assert slowest_of(gpus, 0.02) == pytest.approx(0.02 * largest, abs=2e-6)
+
+
+def test_batches_are_those_printed_where_no_column_has_them():
+    found = {
+        (p.model.rpartition("/")[2], p.machine, p.precision): p.batch
+        for p in load_pairs() if p.is_judged and p.framework == "TensorFlow"
+    }  # fmt: skip
+    assert found["resnext101-32x4d", "NVIDIA DGX A100 (8x A100 40GB)", "tf32"] == 128
+    assert found["resnext101-32x4d", "NVIDIA DGX A100 (8x A100 40GB)", "amp"] == 256
+    assert found["se-resnext101-32x4d", "NVIDIA DGX-1 (8x V100 16G)", "fp32"] == 64
+    assert found["se-resnext101-32x4d", "NVIDIA DGX-1 (8x V100 16G)", "amp"] == 96
+
+
+def test_the_rest_of_the_table_is_listed():
+    others = pairs_not_asked()
+    assert len(others) > 8
+    assert sum(map(len, others.values())) > 40
+    assert all(pair.measured <= 1.02 for pairs in others.values() for pair in pairs)
+
+
+def test_operators_take_the_measured_time_together():
+    pair = next(pair for pair in load_pairs() if pair.is_judged)
+    workload = measured_workload(pair, pair.step_s)
+    result = trine.simulate(workload, trine.Plan(inputs="none"), compute="recorded")
+    assert result.step_time_s == pytest.approx(pair.step_s, rel=1e-6)
+
+
+def test_parts_add_up_and_are_none_for_one_gpu():
+    row = rows()[0]
+    parts = row.collectives_s + row.slowest_s + row.software_s
+    assert row.predicted == pytest.approx(row.pair.step_s / (row.pair.step_s + parts))
+    assert row.to_dict()["error"] == row.error
+    assert min(row.collectives_s, row.slowest_s, row.software_s) > 0
+
+
+def test_a_model_without_shapes_is_refused():
+    pair = Pair(
+        model="BART", variant="", framework="PyTorch", cluster="dgx-a100", machine="", precision="amp", batch=8, gpus=8,
+        one=10.0, several=79.0, source="",
+    )  # fmt: skip
+    with pytest.raises(InputError, match="no shapes of BART"):
+        predict(pair)
