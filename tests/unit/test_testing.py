@@ -161,7 +161,8 @@ def test_what_is_no_network_model():
 @pytest.mark.parametrize("name", COMPUTE_MODELS.names())
 def test_built_in_compute_models(name):
     workload = load("vgg13-h100-b128")
-    check_compute_model(make_compute(name, workload), workload, anchored=name != "roofline")
+    anchored, slack = name not in ("roofline", "tables"), 0.1 if name == "tables" else 0.0
+    check_compute_model(make_compute(name, workload), workload, anchored=anchored, slack=slack)
 
 
 class Times:

@@ -261,7 +261,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "gpu": Option(values=gpus),
         "trace_gpu": Option(values=gpus),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
-        "compute": Option(metavar="auto|recorded|linear|roofline", values=compute_models),
+        "compute": Option(metavar="auto|recorded|linear|roofline|tables", values=compute_models),
         "calibration": Option(metavar="FILE", read=_calibration, kind=str),
         "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),
         "collective_costs": Option(metavar="links|library|loadstore", panel=NETWORK, kind=str),

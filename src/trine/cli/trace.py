@@ -125,7 +125,7 @@ def synthesize(
     dtype: Annotated[str | None, Option("Of weights and activations.", "bf16|fp16|fp32|tf32|amp", JOB)] = None,
     layers: Annotated[int | None, Option("So many of a transformer's layers in place of all.", panel=JOB)] = None,
     image: Annotated[int | None, Option("Pixels of an image's side, in place of 224.", panel=JOB)] = None,
-    times: Annotated[str | None, Option("Where operator times come from.", "roofline|fitted", COMPUTE)] = None,
+    times: Annotated[str | None, Option("Where operator times come from.", "roofline|tables|fitted", COMPUTE)] = None,
     share: Annotated[
         list[str] | None, Option("Share of a data sheet's peak; may be repeated.", "matmul=0.6", COMPUTE)
     ] = None,

@@ -25,6 +25,11 @@ def check_peaks(gpu: GpuSpec) -> None:
         raise InputError(f"GPU {gpu.name} has a peak that is not positive", field="gpu")
 
 
+def dtype_name(tensor: Tensor) -> str:
+    """The floating-point type of a tensor; float32 for what is none."""
+    return _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower(), "float32")
+
+
 def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
     """Floating-point type of the first tensor of ``operator`` that has one, outputs first; float32 if none has.
 

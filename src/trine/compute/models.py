@@ -13,6 +13,7 @@ from trine.compute.linear import LinearTimes
 from trine.compute.origin import no_gpu_times
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE, Duration, make_roofline, roofline_of
+from trine.compute.tables.times import TABLES, make_tables, tables_of
 from trine.compute.transfer import Transfer
 from trine.errors import InputError, PlanError, nearest
 from trine.evidence import ASSUMED, MEASURED
@@ -132,6 +133,8 @@ def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibr
     """
     if is_synthesised(workload) and workload.metadata.get("times") == ROOFLINE:
         return make_roofline(workload, transfer, calibration)
+    if is_synthesised(workload) and workload.metadata.get("times") == TABLES:
+        return make_tables(workload, transfer, calibration)
     return Linear(workload, transfer, calibration, name="auto")
 
 
@@ -143,7 +146,7 @@ def make_recorded(workload: Workload, transfer: Transfer | None, calibration: Ca
 
 
 #: Models that predict from shapes and a data sheet, and look at no recorded time.
-FROM_SHAPES = frozenset({ROOFLINE})
+FROM_SHAPES = frozenset({ROOFLINE, TABLES})
 
 
 def uses_recorded_times(name: str) -> bool:
@@ -159,6 +162,7 @@ COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
         "linear": "trine.compute.models:Linear",
         "recorded": "trine.compute.models:make_recorded",
         "roofline": "trine.compute.roofline:make_roofline",
+        "tables": "trine.compute.tables.times:make_tables",
     },
 )
 
@@ -171,17 +175,21 @@ def make_compute(
     source: GpuSpec | None = None,
     calibration: Calibration | None = None,
 ) -> ComputeModel:
-    """Make the compute model ``name`` ('recorded', 'linear', 'roofline', 'auto' or a plug-in's) for ``workload``.
+    """Make the compute model ``name`` for ``workload``.
+
+    ``name``: 'recorded', 'linear', 'roofline', 'tables', 'auto' or a plug-in's.
 
     ``target``: predict for this GPU instead of the trace's own, ``source``. ``calibration``: more traces to fit on.
-    'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere; 'roofline' needs no source. Raises
-    InputError for an unknown name, for a target without a source, for a calibration that would not be used, and for a
-    trace without GPU times where the model rests on them.
+    'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere; 'roofline' and 'tables' need no
+    source. Raises InputError for an unknown name, for a target without a source, for a calibration that would not be
+    used, and for a trace without GPU times where the model rests on them.
     """
     if name not in COMPUTE_MODELS:
         raise InputError(f"unknown compute model {name!r}{nearest(name, COMPUTE_MODELS.names())}", field="compute")
     if name == ROOFLINE and target is not None:
         return roofline_of(workload, target, calibration)
+    if name == TABLES and target is not None:
+        return tables_of(workload, target, calibration)
     if uses_recorded_times(name) and not workload.has_gpu_times:
         raise InputError(no_gpu_times(workload), field="compute")
     transfer = None

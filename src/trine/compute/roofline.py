@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from trine.cluster.presets import GpuSpec
+from trine.compute.alike import Alike
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
 from trine.compute.data_sheet import check_peaks, dtype_of, peak, stated_precision
@@ -110,9 +111,7 @@ class Roofline:
         self._tensors = workload.tensors
         self._sizing = Sizing(workload)
         self._known: dict[tuple[int, Split], Duration] = {}
-        self._forward = {op.id: op for op in workload.operators}
-        self._alike: dict[object, int] = {}
-        self._first: dict[int, int] = {}  # operator -> the first one that does the same
+        self._alike = Alike(workload)
         self._rates: dict[tuple[str, str], float] = {}
 
     @property
@@ -124,33 +123,12 @@ class Roofline:
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Picoseconds, rounded up; 'assumed' always. Raises InputError where the GPU has no peak for the dtype."""
-        key = self._first_alike(operator), split
+        key = self._alike.first(operator), split
         found = self._known.get(key)
         if found is None:
             ps = self.time_ps(operator, self._sizing.work(operator, split))
             found = self._known[key] = Duration(ps, "assumed")
         return found
-
-    def _first_alike(self, operator: Operator) -> int:
-        """The first operator of the same name on tensors of the same shapes: a model's layers are alike."""
-        first = self._first.get(operator.id)
-        if first is None:
-            forward = None if operator.forward_id is None else self._forward.get(operator.forward_id)
-            key = self._shapes(operator), None if forward is None else self._shapes(forward)
-            first = self._first[operator.id] = self._alike.setdefault(key, operator.id)
-        return first
-
-    def _shapes(self, operator: Operator) -> tuple[object, ...]:
-        """All that the work of an operator depends on, which of its tensors are the same one included."""
-        number: dict[int, int] = {}
-        tensors = [self._tensors.get(t) for t in (*operator.inputs, *operator.outputs)]
-        sizes = tuple(
-            (number.setdefault(t.id, len(number)), t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
-            for t in tensors
-            if t is not None
-        )
-        attributes = tuple(sorted((name, repr(value)) for name, value in operator.attributes.items()))
-        return operator.name, operator.phase, len(operator.inputs), sizes, attributes
 
     def time_ps(self, operator: Operator, amount: Work) -> int:
         """Picoseconds that ``operator`` takes for ``amount``."""

@@ -80,12 +80,12 @@ def evidence(
     kernels: CommunicationKernels | None,
     stragglers: Stragglers | None,
 ) -> tuple[Evidence, ...]:
-    from trine.evidence import Evidence
+    from trine.evidence import EVIDENCE, Evidence
 
     total = sum(report.evidence_ps.values()) or 1
     rows = [
         Evidence("operator time", kind, _operator_detail(kind, setup), report.evidence_ps[kind] / total)
-        for kind in ("measured", "interpolated", "modelled", "assumed")
+        for kind in EVIDENCE
         if report.evidence_ps.get(kind)
     ]
     if setup.software.profile is not None:

@@ -1,0 +1,1 @@
+"""Operator times from public measurements: docs/background/operator-time.md."""

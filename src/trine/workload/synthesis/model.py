@@ -311,7 +311,8 @@ def _workload(
 def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: Calibration | None) -> Workload:
     from trine.cluster import load_gpu
     from trine.compute import Shares
-    from trine.workload.synthesis.times import FITTED, TIMES, with_fitted_times, with_roofline_times
+    from trine.compute.tables.times import TABLES
+    from trine.workload.synthesis.times import FITTED, TIMES, with_fitted_times, with_roofline_times, with_table_times
 
     is_conv, precision = isinstance(spec, ConvNet), workload.metadata.get("precision", "")
     times = asked.times or (FITTED if is_conv and not precision else TIMES[0])
@@ -332,5 +333,9 @@ def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: C
             )
         return with_fitted_times(workload, load_gpu(asked.gpu), calibration)
     if calibration is not None:
-        raise InputError("a roofline uses no calibration: times=fitted does", field="calibration")
+        raise InputError(f"times={times} uses no calibration: times=fitted does", field="calibration")
+    if times == TABLES:
+        if asked.shares:
+            raise InputError("tables use no shares of a data sheet: times=roofline does", field="shares")
+        return with_table_times(workload, load_gpu(asked.gpu))
     return with_roofline_times(workload, load_gpu(asked.gpu), Shares.of(asked.shares))

@@ -16,13 +16,14 @@ from trine.compute.law import fit_laws
 from trine.compute.linear import anchored
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE
+from trine.compute.tables.times import TABLES, TableTimes
 from trine.compute.transfer import Transfer
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
 
 FITTED = "fitted"
 SHEETS = "the data sheets'"
-TIMES = (ROOFLINE, FITTED)
+TIMES = (ROOFLINE, TABLES, FITTED)
 #: Bundled traces that times are fitted on; both were recorded on one GPU at batch 128 in float32.
 FITTED_ON = ("vgg13-h100-b128", "resnet50-h100-b128")
 
@@ -35,6 +36,13 @@ def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Wor
         f"operator times are a roofline of the {gpu.name}: {shares.text} (docs/background/roofline.md has its errors)"
     )
     return _with_times(workload, timed, ROOFLINE, text, shares.to_metadata(), gpu)
+
+
+def with_table_times(workload: Workload, gpu: GpuSpec) -> Workload:
+    """``workload`` with times from measured operators of ``gpu``, or of its nearest sibling."""
+    model, split = TableTimes(workload, gpu), Split(workload.batch)
+    timed = tuple(_with_time(op, model.duration(op, split).ps) for op in workload.operators)
+    return _with_times(workload, timed, TABLES, f"{model.notes[0]} (docs/background/operator-time.md)", {}, gpu)
 
 
 def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration | None) -> Workload:

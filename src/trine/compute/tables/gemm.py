@@ -1,0 +1,139 @@
+"""Time of a matrix product from measured ones: a closed form for what is known, kriging for what is not.
+
+The closed form is the larger of arithmetic and memory traffic, and a launch. Where kernels are tiled, arithmetic goes
+in waves of tiles: the best of a few tiles and splits of k, each with the share of the peak that its size allows.
+Between measured shapes the logarithm of measured over closed form is interpolated over log2 of m, n and k.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from trine.arrays import Bool, Float64, Int64
+from trine.compute.tables.files import log_us, read_arrays
+from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
+from trine.compute.tables.machine import Machine
+
+#: Octaves over which residuals correlate, share of one measurement's noise, and neighbours that are looked at.
+_OCTAVES, _NUGGET, _NEIGHBOURS = 8.0, 0.03, 32
+#: Nearest values of each axis among which neighbours are looked for.
+_AROUND = (9, 5, 5)
+_LAUNCH_US = 2.0
+_MEMORY_SHARE = 0.85
+_SMOOTH_SHARE = 0.8
+#: rows and columns of a tile, and its share of the peak
+_TILES = (
+    (256, 128, 0.85), (128, 256, 0.85), (128, 128, 0.75), (128, 64, 0.6), (64, 128, 0.6), (64, 256, 0.75),
+    (64, 64, 0.4), (32, 128, 0.4), (16, 128, 0.2),
+)  # fmt: skip
+_SPLITS = (1, 2, 4, 8)
+_ITEM_BYTES = {"bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
+_OUT_BYTES = 2.0
+
+
+def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: str) -> Float64:
+    """Microseconds of (m, k) x (k, n) alone on ``machine``; arrays of one shape."""
+    item = _ITEM_BYTES[dtype]
+    moved = (item * (m * k + k * n) + _OUT_BYTES * m * n) / (machine.bytes_per_s * _MEMORY_SHARE)
+    if machine.tiled:
+        arithmetic = _tiled_s(m, n, k, machine)
+    else:
+        arithmetic = 2 * m * n * k / (machine.flop_per_s * _SMOOTH_SHARE)
+    return np.asarray(np.maximum(arithmetic, moved) * 1e6 + _LAUNCH_US)
+
+
+def _tiled_s(m: Float64, n: Float64, k: Float64, machine: Machine) -> Float64:
+    """Seconds of the best tile: whole waves of tiles over all compute units; partial sums of a split k are added up."""
+    best = np.full(np.shape(m), math.inf)
+    per_unit = machine.flop_per_s / machine.units
+    for rows, columns, share in _TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / columns)
+        for splits in _SPLITS:
+            waves = np.ceil(tiles * splits / machine.units)
+            seconds = waves * 2 * rows * columns * np.maximum(k / splits, 64) / (per_unit * share)
+            if splits > 1:
+                seconds = seconds + 4 * m * n * splits / machine.bytes_per_s
+            best = np.minimum(best, seconds)
+    return best
+
+
+class GemmTable:
+    """Measured products of one GPU and dtype."""
+
+    def __init__(self, times: Float64, axes: tuple[Int64, Int64, Int64], machine: Machine, dtype: str) -> None:
+        """times: natural logarithm of microseconds over (m, n, k), NaN where not measured; axes: their values."""
+        self.times, self.axes, self.dtype = times, axes, dtype
+        self._machine = machine
+        self._logs = tuple(np.log2(axis) for axis in axes)
+
+    @property
+    def flop_per_s(self) -> float:
+        """The peak that its closed form divides by."""
+        return self._machine.flop_per_s
+
+    def without(self, hidden: Bool) -> GemmTable:
+        """The table less the shapes that ``hidden``, over (m, n, k), names."""
+        return GemmTable(np.where(hidden, np.nan, self.times), self.axes, self._machine, self.dtype)
+
+    def measured(self, m: int, n: int, k: int) -> float | None:
+        """Microseconds that this very shape took, None if it was not measured."""
+        at = []
+        for axis, value in zip(self.axes, (m, n, k), strict=True):
+            i = int(np.searchsorted(axis, value))
+            if i == len(axis) or axis[i] != value:
+                return None
+            at.append(i)
+        found = float(self.times[tuple(at)])
+        return None if math.isnan(found) else math.exp(found)
+
+    def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
+        """Microseconds of each product, (products, 3) of m, n, k; on ``target`` as its closed form says."""
+        known = self._machine
+        machine = target or known
+
+        def answer(part: slice) -> Float64:
+            m, n, k = np.maximum(shapes[part].T, 1.0)
+            residual = self._residual(np.log2(np.stack([m, n, k], axis=1)))
+            return closed_form_us(m, n, k, machine, self.dtype) * np.exp(residual)
+
+        return in_chunks(len(shapes), answer)
+
+    def _residual(self, queries: Float64) -> Float64:
+        """Logarithm of measured over closed form at (queries, 3) of log2 m, n, k."""
+        near = [self._near(axis, queries[:, i], _AROUND[i]) for i, axis in enumerate(self._logs)]
+        count = len(queries)
+        shape = (count, *(part.shape[1] for part in near))
+        i = np.broadcast_to(near[0][:, :, None, None], shape).reshape(count, -1)
+        j = np.broadcast_to(near[1][:, None, :, None], shape).reshape(count, -1)
+        k = np.broadcast_to(near[2][:, None, None, :], shape).reshape(count, -1)
+        points = np.stack([axis[at] for axis, at in zip(self._logs, (i, j, k), strict=True)], axis=-1)
+        distances = ((points - queries[:, None]) ** 2).sum(-1)
+        distances[np.isnan(self.times[i, j, k])] = math.inf
+        few = nearest_few(distances, _NEIGHBOURS)
+        i, j, k = (np.take_along_axis(at, few, axis=1) for at in (i, j, k))
+        points = np.take_along_axis(points, few[..., None], axis=1)
+        m, n, inner = (axis[at].astype(float) for axis, at in zip(self.axes, (i, j, k), strict=True))
+        values = self.times[i, j, k] - np.log(closed_form_us(m, n, inner, self._machine, self.dtype))
+        lost = np.isnan(values)  # fewer measured neighbours than asked for: far away, and worth the mean
+        if lost.any():
+            points = np.where(lost[..., None], 1e6 + 1e4 * np.arange(values.shape[1])[None, :, None], points)
+            values = np.where(lost, np.nanmean(values, axis=1, keepdims=True), values)
+        return kriged(points / _OCTAVES, values, queries / _OCTAVES, _NUGGET)
+
+    @staticmethod
+    def _near(axis: Float64, values: Float64, count: int) -> Int64:
+        return nearest_few(np.abs(axis[None, :] - values[:, None]), count)
+
+
+@lru_cache(maxsize=32)
+def load_gemm(gpu: str, dtype: str, machine: Machine) -> GemmTable | None:
+    """The measured products of ``gpu`` in ``dtype`` (bfloat16, float8, float4); None where it has none."""
+    arrays = read_arrays(gpu)
+    name = f"gemm_{dtype}"
+    if name not in arrays:
+        return None
+    axes = tuple(np.asarray(arrays[f"{name}_{axis}"], dtype=np.int64) for axis in "mnk")
+    return GemmTable(log_us(arrays[name]), axes, machine, dtype)  # type: ignore[arg-type]

@@ -1,0 +1,207 @@
+"""Times of a GPU's operators from measurements: its own, else those of its nearest sibling, by the data sheets' ratios.
+
+Every answer says what it rests on: ``measured`` (this shape, on this GPU), ``interpolated`` (between shapes measured on
+it), ``transferred`` (a sibling's measurements) or ``assumed`` (a GPU of which nobody's measurements are near). None
+where no table has the operator: the caller's roofline is the last resort.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from trine.arrays import Float64
+from trine.cluster.presets import GpuSpec
+from trine.compute.tables import in_step
+from trine.compute.tables.attention import AttentionTable, load_attention
+from trine.compute.tables.files import known_tables
+from trine.compute.tables.gemm import GemmTable, load_gemm
+from trine.compute.tables.kernels import kernel_share
+from trine.compute.tables.machine import Machine, generation_of, is_foreign, peak_of, runs, siblings_of, sustained_ratio
+from trine.compute.tables.memory import MemoryTable
+from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
+
+_BLOCK = 128
+#: Blocks a compute unit from which on attention fills a GPU.
+_FULL = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableTime:
+    """us: microseconds. evidence: one of trine.evidence's words. source: the GPU whose measurements it rests on."""
+
+    us: float
+    evidence: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Self-attention: queries (batch, heads, length, size), keys (batch, kv_heads, length, size); window 0: none."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    length: int
+    size: int
+    causal: bool = True
+    window: int = 0
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """As tables have it."""
+        return self.size, self.window, self.heads, self.kv_heads, self.batch, self.length
+
+
+_Table = TypeVar("_Table", GemmTable, AttentionTable)
+
+
+@dataclass(frozen=True)
+class _Found(Generic[_Table]):
+    """A table, the machine that it is asked for, and whose it is."""
+
+    table: _Table
+    machine: Machine
+    source: str
+    evidence: str
+
+
+class OperatorTables:
+    """Times of operators on one GPU, alone and inside a step. Never raises: None where nothing is known."""
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self.gpu = gpu
+        self.memory_table = MemoryTable(gpu)
+        self._products: dict[str, _Found[GemmTable] | None] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+
+    # Products ---------------------------------------------------------------------------------------------------
+
+    def gemm(self, m: int, n: int, k: int, dtype: str = "bfloat16") -> TableTime | None:
+        """(m, k) x (k, n) alone, in bfloat16 or float16, float8 or float4."""
+        if not runs(self.gpu, dtype):
+            return None
+        found = self._product_table("bfloat16" if dtype == "float16" else dtype)
+        if found is None:
+            return None
+        if found.source == self.gpu.name:
+            own = found.table.measured(m, n, k)
+            if own is not None:
+                return TableTime(own, MEASURED, found.source)
+        return TableTime(self._alone_us(found, m, n, k), found.evidence, found.source)
+
+    def gemm_in_step(self, m: int, n: int, k: int, dtype: str, product: int, groups: int = 1) -> TableTime | None:
+        """One of the three products of a linear layer inside a step; of ``groups`` experts, all of them.
+
+        product: 0 the result (m tokens, n outputs), 1 the gradient of the input (m tokens, n inputs), 2 that of the
+        weight (m outputs, n inputs, k tokens), which is added to one in float32.
+        """
+        alone = self.gemm(m, n, k, dtype)
+        if alone is None:
+            return None
+        work = max(0.0, alone.us - in_step.LAUNCH_US)
+        if groups > 1:
+            slower = groups * self._in_step.groups[product]
+        else:
+            slower = self._in_step.product(product, (m, n, k) if self._in_step.gpu == self.gpu.name else None)
+        us = in_step.LAUNCH_US + work * slower
+        return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
+
+    def _alone_us(self, found: _Found[GemmTable], m: int, n: int, k: int) -> float:
+        key = found.table.dtype, m, n, k
+        if key not in self._known:
+            shape = np.array([[m, n, k]], dtype=float)
+            self._known[key] = float(found.table.estimate_us(shape, found.machine)[0])
+        return self._known[key]
+
+    def _product_table(self, dtype: str) -> _Found[GemmTable] | None:
+        if dtype not in self._products:
+            self._products[dtype] = self._find(load_gemm, dtype, dtype)
+        return self._products[dtype]
+
+    def _find(self, load, dtype: str, *about: str):  # type: ignore[no-untyped-def]
+        """The GPU's own table, else its nearest sibling's with the machine that the data sheets make of it."""
+        from trine.cluster import load_gpu
+
+        if peak_of(self.gpu, dtype) <= 0:
+            return None
+        for name in (self.gpu.name, *siblings_of(self.gpu.name)):
+            if name not in known_tables():
+                continue
+            spec = self.gpu if name == self.gpu.name else load_gpu(name)
+            table = load(name, *about, Machine.of(spec, dtype))
+            if table is None:
+                continue
+            if name == self.gpu.name:
+                return _Found(table, Machine.of(spec, dtype), name, INTERPOLATED)
+            machine = Machine.of(self.gpu, dtype, sustained_ratio(self.gpu, spec, dtype), name)
+            return _Found(table, machine, name, ASSUMED if is_foreign(self.gpu.name) else TRANSFERRED)
+        return None
+
+    # Inside a step ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _in_step(self) -> in_step.InStep:
+        return in_step.load_in_step(in_step.in_step_source(self.gpu.name))
+
+    def products_us(self, shapes: Float64) -> Float64:
+        """Microseconds of products alone in bfloat16, (rows, 3) of m, n, k."""
+        found = self._product_table("bfloat16")
+        assert found is not None
+        return found.table.estimate_us(shapes, found.machine)
+
+    def attentions_us(self, shapes: Float64) -> Float64:
+        """Microseconds of attention alone, (rows, 6) as :mod:`trine.compute.tables.attention`."""
+        found = self._attention_table
+        assert found is not None
+        return found.table.estimate_us(shapes, found.machine)
+
+    # Attention --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _attention_table(self) -> _Found[AttentionTable] | None:
+        return self._find(load_attention, "bfloat16")  # type: ignore[no-any-return]
+
+    def attention(self, shape: AttentionShape) -> TableTime | None:
+        """Forward attention alone, by the kernel that was measured; without a mask as so many more blocks take."""
+        found = self._attention_table
+        if found is None:
+            return None
+        blocks = math.ceil(shape.length / _BLOCK)
+        more = 1.0 if shape.causal else 2 * blocks / (blocks + 1)
+        key = shape.row
+        own = found.table.measured(key) if found.source == self.gpu.name else None
+        if own is not None:
+            return TableTime(own * more, MEASURED if shape.causal else INTERPOLATED, found.source)
+        if key not in self._known:
+            self._known[key] = float(found.table.estimate_us(np.array([key], dtype=float), found.machine)[0])
+        return TableTime(self._known[key] * more, found.evidence, found.source)
+
+    def attention_in_step(self, shape: AttentionShape, *, backward: bool, kernel: str = "") -> TableTime | None:
+        """Attention inside a step, by a generation of kernels (:mod:`trine.compute.tables.kernels`)."""
+        alone = self.attention(shape)
+        if alone is None:
+            return None
+        blocks = shape.batch * shape.heads * math.ceil(shape.length / _BLOCK) / self.gpu.num_compute_units
+        generation = generation_of(self.gpu.name)
+        if generation == "hopper":  # neither of the two measured ran Hopper's kernels: the ratio of a full GPU alone
+            slower, ratio = 1.0, self._in_step.attention(_FULL)[1]
+        else:
+            slower, ratio = self._in_step.attention(blocks)
+        us = alone.us * slower * (ratio if backward else 1.0) / kernel_share(generation, kernel, backward=backward)
+        return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
+
+    # Memory -----------------------------------------------------------------------------------------------------
+
+    def memory(self, num_bytes: float, family: str) -> TableTime:
+        """Operators of a family (trine.compute.kinds) that move memory alone."""
+        source = self.memory_table.source(family)
+        if is_foreign(self.gpu.name):
+            evidence = ASSUMED
+        else:
+            evidence = INTERPOLATED if source == self.gpu.name else TRANSFERRED
+        return TableTime(self.memory_table.time_us(num_bytes, family), evidence, source)
