@@ -75,6 +75,10 @@ COMMANDS = (
     Command("validate loadstore", "validate:loadstore", MEASURED,
             "Published times of communication kernels against the load-store level: small all-reduces, puts, gets, "
             "packets."),
+    Command("validate training", "validate:training", MEASURED,
+            "Replay the bundled published training steps: error by source, GPU, software and scale, worst first."),
+    Command("validate layouts", "validate:layouts", MEASURED,
+            "Replay the layouts of the Ultra-Scale Playbook: how well trine ranks them, and what its choice costs."),
     Command("study", "study:study", MEASURED,
             "Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the "
             "paper."),

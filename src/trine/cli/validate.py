@@ -7,6 +7,7 @@ from typing import Annotated
 
 from trine.cli.options import OUTPUT, Brief, Json, Option
 from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes
+from trine.cli.progress import RowsLine
 
 SHOWN = 25
 
@@ -72,3 +73,57 @@ def loadstore(
     show_answer(found, json, brief)
     write_json(found, json, "validate loadstore")
     end(finished)
+
+
+Sample = Annotated[bool, Option("Some cheap rows of each source, in about a minute.")]
+Jobs = Annotated[int | None, Option("Rows at a time [one a core].")]
+Again = Annotated[bool, Option("Ask every row again, also those whose answers are kept.")]
+
+
+def training(
+    sample: Sample = False,
+    source: Annotated[list[str] | None, Option("Only this source of rows; may be repeated.")] = None,
+    software: Annotated[str | None, Option("This profile for all rows [each source's own].")] = None,
+    jobs: Jobs = None,
+    again: Again = False,
+    brief: Brief = False,
+    json: Json = None,
+) -> None:
+    """Replay the bundled published training steps: error by source, GPU, software and scale, worst first.
+
+    Answers are kept, so that a run that was stopped goes on. Example: trine validate training --sample
+    """
+    from trine.studies.replay_rows import Answers, user_answers
+    from trine.studies.validate_training import validate_training
+
+    with RowsLine() as progress:
+        found = validate_training(
+            sample=sample, sources=source, software=software, answers=Answers(None) if again else user_answers(),
+            jobs=jobs, progress=progress,
+        )  # fmt: skip
+    show_answer(found, json, brief)
+    write_json(found, json, "validate training")
+
+
+def layouts(
+    sample: Sample = False,
+    software: Annotated[str | None, Option("This profile for all rows [nanotron-2024].")] = None,
+    jobs: Jobs = None,
+    again: Again = False,
+    brief: Brief = False,
+    json: Json = None,
+) -> None:
+    """Replay the layouts of the Ultra-Scale Playbook: how well trine ranks them, and what its choice costs.
+
+    Answers are kept, so that a run that was stopped goes on. Example: trine validate layouts --sample
+    """
+    from trine.studies.replay_rows import Answers, user_answers
+    from trine.studies.validate_layouts import validate_layouts
+
+    with RowsLine() as progress:
+        found = validate_layouts(
+            sample=sample, software=software, answers=Answers(None) if again else user_answers(), jobs=jobs,
+            progress=progress,
+        )  # fmt: skip
+    show_answer(found, json, brief)
+    write_json(found, json, "validate layouts")

@@ -68,7 +68,7 @@ class Synthesis:
 
 @named_arguments
 def synthesize(
-    model: str | os.PathLike[str],
+    model: ModelSpec | str | os.PathLike[str],
     *,
     gpu: str = DEFAULT_GPU,
     sequence: int | None = None,
@@ -86,7 +86,8 @@ def synthesize(
 
     Parameters
     ----------
-    model: the name of a model that comes with trine (``trine trace models`` lists them), or a model file.
+    model: the name of a model that comes with trine (``trine trace models`` lists them), a model file, or what
+        :func:`load_model` returns.
     gpu: the GPU that times are predicted for; any name that :func:`trine.load_gpu` knows.
     sequence: tokens of a sample; the model's own if not given. Transformers only.
     target: tokens that the decoder of an encoder-decoder reads of a sample; the model's share of ``sequence`` if not
@@ -113,7 +114,8 @@ def synthesize(
         shares=dict(shares or {}),
     )  # fmt: skip
     profile = usual_profile() if software is None else profile_of(software)
-    return ModelRecipe(load_model(model), asked, calibration, profile, software is not None).write()
+    spec = load_model(model) if isinstance(model, str | os.PathLike) else model
+    return ModelRecipe(spec, asked, calibration, profile, software is not None).write()
 
 
 def model_name(text: str) -> bool:

@@ -1,0 +1,242 @@
+"""Published steps predicted, one process a core, each answer kept: a second run takes what it finds.
+
+An answer is kept under a hash of the row, of what was asked, and of the files of trine that answers depend on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trine._version import __version__
+from trine.errors import TrineError
+from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
+
+#: Multipliers of compute, of the launching thread, of communication.
+FACTORS = ("gpu", "cpu", "communication")
+#: Parts of the critical path -> the factor that they are multiplied by.
+_PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
+#: Folders of the package that answers do not depend on.
+_SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "__pycache__")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked of each row. software: None for the row's own profile, else a name (``none``: no profile)."""
+
+    software: str | None = None
+    factors: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predicted:
+    """The answer to a row. shares: parts of the critical path by factor; simulated: micro-batches that were.
+
+    why_not: why there is no answer, empty where there is. software: the profile that it rests on, ``none`` without.
+    """
+
+    row: str
+    step_s: float = 0.0
+    shares: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    simulated: int = 0
+    micro_batches: int = 0
+    memory_bytes: int = 0
+    software: str = "none"
+    wall_s: float = 0.0
+    why_not: str = ""
+
+    def scaled(self, factors: Sequence[float], asked: Sequence[float] = (1.0, 1.0, 1.0)) -> float:
+        """The step in seconds under other factors than those it was asked with, along the same critical path."""
+        rest = 1 - sum(self.shares)
+        moved = sum(s * f / a for s, f, a in zip(self.shares, factors, asked, strict=True))
+        return self.step_s * (rest + moved)
+
+
+def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
+    """Predict one row; what cannot be asked says why."""
+    began = time.perf_counter()
+    try:
+        return _predicted(row, ask or Ask(), began)
+    except TrineError as error:
+        return Predicted(row=row.name, why_not=str(error), wall_s=time.perf_counter() - began)
+
+
+def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
+    from trine.simulation import simulate
+    from trine.simulation.options import SimulateOptions
+    from trine.studies.steady import steady_step
+    from trine.workload.synthesis.model import synthesize
+
+    software = _software(row, ask)
+    given = {} if software is None else {"software": software}
+    takes = "software" in inspect.signature(synthesize).parameters
+    workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, **(given if takes else {}))  # type: ignore[arg-type]
+    takes = "software" in SimulateOptions.__dataclass_fields__
+    options = SimulateOptions(cluster=row.load_cluster(), compare=False, **(given if takes else {}))  # type: ignore[arg-type]
+    step = steady_step(row.plan(), lambda plan: simulate(workload, plan, options=options))
+    path = step.result.critical_path_times
+    shares = [0.0, 0.0, 0.0]
+    for part, ps in path.items():
+        if part in _PARTS:
+            shares[FACTORS.index(_PARTS[part])] += ps / max(1, step.result.step_time_ps)
+    name = getattr(software, "name", software) if takes and software is not None else "none"
+    return Predicted(
+        row=row.name, step_s=step.step_ps / 1e12, shares=(shares[0], shares[1], shares[2]), simulated=step.simulated,
+        micro_batches=step.micro_batches, memory_bytes=step.result.memory_peak_bytes or 0, software=str(name),
+        wall_s=time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _software(row: TrainingRow, ask: Ask) -> Any:
+    """The profile, with its factors; None where there is none of that name."""
+    from trine.software import known_software, load_software
+
+    name = ask.software or row.source.software
+    if name not in known_software():
+        return None
+    profile = load_software(name)
+    if ask.factors == (1.0, 1.0, 1.0):
+        return profile
+    known = {
+        key: {"value": getattr(profile.factors, key).value * by, "fitted_on": "trine validate"}
+        for key, by in zip(FACTORS, ask.factors, strict=True)
+    }
+    from trine.software.profile import Factors
+
+    return profile.model_copy(update={"factors": Factors.model_validate(known)})
+
+
+class Answers:
+    """Answers that are kept, a line each, in ``folder``; None keeps nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / "rows.jsonl"
+        self._known: dict[str, Predicted] = {}
+        if self._path is not None and self._path.is_file():
+            for line in self._path.read_text().splitlines():
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        try:
+            entry = json.loads(line)
+            row = entry["answer"]
+            self._known[entry["key"]] = Predicted(**{**row, "shares": tuple(row["shares"])})
+        except (ValueError, TypeError, KeyError):  # a line that is not whole: a kill in the middle of a write
+            return
+
+    def get(self, row: TrainingRow, ask: Ask) -> Predicted | None:
+        """The answer that was kept."""
+        return self._known.get(_key(row, ask))
+
+    def add(self, row: TrainingRow, ask: Ask, answer: Predicted) -> None:
+        """Keep an answer, in one write."""
+        key = _key(row, ask)
+        self._known[key] = answer
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a") as file:
+                file.write(json.dumps({"key": key, "answer": asdict(answer)}, separators=(",", ":")) + "\n")
+        except OSError:  # a folder that cannot be written: nothing is kept
+            self._path = None
+
+
+def user_answers() -> Answers:
+    """Those of the user's cache."""
+    from trine.outputs import user_cache
+
+    base = user_cache()
+    return Answers(None if base is None else base / "trine" / "validate")
+
+
+def _key(row: TrainingRow, ask: Ask) -> str:
+    source = {name: str(getattr(row.source, name)) for name in ("cluster", "software", "model", "plan", "fill")}
+    text = json.dumps([_state(), dict(row.facts), source, asdict(ask)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@cache
+def _state() -> str:
+    """A hash of trine's version and of size and time of the files that answers depend on."""
+    root = Path(__file__).parent.parent
+    found = hashlib.sha256(__version__.encode())
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if path.is_file() and inside.parts[0] not in _SHOWN_ONLY and "__pycache__" not in inside.parts:
+            status = path.stat()
+            found.update(f"{inside}:{status.st_size}:{status.st_mtime_ns}".encode())
+    for name in ("training_rows.py", "steady.py", "replay_rows.py"):
+        found.update((Path(__file__).parent / name).read_bytes())
+    return found.hexdigest()
+
+
+def replay(
+    rows: Sequence[TrainingRow],
+    ask: Ask | None = None,
+    *,
+    answers: Answers | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Predicted]:
+    """Predict rows, ``jobs`` at a time (None: one a core), and keep each answer.
+
+    progress: called with (rows that are done, rows in all).
+    """
+    ask, answers = ask or Ask(), answers or Answers(None)
+    found = {row.name: known for row in rows if (known := answers.get(row, ask)) is not None}
+    left = [row for row in rows if row.name not in found]
+    if progress is not None and found:
+        progress(len(found), len(rows))
+    for row, answer in _answers(sorted(left, key=lambda row: -cost(row)), ask, jobs or os.cpu_count() or 1):
+        answers.add(row, ask, answer)
+        found[row.name] = answer
+        if progress is not None:
+            progress(len(found), len(rows))
+    return [found[row.name] for row in rows]
+
+
+def _answers(rows: Sequence[TrainingRow], ask: Ask, jobs: int) -> Iterator[tuple[TrainingRow, Predicted]]:
+    if jobs == 1 or len(rows) < 2:
+        for row in rows:
+            yield row, predict(row, ask)
+        return
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(min(jobs, len(rows)), mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(_by_name, row.name, ask): row for row in rows}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _by_name(name: str, ask: Ask) -> Predicted:
+    """In a process of its own: rows are read there, not sent."""
+    return predict(_by_names()[name], ask)
+
+
+@cache
+def _by_names() -> dict[str, TrainingRow]:
+    return {row.name: row for row in (*load_rows(), *load_layouts())}
+
+
+def cost(row: TrainingRow) -> float:
+    """About how much work a row is: layers times micro-batches that have to be simulated."""
+    try:
+        plan = row.plan()
+        simulated = min(row.micro_batches, 3 * plan.pp + 2 if plan.virtual_stages == 1 else 8 * plan.pp)
+        return row.whole("layers") * simulated * (2 if plan.tp > 1 else 1)
+    except TrineError:
+        return 0.0

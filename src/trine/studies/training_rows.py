@@ -1,0 +1,311 @@
+"""Published training steps (presets/measured/training) as jobs: a row -> model, plan, cluster, software.
+
+Rows keep what their source states. What it does not is blank there, taken from ``sources.yaml``, and listed in
+:attr:`TrainingRow.open`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trine.cluster import Cluster, load_cluster
+from trine.errors import InputError
+from trine.inputs import read_bytes
+from trine.parallel.plan import Plan
+from trine.workload.synthesis.spec import Transformer
+
+FOLDER = Path(__file__).parent.parent / "presets" / "measured" / "training"
+ULTRASCALE = "ultrascale"
+GPUS_PER_NODE = 8
+#: Columns whose value decides the step: where blank, the row says so.
+DECISIVE = ("vocab", "sequence", "micro_batch", "recompute", "sequence_parallel", "sharding")
+#: Columns of a layout -> those of a step.
+_LAYOUT_NAMES = {
+    "ffn_hidden": "ffn", "seq_len": "sequence", "TP": "tp", "PP": "pp", "DP": "dp", "iteration_s": "step_s",
+    "tied_embeddings": "tied",
+}  # fmt: skip
+CLEAN, SLOW = "clean", "slow"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSource:
+    """A source of rows: an entry of ``sources.yaml``, which says what each field means."""
+
+    key: str
+    title: str
+    licence: str
+    counts: bool
+    cluster: str | Mapping[str, str]
+    generation: str | Mapping[str, str]
+    software: str
+    model: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    fill: Mapping[str, Any]
+    open: tuple[str, ...]
+    why: str
+
+    def cluster_of(self, gpu: str) -> str:
+        """The preset, or file of ``clusters/``, that stands for a machine with this GPU."""
+        return self.cluster if isinstance(self.cluster, str) else self.cluster[gpu]
+
+    def generation_of(self, gpu: str) -> str:
+        """The GPU's architecture."""
+        return self.generation if isinstance(self.generation, str) else self.generation[gpu]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRow:
+    """One measured step, or a layout without a result (``step_s`` None).
+
+    facts: columns by name, as the source states them. apart: why it does not count, empty where it does.
+    """
+
+    name: str
+    source: TrainingSource
+    facts: Mapping[str, str]
+    step_s: float | None
+    apart: str
+
+    def whole(self, column: str, default: int | None = None) -> int:
+        """A column as a whole number: what the row states, else what the source fills in, else ``default``."""
+        value = self.facts.get(column) or self.source.fill.get(column) or default
+        if value is None:
+            raise InputError(f"{self.name} does not state it, and nothing is taken instead", field=column)
+        return int(value)
+
+    @property
+    def num_gpus(self) -> int:
+        return self.whole("gpus")
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_gpus // GPUS_PER_NODE)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.whole("global_batch") * self.whole("sequence")
+
+    @property
+    def model(self) -> str:
+        name, size = self.facts["model"], self.facts.get("params_B")
+        return name if not size or f"{size}B".lower() in name.lower() else f"{name} {size}B"
+
+    @property
+    def scale(self) -> str:
+        """``1 node``, ``2-3 nodes``, ``4-32 nodes`` or ``more``."""
+        nodes = self.num_nodes
+        return next(name for most, name in ((1, "1 node"), (3, "2-3 nodes"), (32, "4-32 nodes"), (1 << 30, "more"))
+                    if nodes <= most)  # fmt: skip
+
+    @property
+    def gpu(self) -> str:
+        """The name of the GPU of ours."""
+        return gpu_of(self.source.cluster_of(self.facts["gpu"]))
+
+    @property
+    def generation(self) -> str:
+        return self.source.generation_of(self.facts["gpu"])
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """What the source leaves open, in words."""
+        blank = tuple(
+            f"{name.replace('_', ' ')}: {self.source.fill[name]} is taken" if name in self.source.fill
+            else f"{name.replace('_', ' ')} not stated"
+            for name in DECISIVE
+            if not self.facts.get(name) and name not in self.source.plan and self._matters(name)
+        )  # fmt: skip
+        return (*self.source.open, *blank)
+
+    def _matters(self, column: str) -> bool:
+        """Whether a column decides anything of this layout."""
+        degree = {"sequence_parallel": "tp", "sharding": "dp"}.get(column)
+        return degree is None or self.whole(degree, 1) > 1
+
+    @property
+    def dtype(self) -> str:
+        return self.facts["precision"]
+
+    def transformer(self) -> Transformer:
+        """The model's shapes."""
+        facts = dict(self.source.model)
+        sequence, hidden, heads = (self.whole(name) for name in ("sequence", "hidden", "heads"))
+        positions = facts.pop("positions", None)
+        tied = self.facts.get("tied")
+        if tied:
+            facts["tied_embeddings"] = tied == "true"
+        return Transformer(
+            name=self.facts["model"].replace(" ", "-").lower(), layers=self.whole("layers"), hidden=hidden, heads=heads,
+            kv_heads=self.whole("kv_heads", heads), head_size=hidden // heads, ffn=self.whole("ffn", 4 * hidden),
+            vocab=self.whole("vocab"), sequence=sequence, max_positions=sequence if positions == "sequence" else None,
+            **facts,
+        )  # fmt: skip
+
+    def plan(self, micro_batches: int | None = None) -> Plan:
+        """The layout; with so many micro-batches in place of the row's."""
+        sizes = {name: self.whole(name, 1) for name in ("dp", "tp", "pp", "cp", "virtual_stages")}
+        batch = self.whole("global_batch") // sizes["dp"]
+        micro_batch = min(batch, self.whole("micro_batch", batch))
+        given: dict[str, Any] = {**sizes, "batch": batch, "micro_batch": micro_batch}
+        if micro_batches is not None:
+            given["batch"] = micro_batch * micro_batches
+        if sizes["pp"] > 1:
+            given["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"
+            given["cuts"] = self._cuts(sizes["pp"] * sizes["virtual_stages"])
+        given["sequence_parallel"] = sizes["tp"] > 1 and self.facts.get("sequence_parallel") in ("1", "true")
+        given["recompute"] = self.facts.get("recompute") or "none"
+        if sizes["dp"] > 1:
+            given |= {name: value for name, value in self.source.plan.items() if name != "sharding"}
+            given["sharding"] = self.facts.get("sharding") or self.source.plan.get("sharding", "none")
+            ways = self.facts.get("shard_ways")
+            if ways and given["sharding"] != "none" and int(ways) < sizes["dp"]:
+                given["shard_ways"] = int(ways)
+        return Plan(**given, inputs="none")
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step on one replica."""
+        plan = self.plan()
+        assert plan.batch is not None
+        assert plan.micro_batch is not None
+        return -(-plan.batch // plan.micro_batch)
+
+    def _cuts(self, parts: int) -> tuple[str, ...]:
+        """Names of the layers that begin later stages: as stated, else evenly as :func:`even_layers` does."""
+        stated = self.facts.get("stage_layers")
+        counts = [int(text) for text in stated.split("|")] if stated else even_layers(self.whole("layers"), parts)
+        starts, at = [], 0
+        for count in counts[:-1]:
+            at += count
+            starts.append(at)
+        layers = self.whole("layers")
+        return tuple("final_norm" if start >= layers else f"layers.{start}.attention.norm" for start in starts)
+
+    def load_cluster(self) -> Cluster:
+        """The machine, with the bandwidth between nodes that its source shows, where it does."""
+        return _cluster(self.source.cluster_of(self.facts["gpu"]), self.num_gpus, self.source.key == ULTRASCALE)
+
+
+def even_layers(layers: int, parts: int) -> list[int]:
+    """Layers of each part: equal; else the first and last have one fewer, for embedding and head; else larger first."""
+    if layers % parts and not (layers + 2) % parts and parts > 1:
+        each = (layers + 2) // parts
+        return [each - 1, *[each] * (parts - 2), each - 1]
+    return [layers // parts + (part < layers % parts) for part in range(parts)]
+
+
+def load_sources() -> Mapping[str, TrainingSource]:
+    """All sources by key."""
+    return _sources()
+
+
+def load_rows() -> tuple[TrainingRow, ...]:
+    """All measured steps but the layouts of Ultra-Scale, in the order of the file."""
+    sources = _sources()
+    return tuple(_row(sources[facts["source"]], facts) for facts in _table("steps.csv.gz"))
+
+
+def load_layouts() -> tuple[TrainingRow, ...]:
+    """All layouts of the Ultra-Scale Playbook, measured or not, in the order of the file."""
+    source = _sources()[ULTRASCALE]
+    return tuple(_row(source, _layout(facts)) for facts in _table("layouts.csv.gz"))
+
+
+def _row(source: TrainingSource, facts: Mapping[str, str]) -> TrainingRow:
+    apart = facts.get("apart", "") or ("" if source.counts else source.why)
+    step = float(facts["step_s"]) if facts.get("step_s") else None
+    return TrainingRow(name=facts["row"], source=source, facts=facts, step_s=step, apart=apart)
+
+
+def _layout(facts: Mapping[str, str]) -> dict[str, str]:
+    found = {_LAYOUT_NAMES.get(name, name): value for name, value in facts.items()}
+    found |= {"source": ULTRASCALE, "gpu": "h100", "precision": "bf16", "recompute": "none"}
+    found |= {"sequence_parallel": "1", "sharding": "zero1" if facts["zero_stage"] == "1" else "none"}
+    found["apart"] = _layout_apart(facts)
+    return found
+
+
+def _layout_apart(facts: Mapping[str, str]) -> str:
+    """Why a layout does not count: as its note says."""
+    if facts["status"] != "measured":
+        return "without a result"
+    if facts["population"] != CLEAN:
+        return "slow: nanotron polls pipeline sends" if facts["population"] == SLOW else "of neither population"
+    if int(facts["nodes"]) >= 64:
+        return "64 nodes: the network decides"
+    return "tensor parallelism over more than 8 GPUs" if int(facts["TP"]) > GPUS_PER_NODE else ""
+
+
+@cache
+def _sources() -> Mapping[str, TrainingSource]:
+    from trine.spec import load_mapping
+
+    entries = load_mapping(FOLDER / "sources.yaml")
+    assert isinstance(entries, dict)
+    usual: dict[str, Any] = {"plan": {}, "fill": {}, "open": (), "why": ""}
+    return {
+        key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
+        for key, entry in entries.items()
+    }
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    text = gzip.decompress(read_bytes(FOLDER / name)).decode()
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@cache
+def gpu_of(cluster: str) -> str:
+    """The GPU of a preset or of a file of ``clusters/``."""
+    machine = _machine(cluster)
+    return str(machine.devices[machine.gpus[0]].gpu)
+
+
+@cache
+def _machine(name: str) -> Cluster:
+    own = FOLDER / "clusters" / f"{name}.yaml"
+    return load_cluster(str(own) if own.exists() else name)
+
+
+@cache
+def _cluster(name: str, gpus: int, has_fabric: bool) -> Cluster:
+    own = FOLDER / "clusters" / f"{name}.yaml"
+    path = str(own) if own.exists() else name
+    if gpus <= GPUS_PER_NODE:
+        return load_cluster(path, gpus=gpus)
+    if gpus % GPUS_PER_NODE:
+        return load_cluster(path, gpus=gpus)
+    cluster = load_cluster(path, nodes=gpus // GPUS_PER_NODE)
+    return _with_fabric(cluster, gpus // GPUS_PER_NODE) if has_fabric else cluster
+
+
+def _with_fabric(cluster: Cluster, nodes: int) -> Cluster:
+    """Ports as slow as the all-reduce of 1 GiB over so many nodes was, at most: the mean that the page shows."""
+    reached = fabric_bandwidth(nodes) / GPUS_PER_NODE
+    links = cluster.link_table
+    numbers = tuple(
+        replace(each, bytes_per_s=min(each.bytes_per_s, round(reached))) if each.medium.startswith("efa") else each
+        for each in links.numbers
+    )
+    return replace(cluster, links=replace(links, numbers=numbers))
+
+
+@cache
+def fabric_bandwidth(nodes: int) -> float:
+    """Bytes/s that a node's ports carried in an all-reduce over the largest measured number of nodes up to ``nodes``.
+
+    A ring over nodes sends 2 (ranks - 1) / ranks of the payload through each node's ports, which is what bus
+    bandwidth counts. ``presets/measured/training/fabric.csv``.
+    """
+    text = read_bytes(FOLDER / "fabric.csv").decode()
+    rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == "all_reduce"]
+    known = {int(row["nodes"]): float(row["busbw_GBps_line"]) * 1e9 for row in rows}
+    return known[max(count for count in known if count <= max(nodes, 2))]

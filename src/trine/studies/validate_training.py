@@ -1,0 +1,258 @@
+"""How far predicted training steps are from published ones: errors by source, GPU, software and scale.
+
+The error of a row is predicted / measured step time - 1. Every source weighs the same, however many rows it has. Rows
+whose source leaves decisive facts open, or whose times are doubtful, are shown apart and count nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+
+from trine.errors import InputError, nearest
+from trine.results.report import Report, Row, Table
+from trine.studies.replay_rows import Answers, Ask, Predicted, cost, replay
+from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
+
+#: Rows of a sample: so many of each source, each of at most so many layers times micro-batches.
+SAMPLE_ROWS, SAMPLE_COST = 5, 200
+#: What issue 14 asks of blind predictions: mean, 90th percentile and bias over sources.
+BLIND = (0.15, 0.30, 0.08)
+GROUPS = ("source", "gpu", "software", "scale")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedStep:
+    """A row and its prediction; ``calibrated_s``: with factors fitted on other rows of the source, None without."""
+
+    row: TrainingRow
+    answer: Predicted
+    calibrated_s: float | None = None
+
+    @property
+    def measured_s(self) -> float:
+        assert self.row.step_s is not None
+        return self.row.step_s
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1, nothing of the source used."""
+        return self.answer.step_s / self.measured_s - 1
+
+    @property
+    def calibrated_error(self) -> float | None:
+        return None if self.calibrated_s is None else self.calibrated_s / self.measured_s - 1
+
+    def group(self, by: str) -> str:
+        """What the row is counted under."""
+        return {
+            "source": self.row.source.key,
+            "gpu": self.row.gpu,
+            "software": self.row.source.software,
+            "scale": self.row.scale,
+        }[by]
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Statistics of signed errors. ``within``: part of them of at most 10 %."""
+
+    count: int
+    bias: float
+    mean: float
+    median: float
+    p90: float
+    within: float
+
+    @staticmethod
+    def of(errors: Sequence[float], weights: Sequence[float] | None = None) -> Errors:
+        """Weighted statistics of at least one error."""
+        found, weight = np.array(errors), np.ones(len(errors)) if weights is None else np.array(weights)
+        size, weight = np.abs(found), weight / weight.sum()
+        return Errors(
+            count=len(found),
+            bias=float(found @ weight),
+            mean=float(size @ weight),
+            median=_quantile(size, weight, 0.5),
+            p90=_quantile(size, weight, 0.9),
+            within=float(weight[size <= 0.1].sum()),
+        )
+
+    def row(self) -> Row:
+        """As plain data."""
+        return {
+            "num_rows": self.count, "bias": self.bias, "mean_error": self.mean, "median_error": self.median,
+            "p90_error": self.p90, "share_within_10_percent": self.within,
+        }  # fmt: skip
+
+
+def _quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, share - 1e-9)))])
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingValidation(Report):
+    """All rows and their predictions, worst first where shown; ``is_sample``: of some rows of each source only."""
+
+    SCHEMA: ClassVar[str] = "validate-training"
+
+    steps: tuple[ComparedStep, ...]
+    is_sample: bool = False
+    finished: bool = True
+
+    @property
+    def compared(self) -> tuple[ComparedStep, ...]:
+        """Rows that have an answer."""
+        return tuple(step for step in self.steps if not step.answer.why_not)
+
+    @property
+    def counted(self) -> tuple[ComparedStep, ...]:
+        """Those that count."""
+        return tuple(step for step in self.compared if not step.row.apart)
+
+    def errors(self, steps: Sequence[ComparedStep], is_calibrated: bool = False) -> Errors | None:
+        """Over sources, each weighing the same; None of nothing."""
+        chosen = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
+        if not chosen:
+            return None
+        sizes = {key: sum(s.group("source") == key for s in chosen) for key in {s.group("source") for s in chosen}}
+        errors = [cast(float, s.calibrated_error) if is_calibrated else s.error for s in chosen]
+        return Errors.of(errors, [1 / sizes[s.group("source")] for s in chosen])
+
+    def grouped(self, by: str, is_calibrated: bool = False) -> list[tuple[str, Errors]]:
+        """Errors of counted rows by source, GPU, software or scale, the largest mean first."""
+        found: dict[str, list[ComparedStep]] = {}
+        for step in self.counted:
+            found.setdefault(step.group(by), []).append(step)
+        rows = [(name, errors) for name, steps in found.items() if (errors := self.errors(steps, is_calibrated))]
+        return sorted(rows, key=lambda row: -row[1].mean)
+
+    @property
+    def headline(self) -> str:
+        """How far predictions are off, over sources."""
+        errors = self.errors(self.counted)
+        sample = "sample: " if self.is_sample else ""
+        if errors is None:
+            return f"{sample}no row that counts was predicted"
+        sources = len({step.group("source") for step in self.counted})
+        return (
+            f"{sample}{errors.count} published steps of {sources} sources, each weighing the same: off by "
+            f"{errors.mean:.1%} on average, nine of ten within {errors.p90:.1%}, bias {errors.bias:+.1%} (blind)"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        apart = [step for step in self.compared if step.row.apart]
+        failed = [step for step in self.steps if step.answer.why_not]
+        found = [f"{len(apart)} rows are shown apart and count nowhere"] if apart else []
+        return (*found, *([f"{len(failed)} rows were not predicted"] if failed else []))
+
+    def summary(self) -> str:
+        """Return errors by source, GPU, software and scale, then the worst rows, then what is apart."""
+        from trine.studies.training_report import summary_text
+
+        return summary_text(self)
+
+    def document(self) -> Row:
+        """``errors`` over sources; ``groups`` by source, GPU, software, scale; ``rows``; ``apart``; ``not_predicted``.
+
+        Times in seconds, errors as parts of one.
+        """
+        errors, fitted = self.errors(self.counted), self.errors(self.counted, True)
+        return {
+            "is_sample": self.is_sample,
+            "finished": self.finished,
+            "targets": dict(zip(("mean_error_max", "p90_error_max", "bias_max"), BLIND, strict=True)),
+            "errors": None if errors is None else errors.row(),
+            "calibrated_errors": None if fitted is None else fitted.row(),
+            **self.tables(),
+            "apart": [_step_row(step) for step in self.compared if step.row.apart],
+            "not_predicted": [{"row": s.row.name, "why": s.answer.why_not} for s in self.steps if s.answer.why_not],
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``groups`` and ``rows`` of :meth:`document`, the worst first."""
+        groups = [{"by": by, "group": name, **errors.row()} for by in GROUPS for name, errors in self.grouped(by)]
+        return {"groups": groups, "rows": [_step_row(step) for step in self.worst()]}
+
+    def worst(self) -> list[ComparedStep]:
+        """Counted rows, those that are off by the largest factor first."""
+        return sorted(self.counted, key=lambda step: -abs(np.log1p(step.error)))
+
+
+def _step_row(step: ComparedStep) -> Row:
+    row, answer = step.row, step.answer
+    return {
+        "row": row.name,
+        "source": row.source.key,
+        "model": row.model,
+        "gpu": row.gpu,
+        "num_gpus": row.num_gpus,
+        "software": answer.software,
+        "measured_s": step.measured_s,
+        "predicted_s": answer.step_s,
+        "error": step.error,
+        "calibrated_s": step.calibrated_s,
+        "calibrated_error": step.calibrated_error,
+        "tokens_per_s": row.tokens / answer.step_s,
+        "simulated_micro_batches": answer.simulated,
+        "micro_batches": answer.micro_batches,
+        "open": list(row.open),
+        "apart": row.apart or None,
+    }
+
+
+def validate_training(
+    *,
+    sample: bool = False,
+    sources: Sequence[str] | None = None,
+    software: str | None = None,
+    answers: Answers | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> TrainingValidation:
+    """Predict the bundled steps (of some sources) and compare.
+
+    sample: a few cheap rows of each source. software: another profile for all rows, ``none`` for no profile.
+
+    Raises InputError for an unknown source.
+    """
+    rows = chosen_rows(sources, sample)
+    found = replay(rows, Ask(software=software), answers=answers, jobs=jobs, progress=progress)
+    steps = tuple(ComparedStep(row=row, answer=answer) for row, answer in zip(rows, found, strict=True))
+    return TrainingValidation(steps=steps, is_sample=sample)
+
+
+def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow]:
+    """Rows with a measured step: of all sources, with the layouts of Ultra-Scale on one node."""
+    one_node = [row for row in load_layouts() if row.num_nodes == 1 and row.apart == ""]
+    rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None]
+    known = list(dict.fromkeys(row.source.key for row in rows))
+    for name in sources or ():
+        if name not in known:
+            raise InputError(f"unknown source {name!r}{nearest(name, known)}", field="--source")
+    rows = [row for row in rows if not sources or row.source.key in sources]
+    return _sample(rows) if sample else rows
+
+
+def _sample(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+    """Some rows of each source that counts: cheap ones, drawn by the hash of their names."""
+    by_source: dict[str, list[TrainingRow]] = {}
+    for row in rows:
+        if not row.apart:
+            by_source.setdefault(row.source.key, []).append(row)
+    return [row for group in by_source.values() for row in drawn(group, SAMPLE_ROWS)]
+
+
+def drawn(rows: Sequence[TrainingRow], count: int) -> list[TrainingRow]:
+    """``count`` rows: the first by hash of those that are cheap; two of the others where fewer are."""
+    ranked = sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest())
+    cheap = [row for row in ranked if cost(row) <= SAMPLE_COST][:count]
+    other = sorted((row for row in ranked if cost(row) > SAMPLE_COST), key=cost)
+    return cheap if len(cheap) > 1 else [*cheap, *other[:2]]

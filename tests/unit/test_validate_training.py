@@ -1,0 +1,138 @@
+"""Replay of published steps: rows say what sources state, totals weigh sources alike, paces extrapolate exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import trine
+from trine.errors import InputError
+from trine.studies.replay_rows import Answers, Ask, Predicted
+from trine.studies.steady import steady_step
+from trine.studies.training_rows import even_layers, fabric_bandwidth, load_layouts, load_rows
+from trine.studies.validate_layouts import spearman
+from trine.studies.validate_training import ComparedStep, Errors, TrainingValidation, chosen_rows, validate_training
+
+
+def test_every_counted_row_is_a_job_on_as_many_gpus_as_it_says() -> None:
+    for row in (*load_rows(), *load_layouts()):
+        if row.apart or row.step_s is None:
+            continue
+        assert row.plan().num_ranks == row.num_gpus, row.name
+        assert row.transformer().num_parameters > 1e8
+        assert row.step_s > 0
+
+
+def test_parameters_follow_from_the_shapes_of_rows_that_state_both() -> None:
+    for row in load_layouts()[::97]:
+        assert row.transformer().num_parameters == pytest.approx(float(row.facts["params_B"]) * 1e9, rel=0.01)
+
+
+def test_the_file_of_a_row_is_its_layout() -> None:
+    row = next(row for row in load_rows() if row.name == "korthikanti-4")
+    plan = row.plan()
+    assert (plan.tp, plan.pp, plan.virtual_stages, plan.schedule) == (8, 8, 3, "interleaved")
+    assert plan.sequence_parallel
+    assert plan.recompute == "selective"
+    assert len(plan.cuts) == 23
+    assert plan.cuts[0] == "layers.4.attention.norm"
+    assert any("vocabulary" in text for text in row.open)
+
+
+def test_layers_are_spread_as_frameworks_do() -> None:
+    assert even_layers(96, 8) == [12] * 8
+    assert even_layers(70, 12) == [5, *[6] * 10, 5]
+    assert sum(even_layers(78, 12)) == 78
+
+
+def test_the_fabric_is_as_slow_as_its_all_reduce() -> None:
+    assert fabric_bandwidth(2) == pytest.approx(361.75e9)
+    assert fabric_bandwidth(24) == fabric_bandwidth(16)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"dp": 2, "micro_batch": 1, "batch": 24},
+        {"pp": 2, "schedule": "1f1b", "micro_batch": 1, "batch": 23},
+        {"pp": 2, "tp": 2, "schedule": "1f1b", "micro_batch": 1, "batch": 31, "sequence_parallel": True},
+    ],
+)
+def test_a_steady_pace_gives_the_time_of_all_micro_batches(plan: dict[str, object]) -> None:
+    workload = trine.synthesize("gpt-2", layers=4, gpu="a100-80gb")
+    cluster = trine.load_cluster("dgx-a100", gpus=4)
+
+    def run(asked: trine.Plan) -> trine.Result:
+        return trine.simulate(workload, asked, cluster=cluster, compare=False)
+
+    asked = trine.Plan(**plan)  # type: ignore[arg-type]
+    found = steady_step(asked, run)
+    assert found.simulated < found.micro_batches
+    assert found.step_ps == pytest.approx(run(asked).step_time_ps, rel=1e-6)
+
+
+def test_sources_weigh_the_same() -> None:
+    rows = {row.name: row for row in load_rows()}
+    many = [rows[f"mpt-{i}"] for i in range(1, 5)]
+    one = rows["korthikanti-1"]
+    steps = tuple(
+        ComparedStep(row=row, answer=Predicted(row=row.name, step_s=(row.step_s or 0) * by))
+        for row, by in [*((row, 1.2) for row in many), (one, 0.9)]
+    )
+    errors = TrainingValidation(steps=steps).errors(steps)
+    assert errors is not None
+    assert errors.mean == pytest.approx(0.15)
+    assert errors.bias == pytest.approx(0.05)
+
+
+def test_statistics_of_errors() -> None:
+    errors = Errors.of([0.05, -0.1, 0.2, -0.4])
+    assert errors.mean == pytest.approx(0.1875)
+    assert errors.bias == pytest.approx(-0.0625)
+    assert errors.median == pytest.approx(0.1)
+    assert errors.p90 == pytest.approx(0.4)
+    assert errors.within == pytest.approx(0.5)
+
+
+def test_rank_correlation() -> None:
+    values = np.array([3.0, 1.0, 2.0, 5.0])
+    assert spearman(values, values**3) == pytest.approx(1)
+    assert spearman(values, -values) == pytest.approx(-1)
+    assert spearman(np.array([1.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0])) == pytest.approx(np.sqrt(3) / 2)
+
+
+def test_shares_scale_a_step() -> None:
+    answer = Predicted(row="x", step_s=2.0, shares=(0.5, 0.25, 0.0))
+    assert answer.scaled((2, 1, 1)) == pytest.approx(3.0)
+    assert answer.scaled((1, 3, 9)) == pytest.approx(3.0)
+
+
+def test_answers_are_kept_and_a_broken_line_is_passed_over(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    row = load_rows()[0]
+    kept = Answers(tmp_path)
+    kept.add(row, Ask(), Predicted(row=row.name, step_s=1.5))
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write('{"key": "half')
+    again = Answers(tmp_path)
+    assert again.get(row, Ask()) == Predicted(row=row.name, step_s=1.5)
+    assert again.get(row, Ask(software="none")) is None
+
+
+def test_one_row_is_predicted_and_said(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    row = next(row for row in chosen_rows(["simumax"], True))
+    from trine.studies.replay_rows import predict
+
+    answer = predict(row)
+    assert not answer.why_not
+    assert 0.2 < answer.step_s / (row.step_s or 1) < 5
+    found = TrainingValidation(steps=(ComparedStep(row=row, answer=answer),), is_sample=True)
+    assert "simumax" in found.summary()
+    assert found.document()["rows"]
+    assert replace(found, steps=()).headline.endswith("no row that counts was predicted")
+
+
+def test_an_unknown_source_is_named() -> None:
+    with pytest.raises(InputError, match="mptt"):
+        validate_training(sources=["mptt"])
