@@ -23,9 +23,9 @@ Facts = dict[str, str]
 
 TARGET = Path(__file__).parent.parent / "src" / "trine" / "presets" / "measured" / "training"
 STEPS = [
-    "row", "source", "table", "model", "params_B", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "sequence", "gpu",
-    "gpus", "tp", "pp", "dp", "cp", "virtual_stages", "sequence_parallel", "recompute", "micro_batch", "global_batch",
-    "precision", "sharding", "shard_ways", "variant", "step_s", "derived", "apart", "note",
+    "row", "source", "table", "model", "params_B", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "sequence",
+    "gpu", "gpus", "tp", "pp", "dp", "cp", "virtual_stages", "sequence_parallel", "recompute", "micro_batch",
+    "global_batch", "precision", "sharding", "shard_ways", "variant", "step_s", "derived", "apart", "note",
 ]  # fmt: skip
 RENAMED = {
     "ffn_hidden": "ffn", "seq_len": "sequence", "TP": "tp", "PP": "pp", "DP": "dp", "CP": "cp",
@@ -38,8 +38,8 @@ SOURCES = (
     ("bigscience", "chronicles-prequel"), ("narayanan", "MLCarbon"), ("mt-nlg", "MT-NLG paper"),
 )  # fmt: skip
 LAYOUTS = [
-    "row", "model", "params_B", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "tied_embeddings", "seq_len",
-    "nodes", "gpus", "TP", "PP", "DP", "zero_stage", "stage_layers", "micro_batch", "grad_accumulation",
+    "row", "model", "params_B", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "tied_embeddings",
+    "seq_len", "nodes", "gpus", "TP", "PP", "DP", "zero_stage", "stage_layers", "micro_batch", "grad_accumulation",
     "global_batch", "status", "iteration_s", "tokens_per_s_per_gpu", "memory_rank0_GiB", "flags", "population",
 ]  # fmt: skip
 #: Of vTrain's single-node table every so many rows is replayed; all 8 GPUs and all linear in micro-batches.

@@ -9,11 +9,12 @@ import pytest
 
 import trine
 from trine.errors import InputError
+from trine.studies.compared_steps import ComparedStep, Errors
 from trine.studies.replay_rows import Answers, Ask, Predicted
 from trine.studies.steady import steady_step
 from trine.studies.training_rows import even_layers, fabric_bandwidth, load_layouts, load_rows
 from trine.studies.validate_layouts import spearman
-from trine.studies.validate_training import ComparedStep, Errors, TrainingValidation, chosen_rows, validate_training
+from trine.studies.validate_training import TrainingValidation, chosen_rows, validate_training
 
 
 def test_every_counted_row_is_a_job_on_as_many_gpus_as_it_says() -> None:

@@ -113,9 +113,6 @@ class RowsLine(ProgressLine):
     def __init__(self) -> None:
         super().__init__("rows")
 
-    def __call__(self, done: int, total: int, now_ps: int = 0) -> None:
-        super().__call__(done, total, now_ps)
-
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
         left = self._left_s(total)
         return f"{done:,} of {total:,} rows predicted" + ("" if left is None else f"; about {left:.0f} s left")

@@ -99,7 +99,7 @@ def training(
     with RowsLine() as progress:
         found = validate_training(
             sample=sample, sources=source, software=software, answers=Answers(None) if again else user_answers(),
-            jobs=jobs, progress=progress,
+            jobs=jobs, progress=lambda done, total: progress(done, total, 0),
         )  # fmt: skip
     show_answer(found, json, brief)
     write_json(found, json, "validate training")
@@ -123,7 +123,7 @@ def layouts(
     with RowsLine() as progress:
         found = validate_layouts(
             sample=sample, software=software, answers=Answers(None) if again else user_answers(), jobs=jobs,
-            progress=progress,
+            progress=lambda done, total: progress(done, total, 0),
         )  # fmt: skip
     show_answer(found, json, brief)
     write_json(found, json, "validate layouts")

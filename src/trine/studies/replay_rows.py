@@ -79,9 +79,9 @@ def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     software = _software(row, ask)
     given = {} if software is None else {"software": software}
     takes = "software" in inspect.signature(synthesize).parameters
-    workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, **(given if takes else {}))  # type: ignore[arg-type]
+    workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, **(given if takes else {}))
     takes = "software" in SimulateOptions.__dataclass_fields__
-    options = SimulateOptions(cluster=row.load_cluster(), compare=False, **(given if takes else {}))  # type: ignore[arg-type]
+    options = SimulateOptions(cluster=row.load_cluster(), compare=False, **(given if takes else {}))
     step = steady_step(row.plan(), lambda plan: simulate(workload, plan, options=options))
     path = step.result.critical_path_times
     shares = [0.0, 0.0, 0.0]

@@ -2,8 +2,8 @@
 
 The pace is steady where the last tasks of one micro-batch after the other end in distances that repeat (every one,
 every second one, or every round of the pipeline), over at least as many micro-batches as there are stages (two rounds
-of an interleaved pipeline). The step then takes the simulated time and the pace for every micro-batch more. Where no such
-stretch is found, more micro-batches are simulated, at last all of them.
+of an interleaved pipeline). The step then takes the simulated time and the pace for every micro-batch more. Where no
+such stretch is found, more micro-batches are simulated, at last all of them.
 """
 
 from __future__ import annotations

@@ -292,7 +292,9 @@ def _with_fabric(cluster: Cluster, nodes: int) -> Cluster:
     reached = fabric_bandwidth(nodes) / GPUS_PER_NODE
     links = cluster.link_table
     numbers = tuple(
-        replace(each, bytes_per_s=min(each.bytes_per_s, round(reached))) if each.medium.startswith("efa") else each
+        replace(each, bytes_per_s=min(each.bytes_per_s, round(reached)))
+        if (each.medium or "").startswith("efa")
+        else each
         for each in links.numbers
     )
     return replace(cluster, links=replace(links, numbers=numbers))

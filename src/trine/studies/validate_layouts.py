@@ -15,9 +15,10 @@ import numpy as np
 
 from trine.results.report import Report, Row, Table
 from trine.results.text import aligned
+from trine.studies.compared_steps import ComparedStep, Errors, cells
 from trine.studies.replay_rows import Answers, Ask, replay
 from trine.studies.training_rows import TrainingRow, load_layouts
-from trine.studies.validate_training import ComparedStep, Errors, drawn
+from trine.studies.validate_training import drawn
 
 LEAST = 20
 #: Layouts of each model and number of nodes in a sample.
@@ -129,14 +130,14 @@ class LayoutValidation(Report):
     def summary(self) -> str:
         """Return errors by nodes, then each group, then what is apart."""
         head = ("rows", "bias", "mean", "median", "p90", "<=10%")
-        rows = [("error of tokens/s", *head), *((name, *_cells(e)) for name, e in self.by_nodes())]
-        groups = [("group", *head, "Spearman", "regret", "of three")]
+        rows = [("error of tokens/s", *head), *((name, *cells(e)) for name, e in self.by_nodes())]
+        groups: list[tuple[str, ...]] = [("group", *head, "Spearman", "regret", "of three")]
         groups += [
-            (f"{g.model} on {g.nodes} nodes", *_cells(g.errors), f"{g.spearman:.2f}", f"{g.regret:.1%}",
+            (f"{g.model} on {g.nodes} nodes", *cells(g.errors), f"{g.spearman:.2f}", f"{g.regret:.1%}",
              f"{g.best_of_three:.1%}")
             for g in self.groups()
         ]  # fmt: skip
-        apart = [("apart, counted nowhere", *head), *((why, *_cells(e)) for why, e in self.apart())]
+        apart = [("apart, counted nowhere", *head), *((why, *cells(e)) for why, e in self.apart())]
         failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.steps if s.answer.why_not]
         blocks = [[self.headline], aligned(rows, 30), aligned(groups, 30) if len(groups) > 1 else [],
                   aligned(apart, 30) if len(apart) > 1 else [], failed[:8]]  # fmt: skip
@@ -153,24 +154,18 @@ class LayoutValidation(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``groups`` and ``rows`` of :meth:`document`."""
-        groups = [
+        groups: list[Row] = [
             {"model": g.model, "nodes": g.nodes, **g.errors.row(), "spearman": g.spearman, "regret": g.regret,
              "best_of_three": g.best_of_three}
             for g in self.groups()
         ]  # fmt: skip
-        rows = [
+        rows: list[Row] = [
             {"row": s.row.name, "model": s.row.facts["model"], "num_gpus": s.row.num_gpus, "measured_s": s.measured_s,
              "predicted_s": s.answer.step_s, "calibrated_s": s.calibrated_s, "error": _error(s),
              "apart": s.row.apart or None}
             for s in self.compared
         ]  # fmt: skip
         return {"groups": groups, "rows": rows}
-
-
-def _cells(errors: Errors) -> tuple[str, ...]:
-    from trine.studies.training_report import cells
-
-    return cells(errors)
 
 
 def band(row: TrainingRow) -> str:

@@ -7,6 +7,7 @@ whose source leaves decisive facts open, or whose times are doubtful, are shown 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -15,7 +16,9 @@ import numpy as np
 
 from trine.errors import InputError, nearest
 from trine.results.report import Report, Row, Table
-from trine.studies.replay_rows import Answers, Ask, Predicted, cost, replay
+from trine.results.text import aligned
+from trine.studies.compared_steps import ComparedStep, Errors, cells
+from trine.studies.replay_rows import Answers, Ask, cost, replay
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
 
 #: Rows of a sample: so many of each source, each of at most so many layers times micro-batches.
@@ -23,77 +26,8 @@ SAMPLE_ROWS, SAMPLE_COST = 5, 200
 #: What issue 14 asks of blind predictions: mean, 90th percentile and bias over sources.
 BLIND = (0.15, 0.30, 0.08)
 GROUPS = ("source", "gpu", "software", "scale")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedStep:
-    """A row and its prediction; ``calibrated_s``: with factors fitted on other rows of the source, None without."""
-
-    row: TrainingRow
-    answer: Predicted
-    calibrated_s: float | None = None
-
-    @property
-    def measured_s(self) -> float:
-        assert self.row.step_s is not None
-        return self.row.step_s
-
-    @property
-    def error(self) -> float:
-        """Predicted / measured - 1, nothing of the source used."""
-        return self.answer.step_s / self.measured_s - 1
-
-    @property
-    def calibrated_error(self) -> float | None:
-        return None if self.calibrated_s is None else self.calibrated_s / self.measured_s - 1
-
-    def group(self, by: str) -> str:
-        """What the row is counted under."""
-        return {
-            "source": self.row.source.key,
-            "gpu": self.row.gpu,
-            "software": self.row.source.software,
-            "scale": self.row.scale,
-        }[by]
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Statistics of signed errors. ``within``: part of them of at most 10 %."""
-
-    count: int
-    bias: float
-    mean: float
-    median: float
-    p90: float
-    within: float
-
-    @staticmethod
-    def of(errors: Sequence[float], weights: Sequence[float] | None = None) -> Errors:
-        """Weighted statistics of at least one error."""
-        found, weight = np.array(errors), np.ones(len(errors)) if weights is None else np.array(weights)
-        size, weight = np.abs(found), weight / weight.sum()
-        return Errors(
-            count=len(found),
-            bias=float(found @ weight),
-            mean=float(size @ weight),
-            median=_quantile(size, weight, 0.5),
-            p90=_quantile(size, weight, 0.9),
-            within=float(weight[size <= 0.1].sum()),
-        )
-
-    def row(self) -> Row:
-        """As plain data."""
-        return {
-            "num_rows": self.count, "bias": self.bias, "mean_error": self.mean, "median_error": self.median,
-            "p90_error": self.p90, "share_within_10_percent": self.within,
-        }  # fmt: skip
-
-
-def _quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, share - 1e-9)))])
+NUM_WORST = 12
+_HEAD = ("rows", "bias", "mean", "median", "p90", "<=10%")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -155,8 +89,6 @@ class TrainingValidation(Report):
 
     def summary(self) -> str:
         """Return errors by source, GPU, software and scale, then the worst rows, then what is apart."""
-        from trine.studies.training_report import summary_text
-
         return summary_text(self)
 
     def document(self) -> Row:
@@ -256,3 +188,36 @@ def drawn(rows: Sequence[TrainingRow], count: int) -> list[TrainingRow]:
     cheap = [row for row in ranked if cost(row) <= SAMPLE_COST][:count]
     other = sorted((row for row in ranked if cost(row) > SAMPLE_COST), key=cost)
     return cheap if len(cheap) > 1 else [*cheap, *other[:2]]
+
+
+def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
+    """Errors by source, GPU, software and scale, the worst rows with what their sources leave open, what is apart."""
+    blocks = [found.headline]
+    for by in ("source", "gpu", "software", "scale"):
+        rows = [(f"by {by}", *_HEAD), *((name, *cells(errors)) for name, errors in found.grouped(by))]
+        blocks.append("\n".join(aligned(rows, 30)))
+    shown = found.worst()[:worst]
+    blocks.append("\n".join(["worst rows", *(line for step in shown for line in _worst_lines(step))]))
+    apart = Counter((step.row.source.key, step.row.apart) for step in found.compared if step.row.apart)
+    blocks += (
+        ["\n".join(["apart, counted nowhere", *(f"  {count:4d}  {key}: {why}" for (key, why), count in apart.items())])]
+        if apart
+        else []
+    )
+    failed = Counter((s.row.source.key, s.answer.why_not) for s in found.steps if s.answer.why_not)
+    blocks += (
+        ["\n".join(["not predicted", *(f"  {count:4d}  {key}: {why}" for (key, why), count in failed.items())])]
+        if failed
+        else []
+    )
+    return "\n\n".join(blocks)
+
+
+def _worst_lines(step: ComparedStep) -> list[str]:
+    row, plan = step.row, step.row.plan()
+    layout = " ".join(f"{name}{getattr(plan, name)}" for name in ("dp", "tp", "pp") if getattr(plan, name) > 1)
+    first = (
+        f"  {step.error:+7.1%}  {row.name}: {row.model}, {row.num_gpus} x {row.gpu} {layout}, "
+        f"{step.measured_s:.4g} s measured, {step.answer.step_s:.4g} s predicted"
+    )
+    return [first, *([f"           open: {'; '.join(row.open)}"] if row.open else [])]

@@ -1,0 +1,91 @@
+"""A published step beside its prediction, and statistics of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.results.report import Row
+from trine.studies.replay_rows import Predicted
+from trine.studies.training_rows import TrainingRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedStep:
+    """A row and its prediction; ``calibrated_s``: with factors fitted on other rows of the source, None without."""
+
+    row: TrainingRow
+    answer: Predicted
+    calibrated_s: float | None = None
+
+    @property
+    def measured_s(self) -> float:
+        assert self.row.step_s is not None
+        return self.row.step_s
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1, nothing of the source used."""
+        return self.answer.step_s / self.measured_s - 1
+
+    @property
+    def calibrated_error(self) -> float | None:
+        return None if self.calibrated_s is None else self.calibrated_s / self.measured_s - 1
+
+    def group(self, by: str) -> str:
+        """What the row is counted under."""
+        return {
+            "source": self.row.source.key,
+            "gpu": self.row.gpu,
+            "software": self.row.source.software,
+            "scale": self.row.scale,
+        }[by]
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Statistics of signed errors. ``within``: part of them of at most 10 %."""
+
+    count: int
+    bias: float
+    mean: float
+    median: float
+    p90: float
+    within: float
+
+    @staticmethod
+    def of(errors: Sequence[float], weights: Sequence[float] | None = None) -> Errors:
+        """Weighted statistics of at least one error."""
+        found, weight = np.array(errors), np.ones(len(errors)) if weights is None else np.array(weights)
+        size, weight = np.abs(found), weight / weight.sum()
+        return Errors(
+            count=len(found),
+            bias=float(found @ weight),
+            mean=float(size @ weight),
+            median=_quantile(size, weight, 0.5),
+            p90=_quantile(size, weight, 0.9),
+            within=float(weight[size <= 0.1].sum()),
+        )
+
+    def row(self) -> Row:
+        """As plain data."""
+        return {
+            "num_rows": self.count, "bias": self.bias, "mean_error": self.mean, "median_error": self.median,
+            "p90_error": self.p90, "share_within_10_percent": self.within,
+        }  # fmt: skip
+
+
+def _quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, share - 1e-9)))])
+
+
+def cells(errors: Errors) -> tuple[str, ...]:
+    """A table's cells of some errors."""
+    return (
+        f"{errors.count}", f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.median:.1%}", f"{errors.p90:.1%}",
+        f"{errors.within:.0%}",
+    )  # fmt: skip
