@@ -77,7 +77,7 @@ def loadstore(
 
 Sample = Annotated[bool, Option("Some cheap rows of each source, in about a minute.")]
 Jobs = Annotated[int | None, Option("Rows at a time [one a core].")]
-Again = Annotated[bool, Option("Ask every row again, also those whose answers are kept.")]
+Again = Annotated[bool, Option("Ask all rows again, kept answers too; a stopped run goes on without it.")]
 
 
 def training(
@@ -91,7 +91,7 @@ def training(
 ) -> None:
     """Replay the bundled published training steps: error by source, GPU, software and scale, worst first.
 
-    Answers are kept, so that a run that was stopped goes on. Example: trine validate training --sample
+    Example: trine validate training --sample
     """
     from trine.studies.replay_rows import Answers, user_answers
     from trine.studies.validate_training import validate_training
@@ -115,7 +115,7 @@ def layouts(
 ) -> None:
     """Replay the layouts of the Ultra-Scale Playbook: how well trine ranks them, and what its choice costs.
 
-    Answers are kept, so that a run that was stopped goes on. Example: trine validate layouts --sample
+    Example: trine validate layouts --sample
     """
     from trine.studies.replay_rows import Answers, user_answers
     from trine.studies.validate_layouts import validate_layouts
