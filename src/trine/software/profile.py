@@ -62,8 +62,8 @@ class LaunchStyle(Spec):
     """The thread that launches.
 
     cpu_us_per_kernel: CPU time of one launch with all that Python and the dispatcher do for it. layer_us: more for each
-    pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective or message,
-    its launch included. queue_limit: launches that the thread may be ahead of the GPU when a pass begins. synchronises:
+    pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective, its launch
+    included; message_us: for each message of a pipeline, sent or received. queue_limit: launches that the thread may be ahead of the GPU when a pass begins. synchronises:
     where it waits until the GPU has done all that was launched: at the end of each pass, of each backward pass
     (``micro-batch``), of each step, or never.
     """
@@ -71,6 +71,7 @@ class LaunchStyle(Spec):
     cpu_us_per_kernel: Microseconds = 0.0
     layer_us: Microseconds = 0.0
     communication_us: Microseconds = 0.0
+    message_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     synchronises: Literal["none", "pass", "micro-batch", "step"] = "step"
 
@@ -80,7 +81,8 @@ class FixedCost(Spec):
 
     cpu_us: time of the launching thread. kernels_per_weight: launches for each trained weight of the rank.
     gradient_passes, parameter_passes: times that all gradients, parameters of a rank are read or written. all_reduces:
-    of one number, over ``axis`` (as in the rank grid; ``world``: all ranks; ``model``: those of one replica).
+    of one number, over ``axis`` (as in the rank grid; ``world``: all ranks; ``model``: those of one replica). whole: of
+    a micro-batch, also where replicas keep only a part of the gradients.
     """
 
     name: str
@@ -91,6 +93,7 @@ class FixedCost(Spec):
     parameter_passes: Count = 0.0
     all_reduces: Count = 0.0
     axis: str = "world"
+    whole: bool = False
 
 
 class MemoryStyle(Spec):
