@@ -39,12 +39,11 @@ class FixedCosts(Extension):
         """Behind the pass that adds to gradients of weights."""
         if place.phase != Phase.BACKWARD or place.part == INPUT_PART:
             return
-        whole = part = self.context.optimizer_share(self.program.stage)
+        share = self.context.optimizer_share(self.program.stage)
         if self.context.plan.splits_gradients:
             for extension in self.program.extensions:
-                part = extension.optimizer_share(part)
-        for op in self._each if part else ():
-            share = whole if op.attributes.get("whole") is True else part
+                share = extension.optimizer_share(share)
+        for op in self._each if share else ():
             self.program.run(OperatorRun(op), Place(Phase.OPTIMIZER, place.microbatch, place.step), share)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
