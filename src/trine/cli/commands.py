@@ -79,6 +79,8 @@ COMMANDS = (
             "Replay the bundled published training steps: error by source, GPU, software and scale, worst first."),
     Command("validate layouts", "validate:layouts", MEASURED,
             "Replay the layouts of the Ultra-Scale Playbook: how well trine ranks them, and what its choice costs."),
+    Command("validate operators", "validate:operators", MEASURED,
+            "Operator times by measured tables: shapes left out, times moved to another GPU, whole GPUs left out."),
     Command("study", "study:study", MEASURED,
             "Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the "
             "paper."),
