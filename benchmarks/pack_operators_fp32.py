@@ -32,10 +32,11 @@ GPUS = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-40gb",
     "AMD Instinct MI210": "mi210", "AMD Instinct MI100": "mi100",
 }  # fmt: skip
-#: The table's name and columns for the operators of NeuSight.
+#: The table's name and columns for the operators of NeuSight. Its products are (M x N) (N x K), as the grids of its
+#: kernels show; tables have them as (m x k) (k x n).
 COLUMNS = {
-    "bmm": ("B", "M", "N", "K"),
-    "linear": ("M", "N", "K"),
+    "bmm": ("B", "M", "K", "N"),
+    "linear": ("M", "K", "N"),
     "conv": ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding"),
     "ln": ("B", "H"),
     "softmax": ("B", "H"),
