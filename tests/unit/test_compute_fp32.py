@@ -43,7 +43,7 @@ def test_a_file_that_is_no_table_is_named(tmp_path) -> None:  # type: ignore[no-
 
 
 def test_published_rows_are_there() -> None:
-    """Three rows of nv_train_*.csv, as printed there (ms); of products its N is the inner size and its K the columns."""
+    """Three rows of nv_train_*.csv, as printed there (ms); its N is the inner size of a product."""
     found = measured(NEUSIGHT, "bmm")
     row = found.shapes.tolist().index([13, 27, 29, 15])
     assert found.times_us["p100-pcie"][row] == pytest.approx(53.589, rel=3e-4)

@@ -131,17 +131,17 @@ def layouts(
 
 def operators(
     gpu: Annotated[list[str] | None, Option("Only this GPU; may be repeated.")] = None,
-    whole: Annotated[bool, Option("Ask every shape, not a sample: minutes.")] = False,
+    sample: Annotated[bool, Option("One of ten shapes, in half a minute.")] = False,
     brief: Brief = False,
     json: Json = None,
 ) -> None:
     """Operator times by measured tables: shapes left out, times moved to another GPU, whole GPUs left out.
 
-    Example: trine validate operators --gpu t4
+    Example: trine validate operators --sample --gpu t4
     """
     from trine.studies.validate_operators import SAMPLED, OperatorValidation, answers, steps
 
-    every = 1 if whole else SAMPLED
+    every = SAMPLED if sample else 1
     errors, finished = until_stopped(answers(steps(gpu or (), every=every)))
     found = OperatorValidation(errors=tuple(errors), every=every, finished=finished)
     show_answer(found, json, brief)
