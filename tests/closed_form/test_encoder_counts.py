@@ -9,6 +9,7 @@ from trine.compute import Shares, kind_of, make_compute, work
 from trine.compute.resize import Split
 from trine.parallel.splits import local_parameter_bytes, split_operators
 from trine.parallel.stages import cut_into_stages, owned_weights
+from trine.software.profile import OperatorStyle, Software
 from trine.workload.synthesis.spec import load_model
 
 #: As published: safetensors of the checkpoints on Hugging Face; torchvision's documentation; osmr/imgclsmob's table.
@@ -263,3 +264,38 @@ def test_what_a_decoder_stage_needs_of_the_encoder_is_sent_there_once():
 def test_folded_is_unfolded(name, plan):
     workload = small(name, layers=4, gpu="a100-80gb")
     trine.simulate(workload, plan, cluster="dgx-a100", fold="verify")  # raises where they differ
+
+
+# -- software ----------------------------------------------------------------------------------------------------------
+
+UNFUSED = Software(
+    name="unfused", description="scores, dropout and logits through memory",
+    operators=OperatorStyle(attention="unfused", loss="unfused", dropout=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["t5-base", "flan-t5-base", "bert-base"])
+def test_unfused_attention_does_the_same_products_and_keeps_its_scores(name):
+    fused, unfused = small(name, batch=2), small(name, batch=2, software=UNFUSED)
+    assert flops(unfused, "matmul") == flops(fused, "attention")
+    assert flops(unfused, "matmul backward") == 2 * flops(fused, "attention")  # nothing is computed again
+    assert flops(unfused, "linear") == flops(fused, "linear")
+    assert parameters(unfused) == parameters(fused)
+    softmax = [op for op in unfused.operators if op.name == "scaled_masked_softmax"]
+    stacks = 1 if name == "bert-base" else 3  # encoder, decoder, cross attention
+    assert len(softmax) == 2 * stacks
+    for op in softmax:
+        score = unfused.tensors[op.outputs[0]].shape
+        assert score[:2] == (2, 12)
+        bias = [unfused.tensors[t].shape for t in op.inputs[1:]]
+        assert bias == ([] if "cross" in op.layer or stacks == 1 else [(1, *score[1:])])
+
+
+@pytest.mark.parametrize("name", ["t5-large", "bert-large"])
+def test_unfused_attention_is_split_by_heads(name):
+    workload = small(name, software=UNFUSED)
+    splits, _ = split_operators(workload, "megatron", 4)
+    every = [op for op in workload.operators if op.phase == "forward" and kind_of(op) in ("matmul", "softmax")]
+    assert every
+    assert all(splits[op.id].mode == "shared" for op in every)
+    trine.simulate(workload, trine.Plan(tp=4, dp=2), cluster="dgx-a100", gpu="a100-80gb", fold="verify")

@@ -32,6 +32,7 @@ def run(script: Path, folder: Path, words: Sequence[str] = ()) -> str:
     copy.write_text(script.read_text())
     if script.parent == EXAMPLES:
         shutil.copytree(EXAMPLES / "data", folder / "data")
+        shutil.copy(EXAMPLES / "paper_models.py", folder)  # what two of them import
     printed = StringIO()
     with (
         patch.object(sys, "argv", [str(copy), *words]),

@@ -7,7 +7,7 @@ from results_graphs import full_result
 
 from trine.errors import MissingExtraError
 
-TABLES = ["collectives", "layers", "links", "memory", "operators", "phases", "ranks", "records"]
+TABLES = ["collectives", "headline", "layers", "links", "memory", "operators", "phases", "ranks", "records"]
 
 
 def test_csv_holds_every_table_and_the_records(tmp_path):

@@ -31,7 +31,7 @@ class LaunchCosts:
 
     cost_ps: one entry an operator, in the workload's order. evidence: 'measured' or 'assumed'. kernels: launches of
     each operator (empty: one each); by_weight: whether its cost goes with the number of a rank's weights (empty: none).
-    communication_ps: of a collective or message. synchronises, queue_limit: see
+    communication_ps: of a collective; message_ps: of a message. synchronises, queue_limit: see
     :class:`trine.software.profile.LaunchStyle`. merges: leave out launches that cannot hold anything up.
     """
 
@@ -41,6 +41,7 @@ class LaunchCosts:
     kernels: tuple[float, ...] = ()
     by_weight: tuple[bool, ...] = ()
     communication_ps: int = 0
+    message_ps: int = 0
     synchronises: str = "none"
     queue_limit: int | None = None
     merges: bool = False
@@ -76,7 +77,8 @@ def software_launches(workload: Workload, software: Software, *, merges: bool = 
     note = f"{each:.3g} us of CPU a kernel and {more:.3g} us a layer's pass ({software.name})"
     return LaunchCosts(
         tuple(costs), ASSUMED, (note,), tuple(kernels), tuple(by_weight),
-        round(style.communication_us * factor * PS_PER_US), style.synchronises, style.queue_limit, merges,
+        round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
+        style.synchronises, style.queue_limit, merges,
     )  # fmt: skip
 
 

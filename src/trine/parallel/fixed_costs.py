@@ -39,11 +39,12 @@ class FixedCosts(Extension):
         """Behind the pass that adds to gradients of weights."""
         if place.phase != Phase.BACKWARD or place.part == INPUT_PART:
             return
-        share = self.context.optimizer_share(self.program.stage)
+        whole = part = self.context.optimizer_share(self.program.stage)
         if self.context.plan.splits_gradients:
             for extension in self.program.extensions:
-                share = extension.optimizer_share(share)
-        for op in self._each if share else ():
+                part = extension.optimizer_share(part)
+        for op in self._each if part else ():
+            share = whole if op.attributes.get("whole") is True else part
             self.program.run(OperatorRun(op), Place(Phase.OPTIMIZER, place.microbatch, place.step), share)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:

@@ -75,21 +75,21 @@ class ProgramWriter:
 
     def send(self, step: Send) -> None:
         """Append a message, and remember it until the step ends."""
-        launched = self._launched(step.after, step.label)
+        launched = self._launched(0 if self._launch is None else self._launch.message_ps, step.after, step.label)
         self.sent.append(self.add(replace(step, after=(*step.after, *launched)) if launched else step))
 
     def receive(self, step: Recv) -> int:
         """Append the arrival of a message, which the thread asks for."""
         if self._launch is not None:
-            self.thread.busy(self._launch.communication_ps)
+            self.thread.busy(self._launch.message_ps)
         return self.add(step)
 
-    def _launched(self, after: tuple[int, ...], label: Label) -> tuple[int, ...]:
+    def _launched(self, launch_ps: int, after: tuple[int, ...], label: Label) -> tuple[int, ...]:
         """The launch of something behind ``after`` that communicates, where it can hold it up."""
-        if self._launch is None or not self._launch.communication_ps:
+        if not launch_ps:
             return ()
         follows = max(self._last_compute) in after
-        launched = self.thread.communication(self._launch.communication_ps, follows, label)
+        launched = self.thread.communication(launch_ps, follows, label)
         return () if launched is None else (launched,)
 
     def fork(self) -> None:
@@ -109,7 +109,8 @@ class ProgramWriter:
     ) -> int:  # fmt: skip
         """Append a collective by the algorithm that the plan names for its kind, else by the one given."""
         algorithm = self.context.algorithm(kind) or algorithm
-        after = (*after, *self._launched(after, label))
+        launch_ps = 0 if self._launch is None else self._launch.communication_ps
+        after = (*after, *self._launched(launch_ps, after, label))
         return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
 
     def last_compute(self) -> tuple[int, ...]:

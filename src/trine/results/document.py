@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from trine.results import headline
 from trine.results.metrics import Share
 from trine.results.report import Row, Table, evidence_rows, seconds
 from trine.results.run import TaskRun
@@ -14,6 +15,7 @@ def document(result: TaskRun) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
     return {
         "step_time_s": result.step_time_s,
+        **headline.numbers(result),
         "compute_s": result.compute_s,
         "communication_s": result.communication_s,
         "exposed_communication_s": result.exposed_communication_s,
@@ -56,6 +58,7 @@ def tables(result: TaskRun) -> dict[str, Table]:
         "collectives": collective_rows(result),
         "links": link_rows(result),
         "memory": [_with_categories(row) for row in memory_rows(result)],
+        "headline": headline.rows(result),
         "records": result.record_table,
     }
     return {name: table for name, table in found.items() if table}

@@ -14,7 +14,7 @@ from trine.errors import InputError
 from trine.evidence import Evidence
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.results import activity, metrics, traffic, waits
+from trine.results import activity, headline, metrics, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.records import Ends, RecordTable, record_table
@@ -103,6 +103,7 @@ class TaskRun:
     not_modelled: sentences about what the run leaves out.
     scope: what the rows of the graph stand for where the run was folded; None: each rank was simulated by itself.
     part: which ranks the graph shows; None: all. link_tiers: which links of the graph do the same; None: not known.
+    work: what a step does, in samples and FLOPs; band: how far its time may be off. None: not known.
     """
 
     graph: TaskGraph
@@ -118,6 +119,8 @@ class TaskRun:
     power_w: tuple[int, ...] = field(default=())
     part: Part | None = None
     link_tiers: traffic.LinkTiers | None = None
+    work: headline.StepWork | None = None
+    band: headline.StepBand | headline.CommunicationBand | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w"):

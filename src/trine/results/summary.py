@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trine.results import headline
 from trine.results.metrics import Share
 from trine.results.run import TaskRun
 from trine.results.text import aligned, behaviour, wrapped
@@ -42,9 +43,38 @@ def _head(result: TaskRun) -> list[str]:
     lines = [f"step time  {format_time(result.step_time_ps)}"]
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
+    lines += _numbers(result)
     for sentence in result.warnings:
         lines += wrapped("warning", sentence)
     return [*lines, *wrapped("plan", facts)]
+
+
+def _numbers(result: TaskRun) -> list[str]:
+    """Return the band, throughput and utilisation."""
+    ends, work, lines = headline.ends_ps(result), result.work, []
+    if ends is not None and result.band is not None:
+        lines += wrapped(f"{format_time(ends[0])} to {format_time(ends[1])}", result.band.words)
+    if work is None or not result.step_time_ps:
+        return lines
+    rates = [
+        f"{headline.per_second(getattr(work, what), result.step_time_ps):,.5g} {what}/s"
+        for what in ("samples", "tokens")
+        if getattr(work, what)
+    ]
+    used = headline.numbers(result)
+    if work.model_flops:
+        rates.append(f"{_tera(used['model_flops_per_s_per_gpu'])} TFLOP/s a GPU")
+        if work.hardware_flops > work.model_flops:
+            rates.append(f"{_tera(used['hardware_flops_per_s_per_gpu'])} with recomputation")
+    if used["mfu"] is not None:
+        low, high = used["mfu_low"], used["mfu_high"]
+        between = "" if low is None or ends == (result.step_time_ps,) * 2 else f" ({low:.1%} to {high:.1%})"
+        rates.append(f"MFU {used['mfu']:.1%}{between} of {work.dtype}")
+    return [*lines, *wrapped("throughput", ", ".join(rates))]
+
+
+def _tera(flop_per_s: object) -> str:
+    return f"{float(str(flop_per_s)) / 1e12:,.4g}"
 
 
 def _times(result: TaskRun) -> list[str]:

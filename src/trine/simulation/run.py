@@ -21,6 +21,7 @@ from trine.simulation.facts import (
     with_exposed_launches,
     with_memory_verdict,
 )
+from trine.simulation.headline import band_of, step_work, with_public_mfu
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 from trine.simulation.worth import verdicts
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
+    from trine.results.headline import StepWork
     from trine.results.run import Scope
 
 
@@ -127,12 +129,14 @@ class _Run:
         """The result, with what only the whole of it can say. known: what the simulator took, where that is known."""
         setup, done = self.setup, self.done
         seconds = time.perf_counter() - began_s
+        work = step_work(setup, self.report)
         answer = _Answer(
             setup=setup,
             facts=facts(setup, self.report),
             evidence=evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers),
             warnings=tuple(dict.fromkeys((*verdicts, *self._sentences()))),
             simulator=known or simulator(seconds, done.records.num_events, done.num_simulated),
+            work=work,
         )
         return _judged(answer.of_run(done), setup)
 
@@ -153,7 +157,7 @@ class _Run:
 
 def _judged(result: Result, setup: Setup) -> Result:
     """With what only the whole result can say: whether it fits, which uplinks are crowded, what launches expose."""
-    result = with_crowded_uplinks(with_memory_verdict(result), setup.machine)
+    result = with_public_mfu(with_crowded_uplinks(with_memory_verdict(result), setup.machine))
     return result if setup.launch is None else with_exposed_launches(result)
 
 
@@ -166,6 +170,7 @@ class _Answer:
     evidence: tuple[Evidence, ...]
     warnings: tuple[str, ...]
     simulator: Simulator
+    work: StepWork
 
     def of_run(self, done: JobRun) -> Result:
         """The result of a run, with the ranks that it shows."""
@@ -213,4 +218,6 @@ class _Answer:
             power_w=self.setup.power_w(places),
             part=part,
             link_tiers=tiers,
+            work=self.work,
+            band=band_of(self.setup, self.work),
         )

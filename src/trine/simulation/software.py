@@ -121,7 +121,7 @@ def launches_of(workload: Workload, chosen: ChosenSoftware, options: SimulateOpt
     if profile is None or workload.format != SYNTHESISED or options.cpu is False or options.launch_cost_ps is not None:
         return None
     style = profile.launch
-    if not (style.cpu_us_per_kernel or style.layer_us or style.communication_us):
+    if not (style.cpu_us_per_kernel or style.layer_us or style.communication_us or style.message_us):
         return None
     stragglers = options.stragglers
     may_shrink = stragglers is not None and (

@@ -42,10 +42,9 @@ class OperatorStyle(Spec):
     attention: ``flash`` keeps no scores; ``unfused`` has scores, masked softmax, dropout and product through memory.
     attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
     gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the product of the
-    gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full recomputation runs a
-    layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``). kernels:
-    launches of an operator of a family, forward and backward (1 where nothing is said). passes: how many times its own
-    bytes an operator that is not fused moves, forward and backward (1 where nothing is said).
+    gradient, or ``separate``: a pass over all gradients after each micro-batch. kernels: launches of an operator of a
+    family, forward and backward (1 where nothing is said). passes: how many times its own bytes an operator that is
+    not fused moves, forward and backward (1 where nothing is said).
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -55,7 +54,6 @@ class OperatorStyle(Spec):
     dropout: bool = False
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
-    checkpoint: Literal["whole", "early-stop"] = "whole"
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
 
@@ -64,8 +62,8 @@ class LaunchStyle(Spec):
     """The thread that launches.
 
     cpu_us_per_kernel: CPU time of one launch with all that Python and the dispatcher do for it. layer_us: more for each
-    pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective or message,
-    its launch included. queue_limit: launches that the thread may be ahead of the GPU when a pass begins. synchronises:
+    pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective, its launch
+    included; message_us: for each message of a pipeline, sent or received. queue_limit: launches that the thread may be ahead of the GPU when a pass begins. synchronises:
     where it waits until the GPU has done all that was launched: at the end of each pass, of each backward pass
     (``micro-batch``), of each step, or never.
     """
@@ -73,6 +71,7 @@ class LaunchStyle(Spec):
     cpu_us_per_kernel: Microseconds = 0.0
     layer_us: Microseconds = 0.0
     communication_us: Microseconds = 0.0
+    message_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     synchronises: Literal["none", "pass", "micro-batch", "step"] = "step"
 
@@ -82,7 +81,8 @@ class FixedCost(Spec):
 
     cpu_us: time of the launching thread. kernels_per_weight: launches for each trained weight of the rank.
     gradient_passes, parameter_passes: times that all gradients, parameters of a rank are read or written. all_reduces:
-    of one number, over ``axis`` (as in the rank grid; ``world``: all ranks; ``model``: those of one replica).
+    of one number, over ``axis`` (as in the rank grid; ``world``: all ranks; ``model``: those of one replica). whole: of
+    a micro-batch, also where replicas keep only a part of the gradients.
     """
 
     name: str
@@ -93,6 +93,7 @@ class FixedCost(Spec):
     parameter_passes: Count = 0.0
     all_reduces: Count = 0.0
     axis: str = "world"
+    whole: bool = False
 
 
 class MemoryStyle(Spec):

@@ -6,7 +6,6 @@ An answer is kept under a hash of the row, of what was asked, and of the files o
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import time
@@ -74,35 +73,33 @@ def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     from trine.simulation import simulate
     from trine.simulation.options import SimulateOptions
     from trine.studies.steady import steady_step
-    from trine.workload.synthesis.model import synthesize
+    from trine.workload import synthesize
 
     software = _software(row, ask)
-    given = {} if software is None else {"software": software}
-    takes = "software" in inspect.signature(synthesize).parameters
-    workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, **(given if takes else {}))
-    takes = "software" in SimulateOptions.__dataclass_fields__
-    options = SimulateOptions(cluster=row.load_cluster(), compare=False, **(given if takes else {}))
+    workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, software=software)
+    options = SimulateOptions(cluster=row.load_cluster(), compare=False, software=software)
     step = steady_step(row.plan(), lambda plan: simulate(workload, plan, options=options))
     path = step.result.critical_path_times
     shares = [0.0, 0.0, 0.0]
     for part, ps in path.items():
         if part in _PARTS:
             shares[FACTORS.index(_PARTS[part])] += ps / max(1, step.result.step_time_ps)
-    name = getattr(software, "name", software) if takes and software is not None else "none"
     return Predicted(
         row=row.name, step_s=step.step_ps / 1e12, shares=(shares[0], shares[1], shares[2]), simulated=step.simulated,
-        micro_batches=step.micro_batches, memory_bytes=step.result.memory_peak_bytes or 0, software=str(name),
-        wall_s=time.perf_counter() - began,
+        micro_batches=step.micro_batches, memory_bytes=step.result.memory_peak_bytes or 0,
+        software=str(step.result.plan["software"]), wall_s=time.perf_counter() - began,
     )  # fmt: skip
 
 
 def _software(row: TrainingRow, ask: Ask) -> Any:
     """The profile, with its factors; None where there is none of that name."""
-    from trine.software import known_software, load_software
+    from trine.software.profile import NO_SOFTWARE, Factors, known_software, load_software
 
     name = ask.software or row.source.software
+    if name == NO_SOFTWARE:
+        return name
     if name not in known_software():
-        return None
+        return None  # the usual one of the layout
     profile = load_software(name)
     if ask.factors == (1.0, 1.0, 1.0):
         return profile
@@ -110,8 +107,6 @@ def _software(row: TrainingRow, ask: Ask) -> Any:
         key: {"value": getattr(profile.factors, key).value * by, "fitted_on": "trine validate"}
         for key, by in zip(FACTORS, ask.factors, strict=True)
     }
-    from trine.software.profile import Factors
-
     return profile.model_copy(update={"factors": Factors.model_validate(known)})
 
 

@@ -19,6 +19,7 @@ from trine.cluster import Cluster, load_cluster
 from trine.errors import InputError
 from trine.inputs import read_bytes
 from trine.parallel.plan import Plan
+from trine.results.headline import scale_of
 from trine.workload.synthesis.spec import Transformer
 
 FOLDER = Path(__file__).parent.parent / "presets" / "measured" / "training"
@@ -100,10 +101,8 @@ class TrainingRow:
 
     @property
     def scale(self) -> str:
-        """``1 node``, ``2-3 nodes``, ``4-32 nodes`` or ``more``."""
-        nodes = self.num_nodes
-        return next(name for most, name in ((1, "1 node"), (3, "2-3 nodes"), (32, "4-32 nodes"), (1 << 30, "more"))
-                    if nodes <= most)  # fmt: skip
+        """A word of :data:`trine.results.headline.SCALES`."""
+        return scale_of(self.num_nodes)
 
     @property
     def gpu(self) -> str:

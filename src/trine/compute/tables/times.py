@@ -5,7 +5,8 @@ memory; products of float32 and convolutions by the tables of :mod:`trine.comput
 the time of the roofline, and is 'assumed'.
 
 Operators may say more of themselves (software profiles do): ``attention_kernel``, the generation of a fused attention;
-``passes``, how many times its own bytes an operator moves where it is not fused; ``kernels``, how many launches it is.
+``passes``, how many times its own bytes an operator moves where it is not fused (:mod:`trine.compute.cost` counts
+them); ``kernels``, how many launches it is.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class TableTimes:
         if not work.bytes and not work.flops:
             return TableTime(0.0, ASSUMED, "data sheet")
         attributes = sizes.operator.attributes
-        found = self._tables.memory(work.bytes * number_of(attributes.get("passes")), family)
+        found = self._tables.memory(work.bytes, family)
         floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
         return TableTime(max(found.us, floor), found.evidence, found.source)
 

@@ -20,6 +20,7 @@ from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
 from trine.workload.synthesis.graph import Attributes, Graph
 from trine.workload.synthesis.transformer import (
     adam,
+    add,
     add_positions,
     cross_entropy,
     elementwise,
@@ -28,6 +29,7 @@ from trine.workload.synthesis.transformer import (
     norm,
     residual,
 )
+from trine.workload.synthesis.unfused import dropped, unfused_parts
 
 REPLICATED: Attributes = {"replicated": True}
 
@@ -46,7 +48,9 @@ def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str, soft
     x = embedding(graph, tokens, table, "embedding")
     x = add_positions(graph, x, graph.weight(spec.max_positions, spec.hidden), "positions")
     kinds = embedding(graph, segments, graph.weight(spec.token_types, spec.hidden), "segments")
-    x = norm(graph, residual(graph, x, kinds, "segments.add"), "layer", "embedding_norm")
+    x = norm(graph, add(graph, x, kinds, "segments.add"), "layer", "embedding_norm")
+    if graph.writes.dropout:
+        x = dropped(graph, x, "embedding.dropout")
     for number in range(layers):
         x = _bert_layer(graph, spec, x, f"layers.{number}")
     losses = [_next_sentence(graph, spec, x)] if spec.next_sentence else []
@@ -215,8 +219,10 @@ def attend(
 
     sources: the tensor or the two tensors that queries, and keys and values, are parts of. bias: (1, heads, S, T),
     added to the scores; a causal mask lies in it, so that no product is left out. Of the scores, logarithmic sums are
-    kept.
+    kept; or all, as a profile says.
     """
+    if graph.writes.attention == "unfused":
+        return unfused_parts(graph, sources, parts, layer, bias)
     batch, heads, length, size = parts[0].shape
     out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
     name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"

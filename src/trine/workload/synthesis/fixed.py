@@ -1,7 +1,8 @@
 """What software does in a step besides the model's operators, as operators of the optimizer phase.
 
 Attributes: ``cost`` (its name in the profile), ``when`` (``step`` or ``micro-batch``), ``cpu_us``, ``kernels``,
-``by_weight`` (kernels go with the number of a rank's weights), ``all_reduces`` and ``axis``.
+``by_weight`` (kernels go with the number of a rank's weights), ``whole`` (of all of a stage's parameters, also where
+replicas share them), ``all_reduces`` and ``axis``.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def _add(graph: Graph, cost: FixedCost) -> None:
     kept: dict[str, object] = {"cost": cost.name, "when": cost.when, "cpu_us": cost.cpu_us, "kernels": kernels}
     if cost.kernels_per_weight:
         kept["by_weight"] = True
+    if cost.whole:
+        kept["whole"] = True
     if cost.all_reduces:
         kept |= {"all_reduces": cost.all_reduces, "axis": cost.axis}
     passes, tensors = cost.gradient_passes, gradients

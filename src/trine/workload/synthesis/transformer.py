@@ -171,6 +171,11 @@ def residual(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
     """x + branch. Its backward pass has no operator: both get the same gradient; with dropout, see add_dropped."""
     if graph.writes.dropout:
         return add_dropped(graph, x, branch, layer)
+    return add(graph, x, branch, layer)
+
+
+def add(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
+    """x + branch, without dropout."""
     out = graph.like(x)
     op = graph.forward("aten::add", (x, branch), (out,), layer)
 

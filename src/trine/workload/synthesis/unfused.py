@@ -8,6 +8,8 @@ forward (softmax 2, dropout 2.5) and 5.5 backward (dropout 2.5, softmax 3).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trine.graph.workload import Tensor
 from trine.workload.synthesis.graph import Graph
 
@@ -42,26 +44,26 @@ def add_dropped(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
 
 
 class _Projected:
-    """Queries, keys and values side by side in one tensor, and the gradient of it, which several operators write."""
+    """Queries, keys and values (``parts``), and the gradients of the ``sources`` they lie in, which several operators
+    write: one tensor, or one of queries and one of keys and values."""
 
-    def __init__(self, graph: Graph, qkv: Tensor, shape: tuple[int, int, int]) -> None:
-        heads, kv_heads, size = shape
-        self.graph, self.qkv = graph, qkv
-        batch, length = qkv.shape[:2]
-        self.parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
-        self._whole: Tensor | None = None
+    def __init__(self, graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+        self.graph, self.sources, self.parts = graph, sources, parts
+        self._whole: dict[int, Tensor] = {}  # by position among the sources
 
     def gradient(self, part: Tensor) -> Tensor | None:
         """Where the gradient of one of ``parts`` goes; None for another tensor."""
         if part not in self.parts:
             return None
-        self._whole = self._whole or self.graph.like(self.qkv)
-        return self.graph.view(self._whole, part.shape)
+        source = 0 if part == self.parts[0] else len(self.sources) - 1
+        if source not in self._whole:
+            self._whole[source] = self.graph.like(self.sources[source])
+        return self.graph.view(self._whole[source], part.shape)
 
     def give(self, op: int) -> None:
-        """All parts of the gradient are written, the last by the backward pass of ``op``."""
-        if self._whole is not None:
-            self.graph.give(self.qkv, self._whole, op)
+        """All parts of the gradients are written, the last by the backward pass of ``op``."""
+        for source, whole in sorted(self._whole.items()):
+            self.graph.give(self.sources[source], whole, op)
 
 
 def unfused_attention(graph: Graph, qkv: Tensor, shape: tuple[int, int, int], layer: str) -> Tensor:
@@ -71,12 +73,23 @@ def unfused_attention(graph: Graph, qkv: Tensor, shape: tuple[int, int, int], la
     """
     heads, kv_heads, size = shape
     batch, length = qkv.shape[:2]
-    projected = _Projected(graph, qkv, shape)
-    q, k, v = projected.parts
-    if kv_heads != heads:
+    parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
+    return unfused_parts(graph, (qkv,), parts, layer)
+
+
+def unfused_parts(
+    graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None
+) -> Tensor:
+    """Attention of parts q (B, heads, S, size), k and v (B, kv_heads, T, size), which lie in one or two ``sources``.
+
+    bias: (1, heads, S, T), added to the scores. Returns (B, S, heads size).
+    """
+    projected, (q, k, v) = _Projected(graph, sources, parts), parts
+    batch, heads, length, size = q.shape
+    if k.shape[1] != heads:
         k, v = _repeated(graph, projected, heads, layer)
-    scores = _product(graph, (q, k), (batch, heads, length, length), f"{layer}.scores", projected)
-    chances = _softmax(graph, scores, f"{layer}.softmax")
+    scores = _product(graph, (q, k), (batch, heads, length, k.shape[2]), f"{layer}.scores", projected)
+    chances = _softmax(graph, scores, f"{layer}.softmax", bias)
     if graph.writes.dropout:
         chances = dropped(graph, chances, f"{layer}.dropout")
     out = _product(graph, (chances, v), (batch, heads, length, size), f"{layer}.values", projected)
@@ -121,14 +134,18 @@ def _product(
     return out
 
 
-def _softmax(graph: Graph, scores: Tensor, layer: str) -> Tensor:
-    """Scale, causal mask and softmax in one kernel, as Megatron-LM's; the result is kept."""
+def _softmax(graph: Graph, scores: Tensor, layer: str, bias: Tensor | None) -> Tensor:
+    """Scale, mask (or bias) and softmax in one kernel, as Megatron-LM's; the result is kept."""
     out = graph.like(scores)
-    op = graph.forward("scaled_masked_softmax", (scores,), (out,), layer)
+    op = graph.forward("scaled_masked_softmax", (scores,) if bias is None else (scores, bias), (out,), layer)
 
     def backward() -> None:
         dx = graph.like(scores)
         graph.backward("scaled_masked_softmax_backward", (graph.gradient(out), out), (dx,), op)
+        if bias is not None:
+            made = graph.like(bias)
+            graph.backward("aten::sum", (dx,), (made,), op)
+            graph.give(bias, made, op)
         graph.give(scores, dx, op)
 
     graph.on_backward(op, backward)

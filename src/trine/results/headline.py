@@ -1,0 +1,204 @@
+"""The numbers that people compare: throughput, FLOP/s and MFU of a step, each with a band.
+
+MFU: model FLOP/s of a GPU over its dense peak for the dtype of most products, by the data sheet. Model FLOPs are the
+products, convolutions and attention of the forward pass, three times in training; attention counts whole scores, a
+causal mask halves nothing, and looking up embeddings counts nothing. Hardware FLOPs add what activation recomputation
+repeats.
+
+The band of a synthesised step: the 10th and 90th percentile of log(measured / predicted) of published steps that had no
+part in what is predicted with (presets/measured/training/bands.yaml), of the nearest level with enough of them. That of
+a recorded step: of its collectives alone, since its computation is as recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trine.results.report import Row, seconds
+from trine.shown import OneLine
+from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.results.run import TaskRun
+
+BANDS = Path(__file__).parent.parent / "presets" / "measured" / "training" / "bands.yaml"
+#: A level with fewer rows is passed over for a wider one.
+LEAST_ROWS = 8
+#: Most nodes of each scale, and its name.
+SCALES = ((1, "1 node"), (3, "2-3 nodes"), (32, "4-32 nodes"), (1 << 40, "more nodes"))
+#: Sizes (log2 of bytes) between which a library's band goes from that of small messages to that of large ones.
+_SMALL, _LARGE = 18.0, 22.0
+
+
+def scale_of(nodes: int) -> str:
+    """The scale of a job on so many nodes."""
+    return next(name for most, name in SCALES if nodes <= most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepWork(OneLine):
+    """What one step of the whole job does. tokens: None where samples have none; peak_flops: FLOP/s of one GPU."""
+
+    samples: int
+    tokens: int | None
+    num_gpus: int
+    model_flops: float
+    hardware_flops: float
+    gpu: str | None
+    dtype: str
+    peak_flops: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepBand(OneLine):
+    """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so."""
+
+    low: float
+    high: float
+    level: str
+    num_rows: int
+
+    def ends_ps(self, result: TaskRun) -> tuple[int, int]:
+        """The shortest and longest time of the step."""
+        return round(result.step_time_ps * self.low), round(result.step_time_ps * self.high)
+
+    @property
+    def words(self) -> str:
+        """What the band is, in words."""
+        return f"10th to 90th percentile of {self.num_rows} published steps, left out: {self.level}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommunicationBand(OneLine):
+    """Factors of small and of large collectives of a library, as its own answers have them; compute is as recorded."""
+
+    library: str
+    small: tuple[float, float]
+    large: tuple[float, float]
+
+    def ends_ps(self, result: TaskRun) -> tuple[int, int]:
+        """The step with its exposed communication as short and as long as the band of its collectives says."""
+        uses, exposed = result.collectives, int(result.rank_times.exposed[result.slowest_row])
+        total = sum(use.time_ps for use in uses)
+        if not total:
+            return result.step_time_ps, result.step_time_ps
+        low, high = (
+            sum(use.time_ps * self._factor(use.size_bytes)[end] for use in uses) / total for end in (0, 1)
+        )  # fmt: skip
+        return result.step_time_ps - round(exposed * (1 - low)), result.step_time_ps + round(exposed * (high - 1))
+
+    def _factor(self, size_bytes: int) -> tuple[float, float]:
+        share = min(1.0, max(0.0, (math.log2(max(size_bytes, 1)) - _SMALL) / (_LARGE - _SMALL)))
+        low, high = (a + share * (b - a) for a, b in zip(self.small, self.large, strict=True))
+        return low, high
+
+    @property
+    def words(self) -> str:
+        """What the band is, in words."""
+        return f"compute as recorded, collectives within the band of {self.library}"
+
+
+def nearest_band(gpu: str | None, software: str, nodes: int) -> StepBand | None:
+    """The band of the nearest level that has enough rows; None where no bands are known."""
+    known = _bands()
+    generation = known["generations"].get(gpu)
+    wanted: Sequence[Mapping[str, Any]] = (
+        {"gpu": gpu, "software": software, "scale": scale_of(nodes)},
+        {"gpu": gpu, "software": software},
+        {"generation": generation, "software": software},
+        {"generation": generation},
+        {},
+    )
+    for level in wanted:
+        entry = next((each for each in known["levels"] if each["of"] == level), None)
+        if entry is not None and entry["rows"] >= LEAST_ROWS:
+            words = ", ".join(str(value) for value in level.values()) or "all of them"
+            return StepBand(low=entry["low"], high=entry["high"], level=words, num_rows=entry["rows"])
+    return None
+
+
+def best_public_mfu(gpu: str | None) -> tuple[float, str] | None:
+    """The largest MFU among the published steps on this GPU, and which row that is."""
+    entry = _bands()["mfu"].get(gpu)
+    return None if entry is None else (float(entry["mfu"]), str(entry["row"]))
+
+
+@cache
+def _bands() -> Mapping[str, Any]:
+    from trine.spec import load_mapping
+
+    if not BANDS.is_file():
+        return {"levels": [], "generations": {}, "mfu": {}}
+    found = load_mapping(BANDS)
+    assert isinstance(found, dict)
+    return found
+
+
+def ends_ps(result: TaskRun) -> tuple[int, int] | None:
+    """The band of the step's time; None where there is none."""
+    return None if result.band is None else result.band.ends_ps(result)
+
+
+#: Key of a rate, and what of a step it counts: keys of low and high have ``_low`` and ``_high`` before the unit.
+_RATES = (
+    ("samples{}_per_s", "samples", False), ("samples{}_per_s_per_gpu", "samples", True),
+    ("tokens{}_per_s", "tokens", False), ("tokens{}_per_s_per_gpu", "tokens", True),
+    ("model_flops{}_per_s_per_gpu", "model_flops", True), ("hardware_flops{}_per_s_per_gpu", "hardware_flops", True),
+)  # fmt: skip
+
+
+def numbers(result: TaskRun) -> Row:
+    """All of them as keys of JSON; None where something that they need is not known."""
+    ends = ends_ps(result)
+    found: Row = {
+        "step_time_low_s": None if ends is None else seconds(ends[0]),
+        "step_time_high_s": None if ends is None else seconds(ends[1]),
+        "step_time_band": None if result.band is None else result.band.words,
+    }
+    times = {"": result.step_time_ps, "_low": ends[1] if ends else 0, "_high": ends[0] if ends else 0}
+    for key, what, per_gpu in _RATES:
+        for end, ps in times.items():
+            found[key.format(end)] = _rate(result.work, what, ps, per_gpu)
+    for key, what in (("mfu", "model_flops"), ("hfu", "hardware_flops")):
+        for end, ps in times.items():
+            found[f"{key}{end}"] = _utilisation(result.work, what, ps)
+    return found
+
+
+def per_second(amount: float, step_ps: int) -> float:
+    """So much a second, where a step does ``amount``."""
+    return amount * PS_PER_S / step_ps
+
+
+def _rate(work: StepWork | None, what: str, step_ps: int, per_gpu: bool) -> float | None:
+    amount = None if work is None else getattr(work, what)
+    if work is None or amount is None or not step_ps or not amount:
+        return None
+    return per_second(float(amount), step_ps) / (work.num_gpus if per_gpu else 1)
+
+
+def _utilisation(work: StepWork | None, what: str, step_ps: int) -> float | None:
+    rate = _rate(work, what, step_ps, True)
+    return None if rate is None or work is None or not work.peak_flops else rate / work.peak_flops
+
+
+def mfu(result: TaskRun) -> float | None:
+    """Model FLOP/s of a GPU over its dense peak; None where one is not known."""
+    return _utilisation(result.work, "model_flops", result.step_time_ps)
+
+
+def rows(result: TaskRun) -> list[Row]:
+    """A table of the numbers: a row each with value, low and high."""
+    found = numbers(result)
+    pairs = [("step_time{}_s", result.step_time_s), *((key, found[key.format("")]) for key, _, _ in _RATES)]
+    pairs += [("mfu{}", found["mfu"]), ("hfu{}", found["hfu"])]
+    return [
+        {"number": key.format(""), "value": value, "low": found[key.format("_low")], "high": found[key.format("_high")]}
+        for key, value in pairs
+        if value is not None
+    ]

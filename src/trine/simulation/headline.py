@@ -1,0 +1,103 @@
+"""What a step does in samples and FLOPs, and which band its time has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trine.compute.cost import work
+from trine.compute.data_sheet import dtype_of, stated_precision
+from trine.compute.kinds import is_compute_bound, kind_of
+from trine.compute.origin import known_gpu
+from trine.graph.workload import FORWARD, SYNTHESISED, Operator, Workload
+from trine.parallel.recompute import recomputed
+from trine.results.headline import CommunicationBand, StepBand, StepWork, best_public_mfu, mfu, nearest_band
+
+if TYPE_CHECKING:
+    from trine.parallel.build import BuildReport
+    from trine.results import Result
+    from trine.simulation.setup import Setup
+
+#: Products of the backward pass are twice those of the forward pass.
+WITH_BACKWARD = 3
+
+
+def step_work(setup: Setup, report: BuildReport) -> StepWork:
+    """What the whole job does in a step: its operators', as the model's shapes have them, scaled to the batch."""
+    workload, plan = setup.workload, setup.plan
+    flops = _forward_flops(workload)
+    forward = [op for op in workload.operators if op.phase == FORWARD]
+    samples = report.batch * plan.dp
+    per_sample = sum(flops.values()) / workload.batch * (WITH_BACKWARD if workload.is_training else 1)
+    again = 0.0
+    if workload.is_training and plan.recompute != "none":
+        segments = recomputed(workload, replace(plan, recompute_layers=None), forward)
+        if plan.recompute_layers is not None:
+            segments = segments[: plan.recompute_layers * plan.pp * plan.virtual_stages]
+        again = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
+    gpu, dtype = known_gpu(setup.gpu_names[0]), _dtype(workload, flops)
+    sequence = workload.metadata.get("sequence", "")
+    peak = None if gpu is None else gpu.flop_per_s.get(dtype)
+    return StepWork(
+        samples=samples, tokens=samples * int(sequence) if str(sequence).isdecimal() else None,
+        num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + again) * samples,
+        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=None if peak is None else float(peak),
+    )  # fmt: skip
+
+
+def _forward_flops(workload: Workload) -> dict[int, int]:
+    """FLOPs of the forward operators that do products, by id; equal operators are counted once."""
+    found: dict[int, int] = {}
+    known: dict[object, int] = {}
+    for op in workload.operators:
+        if op.phase != FORWARD or not is_compute_bound(kind_of(op)):
+            continue
+        tensors = [workload.tensors[i] for i in (*op.inputs, *op.outputs)]
+        attributes = tuple((name, str(value)) for name, value in sorted(op.attributes.items()))
+        key = (op.name, attributes, tuple((t.shape, t.role) for t in tensors))
+        if key not in known:
+            known[key] = work(op, workload).flops
+        found[op.id] = known[key]
+    return found
+
+
+def _dtype(workload: Workload, flops: dict[int, int]) -> str:
+    """Precision of the most products."""
+    totals: dict[str, int] = {}
+    for op in workload.operators:
+        if op.id in flops:
+            name = _precision(op, workload)
+            totals[name] = totals.get(name, 0) + flops[op.id]
+    return max(totals, key=lambda name: totals[name], default="float32")
+
+
+def _precision(op: Operator, workload: Workload) -> str:
+    return stated_precision(op) or dtype_of(op, workload.tensors)
+
+
+def band_of(setup: Setup, work: StepWork) -> StepBand | CommunicationBand | None:
+    """The band of a synthesised step by published ones; of a recorded step by its collectives; None: of neither."""
+    machine = setup.machine
+    if setup.workload.format == SYNTHESISED:
+        nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
+        return nearest_band(work.gpu, setup.software.name, nodes)
+    if machine is None or setup.plan.num_ranks == 1 or machine.library is None:
+        return None
+    from trine.collectives.nccl.parameters import load_library
+
+    rows = load_library(machine.library).bands
+    (_, *small), (_, *large) = rows["measured-net" if machine.has_fabric and "measured-net" in rows else "measured"]
+    return CommunicationBand(library=machine.library, small=(small[0], small[1]), large=(large[0], large[1]))
+
+
+def with_public_mfu(result: Result) -> Result:
+    """Warn of a step that uses its GPUs better than all published ones do."""
+    reached = mfu(result)
+    best = None if result.work is None or not result.plan.get("is_training") else best_public_mfu(result.work.gpu)
+    if reached is None or best is None or reached <= best[0]:
+        return result
+    text = (
+        f"an MFU of {reached:.1%} is more than any published step on this GPU has that trine knows "
+        f"({best[0]:.1%}, {best[1]}): hardly to be had"
+    )
+    return replace(result, warnings=(*result.warnings, text))

@@ -1,0 +1,118 @@
+"""Throughput, FLOP/s and MFU follow from shapes by hand; bands come from the nearest level, or from collectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+import trine
+from trine.results import headline
+from trine.results.headline import SCALES, StepBand, nearest_band, scale_of
+from trine.workload.synthesis.spec import Transformer, load_model
+
+TRACE = Path(trine.__file__).parent / "presets" / "traces" / "resnet50-h100-b128"
+
+
+def _step(plan: trine.Plan, model: str = "llama-3-8b", layers: int = 4) -> trine.Result:
+    workload = trine.synthesize(model, gpu="h100-sxm", layers=layers)
+    cluster = "dgx-h100" if plan.num_ranks > 1 else None
+    return trine.simulate(workload, plan, cluster=cluster, compare=False)
+
+
+def _flops_per_token(spec: Transformer, layers: int) -> float:
+    """By hand: 6 a weight of a product, 12 sequence x features of attention, over the whole scores."""
+    attention = spec.hidden * (spec.heads + 2 * spec.kv_heads) * spec.head_size + spec.hidden**2
+    weights = layers * (attention + 3 * spec.hidden * spec.ffn) + spec.vocab * spec.hidden
+    return 6 * weights + 12 * layers * spec.sequence * spec.heads * spec.head_size
+
+
+def test_model_flops_are_those_of_the_shapes() -> None:
+    spec = load_model("llama-3-8b")
+    assert isinstance(spec, Transformer)
+    found = headline.numbers(_step(trine.Plan(dp=2, batch=3, micro_batch=1)))
+    assert found["tokens_per_s"] == pytest.approx(float(str(found["samples_per_s"])) * spec.sequence)
+    per_token = float(str(found["model_flops_per_s_per_gpu"])) / float(str(found["tokens_per_s_per_gpu"]))
+    assert per_token == pytest.approx(_flops_per_token(spec, 4), rel=1e-6)
+    assert found["mfu"] == pytest.approx(float(str(found["model_flops_per_s_per_gpu"])) / 989.4e12)
+    assert found["hardware_flops_per_s_per_gpu"] == found["model_flops_per_s_per_gpu"]
+
+
+def test_recomputed_layers_are_hardware_flops() -> None:
+    spec = load_model("llama-3-8b")
+    assert isinstance(spec, Transformer)
+    head = 2 * spec.vocab * spec.hidden
+    forward = _flops_per_token(spec, 4) / 3
+    for layers, share in ((None, 1.0), (1, 0.25)):
+        found = _step(trine.Plan(recompute="full", recompute_layers=layers)).work
+        assert found is not None
+        assert found.tokens is not None
+        again = (found.hardware_flops - found.model_flops) / found.tokens
+        assert again == pytest.approx(share * (forward - head), rel=1e-6)
+
+
+@pytest.mark.parametrize("plan", [trine.Plan(tp=4, sequence_parallel=True), trine.Plan(pp=2, batch=4, micro_batch=1)])
+def test_a_layout_does_not_change_what_the_model_computes(plan: trine.Plan) -> None:
+    one, other = _step(trine.Plan(batch=plan.batch)).work, _step(plan).work
+    assert one is not None
+    assert other is not None
+    assert other.model_flops == pytest.approx(one.model_flops)
+
+
+def test_a_band_stands_beside_every_number() -> None:
+    result = replace(_step(trine.Plan()), band=StepBand(low=0.9, high=1.2, level="a level", num_rows=9))
+    found = headline.numbers(result)
+    assert found["step_time_low_s"] == pytest.approx(0.9 * result.step_time_s)
+    assert found["step_time_high_s"] == pytest.approx(1.2 * result.step_time_s)
+    assert found["mfu_low"] == pytest.approx(float(str(found["mfu"])) / 1.2)
+    assert "a level" in result.summary()
+    assert {row["number"] for row in result.tables()["headline"]} >= {"step_time_s", "mfu", "tokens_per_s"}  # type: ignore[union-attr]
+
+
+def test_the_nearest_level_with_enough_rows_counts(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def level(of: dict[str, str], rows: int, low: float) -> dict[str, object]:
+        return {"of": of, "rows": rows, "low": low, "high": 2.0}
+
+    exact = {"gpu": "h100-sxm", "software": "megatron-core", "scale": "1 node"}
+    content = {
+        "generations": {"h100-sxm": "hopper"},
+        "mfu": {"h100-sxm": {"mfu": 0.4, "row": "a row"}},
+        "levels": [
+            level(exact, 7, 0.1),
+            level({"generation": "hopper", "software": "megatron-core"}, 8, 0.2),
+            level({"generation": "hopper"}, 30, 0.3),
+            level({}, 300, 0.4),
+        ],
+    }
+    path = tmp_path / "bands.yaml"
+    path.write_text(yaml.safe_dump(content))
+    monkeypatch.setattr(headline, "BANDS", path)
+    headline._bands.cache_clear()
+    try:
+        found = [nearest_band("h100-sxm", "megatron-core", 1), nearest_band("h100-sxm", "other", 1)]
+        assert [band.low for band in found if band] == [0.2, 0.3]
+        other = nearest_band("rtx4090", "other", 9)
+        assert other is not None
+        assert (other.low, other.num_rows) == (0.4, 300)
+        warned = _step(trine.Plan())
+        assert any("more than any published step" in text for text in warned.warnings)
+    finally:
+        headline._bands.cache_clear()
+
+
+def test_scales_cover_all_numbers_of_nodes() -> None:
+    assert [scale_of(nodes) for nodes in (1, 2, 4, 32, 33)] == [SCALES[i][1] for i in (0, 1, 2, 2, 3)]
+
+
+def test_a_recorded_step_has_the_band_of_its_collectives_alone() -> None:
+    alone = trine.simulate(TRACE, trine.Plan(), trace_gpu="h100-sxm", compare=False)
+    assert headline.ends_ps(alone) is None
+    plan = trine.Plan(dp=8, dp_overlap=False)
+    several = trine.simulate(TRACE, plan, cluster="dgx-h100", trace_gpu="h100-sxm", compare=False)
+    ends = headline.ends_ps(several)
+    assert ends is not None
+    exposed = int(several.rank_times.exposed[several.slowest_row])
+    assert several.step_time_ps - exposed < ends[0] < several.step_time_ps < ends[1]
+    assert ends[1] < several.step_time_ps + exposed
