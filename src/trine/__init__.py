@@ -40,6 +40,7 @@ _PUBLIC = {
     "WriteTable": "trine.replay.writes",
     "build_topology": "trine.cluster",
     "calibrate": "trine.compute",
+    "calibrate_step": "trine.studies.step_fit",
     "capture": "trine.workload",
     "cite": "trine.results.citations",
     "collective": "trine.collectives.query",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from trine.simulation import simulate
     from trine.studies.hop import hop
     from trine.studies.overlap import overlap_range
+    from trine.studies.step_fit import calibrate_step
     from trine.workload.load import load
     from trine.workload.native import save
     from trine.workload.synthesis.model import synthesize
@@ -129,6 +131,7 @@ __all__ = [
     "WriteTable",
     "build_topology",
     "calibrate",
+    "calibrate_step",
     "capture",
     "cite",
     "collective",

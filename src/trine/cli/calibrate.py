@@ -7,20 +7,37 @@ from typing import Annotated
 from trine.cli.options import OUTPUT, Option, argument, gpus
 from trine.cli.options import traces as known_traces
 from trine.cli.output import say, show, write_json, writes
+from trine.cli.progress import RowsLine
+from trine.errors import InputError
 
 
 def calibrate(
-    traces: Annotated[list[str], argument("Traces recorded on one kind of GPU.", values=known_traces)],
+    traces: Annotated[list[str] | None, argument("Traces recorded on one kind of GPU.", values=known_traces)] = None,
+    step: Annotated[
+        str | None,
+        Option("Fit at most three factors of a software profile on the measured steps of this file.", "MEASURED.yaml"),
+    ] = None,
     output: Annotated[str | None, Option("File to write the fits to.", "FILE", OUTPUT, ("--output", "-o"))] = None,
     trace_gpu: Annotated[
         str | None, Option("The GPU of the traces, where they do not say. A name or what drivers call it.", values=gpus)
     ] = None,
     json: Annotated[str | None, Option("Write the report as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Fit operator times on TRACES and report the error per operator kind, leave-one-out.
+    """Fit operator times on TRACES, or a software profile on measured steps (--step), and report the error left out.
 
     Example: trine calibrate vgg13-h100-b128 resnet50-h100-b128 --output fits.json
     """
+    if step is not None:
+        _fit_step(step, traces, trace_gpu, output, json)
+        return
+    if not traces:
+        raise InputError(
+            "names no trace: give at least one, or measured steps with --step MEASURED.yaml", field="TRACES"
+        )
+    _fit_operators(traces, output, trace_gpu, json)
+
+
+def _fit_operators(traces: list[str], output: str | None, trace_gpu: str | None, json: str | None) -> None:
     from trine.compute import calibrate as fit
     from trine.workload import load
 
@@ -31,3 +48,20 @@ def calibrate(
             calibration.save(output)
             say(f"fits written to {output}: use them with trine train --calibration {output}")
     write_json(calibration.report.to_json(), json, "calibrate")
+
+
+def _fit_step(step: str, traces: list[str] | None, trace_gpu: str | None, output: str | None, json: str | None) -> None:
+    if traces or trace_gpu is not None:
+        raise InputError("measured steps are fitted without traces: --step FILE alone", field="--step")
+    from pathlib import Path
+
+    from trine.studies.step_fit import calibrate_step
+
+    with RowsLine("steps simulated") as progress:
+        found = calibrate_step(step, name=None if output is None else Path(output).stem, progress=progress)
+    show(found.text(), json)
+    if output is not None:
+        with writes():
+            found.save(output)
+            say(f"profile written to {output}: use it with trine train --software {output}")
+    write_json(found.to_json(), json, "calibrate")

@@ -110,9 +110,10 @@ class RowsLine(ProgressLine):
 
     WINDOW_S = 60.0
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "rows predicted") -> None:
         super().__init__("rows")
+        self._what = what
 
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
         left = self._left_s(total)
-        return f"{done:,} of {total:,} rows predicted" + ("" if left is None else f"; about {left:.0f} s left")
+        return f"{done:,} of {total:,} {self._what}" + ("" if left is None else f"; about {left:.0f} s left")

@@ -66,7 +66,7 @@ class Chunk:
     """Consecutive operators of the model: ``forward`` and ``backward``, and its passes by kind.
 
     ``segments``: the forward operators that are run again, each segment right before the first backward operator of
-    one of its members.
+    one of its members; without those ``left_out`` (their ids).
     """
 
     def __init__(
@@ -76,11 +76,12 @@ class Chunk:
         operators: tuple[Sequence[Operator], Sequence[Operator]],
         segments: Sequence[Sequence[Operator]],
         splits: bool,
+        left_out: frozenset[int] = frozenset(),
     ) -> None:
         self.number = number
         self.forward, self.backward = (tuple(group) for group in operators)
         self._segment_of = {op.id: i for i, ops in enumerate(segments) for op in ops}
-        self._segments = segments
+        self._segments = [[op for op in ops if op.id not in left_out] for ops in segments]
         self._parts = stages.parts
         self.passes = {FORWARD_PASS: self._forward_pass(stages)}
         self.passes[BACKWARD_PASS] = self._backward_pass(stages, self._backward_runs(BOTH, set()))

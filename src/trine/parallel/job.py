@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import Chunk, operators_by_chunk
 from trine.parallel.plan import Plan, micro_batches
-from trine.parallel.recompute import check_recompute, recompute_notes, recomputed
+from trine.parallel.recompute import check_recompute, left_out_again, recompute_notes, recomputed
 from trine.parallel.schedules import SCHEDULES, Pipeline
 from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_bytes, rank_part, tensor_layout
 from trine.parallel.stages import (
@@ -114,7 +114,9 @@ class JobContext:
             }
             if self.plan.recompute_layers is None and self.workload.is_training:
                 forward = [op for op in self.workload.operators if op.phase == FORWARD]
-                again = (op.id for segment in recomputed(self.workload, self.plan, forward) for op in segment)
+                segments = recomputed(self.workload, self.plan, forward)
+                left_out = self._left_out_again(segments)
+                again = (op.id for segment in segments for op in segment if op.id not in left_out)
                 time |= {op_id: 2 * time[op_id] for op_id in again}
         return cut_into_stages(
             self.workload, self.pipeline.num_chunks, self.plan.cuts, time, self.plan.balance or "time"
@@ -126,8 +128,16 @@ class JobContext:
         together = [segment for of_chunk in segments for segment in of_chunk]
         check_recompute(self.workload, self.plan, together)
         self.notes = recompute_notes(self.plan, together)
-        splits = self.schedule.splits_backward
-        return [Chunk(i, self.stages, operators[i], segments[i], splits) for i in range(self.pipeline.num_chunks)]
+        splits, left_out = self.schedule.splits_backward, self._left_out_again(together)
+        return [
+            Chunk(i, self.stages, operators[i], segments[i], splits, left_out) for i in range(self.pipeline.num_chunks)
+        ]
+
+    def _left_out_again(self, segments: Sequence[Sequence[Operator]]) -> frozenset[int]:
+        """Operators at the ends of segments that this software does not run again."""
+        software = self.software
+        stops = software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full"
+        return left_out_again(self.workload, segments) if stops else frozenset()
 
     def earlier_targets(self, crossing: Crossing) -> tuple[int, ...]:
         """Earlier stages that are sent the same tensor."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from trine.compute import kind_of
 from trine.errors import PlanError
-from trine.graph.workload import Operator, Workload
+from trine.graph.workload import BACKWARD, Operator, Workload
 from trine.parallel.cuts import has_layers, layer_of
 from trine.parallel.plan import Plan
 
@@ -31,6 +31,29 @@ def recomputed(workload: Workload, plan: Plan, forward: Sequence[Operator]) -> l
     if not any(block for block, _ in blocks):
         return [list(forward)] if not has_layers(workload.operators) else []
     return [ops for block, ops in blocks if block][: plan.recompute_layers]
+
+
+def left_out_again(workload: Workload, segments: Iterable[Sequence[Operator]]) -> frozenset[int]:
+    """The last operators of segments that a non-reentrant checkpoint does not run again: nothing reads what they make.
+
+    PyTorch's ``torch.utils.checkpoint`` with ``use_reentrant=False`` stops as soon as all that the backward pass needs
+    is there (``set_checkpoint_early_stop``, on by default since 2.1). Of a transformer's layer these are the last
+    product and the addition to the residual.
+    """
+    left = []
+    of_forward: dict[int, list[Operator]] = {}
+    for op in workload.operators:
+        if op.phase == BACKWARD and op.forward_id is not None:
+            of_forward.setdefault(op.forward_id, []).append(op)
+    for ops in segments:
+        read = {
+            workload.tensors[t].storage for op in ops for backward in of_forward.get(op.id, ()) for t in backward.inputs
+        }
+        for op in reversed(ops):
+            if any(workload.tensors[t].storage in read for t in op.outputs):
+                break
+            left.append(op.id)
+    return frozenset(left)
 
 
 def check_recompute(workload: Workload, plan: Plan, segments: Sequence[Sequence[Operator]]) -> None:

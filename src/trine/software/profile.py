@@ -42,9 +42,10 @@ class OperatorStyle(Spec):
     attention: ``flash`` keeps no scores; ``unfused`` has scores, masked softmax, dropout and product through memory.
     attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
     gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the product of the
-    gradient, or ``separate``: a pass over all gradients after each micro-batch. kernels: launches of an operator of a
-    family, forward and backward (1 where nothing is said). passes: how many times its own bytes an operator that is
-    not fused moves, forward and backward (1 where nothing is said).
+    gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full recomputation runs a
+    layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``). kernels:
+    launches of an operator of a family, forward and backward (1 where nothing is said). passes: how many times its own
+    bytes an operator that is not fused moves, forward and backward (1 where nothing is said).
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -54,6 +55,7 @@ class OperatorStyle(Spec):
     dropout: bool = False
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
+    checkpoint: Literal["whole", "early-stop"] = "whole"
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
 

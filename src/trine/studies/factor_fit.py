@@ -23,7 +23,7 @@ FELT = 0.02
 _NUDGE = math.log(1.05)
 #: Factors stay within 1/8 and 8 of where they began: beyond, the profile is of other software.
 _FARTHEST = math.log(8)
-_STEPS, _SETTLED = 6, 1e-4
+_STEPS, _SETTLED = 6, 2e-3
 
 #: factors, number of the step -> its predicted seconds.
 Predict = Callable[[Mapping[str, float], int], float]
@@ -131,14 +131,16 @@ def _minimum(asked: _Asked, steps: Sequence[int]) -> Float64:
     for _ in range(_STEPS):
         slopes, errors = asked.slopes(here, steps), asked.errors(here, steps)
         move = np.linalg.lstsq(slopes, -errors, rcond=1e-3)[0]
+        if np.abs(move).max() < _SETTLED:
+            return here
         for _ in range(4):
             there = np.clip(here + move, -_FARTHEST, _FARTHEST)
             new = _cost(asked, there, steps)
             if new <= cost:
                 break
             move = move / 2
-        if new >= cost - _SETTLED**2:
-            return here if new > cost else there
+        if new > cost:
+            return here
         here, cost = there, new
     return here
 

@@ -1,0 +1,67 @@
+"""Does ``trine calibrate --step`` find what was put into a profile, and refuse a file that it cannot use?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import trine
+from trine.errors import InputError
+from trine.parallel.plan import Plan
+from trine.software import Software, load_software
+
+MODEL = "model:gpt-2,layers=2"
+PLAN = {"dp": 2, "batch": 4, "micro_batch": 2}
+SLOWER = 1.37
+
+
+def written(tmp_path, text):
+    path = tmp_path / "measured.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_factor_that_was_put_in_is_found(tmp_path):
+    base = Software(name="plain", description="nothing")
+    data = base.model_dump() | {"factors": {"gpu": {"value": SLOWER, "fitted_on": "a test"}}}
+    true = trine.simulate(MODEL, Plan(**PLAN), cluster="dgx-h100", software=Software.model_validate(data))
+    (tmp_path / "plain.yaml").write_text("name: plain\ndescription: nothing\n")
+    path = written(
+        tmp_path,
+        f"""
+software: {tmp_path / "plain.yaml"}
+cluster: dgx-h100
+steps:
+- workload: {MODEL}
+  plan: {{dp: 2, batch: 4, micro_batch: 2}}
+  step_time: {true.step_time_s * 1e6:.6f} us
+""",
+    )
+    fit = trine.calibrate_step(path)
+    assert list(fit.fit.factors) == ["gpu"]
+    assert math.isclose(fit.fit.factors["gpu"], SLOWER, rel_tol=2e-3)
+    assert math.isclose(fit.after_s[0], true.step_time_s, rel_tol=1e-3)
+    fit.save(tmp_path / "mine.yaml")
+    read = load_software(tmp_path / "mine.yaml")
+    assert read == fit.software
+    assert read.factors.gpu.fitted_on == "1 measured steps of measured.yaml"
+    again = trine.simulate(MODEL, Plan(**PLAN), cluster="dgx-h100", software=read)
+    assert again.step_time_s == fit.after_s[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("steps: []", "steps: list should have at least 1 item"),
+        ("step: []", r"unknown key 'step'.*steps"),
+        ("steps: [{workload: model:gpt-2, step_time: 0 s}]", r"steps\[0\].step_time: must be above 0"),
+        ("steps: [{workload: model:gpt-2, step_time: 1 s, plan: {microbatch: 2}}]", r"'microbatch'.*'micro_batch'"),
+        ("steps: [{workload: model:gpt-2, step_time: 1 s, plan: {dp: 0}}]", r"steps\[0\].plan: .*dp"),
+        ("steps: [{workload: model:gpt-2, step_time: 1 s}]\nfactors: [gqu]", "unknown factor 'gqu'.*'gpu'"),
+        ("steps: [{workload: model:gpt-2, step_time: 1 s}]\nsoftware: megatron-cor", "unknown software 'megatron-cor'"),
+    ],
+)  # fmt: skip
+def test_a_file_with_a_fault_is_refused(tmp_path, text, says):
+    with pytest.raises(InputError, match=says):
+        trine.calibrate_step(written(tmp_path, text))
