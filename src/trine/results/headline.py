@@ -17,14 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trine.results.report import Row, seconds
 from trine.shown import OneLine
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from trine.results.run import TaskRun
+    from trine.results.metrics import RankTimes
+    from trine.results.traffic import CollectiveUse
 
 BANDS = Path(__file__).parent.parent / "presets" / "measured" / "training" / "bands.yaml"
 #: A level with fewer rows is passed over for a wider one.
@@ -38,6 +39,25 @@ _SMALL, _LARGE = 18.0, 22.0
 def scale_of(nodes: int) -> str:
     """The scale of a job on so many nodes."""
     return next(name for most, name in SCALES if nodes <= most)
+
+
+class TimedStep(Protocol):
+    """What of a result the numbers follow from."""
+
+    @property
+    def step_time_ps(self) -> int: ...
+    @property
+    def step_time_s(self) -> float: ...
+    @property
+    def collectives(self) -> tuple[CollectiveUse, ...]: ...
+    @property
+    def rank_times(self) -> RankTimes: ...
+    @property
+    def slowest_row(self) -> int: ...
+    @property
+    def work(self) -> StepWork | None: ...
+    @property
+    def band(self) -> StepBand | CommunicationBand | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +83,7 @@ class StepBand(OneLine):
     level: str
     num_rows: int
 
-    def ends_ps(self, result: TaskRun) -> tuple[int, int]:
+    def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """The shortest and longest time of the step."""
         return round(result.step_time_ps * self.low), round(result.step_time_ps * self.high)
 
@@ -81,7 +101,7 @@ class CommunicationBand(OneLine):
     small: tuple[float, float]
     large: tuple[float, float]
 
-    def ends_ps(self, result: TaskRun) -> tuple[int, int]:
+    def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """The step with its exposed communication as short and as long as the band of its collectives says."""
         uses, exposed = result.collectives, int(result.rank_times.exposed[result.slowest_row])
         total = sum(use.time_ps for use in uses)
@@ -139,7 +159,7 @@ def _bands() -> Mapping[str, Any]:
     return found
 
 
-def ends_ps(result: TaskRun) -> tuple[int, int] | None:
+def ends_ps(result: TimedStep) -> tuple[int, int] | None:
     """The band of the step's time; None where there is none."""
     return None if result.band is None else result.band.ends_ps(result)
 
@@ -152,7 +172,7 @@ _RATES = (
 )  # fmt: skip
 
 
-def numbers(result: TaskRun) -> Row:
+def numbers(result: TimedStep) -> Row:
     """All of them as keys of JSON; None where something that they need is not known."""
     ends = ends_ps(result)
     found: Row = {
@@ -187,12 +207,12 @@ def _utilisation(work: StepWork | None, what: str, step_ps: int) -> float | None
     return None if rate is None or work is None or not work.peak_flops else rate / work.peak_flops
 
 
-def mfu(result: TaskRun) -> float | None:
+def mfu(result: TimedStep) -> float | None:
     """Model FLOP/s of a GPU over its dense peak; None where one is not known."""
     return _utilisation(result.work, "model_flops", result.step_time_ps)
 
 
-def rows(result: TaskRun) -> list[Row]:
+def rows(result: TimedStep) -> list[Row]:
     """A table of the numbers: a row each with value, low and high."""
     found = numbers(result)
     pairs = [("step_time{}_s", result.step_time_s), *((key, found[key.format("")]) for key, _, _ in _RATES)]
