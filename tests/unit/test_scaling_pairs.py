@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import cache
 
 import pytest
+from typer.testing import CliRunner
 
 import trine
+from trine.cli.main import app
 from trine.errors import InputError
 from trine.studies.scaling_pairs import (
     Pair,
@@ -105,3 +108,17 @@ def test_a_model_without_shapes_is_refused():
     )  # fmt: skip
     with pytest.raises(InputError, match="no shapes of BART"):
         predict(pair)
+
+
+def test_the_command_prints_the_pairs_and_writes_them(tmp_path):
+    target = tmp_path / "scaling.json"
+    done = CliRunner().invoke(app, ["validate", "scaling", "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    assert "20 published pairs of 1 and 8 GPUs" in done.output
+    assert "PyTorch se-resnext101-32x4d, DGX-1 16GB, amp" in done.output
+    document = json.loads(target.read_text())
+    assert len(document["rows"]) == document["errors"]["num_pairs"] == 20
+    assert len(document["fitted_on"]) == len(host_rows())
+    assert sum(document["not_asked"].values()) == sum(map(len, pairs_not_asked().values()))
+    assert abs(document["rows"][0]["error"]) == max(abs(row["error"]) for row in document["rows"])
+    assert document["errors"]["mean"] < document["targets"]["mean_error_max"]

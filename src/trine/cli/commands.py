@@ -81,6 +81,8 @@ COMMANDS = (
             "Replay the layouts of the Ultra-Scale Playbook: how well trine ranks them, and what its choice costs."),
     Command("validate operators", "validate:operators", MEASURED,
             "Operator times by measured tables: shapes left out, times moved to another GPU, whole GPUs left out."),
+    Command("validate scaling", "validate:scaling", MEASURED,
+            "Published steps on 1 and 8 GPUs: the efficiency on 8, predicted from the row on one."),
     Command("study", "study:study", MEASURED,
             "Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the "
             "paper."),

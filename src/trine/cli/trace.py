@@ -103,7 +103,7 @@ def models(json: Json = None) -> None:
         (row["name"], f"{row['parameters']:,}", "" if row["sequence"] is None else row["sequence"], row["shapes"])
         for row in rows
     ]
-    show_table("{:18} {:>15} {:>9}  {}", ("model", "parameters", "sequence", "shapes"), cells, json)
+    show_table("{:19} {:>15} {:>9}  {}", ("model", "parameters", "sequence", "shapes"), cells, json)
     write_json({"models": rows}, json, "trace models")
 
 

@@ -147,3 +147,15 @@ def operators(
     show_answer(found, json, brief)
     write_json(found, json, "validate operators")
     end(finished)
+
+
+def scaling(brief: Brief = False, json: Json = None) -> None:
+    """Published steps on 1 and 8 GPUs: the efficiency on 8, predicted from the row on one.
+
+    Example: trine validate scaling
+    """
+    from trine.studies.scaling_report import validate_scaling
+
+    found = validate_scaling()
+    show_answer(found, json, brief)
+    write_json(found, json, "validate scaling")
