@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from trine.graph.assembler import csr
 from trine.graph.builder import TaskGraphBuilder
-from trine.graph.taskgraph import COMPUTE, TaskGraph
+from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 
 BANDWIDTHS = (333_333, 10**6, 7 * 10**8, 10**9, 10**9 + 7, 50 * 10**9, 65 * 10**9)
 LATENCIES = (0, 0, 1, 1_000, 1_000_000)
 SIZES = (0, 1, 2, 1000, 1001, 4096, 10**6, 123_456_789)
+CAPS = (0, 0, 250_000_007, 10**9 // 3, 10**9 // 3, 10**9, 7 * 10**9, 333_333)
 DURATIONS = (0, 1, 500, 1_000, 10**6, 3 * 10**9)
 
 
@@ -39,6 +40,32 @@ def random_graph(rng: np.random.Generator, num_tasks: int, num_links: int, *, wi
         else:
             builder.join(after, need=int(rng.integers(len(after) + 1)))
     return builder.build()
+
+
+def with_caps(graph: TaskGraph, rng: np.random.Generator) -> TaskGraph:
+    """The same graph, each transfer on a route of its own, most of which limit its rate."""
+    sent = np.flatnonzero(graph.kind == TRANSFER)
+    old = graph.route[sent]
+    route_ptr, route_links = csr(
+        [graph.route_links[graph.route_ptr[r] : graph.route_ptr[r + 1]].tolist() for r in old.tolist()]
+    )
+    route = np.full(graph.num_tasks, -1, np.int32)
+    route[sent] = np.arange(len(sent))
+    return replace(
+        graph,
+        route=route,
+        route_ptr=route_ptr,
+        route_links=route_links,
+        route_latency_ps=graph.route_latency_ps[old],
+        route_cap_bytes_per_s=rng.choice(CAPS, len(sent)),
+    )
+
+
+@st.composite
+def capped_graphs(draw: st.DrawFn, max_tasks: int = 40) -> TaskGraph:
+    """Graphs as of random_graph, whose transfers have limits."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return with_caps(random_graph(rng, draw(st.integers(1, max_tasks)), draw(st.integers(1, 6))), rng)
 
 
 @st.composite
@@ -79,7 +106,7 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = 
     }
     for name in ("pressure_ppm", "pressure_stream"):
         columns[name] = None if getattr(graph, name) is None else getattr(graph, name)[order]
-    latency_ps = graph.link_latency_ps
+    latency_ps, caps = graph.link_latency_ps, graph.route_cap_bytes_per_s
     other = replace(
         graph,
         **columns,
@@ -89,6 +116,7 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = 
         route_ptr=route_ptr,
         route_links=route_links,
         route_latency_ps=graph.route_latency_ps[route_order],
+        route_cap_bytes_per_s=None if caps is None else caps[route_order],
         link_bytes_per_s=graph.link_bytes_per_s[link_order],
         link_latency_ps=None if latency_ps is None else latency_ps[link_order],
         link_names=tuple(graph.link_names[i] for i in link_order),

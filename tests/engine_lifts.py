@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from engine_cases import BANDWIDTHS, DURATIONS, LATENCIES, SIZES, renumbered
+from engine_cases import BANDWIDTHS, CAPS, DURATIONS, LATENCIES, SIZES, renumbered
 
 from trine.graph.assembler import csr, no_labels
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Snapshot, TaskGraph
@@ -29,15 +29,18 @@ class Side:
     def __init__(self, bytes_per_s, latency_ps, stream_names):
         self.bytes_per_s, self.latency_ps, self.stream_names = bytes_per_s, latency_ps, stream_names
         self.rows, self.needs, self.before, self.routes, self.counts, self.pressure = [], [], [], [], [], []
+        self.caps = []
 
     def add(
-        self, kind, stream=-1, duration_ps=0, size_bytes=0, route=None, counts=None, after=(), need=None, press=None
-    ):
+        self, kind, stream=-1, duration_ps=0, size_bytes=0, route=None, counts=None, after=(), need=None, press=None,
+        cap=0,
+    ):  # fmt: skip
         number = -1
         if route is not None:
             number = len(self.routes)
             self.routes.append(route)
             self.counts.append(counts)
+            self.caps.append(cap)
         self.rows.append((kind, stream, duration_ps, size_bytes, number))
         self.before.append(list(after))
         self.needs.append(len(after) if need is None else need)
@@ -72,12 +75,15 @@ class Side:
             link_names=tuple(f"link {i}" for i in range(len(self.bytes_per_s))),
             labels=no_labels(n),
             route_counts=csr(self.counts)[1] if counted else None,
+            route_cap_bytes_per_s=np.array(self.caps, np.int64) if any(self.caps) else None,
             pressure_ppm=ppm.copy() if pressed else None,
             pressure_stream=stream.copy() if pressed else None,
         )
 
 
-def random_lift(rng: np.random.Generator, num_classes: int, num_links: int, *, pressed: bool = False) -> Lift:
+def random_lift(
+    rng: np.random.Generator, num_classes: int, num_links: int, *, pressed: bool = False, capped: bool = False
+) -> Lift:
     """A random folded graph and one of the graphs that it stands for, under random numbers.
 
     Each member of a class of flows crosses as many links of a class of links, each link of which is crossed equally
@@ -112,6 +118,7 @@ def random_lift(rng: np.random.Generator, num_classes: int, num_links: int, *, p
         ppm = int(rng.choice([200_000, 300_000, 333_333])) // times if times else 0
         duration_ps = int(rng.choice(DURATIONS)) if kind == COMPUTE else 0
         size_bytes = int(rng.choice(SIZES)) if kind == TRANSFER else 0
+        cap = int(rng.choice(CAPS)) if kind == TRANSFER and capped else 0
         folded.add(
             kind,
             stream,
@@ -122,6 +129,7 @@ def random_lift(rng: np.random.Generator, num_classes: int, num_links: int, *, p
             after,
             need,
             (ppm * times, pressed_stream) if times else None,
+            cap,
         )
         own = rng.permutation(stream_members[stream]) if stream >= 0 else np.full(size, -1)
         members.append(
@@ -136,6 +144,7 @@ def random_lift(rng: np.random.Generator, num_classes: int, num_links: int, *, p
                     chosen[m],
                     need,
                     (ppm, int(shares[m])) if times else None,
+                    cap,
                 )
                 for m in range(size)
             ]

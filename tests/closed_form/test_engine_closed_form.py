@@ -1,13 +1,17 @@
 """Is the engine equal to the formula, to the picosecond?"""
 
+import math
+from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.engine.bounds import critical_path_ps, link_bytes
 from trine.engine.run import run
+from trine.errors import InputError
 from trine.graph.builder import TaskGraphBuilder
 from trine.units import transfer_ps
 
@@ -150,3 +154,63 @@ def test_shares_of_a_third_are_not_rounded_into_the_next_picosecond():
         builder.transfer(0, 1, [0], 10**7)
     assert Fraction(3 * 10**7, 10**10) == Fraction(3, 1000)
     assert ends(builder) == [3 * 10**9] * 3
+
+
+def water_level(capacity, caps):
+    """The level at which all that is poured over limits fits: sum of min(cap, level) = capacity (exact)."""
+    left, waiting = Fraction(capacity), sorted(caps)
+    for place, cap in enumerate(waiting):
+        share = left / (len(waiting) - place)
+        if cap >= share:
+            return share
+        left -= cap
+    return None
+
+
+@given(
+    capacity=st.integers(10**6, 10**12),
+    caps=st.lists(st.integers(1, 10**12), min_size=1, max_size=12),
+    engine=st.sampled_from(["compiled", "reference"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_flows_with_limits_get_the_smaller_of_limit_and_share(capacity, caps, engine):
+    """One link: rates are min(cap, level). Each flow has as many bytes as it gets in a ms, so that all end then."""
+    level = water_level(capacity, caps)
+    rates = [Fraction(cap) if level is None else min(Fraction(cap), level) for cap in caps]
+    sizes = [math.ceil(rate / 1000) + 1 for rate in rates]
+    builder = TaskGraphBuilder([capacity], [0])
+    for size in sizes:
+        builder.transfer(0, 1, [0], size)
+    graph = builder.build()
+    count = len(caps)
+    graph = replace(
+        graph, route=np.arange(count, dtype=np.int32), route_ptr=np.arange(count + 1),
+        route_links=np.zeros(count, np.int32), route_latency_ps=np.zeros(count, np.int64),
+        route_cap_bytes_per_s=np.array(caps, np.int64),
+    )  # fmt: skip
+    first = run(graph, engine=engine).end_ps.min()
+    expected = min(size * 10**12 / rate for size, rate in zip(sizes, rates, strict=True))
+    assert first == pytest.approx(float(expected), abs=1.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("network", ["fair", "equal"])
+def test_what_a_limited_flow_leaves_is_given_to_others_by_fair_only(network):
+    """A link of 1 GB/s, one flow of at most 0.2 GB/s beside an unlimited one, 100 MB each."""
+    builder = TaskGraphBuilder([10**9], [0])
+    builder.transfer(0, 1, [0], 10**8)
+    builder.transfer(0, 1, [0], 10**8)
+    graph = replace(
+        builder.build(), route=np.array([0, 1], np.int32), route_ptr=np.arange(3), route_links=np.zeros(2, np.int32),
+        route_latency_ps=np.zeros(2, np.int64), route_cap_bytes_per_s=np.array([2 * 10**8, 0]),
+    )  # fmt: skip
+    ends = run(graph, network=network).end_ps.tolist()
+    assert ends == [5 * 10**11, 125 * 10**9 if network == "fair" else 2 * 10**11]
+
+
+def test_a_limit_counts_in_what_a_transfer_takes_at_least():
+    builder = TaskGraphBuilder([10**9], [7])
+    builder.transfer(0, 1, [0], 10**8)
+    graph = replace(builder.build(), route_cap_bytes_per_s=np.array([2 * 10**8]))
+    assert critical_path_ps(graph) == run(graph).end_ps.max() == 7 + 5 * 10**11
+    with pytest.raises(InputError, match="cannot limit the rate"):
+        run(graph, network="fifo")

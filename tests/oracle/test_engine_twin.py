@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_cases import graphs, random_graph
+from engine_cases import capped_graphs, graphs, random_graph, with_caps
 from hypothesis import given, settings
 
 from trine.engine import compiled
@@ -33,11 +33,21 @@ def test_small_graphs(graph, network):
     assert_same(graph, network)
 
 
+@pytest.mark.parametrize("network", ["fair", "equal"])
+@given(graph=capped_graphs())
+@settings(max_examples=150, deadline=None)
+def test_small_graphs_with_limits(graph, network):
+    assert_same(graph, network)
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("seed", range(6))
 def test_contended_graphs(seed, network):
     rng = np.random.default_rng(seed)
-    assert_same(random_graph(rng, 400, (2, 12, 40)[seed % 3], window=60), network)
+    graph = random_graph(rng, 400, (2, 12, 40)[seed % 3], window=60)
+    assert_same(graph, network)
+    if network != "fifo":
+        assert_same(with_caps(graph, rng), network)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -21,17 +21,18 @@ def assert_same(lift, network, engine):
 
 
 @pytest.mark.parametrize("network", ["fair", "equal"])
-@given(seed=seeds, num_links=st.integers(1, 8), pressed=st.booleans())
-@settings(max_examples=80, deadline=None)
-def test_folded_is_unfolded(network, seed, num_links, pressed):
-    assert_same(random_lift(np.random.default_rng(seed), 40, num_links, pressed=pressed), network, "compiled")
+@given(seed=seeds, num_links=st.integers(1, 8), pressed=st.booleans(), capped=st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_folded_is_unfolded(network, seed, num_links, pressed, capped):
+    lift = random_lift(np.random.default_rng(seed), 40, num_links, pressed=pressed, capped=capped)
+    assert_same(lift, network, "compiled")
 
 
 @pytest.mark.parametrize("network", ["fair", "equal"])
-@given(seed=seeds, pressed=st.booleans())
-@settings(max_examples=10, deadline=None)
-def test_in_plain_python_too(network, seed, pressed):
-    lift = random_lift(np.random.default_rng(seed), 16, 4, pressed=pressed)
+@given(seed=seeds, pressed=st.booleans(), capped=st.booleans())
+@settings(max_examples=16, deadline=None)
+def test_in_plain_python_too(network, seed, pressed, capped):
+    lift = random_lift(np.random.default_rng(seed), 16, 4, pressed=pressed, capped=capped)
     assert_same(lift, network, "reference")
     folded = [run(lift.folded, network=network, engine=engine).end_ps for engine in ("compiled", "reference")]
     np.testing.assert_array_equal(*folded)

@@ -12,6 +12,7 @@ LINKS = GraphLinks(np.array([10, 20]), np.array([1, 2]), ("up", "down"))
 #: The fields of a task graph that are no column of its tasks.
 TABLES = {
     "predecessor_ptr", "predecessor_idx", "route_ptr", "route_links", "route_latency_ps", "route_counts",
+    "route_cap_bytes_per_s",
     "link_bytes_per_s", "link_latency_ps", "link_names", "stream_names", "stream_ranks", "rank_names", "labels",
     "operator_names", "layer_names", "collectives", "task_names",
 }  # fmt: skip
@@ -72,6 +73,9 @@ def test_routes_are_numbered_when_they_are_first_asked_for():
     assert graph.route_counts is None
     assert assembler.route((1,), 2, counts=(5,)) == 3
     assert assembler.build(rank_names=()).route_counts.tolist() == [1, 1, 1, 1, 5]
+    assert graph.route_cap_bytes_per_s is None
+    assert assembler.route((1,), 2, counts=(5,), cap=7) == 4
+    assert assembler.build(rank_names=()).route_cap_bytes_per_s.tolist() == [0, 0, 0, 0, 7]
 
 
 def test_streams_of_all_ranks_or_one_by_one():

@@ -67,6 +67,8 @@ def _enter_links(network: NetworkTables, clock: Record, slot: Int, route_number:
     """Put the flow in ``slot`` on the links of a route, each as often as the route counts."""
     route = network.routes[U(route_number)]
     is_counted = len(network.edge_counts) > 0
+    if len(network.flow_caps) > 0:
+        network.flow_caps[U(slot)] = network.route_caps[U(route_number)]
     network.num_edges[U(slot)] = route.last - route.first
     number = np.int64(slot) * network.max_hops
     for hop in range(route.first, route.last):
@@ -175,13 +177,16 @@ def _find_component(network: NetworkTables, clock: Record, seed: Int) -> tuple[I
 
 @inlined
 def _equal_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
-    """TrioSim's split: the rate of a flow is the smallest bandwidth / crossings of the links that it crosses."""
+    """TrioSim's split: the rate of a flow is the smallest bandwidth / crossings of the links that it crosses, and no
+    more than its limit.
+    """
+    has_caps = len(network.flow_caps) > 0
     for at in range(num_links):
         link = network.links[U(network.found_links[U(at)])]
         link.share = link.bytes_per_s / np.float64(link.num_crossings)
     for at in range(num_flows):
         slot = np.int64(network.found_flows[U(at)])
-        rate = np.inf
+        rate = network.flow_caps[U(slot)] if has_caps else np.inf
         number = slot * network.max_hops
         for _ in range(network.num_edges[U(slot)]):
             rate = min(rate, network.links[U(network.edges[U(number)].link)].share)
@@ -191,9 +196,17 @@ def _equal_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None
 
 @inlined
 def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
-    """Max-min fair rates by progressive filling: level by level, the links with the lowest share freeze their flows."""
+    """Max-min fair rates by progressive filling: level by level, the links with the lowest share freeze their flows.
+
+    The limit of a flow counts as the share of a link that nobody else crosses.
+    """
     links, found = network.links, network.found_links
-    if num_links == 1:  # as in rings: same arithmetic, half the time
+    num_capped = np.int64(0)
+    if len(network.flow_caps) > 0:
+        num_capped = _capped_flows(network, num_flows)
+        if num_capped == num_flows and _fit_at_caps(network, num_links, num_flows):
+            return
+    if num_links == 1 and num_capped == 0:  # as in rings: same arithmetic, half the time
         only = links[U(found[U(0)])]
         level = only.bytes_per_s / np.float64(only.num_crossings)
         for at in range(num_flows):
@@ -217,6 +230,13 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
                 level = min(level, links[U(number)].share)
         num_active = num_kept
         num_frozen_links = np.int64(0)
+        if num_capped > 0:
+            num_capped, level = _least_cap(network, num_capped, level)
+            for at in range(num_capped):
+                slot = np.int64(network.capped_flows[U(at)])
+                if network.flow_caps[U(slot)] == level:
+                    num_frozen_links = _freeze_flow(network, slot, level, num_frozen_links)
+                    num_waiting -= 1
         for at in range(num_active):
             number = np.int64(found[U(at)])
             if links[U(number)].share == level:
@@ -229,27 +249,85 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
 @inlined
 def _freeze(network: NetworkTables, link: Int, level: Float, num_frozen_links: Int) -> tuple[Int, Int]:
     """Give ``level`` to the waiting flows of ``link``; returns how many, and the new length of frozen_links."""
-    is_counted = len(network.edge_counts) > 0
     num_frozen = np.int64(0)
     number = np.int64(network.links[U(link)].first_edge)
     while number >= 0:
         edge = network.edges[U(number)]
         number = np.int64(edge.next)
-        flow = network.flows[U(edge.slot)]
-        if flow.new_rate >= 0.0:
+        if network.flows[U(edge.slot)].new_rate >= 0.0:
             continue
-        flow.new_rate = level
         num_frozen += 1
-        own = np.int64(edge.slot) * network.max_hops
-        for _ in range(network.num_edges[U(edge.slot)]):
-            crossed_number = np.int64(network.edges[U(own)].link)
-            crossed = network.links[U(crossed_number)]
-            if crossed.num_new == 0:
-                network.frozen_links[U(num_frozen_links)] = crossed_number
-                num_frozen_links += 1
-            crossed.num_new += np.int64(network.edge_counts[U(own)]) if is_counted else np.int64(1)
-            own += 1
+        num_frozen_links = _freeze_flow(network, np.int64(edge.slot), level, num_frozen_links)
     return num_frozen, num_frozen_links
+
+
+@inlined
+def _freeze_flow(network: NetworkTables, slot: Int, level: Float, num_frozen_links: Int) -> Int:
+    """Give ``level`` to a waiting flow; returns the new length of frozen_links."""
+    is_counted = len(network.edge_counts) > 0
+    network.flows[U(slot)].new_rate = level
+    own = slot * network.max_hops
+    for _ in range(network.num_edges[U(slot)]):
+        crossed_number = np.int64(network.edges[U(own)].link)
+        crossed = network.links[U(crossed_number)]
+        if crossed.num_new == 0:
+            network.frozen_links[U(num_frozen_links)] = crossed_number
+            num_frozen_links += 1
+        crossed.num_new += np.int64(network.edge_counts[U(own)]) if is_counted else np.int64(1)
+        own += 1
+    return num_frozen_links
+
+
+@inlined
+def _capped_flows(network: NetworkTables, num_flows: Int) -> Int:
+    """Write the flows of the component that have a limit into capped_flows; returns how many."""
+    num_capped = np.int64(0)
+    for at in range(num_flows):
+        slot = np.int64(network.found_flows[U(at)])
+        if network.flow_caps[U(slot)] < np.inf:
+            network.capped_flows[U(num_capped)] = slot
+            num_capped += 1
+    return num_capped
+
+
+@inlined
+def _fit_at_caps(network: NetworkTables, num_links: Int, num_flows: Int) -> bool:
+    """Give all flows of the component their limits, if the links have room for them; returns whether they have.
+
+    What progressive filling would give them too: limits are whole numbers, so that sums up to 2**53 are exact.
+    """
+    links, is_counted = network.links, len(network.edge_counts) > 0
+    for at in range(num_links):
+        links[U(network.found_links[U(at)])].used = 0.0
+    for at in range(num_flows):
+        slot = np.int64(network.found_flows[U(at)])
+        cap = network.flow_caps[U(slot)]
+        own = slot * network.max_hops
+        for _ in range(network.num_edges[U(slot)]):
+            times = np.float64(network.edge_counts[U(own)]) if is_counted else 1.0
+            links[U(network.edges[U(own)].link)].used += times * cap
+            own += 1
+    for at in range(num_links):
+        link = links[U(network.found_links[U(at)])]
+        if link.used > link.bytes_per_s:
+            return False
+    for at in range(num_flows):
+        slot = np.int64(network.found_flows[U(at)])
+        network.flows[U(slot)].new_rate = network.flow_caps[U(slot)]
+    return True
+
+
+@inlined
+def _least_cap(network: NetworkTables, num_capped: Int, level: Float) -> tuple[Int, Float]:
+    """Drop the flows that have a rate from capped_flows: how many are left, and the least of ``level`` and limits."""
+    num_kept = np.int64(0)
+    for at in range(num_capped):
+        slot = np.int64(network.capped_flows[U(at)])
+        if network.flows[U(slot)].new_rate < 0.0:
+            network.capped_flows[U(num_kept)] = slot
+            num_kept += 1
+            level = min(level, network.flow_caps[U(slot)])
+    return num_kept, level
 
 
 @inlined

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trine._records import RecordArray, new_records, record_dtype
-from trine.arrays import Bool, Int32, Int64
+from trine.arrays import Bool, Float64, Int32, Int64
 
 #: Why the loop came back: nothing more can happen; the budget of tasks is spent; an array is full; time is over; a held
 #: task has become ready; a stream has been given back more speed than it had lost.
@@ -207,7 +207,9 @@ class NetworkTables(NamedTuple):
     """Routes (read only), links, and flows in flight.
 
     route_counts: parallel to route_links, how often the flows of the route cross each, and edge_counts: parallel to
-    edges; both empty where all cross once. free_slots: stack. dirty_links: their flows have changed at this instant.
+    edges; both empty where all cross once. route_caps, flow_caps: float64, bytes/s at most of each transfer of a route,
+    and of the flow in each slot, infinite where there is no limit; both empty where nothing has one, and so is
+    capped_flows: those of the component that have a limit and no rate yet. free_slots: stack. dirty_links: their flows have changed at this instant.
     found_links, found_flows: the component whose rates are being found. frozen_links: of it, at the present level.
     """
 
@@ -215,11 +217,14 @@ class NetworkTables(NamedTuple):
     routes: RecordArray
     route_links: Int32
     route_counts: Int32
+    route_caps: Float64
     links: RecordArray
     flows: RecordArray
     num_edges: Int32
     edges: RecordArray
     edge_counts: Int32
+    flow_caps: Float64
+    capped_flows: Int32
     free_slots: Int32
     dirty_links: Int32
     found_links: Int32
@@ -266,11 +271,14 @@ def with_slots(network: NetworkTables, slots: int) -> NetworkTables:
     """The network with ``slots`` slots, all free and in ``free_slots``, without flows."""
     flows = new_records(slots, FLOW)
     flows["end_ps"] = -1
+    capped = slots if len(network.route_caps) else 0
     return network._replace(
         flows=flows,
         num_edges=np.zeros(slots, np.int32),
         edges=new_records(slots * network.max_hops, EDGE),
         edge_counts=np.zeros(slots * network.max_hops if len(network.route_counts) else 0, np.int32),
+        flow_caps=np.zeros(capped, np.float64),
+        capped_flows=np.zeros(capped, np.int32),
         free_slots=np.arange(slots, dtype=np.int32),
         found_flows=np.zeros(slots, np.int32),
     )
@@ -285,6 +293,7 @@ def with_more_slots(network: NetworkTables, slots: int) -> NetworkTables:
         (grown.num_edges, network.num_edges),
         (grown.edges, network.edges),
         (grown.edge_counts, network.edge_counts),
+        (grown.flow_caps, network.flow_caps),
     ):
         new[: len(old)] = old
     grown.free_slots[: slots - before] = np.arange(before, slots, dtype=np.int32)

@@ -24,7 +24,7 @@ def critical_path_ps(graph: TaskGraph, *, engine: str = "compiled") -> int:
 def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
     """End of each task in ps, int64[tasks], if every transfer had its links to itself and every stream its full speed.
 
-    A transfer that stands for many flows crosses its links like one of them.
+    A transfer that stands for many flows crosses its links like one of them, and keeps to the limit of its route.
     """
     duration_ps = graph.duration_ps.copy()
     transfers = np.flatnonzero(graph.kind == TRANSFER)
@@ -42,6 +42,7 @@ def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
         stream=stream,
         duration_ps=duration_ps,
         route_counts=None,
+        route_cap_bytes_per_s=None,
         pressure_ppm=None,
         pressure_stream=None,
     )
@@ -68,7 +69,10 @@ def _alone_ps(graph: TaskGraph, route: int, size_bytes: int) -> int:
         return latency_ps
     # A link that the route crossed m times would carry the bytes m times.
     crossings = np.bincount(links)
-    return latency_ps + max(
+    times = [
         transfer_ps(size_bytes * int(crossings[link]), int(graph.link_bytes_per_s[link]))
         for link in np.flatnonzero(crossings)
-    )
+    ]
+    if graph.route_cap_bytes_per_s is not None and graph.route_cap_bytes_per_s[route]:
+        times.append(transfer_ps(size_bytes, int(graph.route_cap_bytes_per_s[route])))
+    return latency_ps + max(times)

@@ -239,6 +239,7 @@ def _new_network(graph: TaskGraph) -> NetworkTables:
     routes["latency_ps"] = graph.route_latency_ps
     routes["software_latency_ps"] = software_latency_ps(graph)
     counts = np.zeros(0, np.int32) if graph.route_counts is None else graph.route_counts
+    caps = np.zeros(0) if graph.route_cap_bytes_per_s is None else graph.route_cap_bytes_per_s.astype(np.float64)
     links = new_links(graph.link_bytes_per_s, graph.link_latency_ps)
     nothing = np.zeros(0, np.int32)
     return NetworkTables(
@@ -246,11 +247,14 @@ def _new_network(graph: TaskGraph) -> NetworkTables:
         routes=routes,
         route_links=plain(graph.route_links, np.int32),
         route_counts=plain(counts, np.int32),
+        route_caps=np.where(caps > 0, caps, np.inf),
         links=links,
         flows=nothing,
         num_edges=nothing,
         edges=nothing,
         edge_counts=nothing,
+        flow_caps=np.zeros(0),
+        capped_flows=nothing,
         free_slots=nothing,
         found_flows=nothing,
         dirty_links=np.zeros(len(links), np.int32),

@@ -22,7 +22,9 @@ class NetworkModel(Protocol):
     """What a network model provides: a name and the rates of the flows in flight.
 
     ``rates`` is called whenever a flow has started or ended. ``routes[i]`` holds the links of flow i (a link that is
-    crossed twice is listed twice); flows come in the order of their task numbers. ``capacity[link]`` is in bytes/s.
+    crossed twice is listed twice); flows come in the order of their task numbers. ``capacity[link]`` is in bytes/s. A
+    flow that may not be faster than so much crosses one link more, of its own, that carries so much; it comes after all
+    links of the graph.
     Returns one rate a flow in bytes/s, finite and not negative; a flow of rate 0 waits for a later call. The result
     must depend on the arguments only, and not on the numbers of the flows.
     """

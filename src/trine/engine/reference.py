@@ -68,6 +68,7 @@ class Reference:
             for a, b in zip(graph.route_ptr[:-1], graph.route_ptr[1:], strict=True)
         ]
         self.counts = _route_counts(graph, self.routes)
+        self.caps = None if graph.route_cap_bytes_per_s is None else graph.route_cap_bytes_per_s.tolist()
         self.kind = graph.kind.tolist()
         self.waits = graph.num_required.tolist()
         self.ready_ps = [-1] * n
@@ -219,12 +220,12 @@ class Reference:
         self.flows_changed = False
         flows = [self.flows[task] for task in sorted(self.flows)]
         assert isinstance(self.model, NetworkModel)
-        routes = [flow.route for flow in flows]
+        routes, counts, capacity = self._with_caps(flows)
         if self.graph.route_counts is None:
-            rates = self.model.rates(routes, self.capacity)
+            rates = self.model.rates(routes, capacity)
         else:
             assert isinstance(self.model, WeightedModel)
-            rates = self.model.weighted_rates(routes, [flow.counts for flow in flows], self.capacity)
+            rates = self.model.weighted_rates(routes, counts, capacity)
         if len(rates) != len(flows) or not all(math.isfinite(rate) and rate >= 0 for rate in rates):
             raise SimulationError(f"network model {self.model.name!r} must return one rate >= 0 a flow")
         for flow, rate in zip(flows, rates, strict=True):
@@ -234,6 +235,22 @@ class Reference:
             flow.rate, flow.since_ps, flow.end_ps = float(rate), self.now, -1
             if rate > 0:
                 flow.end_ps = self._at(drain_ps(flow.remaining, flow.rate), flow.task)
+
+    def _with_caps(self, flows: list[Flow]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[int]]:
+        """Routes, counts and capacities; a flow with a limit crosses one more link, of its own, that carries so much.
+
+        One that stands for many crosses it once: each of the many has its own.
+        """
+        routes, counts = [flow.route for flow in flows], [flow.counts for flow in flows]
+        if self.caps is None:
+            return routes, counts, self.capacity
+        capacity = list(self.capacity)
+        for place, flow in enumerate(flows):
+            cap = self.caps[self.graph.route[flow.task]]
+            if cap:
+                routes[place], counts[place] = (*flow.route, len(capacity)), (*flow.counts, 1)
+                capacity.append(cap)
+        return routes, counts, capacity
 
     def _serve(self, queues: _Queues) -> None:
         """Let the links take the messages that have come to them at this instant."""

@@ -121,6 +121,8 @@ def _checked(graph: TaskGraph, network: str | Network, engine: str) -> Network:
         )
     if isinstance(model, CircuitModel):
         check_circuits(graph)
+    if graph.route_cap_bytes_per_s is not None and not isinstance(model, NetworkModel):
+        raise InputError(f"the network {model.name!r} cannot limit the rate of a transfer", field="network")
     why = why_unfolded(model)
     if why is not None and graph.route_counts is not None and (graph.route_counts != 1).any():
         raise InputError(f"transfers of the graph stand for many flows each, but {why}", field="route_counts")

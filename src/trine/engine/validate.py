@@ -20,6 +20,7 @@ def validate(graph: TaskGraph) -> None:
     _check_csr(graph.predecessor_ptr, graph.predecessor_idx, graph.num_tasks, "predecessor")
     _check_tasks(graph)
     _check_counts(graph)
+    _check_caps(graph)
     _check_pressure(graph)
 
 
@@ -121,6 +122,18 @@ def _check_counts(graph: TaskGraph) -> None:
         route = int(np.searchsorted(graph.route_ptr, entry, side="right")) - 1
         message = f"route {route} crosses link {graph.route_links[entry]} {counts[entry]} times, must be at least once"
         raise InputError(message, field="route_counts")
+
+
+def _check_caps(graph: TaskGraph) -> None:
+    caps = graph.route_cap_bytes_per_s
+    if caps is None:
+        return
+    if len(caps) != len(graph.route_latency_ps):
+        message = f"has {len(caps)} entries for {len(graph.route_latency_ps)} routes"
+        raise InputError(message, field="route_cap_bytes_per_s")
+    if len(caps) and not 0 <= caps.min() <= caps.max() <= MAX_WHOLE:
+        route = int(((caps < 0) | (caps > MAX_WHOLE)).argmax())
+        raise InputError(f"route {route} has a limit of {caps[route]} bytes/s", field="route_cap_bytes_per_s")
 
 
 def _check_pressure(graph: TaskGraph) -> None:

@@ -70,6 +70,7 @@ class GraphAssembler:
         self._route_links: list[Sequence[int]] = []
         self._route_latency_ps: list[int] = []
         self._route_counts: list[Sequence[int]] = []
+        self._route_caps: list[int] = []
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
@@ -104,15 +105,19 @@ class GraphAssembler:
 
     # -- routes and streams ----------------------------------------------------------------------------------------
 
-    def route(self, links: Sequence[int], latency_ps: int, *, counts: Sequence[int] = (), key: Hashable = None) -> int:
+    def route(
+        self, links: Sequence[int], latency_ps: int, *, counts: Sequence[int] = (), cap: int = 0, key: Hashable = None
+    ) -> int:
         """The number of a route; a ``key`` (all arguments, if None) has one route.
 
         latency_ps: of its links, and of the software before them. counts: how many flows of a class cross each link.
+        cap: the most bytes/s of each transfer, 0: no limit.
         """
-        name = (tuple(links), tuple(counts), latency_ps) if key is None else key
+        name = (tuple(links), tuple(counts), latency_ps, cap) if key is None else key
         if name not in self._route_numbers:
             self._route_numbers[name] = self.add_routes([links], [latency_ps])
             self._route_counts[-1] = counts
+            self._route_caps[-1] = cap
         return self._route_numbers[name]
 
     def add_routes(self, links: Sequence[Sequence[int]], latency_ps: Sequence[int]) -> int:
@@ -121,6 +126,7 @@ class GraphAssembler:
         self._route_links += links
         self._route_latency_ps += latency_ps
         self._route_counts += [()] * len(links)
+        self._route_caps += [0] * len(links)
         return first
 
     def latency_ps(self, links: Iterable[int]) -> int:
@@ -200,7 +206,13 @@ class GraphAssembler:
             pairs = zip(self._route_links, self._route_counts, strict=True)
             counts = csr([many or (1,) * len(links) for links, many in pairs])[1]
         latency_ps = np.array(self._route_latency_ps, np.int64)
-        return {"route_ptr": ptr, "route_links": links, "route_latency_ps": latency_ps, "route_counts": counts}
+        return {
+            "route_ptr": ptr,
+            "route_links": links,
+            "route_latency_ps": latency_ps,
+            "route_counts": counts,
+            "route_cap_bytes_per_s": np.array(self._route_caps, np.int64) if any(self._route_caps) else None,
+        }
 
 
 class PlacedAssembler(GraphAssembler):
@@ -211,18 +223,20 @@ class PlacedAssembler(GraphAssembler):
         self.placement = placement
         self._devices: list[int] = placement.devices.tolist()
 
-    def between(self, source: int, target: int, software_ps: int = 0) -> int:
-        """The route from one rank to another, with software before each message."""
-        return self._joining(self._devices[source], self._devices[target], software_ps)
+    def between(self, source: int, target: int, software_ps: int = 0, cap: int = 0) -> int:
+        """The route from one rank to another, with software before each message, and bytes/s at most (0: any)."""
+        return self._joining(self._devices[source], self._devices[target], software_ps, cap)
 
-    def between_all(self, sources: npt.NDArray[Any], targets: npt.NDArray[Any], software_ps: int) -> Int32:
+    def between_all(
+        self, sources: npt.NDArray[Any], targets: npt.NDArray[Any], software_ps: int, cap: int = 0
+    ) -> Int32:
         """int32[m]: :meth:`between` many ranks at once."""
         if not len(sources):
             return np.zeros(0, np.int32)
         num_ranks = len(self._devices)
         pairs, which = np.unique(sources.astype(np.int64) * num_ranks + targets, return_inverse=True)
         both = (divmod(pair, num_ranks) for pair in pairs.tolist())
-        return np.array([self.between(a, b, software_ps) for a, b in both], np.int32)[which]
+        return np.array([self.between(a, b, software_ps, cap) for a, b in both], np.int32)[which]
 
     def from_host(self, rank: int) -> int:
         """The route from the host memory that serves a rank to the rank. Raises PlanError for a rank without one."""
@@ -232,12 +246,12 @@ class PlacedAssembler(GraphAssembler):
         """The route from a rank to the host memory that serves it. Raises PlanError for a rank without one."""
         return self._joining(self._devices[rank], self.placement.host_of(rank))
 
-    def _joining(self, source: int, target: int, software_ps: int = 0) -> int:
-        key = source, target, software_ps
+    def _joining(self, source: int, target: int, software_ps: int = 0, cap: int = 0) -> int:
+        key = source, target, software_ps, cap
         number = self._route_numbers.get(key)
         if number is None:
             links = () if source == target else self.placement.route(source, target)
-            number = self.route(links, self.latency_ps(links) + software_ps, key=key)
+            number = self.route(links, self.latency_ps(links) + software_ps, cap=cap, key=key)
         return number
 
 

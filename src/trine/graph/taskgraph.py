@@ -92,6 +92,8 @@ class TaskGraph(OneLine):
     route_ptr, route_links: CSR: links of route r are links[ptr[r]:ptr[r+1]], in the order in which they are crossed.
     route_latency_ps: int64[routes], sum of the latencies of its links, and what a message waits before it enters the
         first of them (software).
+    route_cap_bytes_per_s: int64[routes], the most that each transfer over the route gets, whatever its links have to
+        give; 0: no such limit. None where no route has one. Only networks of flows can keep to it.
     link_bytes_per_s: int64[links].
     link_latency_ps: int64[links]; only networks that carry messages link by link need it, None where nobody knows.
     route_counts: int32, parallel to route_links; None: one each. In a folded graph a transfer stands for a class of
@@ -127,6 +129,7 @@ class TaskGraph(OneLine):
     task_names: tuple[str, ...] = ()
     link_latency_ps: Int64 | None = None
     route_counts: Int32 | None = None
+    route_cap_bytes_per_s: Int64 | None = None
     pressure_ppm: Int32 | None = field(default=None, metadata={"column": TaskColumn(np.int32, 0, optional=True)})
     pressure_stream: Int32 | None = field(default=None, metadata={"column": TaskColumn(np.int32, optional=True)})
 
