@@ -48,7 +48,8 @@ def expand(schedule: Schedule) -> ExpandedSchedule:
 
 def without_sizes(schedule: Schedule) -> Schedule:
     """What its structure follows from; schedules that differ in sizes only have the same."""
-    return dataclasses.replace(schedule, chunk_bytes=0, size_bytes=0, chunk_sizes=None, parameters=())
+    kinds = None if schedule.chunk_caps is None else ()
+    return dataclasses.replace(schedule, chunk_bytes=0, size_bytes=0, chunk_sizes=None, chunk_caps=kinds, parameters=())
 
 
 @lru_cache(maxsize=16)

@@ -102,6 +102,8 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
     peers = kept.peers(np.array([position]))[0]
     if schedule.chunk_sizes is None:
         return dataclasses.replace(_equal_chunks(pattern, schedule.chunk_bytes), peers=peers)
+    if schedule.chunk_caps is not None:
+        return dataclasses.replace(_by_kind(pattern, schedule), peers=peers)
     one = columns_of(schedule, range(position, position + 1))
     return dataclasses.replace(_own_sizes(pattern, transfer_bytes(schedule, one.chunk, one.chunk_ranges)), peers=peers)
 
@@ -116,8 +118,11 @@ def local_structures(schedule: Schedule) -> LocalStructures:
     InputError: as :func:`trine.collectives.expand`.
     """
     kept = _structures(schedule)
-    if schedule.chunk_sizes is not None:
+    if schedule.chunk_sizes is not None and schedule.chunk_caps is None:
         return _by_size(schedule, kept)
+    if schedule.chunk_sizes is not None:
+        structures = tuple(_by_kind(pattern, schedule) for pattern in kept.patterns)
+        return LocalStructures(structure_of=kept.structure_of, structures=structures, _peers=kept.peers)
     structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in kept.patterns)
     return LocalStructures(structure_of=kept.structure_of, structures=structures, _peers=kept.peers)
 
@@ -183,6 +188,14 @@ def _compared(schedule: Schedule) -> _Structures:
 def _equal_chunks(pattern: SendPattern, chunk_bytes: int) -> RankSends:
     key = pattern.sends.structure_key + b"=" + chunk_bytes.to_bytes(8, "little")
     return dataclasses.replace(pattern.sends, size_bytes=pattern.units * chunk_bytes, structure_key=key)
+
+
+def _by_kind(pattern: SendPattern, schedule: Schedule) -> RankSends:
+    """Sizes and limits where chunks are kinds of messages."""
+    table = np.array([schedule.chunk_sizes, schedule.chunk_caps], np.int64)
+    sizes, caps = table[:, pattern.chunk]
+    key = pattern.sends.structure_key + b"/" + hashlib.blake2b(table.tobytes(), digest_size=16).digest()
+    return dataclasses.replace(pattern.sends, size_bytes=sizes, caps=caps, structure_key=key)
 
 
 def _own_sizes(pattern: SendPattern, size_bytes: Int64) -> RankSends:

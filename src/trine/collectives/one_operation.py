@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.collectives.closed_forms import uncontended_ps
+from trine.collectives.library_flows import FlowPlan
 from trine.collectives.registry import make_schedule
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import MAX_PIPELINE_CHUNKS, SendList, log2_ceil
@@ -89,8 +90,10 @@ def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) ->
     )  # fmt: skip
 
 
-def schedule_of(kind: str, num_ranks: int, size_bytes: int, algorithm: str | None, root: int) -> Schedule:
-    """The schedule of a collective of a job: one of the registry's, or one operation of the group."""
+def schedule_of(kind: str, num_ranks: int, size_bytes: int, algorithm: str | FlowPlan | None, root: int) -> Schedule:
+    """The schedule of a collective of a job: of the registry, one operation of the group, or a library's flows."""
+    if isinstance(algorithm, FlowPlan):
+        return algorithm.schedule(kind, num_ranks, size_bytes, root)
     if algorithm is not None and algorithm.startswith(ONE_OPERATION):
         return one_operation(kind, num_ranks, size_bytes, algorithm)
     return make_schedule(kind, num_ranks, size_bytes, algorithm, root)

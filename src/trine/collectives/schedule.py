@@ -66,8 +66,10 @@ class Schedule:
     multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_switches - 1``. ``staged``: what
     arrives may have to wait in scratch memory until the receiver has sent what it overwrites. ``parameters``: what the
     algorithm was asked for besides, such as its number of channels. ``timed_step``: in steps other than this one ranks
-    only wait for each other, in no time and over no link, and of this step's messages those of no bytes alone have
-    software before them (-1: all are messages alike).
+    only wait for each other, in no time and over no link, and of this step's messages those of no bytes, or with a
+    limit on their rate, alone have software before them (-1: all are messages alike). ``chunk_caps``: bytes/s at most
+    of a message, by the first chunk that it carries, 0 for no limit; then chunks are kinds of messages, and positions
+    that do alike send the same chunks.
     """
 
     kind: str
@@ -85,6 +87,7 @@ class Schedule:
     parameters: tuple[tuple[str, Parameter], ...] = ()
     symmetry: tuple[int, ...] | None = None
     timed_step: int = -1
+    chunk_caps: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -144,7 +147,7 @@ class RankSends:
     them (of each send its receiver, then its predecessors; the completion last); switches follow the ranks in number.
     receiver, step: int32[m]; index into ``peers``, and collective step, of each of its sends in its order.
     size_bytes: int64[m]. entry_src, entry_dst: bool[m]; the send also waits until this position, or its receiver, has
-    entered the collective.
+    entered the collective. caps: int64[m], bytes/s at most, 0 for no limit; None where none has one.
     predecessor_ptr: int64[m + 1], CSR over its sends: sends that must have ended before. predecessor_who: int32, whose:
     index into ``peers``, or -1 for its own. predecessor_number: int32, which of that position's sends, in its order.
     completion_who, completion_number: int32, in the same way the sends that must have ended before the collective has
@@ -164,6 +167,7 @@ class RankSends:
     completion_who: Int32
     completion_number: Int32
     structure_key: bytes
+    caps: Int64 | None = None
 
     @property
     def num_sends(self) -> int:

@@ -28,14 +28,16 @@ class WaitPattern:
     """Sends of some positions, all of each; what they wait for is named by position and number among its sends.
 
     src, dst, step, units, entry_src, entry_dst: one entry a send, positions ascending, each one's in its order;
-    ``units``: chunks that it carries. user, who, number: send ``user`` (a row of the above) waits for send ``number``
-    of position ``who``. ended, ended_who, ended_number: the collective ends on position ``ended`` after those.
+    ``units``: chunks that it carries; ``chunk``: the first, where chunks are kinds of messages, else 0. user, who,
+    number: send ``user`` (a row of the above) waits for send ``number`` of position ``who``. ended, ended_who,
+    ended_number: the collective ends on position ``ended`` after those.
     """
 
     src: Int64
     dst: Int64
     step: Int32
     units: Int64
+    chunk: Int32
     entry_src: Bool
     entry_dst: Bool
     user: Int64
@@ -48,17 +50,20 @@ class WaitPattern:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SendPattern:
-    """The sends of a position without their sizes; ``units``: int64[m], chunks that each carries."""
+    """The sends of a position without their sizes; ``units``: int64[m], chunks that each carries; ``chunk``: int32[m],
+    the kind of message that each is, where chunks are kinds.
+    """
 
     sends: RankSends
     units: Int64
+    chunk: Int32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SendPatterns:
     """The patterns of all positions as tables: rows of a position, or a send, p are those from ptr[p] to ptr[p + 1].
 
-    sends: int32[m, 5]: receiver, step, chunks, entries (1 its own, 2 the receiver's), number of predecessors.
+    sends: int32[m, 6]: receiver, step, chunks, entries (1 its own, 2 the receiver's), number of predecessors, kind.
     waits: int32[e, 2] by send and ends: int32[c, 2] by position: whose (index into peers, -1 its own) and number.
     """
 
@@ -98,7 +103,7 @@ class SendPatterns:
             completion_number=ended_number,
             structure_key=self.key(position),
         )
-        return SendPattern(sends=one, units=sends[:, 2].astype(np.int64))
+        return SendPattern(sends=one, units=sends[:, 2].astype(np.int64), chunk=sends[:, 5].copy())
 
     def _tables(self, position: int) -> tuple[Int32, Int32, Int32]:
         first, last = self.sends_ptr[position], self.sends_ptr[position + 1]
@@ -127,7 +132,7 @@ def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
     entries = waits.entry_src + 2 * waits.entry_dst.astype(np.int64)
     return SendPatterns(
         sends_ptr=sends_ptr,
-        sends=np.stack([local[:m], waits.step, waits.units, entries, counts], axis=1).astype(np.int32),
+        sends=np.stack([local[:m], waits.step, waits.units, entries, counts, waits.chunk], axis=1).astype(np.int32),
         waits_ptr=_pointers(user, m),
         waits=np.stack([local[m : m + e], waits.number[of_send]], axis=1).astype(np.int32),
         ends_ptr=_pointers(ended, num_positions),
@@ -180,6 +185,7 @@ def waits_of_all(schedule: Schedule) -> WaitPattern:
         dst=whole.dst.astype(np.int64),
         step=whole.step,
         units=_units(whole),
+        chunk=_kinds(schedule, whole.chunk),
         entry_src=whole.entry_src,
         entry_dst=whole.entry_dst,
         user=np.repeat(np.arange(m), np.diff(whole.predecessor_ptr)),
@@ -189,6 +195,10 @@ def waits_of_all(schedule: Schedule) -> WaitPattern:
         ended_who=src[whole.completion_idx],
         ended_number=number[whole.completion_idx],
     )
+
+
+def _kinds(schedule: Schedule, chunk: Int32) -> Int32:
+    return np.zeros_like(chunk) if schedule.chunk_caps is None else chunk
 
 
 def _units(whole: ExpandedSchedule) -> Int64:
@@ -221,6 +231,7 @@ def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern
         dst=own.dst.astype(np.int64),
         step=own.step,
         units=np.bincount(own.unit_transfer, minlength=len(own.src)),
+        chunk=_kinds(schedule, own.chunk),
         entry_src=~waits,
         entry_dst=on_pair < 0,
         user=user,

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int32, Int64
 from trine.collectives.expand import expand
 from trine.collectives.schedule import Schedule
 from trine.graph.assembler import PlacedAssembler
 from trine.graph.taskgraph import JOIN, TRANSFER
+
+
+def caps_of(schedule: Schedule, chunk: Int32) -> Int64:
+    """int64[transfers]: bytes/s at most of each, by its first chunk; 0 for no limit."""
+    if schedule.chunk_caps is None:
+        return np.zeros(len(chunk), np.int64)
+    return np.array(schedule.chunk_caps, np.int64)[chunk]
 
 
 def append_transfers(
@@ -31,10 +38,13 @@ def append_transfers(
     members = np.array(ranks, np.int32)
     source, target = members[transfers.src], members[transfers.dst]
     is_sent = np.full(count, True) if schedule.timed_step < 0 else transfers.step == schedule.timed_step
-    has_software = is_sent if schedule.timed_step < 0 else is_sent & (transfers.size_bytes == 0)
+    caps = caps_of(schedule, transfers.chunk)
+    has_software = is_sent if schedule.timed_step < 0 else is_sent & ((transfers.size_bytes == 0) | (caps > 0))
     route = np.full(count, -1, np.int32)
-    for chosen, extra_ps in ((has_software, software_ps), (is_sent & ~has_software, 0)):
-        route[chosen] = assembler.between_all(source[chosen], target[chosen], extra_ps)
+    for cap in np.unique(caps[is_sent]).tolist():
+        for chosen, extra_ps in ((has_software, software_ps), (is_sent & ~has_software, 0)):
+            own = chosen & (caps == cap)
+            route[own] = assembler.between_all(source[own], target[own], extra_ps, cap)
     first = assembler.tasks(
         count,
         kind=np.where(is_sent, TRANSFER, JOIN),

@@ -209,7 +209,8 @@ class NetworkTables(NamedTuple):
     route_counts: parallel to route_links, how often the flows of the route cross each, and edge_counts: parallel to
     edges; both empty where all cross once. route_caps, flow_caps: float64, bytes/s at most of each transfer of a route,
     and of the flow in each slot, infinite where there is no limit; both empty where nothing has one, and so is
-    capped_flows: those of the component that have a limit and no rate yet. free_slots: stack. dirty_links: their flows have changed at this instant.
+    capped_flows: those of the component that have a limit and no rate yet. free_slots: stack. dirty_links: their flows
+    have changed at this instant.
     found_links, found_flows: the component whose rates are being found. frozen_links: of it, at the present level.
     """
 

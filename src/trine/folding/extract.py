@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
+from trine.collectives.library_flows import FlowPlan, Message, message_of
 from trine.collectives.local import LocalStructures, local_structures
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
@@ -82,7 +83,7 @@ def plan_call(call: GroupCall, ranks: Int64, grid: RankGrid, costs: GroupCosts |
 
 def group_answers(
     costs: GroupCosts | None, kind: str, size_bytes: int, groups: Int64, algorithm: str | None
-) -> tuple[Int32, list[tuple[str | None, int]]]:
+) -> tuple[Int32, list[tuple[Any, int]]]:
     """Which answer each group gets, and the distinct answers: (algorithm, ps of software before each message)."""
     if costs is None:
         return np.zeros(len(groups), np.int32), [(algorithm, 0)]
@@ -92,7 +93,7 @@ def group_answers(
     return number[group_class], list(distinct)
 
 
-def _answer(call: GroupCall, num_ranks: int, algorithm: str | None, software_ps: int) -> ScheduledCall:
+def _answer(call: GroupCall, num_ranks: int, algorithm: str | FlowPlan | None, software_ps: int) -> ScheduledCall:
     schedule = schedule_of(call.kind, num_ranks, call.size_bytes, algorithm, call.root)
     check_sent_by_ranks(schedule)
     return ScheduledCall(schedule.algorithm, software_ps, local_structures(schedule), schedule.timed_step)
@@ -221,18 +222,18 @@ class _Extraction:
                 call: (int(group_class[first]), int(structure[first]))
                 for call, (group_class, structure) in zip(calls, found, strict=True)
             }
-            software = {size: answers[int(group_class[first])] for size, (group_class, answers) in messages.items()}
-            patterns.append(_PatternBuilder(self, program, ranks[rows], chosen, software).pattern())
+            sent = {size: answers[int(group_class[first])] for size, (group_class, answers) in messages.items()}
+            patterns.append(_PatternBuilder(self, program, ranks[rows], chosen, sent).pattern())
         return patterns
 
-    def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[int]]]:
-        """(peer, bytes) of each message that the program sends -> class of each rank, software ps of each class."""
+    def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[Message]]]:
+        """(peer, bytes) of each message that the program sends -> class of each rank, what each class sends."""
         sent = dict.fromkeys((send.peer, send.size_bytes) for _, send in self.templates[program].sends)
         found = {}
         for peer, size in sent:
             pairs = np.stack([ranks, resolve(self.grid, ranks, peer)], axis=1)
             group_class, answers = group_answers(self.costs, "send_recv", size, pairs, None)
-            found[peer, size] = group_class.astype(np.int64), [software for _, software in answers]
+            found[peer, size] = group_class.astype(np.int64), [message_of(size, *answer) for answer in answers]
         return found
 
 
@@ -312,13 +313,13 @@ class _PatternBuilder:
         program: int,
         ranks: Int64,
         chosen: dict[GroupCall, tuple[int, int]],
-        software: dict[tuple[Peer, int], int],
+        messages: dict[tuple[Peer, int], Message],
     ) -> None:
         self.extraction = extraction
         self.program = program
         self.ranks = ranks
         self.chosen = chosen
-        self.software = software
+        self.messages = messages
         self.template = extraction.templates[program]
         self.calls = extraction.calls[program]
         self.edges = _EdgeList()
@@ -353,6 +354,7 @@ class _PatternBuilder:
             duration_ps=columns.duration_ps,
             size_bytes=columns.size_bytes,
             software_ps=columns.software_ps,
+            caps=columns.caps,
             stream=columns.stream,
             labels=columns.labels,
             key=columns.key,
@@ -433,7 +435,7 @@ class _PatternBuilder:
                 roles[peer] = self._role(peer.axis, resolve(grid, self.ranks, peer))
         for task, send in self.template.sends:
             columns.role[task] = roles[send.peer]
-            columns.software_ps[task] = self.software[send.peer, send.size_bytes]
+            columns.send(task, self.messages[send.peer, send.size_bytes])
         columns.role[self.template.copies] = HOST
         columns.role[self.template.stores] = TO_HOST
         receives = self.template.receives
@@ -500,17 +502,23 @@ class _PatternColumns:
         self.key = grown(keys, -1, np.int32)
         pressure = template.pressure_ppm
         self.pressure_ppm = None if pressure is None else grown(pressure, 0, np.int32)
-        self.software_ps = np.zeros(total, np.int64)
+        self.software_ps, self.caps = np.zeros((2, total), np.int64)
         self.role = np.full(total, SELF, np.int16)
         self.labels = np.full((len(template.labels), total), -1, np.int32)
         self.labels[:, :own] = template.labels
+
+    def send(self, task: int, message: Message) -> None:
+        """A message of the program."""
+        self.size_bytes[task], self.software_ps[task], self.caps[task] = message
 
     def sends(
         self, tasks: Int64, sends: RankSends, roles: Int64, answer: ScheduledCall, keys: Int64, entry: Int64
     ) -> None:
         """The sends of one call: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
         is_sent = np.full(sends.num_sends, True) if answer.timed_step < 0 else sends.step == answer.timed_step
-        has_software = is_sent if answer.timed_step < 0 else is_sent & (sends.size_bytes == 0)
+        caps = 0 if sends.caps is None else sends.caps
+        has_software = is_sent if answer.timed_step < 0 else is_sent & ((sends.size_bytes == 0) | (caps > 0))
+        self.caps[tasks] = np.where(is_sent, caps, 0)
         self.kind[tasks] = np.where(is_sent, TRANSFER, JOIN)
         self.size_bytes[tasks] = sends.size_bytes
         self.role[tasks] = np.where(is_sent, roles, SELF)

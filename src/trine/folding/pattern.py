@@ -46,8 +46,9 @@ class Pattern:
 
     program: its number in the job. ranks: int64[r]. peers: int32[r, roles], who is in each role. role_axes: the axis of
     the grid along which each role lies. kind: int8[n]; duration_ps, size_bytes, software_ps (before a message enters
-    its first link): int64[n]; stream: int32[n], within the rank; labels: int32[fields, n]; key: int32[n], the
-    collective that a task belongs to, or -1; role: int16[n], of transfers whom they go to (HOST: they come from there).
+    its first link), caps (bytes/s at most of a transfer, 0: no limit): int64[n]; stream: int32[n], within the rank;
+    labels: int32[fields, n]; key: int32[n], the collective that a task belongs to, or -1; role: int16[n], of transfers
+    whom they go to (HOST: they come from there).
     pressure_ppm: int32[n], what the compute stream of the rank loses when a task ends; None where nothing presses.
     entered, first_sent: int32[keys], the entry into each collective and the first of its sends, -1 where the rank takes
     no part. messages: (message, position of the receiver on its axis) -> task that sends it. algorithm_of: of each
@@ -62,6 +63,7 @@ class Pattern:
     duration_ps: Int64
     size_bytes: Int64
     software_ps: Int64
+    caps: Int64
     stream: Int32
     labels: Int32
     key: Int32

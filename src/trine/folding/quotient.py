@@ -75,7 +75,7 @@ class QuotientBuilder:
         self._resolved: dict[tuple[int, ...], _Resolved] = {}
         self.real_links = neighbourhood.links[partition.link_representatives].astype(np.int64)
         self.assembler = GraphAssembler(self._links())
-        pairs: dict[int, tuple[list[tuple[int, int]], Int64]] = {}
+        pairs: dict[int, tuple[list[tuple[int, int, int]], Int64]] = {}
         for part in self.parts:
             if id(part.tasks) not in pairs:
                 pairs[id(part.tasks)] = _route_pairs(part)
@@ -212,12 +212,12 @@ class QuotientBuilder:
         column = np.full(self.num_tasks, -1, np.int32)
         for number in range(self.partition.num_classes):
             pairs, index = self._pairs[self.part_of[number]]
-            routes = np.array([*(self._route(number, role, software) for role, software in pairs), -1], np.int32)
+            routes = np.array([*(self._route(number, *pair) for pair in pairs), -1], np.int32)
             first = int(self.base[number])
             column[first : first + len(index)] = routes[index]
         return column
 
-    def _route(self, number: int, role: int, software_ps: int) -> int:
+    def _route(self, number: int, role: int, software_ps: int, cap: int) -> int:
         part = self.parts[self.part_of[number]]
         row = int(self.row_of_rank[self.partition.representatives[number]])
         links = self.table.of_row(part.pattern, role, row)
@@ -234,7 +234,7 @@ class QuotientBuilder:
                 raise SimulationError("flows of a class do not spread evenly over links: please report this as a bug")
             counts.append(count)
         latency_ps = int(self.placement.link_latency_ps[links].sum()) + software_ps
-        return self.assembler.route(tuple(crossed), latency_ps, counts=tuple(counts))
+        return self.assembler.route(tuple(crossed), latency_ps, counts=tuple(counts), cap=cap)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,11 +293,12 @@ def named_tasks(edges: Edges, at: Int64, pattern: Pattern, position: int) -> Int
     return tasks
 
 
-def _route_pairs(part: PatternPart) -> tuple[list[tuple[int, int]], Int64]:
-    """The distinct (role, software ps) of a part's transfers, and which of them each task has (the last: none)."""
+def _route_pairs(part: PatternPart) -> tuple[list[tuple[int, int, int]], Int64]:
+    """The distinct (role, software ps, limit) of a part's transfers, and which each task has (the last: none)."""
     role, software = part.pattern.role[part.tasks].astype(np.int64), part.pattern.software_ps[part.tasks]
     sends = np.flatnonzero((role >= 0) | np.isin(role, HOSTS))
-    pairs, inverse = np.unique(np.stack([role[sends], software[sends]], axis=1), axis=0, return_inverse=True)
+    columns = np.stack([role[sends], software[sends], part.pattern.caps[part.tasks][sends]], axis=1)
+    pairs, inverse = np.unique(columns, axis=0, return_inverse=True)
     index = np.full(len(part.tasks), len(pairs), np.int64)
     index[sends] = inverse.ravel()
-    return [(int(a), int(b)) for a, b in pairs.tolist()], index
+    return [(int(a), int(b), int(c)) for a, b, c in pairs.tolist()], index

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from trine.arrays import Int32, Int64
 from trine.errors import PlanError
 
-#: (kind, bytes, ranks, algorithm or None) -> the algorithm to simulate, and ps of software before each message
-CollectiveCosts = Callable[[str, int, Sequence[int], str | None], tuple[str | None, int]]
-#: (kind, bytes, groups [groups, ranks], algorithm or None) -> the class of each group, and of each class the algorithm
-#: to simulate and the ps of software before each of its messages
-GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[tuple[str | None, int]]]]
+#: What a collective is: the algorithm to simulate (a name, None for the default, or a plan of
+#: :mod:`trine.collectives.library_flows`), and ps of software before each of its messages
+CollectiveAnswer = tuple[Any, int]
+#: (kind, bytes, ranks, algorithm or None) -> the answer
+CollectiveCosts = Callable[[str, int, Sequence[int], str | None], CollectiveAnswer]
+#: (kind, bytes, groups [groups, ranks], algorithm or None) -> the class of each group, and the answer of each class
+GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[CollectiveAnswer]]]
 
 
 class ClusterRoutes(Protocol):
@@ -69,9 +71,7 @@ class Placement:
     def rank_name(self, rank: int) -> str:
         return "gpu0" if self.cluster is None else self.cluster.device_names[int(self.devices[rank])]
 
-    def collective(
-        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
-    ) -> tuple[str | None, int]:
+    def collective(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> CollectiveAnswer:
         """The algorithm to simulate, and ps of software before each message."""
         return (algorithm, 0) if self.costs is None else self.costs(kind, size_bytes, ranks, algorithm)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from trine.collectives.library_flows import message_of
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.collectives.tasks import append_transfers
@@ -26,7 +27,7 @@ from trine.parallel.template import LABEL_FIELDS, ProgramTemplate, make_template
 #: More tasks than this (about 10 GB) are refused before anything of their size is built.
 MAX_TASKS = 50_000_000
 #: Columns that are the same on all ranks of a program.
-OWN_COLUMNS = ("kind", "duration_ps", "size_bytes")
+OWN_COLUMNS = ("kind", "duration_ps")
 
 
 class _Instantiation:
@@ -43,6 +44,8 @@ class _Instantiation:
         self.base = np.cumsum(self.sizes) - self.sizes
         self.collectives: list[CollectiveLabel] = []
         num_tasks = int(self.sizes.sum())
+        sizes = [self.templates[p].size_bytes for p in job.program_of]
+        self.size_bytes = np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
         self.peer = np.full(num_tasks, -1, dtype=np.int32)
         self.route = np.full(num_tasks, -1, dtype=np.int32)
         self.collective = np.full(num_tasks, -1, dtype=np.int32)
@@ -60,6 +63,7 @@ class _Instantiation:
             **{name: np.concatenate([getattr(t, name) for t in templates]) for name in OWN_COLUMNS},
             **dict(zip(LABEL_FIELDS, labels, strict=True)),
             rank=np.repeat(np.arange(len(templates)), self.sizes),
+            size_bytes=self.size_bytes,
             peer=self.peer,
             stream=np.concatenate(of_rank),
             route=self.route,
@@ -94,7 +98,7 @@ class _Instantiation:
                     raise PlanError(f"rank {rank} sends message {send.tag} to rank {target} twice")
                 sent[rank, target, send.tag] = number
                 self.peer[number] = target
-                self.route[number] = self._message(rank, target, int(self.templates[program].size_bytes[task]))
+                self._message(rank, target, number)
             for task in self.templates[program].copies:
                 number = int(self.base[rank]) + task
                 self.peer[number] = rank
@@ -105,10 +109,12 @@ class _Instantiation:
                 self.route[number] = self.assembler.to_host(rank)
         self._received(sent)
 
-    def _message(self, rank: int, target: int, size_bytes: int) -> int:
-        """Number of the route of one message between pipeline stages."""
-        _, software_ps = self.placement.collective("send_recv", size_bytes, (rank, target), None)
-        return self.assembler.between(rank, target, software_ps)
+    def _message(self, rank: int, target: int, task: int) -> None:
+        """The route of one message between pipeline stages."""
+        size_bytes = int(self.size_bytes[task])
+        sent = message_of(size_bytes, *self.placement.collective("send_recv", size_bytes, (rank, target), None))
+        self.size_bytes[task] = sent.size_bytes
+        self.route[task] = self.assembler.between(rank, target, sent.software_ps, sent.cap)
 
     def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> None:
         """Edges from each receive to its send. Raises PlanError for a message without a sender or receiver."""

@@ -108,7 +108,7 @@ class _Run:
             options.on_job(job)
         if options.stragglers is not None:
             options.stragglers.check(setup.plan.num_ranks)
-        costs = costs_on(options.collective_costs, setup.machine, options.on_stage)
+        costs = costs_on(options.collective_costs, setup.machine, options.on_stage, network=setup.network)
         kernels = setup.kernels(costs)
         if kernels is not None:
             job = under_pressure(job, kernels)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine.models import Network
-    from trine.graph.placement import Placement
+    from trine.graph.placement import CollectiveAnswer, Placement
     from trine.parallel.contention import CommunicationKernels
     from trine.software.profile import Software
 
@@ -44,6 +44,8 @@ NOT_MODELLED = (
 SLOWER_SCHEDULE = 1.2
 #: Where the cost of a collective's messages comes from.
 COLLECTIVE_COSTS = ("auto", "links", "library", "loadstore")
+#: Networks in which a library's collectives are flows with limits.
+FLOW_NETWORKS = ("fair", "equal")
 NO_HOST = "copying the inputs from host memory (no host is described)"
 
 
@@ -287,12 +289,20 @@ def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Lau
 
 
 def costs_on(
-    asked: str | StepCosts, machine: Cluster | None, on_stage: Callable[[str], None] | None = None
+    asked: str | StepCosts,
+    machine: Cluster | None,
+    on_stage: Callable[[str], None] | None = None,
+    *,
+    network: str | Network = "fair",
+    factor: float = 1.0,
 ) -> StepCosts | None:
-    """What a library adds to messages: by default where the links say what they are.
+    """What a library's collectives cost: by default where the links say what they are.
 
-    on_stage: called with a sentence before each load-store run. Raises InputError for another word, for a library's
-    costs on links of an unknown kind, or for costs of another cluster.
+    on_stage: called with a sentence before each load-store run. network: collectives are simulated message by message
+    where it is none of FLOW_NETWORKS. factor: on the durations of the library's collectives and messages.
+
+    Raises InputError for another word, for a library's costs on links of an unknown kind, or for costs of another
+    cluster.
     """
     if not isinstance(asked, str):
         if asked.cluster is not machine:
@@ -309,9 +319,10 @@ def costs_on(
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
     if machine is None or asked == "links" or not known:
         return None
+    from trine.collectives.nccl.flow_costs import FlowCosts
     from trine.collectives.nccl.steps import StepCosts
 
-    return StepCosts(machine)
+    return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factor)
 
 
 def _loadstore_costs(machine: Cluster | None, on_stage: Callable[[str], None] | None) -> StepCosts:
@@ -337,7 +348,7 @@ def placement_of(
 
     def group_costs(
         kind: str, size_bytes: int, groups: Int64, algorithm: str | None
-    ) -> tuple[npt.NDArray[np.int32], Sequence[tuple[str | None, int]]]:
+    ) -> tuple[npt.NDArray[np.int32], Sequence[CollectiveAnswer]]:
         return asked.of_groups(kind, size_bytes, at[groups], algorithm)
 
     return Placement(

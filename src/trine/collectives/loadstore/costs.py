@@ -13,7 +13,7 @@ from trine.collectives.kernels.options import WORKGROUPS
 from trine.collectives.loadstore.durations import DurationCache, GroupDurations, user_folder
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.runs import EVIDENCE, Callbacks
-from trine.collectives.nccl.steps import StepCosts
+from trine.collectives.nccl.steps import Answer, StepCosts
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import CollectiveTime
 from trine.collectives.sizes import bus_factor
@@ -116,7 +116,7 @@ class LoadStoreCosts(StepCosts):
             return known
         return super().predicted(kind, size_bytes, groups) if self._has_library else []
 
-    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
         as_one = algorithm == ONE_OPERATION
         found = self.duration(kind, size, group, None if as_one else algorithm)
         if found is None and self._has_library:

@@ -80,7 +80,7 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         return None
     links = [rates[i][j] for i in members for j in members if i != j]
     slowest = min(used, key=lambda link: link.bytes_per_s)
-    pairs = _PairTable(cluster, domain, rates)
+    pairs = PairTable(cluster, domain, rates)
     shift, root = pairs.together(_around(size)), pairs.star()
     if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
         count = size - 1
@@ -114,7 +114,7 @@ class Use(NamedTuple):
     latencies_ps: list[int]
 
 
-class _PairTable:
+class PairTable:
     """How the GPUs of a domain reach each other: over the link between the two, else over the cluster's route as far as
     that stays on such links, else through one other GPU, as libraries do where GPUs do not forward, else through hosts.
     """
@@ -139,7 +139,7 @@ class _PairTable:
         latencies = []
         hosted = 0
         for here, there in pairs:
-            latency_ps, hops, links, is_hosted = self._way(here, there)
+            latency_ps, hops, links, is_hosted = self.way(here, there)
             latencies.append(latency_ps)
             hosted = max(hosted, is_hosted)
             for hop, part in hops:
@@ -161,7 +161,7 @@ class _PairTable:
         """What each pair gets while all exchange with all; of many GPUs by some shifts alone."""
         return _over_shifts(len(self.domain), self.together)
 
-    def _way(
+    def way(
         self, here: int, there: int
     ) -> tuple[int, list[tuple[tuple[int, int], float]], list[tuple[int, float]], bool]:
         """Latency, parts on hops between GPUs of the domain, parts on other links, and whether hosts take part."""

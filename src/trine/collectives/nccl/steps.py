@@ -1,9 +1,9 @@
 """What a library's software adds to each step of a simulated schedule, so that alone it takes what the library takes.
 
-A training step simulates the messages of its collectives on the links, where they meet other traffic. The links know
-nothing of launches, protocols and synchronisation; spread over the rounds of the schedule, these are added to the
-latency of its messages. Where the library would be faster than the schedule on bare links (in-network reduction,
-several rings), nothing is taken off.
+Where a collective is simulated message by message (its algorithm was asked for, or the network serves messages in
+turn), the links know nothing of launches, protocols and synchronisation; spread over the rounds of the schedule, these
+are added to the latency of its messages. Where the library would be faster than the schedule on bare links (in-network
+reduction, several rings), nothing is taken off. Else see :mod:`trine.collectives.nccl.flow_costs`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SPLIT
 from trine.collectives.closed_forms import has_closed_form, uncontended_ps
+from trine.collectives.library_flows import FlowPlan
 from trine.collectives.nccl.equivalence_classes import EquivalenceClasses
 from trine.collectives.nccl.predict import OPS, Collectives
 from trine.collectives.nccl.topology import CommTopology, domains_of, without_names
@@ -27,6 +29,7 @@ from trine.collectives.registry import ROOTED, make_schedule
 from trine.collectives.run import schedule_graph
 from trine.collectives.schedule import Schedule
 from trine.engine.run import run
+from trine.errors import InputError
 from trine.graph.taskgraph import TaskGraph
 from trine.units import PS_PER_US
 
@@ -37,29 +40,44 @@ MAX_SIMULATED = 64
 #: library does.
 FEW_STEPS_FROM, MUCH_SLOWER = 32, 1.5
 #: Collectives that a library's formula knows by another name.
-_SAME = {"shift": "send_recv"}
+SAME = {"shift": "send_recv"}
 _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
 
 
-class StepCosts:
-    """Answers for one cluster. ``slowest_ratio``: bare schedules take up to this many times the library's time."""
+#: The algorithm to simulate (None: the default; a plan: a library's flows), and ps of software before each message.
+Answer: TypeAlias = tuple[str | FlowPlan | None, int]
 
-    def __init__(self, cluster: Cluster) -> None:
+
+class StepCosts:
+    """Answers for one cluster. ``slowest_ratio``: bare schedules take up to this many times the library's time.
+
+    factor: all durations are those of the library times this, as far as the links allow.
+    """
+
+    def __init__(self, cluster: Cluster, factor: float = 1.0) -> None:
+        if not 0.01 <= factor <= 100.0:
+            raise InputError(f"must be between 0.01 and 100, got {factor}", field="communication factor")
         self.cluster = cluster
+        self.factor = factor
         self.slowest_ratio = 0.0
         self.library = cluster.library or "nccl"
         self._asked: dict[tuple[int, ...], Collectives] = {}
-        self._before: dict[tuple[object, ...], tuple[str | None, int]] = {}
+        self._before: dict[tuple[object, ...], Answer] = {}
         self._same_topology: dict[CommTopology, Collectives] = {}
         self._classes = EquivalenceClasses(cluster)
         self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
-        self._of_class: dict[tuple[object, ...], tuple[str | None, int]] = {}
+        self._of_class: dict[tuple[object, ...], Answer] = {}
 
     @property
     def software(self) -> str:
         """What messages cost besides the links, in words."""
-        return f"software costs of {self.library} (docs/background/collectives.md)"
+        return f"software costs of {self.library}{self.said_of_factor} (docs/background/collectives.md)"
+
+    @property
+    def said_of_factor(self) -> str:
+        """The factor on durations, in words; "" where there is none."""
+        return "" if self.factor == 1.0 else f", times {self.factor:g}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -69,15 +87,13 @@ class StepCosts:
     def check_used(self) -> None:
         """Raise InputError where the costs turned out not to matter."""
 
-    def __call__(
-        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
-    ) -> tuple[str | None, int]:
+    def __call__(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> Answer:
         """The algorithm to simulate (as given, else one that uses all links), and ps to add to each message.
 
         ranks: the group, as positions in ``cluster.gpus``.
         """
         group = tuple(ranks)
-        if len(group) < 2 or _SAME.get(kind, kind) not in OPS:
+        if len(group) < 2 or SAME.get(kind, kind) not in OPS:
             return algorithm, 0
         key = (kind, size_bytes, group, algorithm)
         if key not in self._before:
@@ -86,12 +102,12 @@ class StepCosts:
 
     def of_groups(
         self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
-    ) -> tuple[npt.NDArray[np.int32], list[tuple[str | None, int]]]:
+    ) -> tuple[npt.NDArray[np.int32], list[Answer]]:
         """(class: int32[groups], what :meth:`__call__` answers for the groups of each class).
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``.
         """
-        if groups.shape[1] < 2 or _SAME.get(kind, kind) not in OPS:
+        if groups.shape[1] < 2 or SAME.get(kind, kind) not in OPS:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
         class_of, examples, names = self._classes_of(groups)
         answers = []
@@ -107,11 +123,12 @@ class StepCosts:
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``.
         """
-        kind = _SAME.get(kind, kind)
+        kind = SAME.get(kind, kind)
         if groups.shape[1] < 2 or kind not in OPS:
             return []
         _, examples, _ = self._classes_of(groups)
-        return [self._asked_of(tuple(groups[group].tolist())).predict(kind, size_bytes) for group in examples]
+        found = [self._asked_of(tuple(groups[group].tolist())).predict(kind, size_bytes) for group in examples]
+        return [replace(time, time_ps=round(time.time_ps * self.factor)) for time in found]
 
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
         if group not in self._asked:
@@ -126,9 +143,9 @@ class StepCosts:
             self._kept[key] = self._classes.named(groups)
         return self._kept[key]
 
-    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
         asked = self._asked_of(group)
-        wanted_ps = asked.predict(_SAME.get(kind, kind), size).time_ps
+        wanted_ps = round(asked.predict(SAME.get(kind, kind), size).time_ps * self.factor)
         if algorithm == ONE_OPERATION:
             return self._as_one(group, wanted_ps, self._usual("all_gather", asked, group))
         name = algorithm if algorithm is not None else self._usual(kind, asked, group)
@@ -151,7 +168,7 @@ class StepCosts:
         following = gpus[next_of(np.arange(len(group)), size, len(group))]
         return name_of(len(group), size, inner), max(0, wanted_ps - max(self._latencies(gpus, following)))
 
-    def _chain(self, size: int, group: tuple[int, ...]) -> tuple[str | None, int]:
+    def _chain(self, size: int, group: tuple[int, ...]) -> Answer:
         """One operation that takes as long as a chain from rank to rank over bare links; circuits are set up in turn,
         for which there is no formula: there the messages themselves.
         """
@@ -258,21 +275,19 @@ class LinkCosts(StepCosts):
 
     def of_groups(
         self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
-    ) -> tuple[npt.NDArray[np.int32], list[tuple[str | None, int]]]:
+    ) -> tuple[npt.NDArray[np.int32], list[Answer]]:
         """As of :class:`StepCosts`."""
         if algorithm != ONE_OPERATION:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
         return super().of_groups(kind, size_bytes, groups, algorithm)
 
-    def __call__(
-        self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None
-    ) -> tuple[str | None, int]:
+    def __call__(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> Answer:
         """As of :class:`StepCosts`."""
         if algorithm != ONE_OPERATION:
             return algorithm, 0
         return super().__call__(kind, size_bytes, ranks, algorithm)
 
-    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> tuple[str | None, int]:
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
         return self._chain(size, group)
 
 

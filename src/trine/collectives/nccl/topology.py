@@ -196,7 +196,7 @@ def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | 
     """The slowest domain, and the rate of ring paths through it. Only one domain of each class is measured."""
     best: dict[object, tuple[Tier, float]] = {}
     several = [domain for domain in domains if len(domain) > 1]
-    for domain_class, domain in zip(_domain_classes(cluster, several), several, strict=True):
+    for domain_class, domain in zip(domain_classes(cluster, several), several, strict=True):
         if domain_class not in best:
             best[domain_class] = _one_domain(cluster, domain)
     if not best:
@@ -205,7 +205,7 @@ def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | 
     return min((tier for tier, _ in tiers), key=lambda tier: tier.ring_bytes_per_s), min(path for _, path in tiers)
 
 
-def _domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
+def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
     """Equal for domains of the same build: their links, both ways, between devices as they are counted inside."""
     if len(domains) < 2:
         return list(range(len(domains)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine.cluster import Cluster
+from trine.collectives.library_flows import message_of
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.tasks import append_transfers
 from trine.errors import PlanError
@@ -94,9 +95,10 @@ class _TraceInstantiation:
         if isinstance(step, Send):
             target = step.peer.position
             self.sent[rank, target, step.tag] = task
-            _, software_ps = self.placement.collective("send_recv", step.size_bytes, (rank, target), None)
-            route = self.assembler.between(rank, target, software_ps)
-            return TaskRow(TRANSFER, rank, target, size_bytes=step.size_bytes, route=route)
+            answer = self.placement.collective("send_recv", step.size_bytes, (rank, target), None)
+            sent = message_of(step.size_bytes, *answer)
+            route = self.assembler.between(rank, target, sent.software_ps, sent.cap)
+            return TaskRow(TRANSFER, rank, target, size_bytes=sent.size_bytes, route=route)
         if isinstance(step, Recv):
             self.received[step.peer.position, rank, step.tag] = task
             return TaskRow(JOIN, rank)

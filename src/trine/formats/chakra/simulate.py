@@ -71,7 +71,11 @@ def simulate_chakra(
         raise PlanError(
             f"there are traces of {trace.num_ranks} ranks, but cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"
         )
-    costs = costs_on(collective_costs, cluster) if isinstance(collective_costs, str) else collective_costs
+    costs: CollectiveCosts | None = None
+    if not isinstance(collective_costs, str):
+        costs = collective_costs
+    else:
+        costs = costs_on(collective_costs, cluster, network=network)
     graph, shape = _graph(trace, cluster, costs)
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     return Result(

@@ -1,0 +1,208 @@
+"""A collective as a library moves it: one flow for each rank and link that its algorithm uses, none faster than it is.
+
+A library cuts a buffer into many pieces, on many channels, so that all links that its algorithm uses are busy from the
+first moments to the last. So a collective is not simulated piece by piece but as flows that begin and end together: all
+ranks wait for each other, each sends what the algorithm sends over its links, as one message a peer, and all wait
+again. A message may have a limit on its rate, such that alone the collective takes as long as the library needs for it;
+where links are shared it takes longer, as any flow does. How many bytes go where, and what the limits are, is worked
+out by :mod:`trine.collectives.nccl.flow_plans`; here is who sends to whom.
+
+Chunk 0 of these schedules is what ranks tell each other, without bytes; the other chunks are kinds of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.sends import SendList, log2_ceil
+
+SIGNAL, INNER, OUTER = range(3)
+#: Ways in which a root matters: everything comes from it, or goes to it.
+FROM_ROOT, TO_ROOT = "from", "to"
+
+#: (position of the receiver, kind of message)
+Flow = tuple[int, int]
+
+
+class FlowShape(Protocol):
+    """Who sends to whom. ``symmetry``, ``timed_step``: see :class:`trine.collectives.schedule.Schedule`."""
+
+    @property
+    def symmetry(self) -> tuple[int, ...] | None: ...
+    @property
+    def timed_step(self) -> int: ...
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPlan:
+    """How a library runs a collective of one size. size_bytes, caps: of each kind of message (the first is 0), bytes
+    and bytes/s at most (0: no limit)."""
+
+    algorithm: str
+    shape: FlowShape
+    size_bytes: tuple[int, ...]
+    caps: tuple[int, ...]
+
+    def schedule(self, kind: str, num_ranks: int, size_bytes: int, root: int) -> Schedule:
+        """The schedule of a collective of ``size_bytes``."""
+        return Schedule(
+            kind=kind, algorithm=self.algorithm, num_ranks=num_ranks, num_chunks=len(self.size_bytes),
+            chunk_bytes=max(self.size_bytes), size_bytes=size_bytes, sends_of=self.shape, root=max(root, 0),
+            chunk_sizes=self.size_bytes, chunk_caps=self.caps, symmetry=self.shape.symmetry,
+            timed_step=self.shape.timed_step,
+        )  # fmt: skip
+
+
+class Message(NamedTuple):
+    """One message between two ranks; ``cap``: bytes/s at most, 0 for no limit."""
+
+    size_bytes: int
+    software_ps: int
+    cap: int
+
+
+def message_of(size_bytes: int, algorithm: str | FlowPlan | None, software_ps: int) -> Message:
+    """The message that is a send_recv between two ranks, from what is answered for it."""
+    if isinstance(algorithm, FlowPlan):
+        return Message(algorithm.size_bytes[INNER], software_ps, algorithm.caps[INNER])
+    return Message(size_bytes, software_ps, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RegularFlows:
+    """``groups`` domains of ``size`` ranks each, all alike.
+
+    inner: within a domain each rank sends to the next (``ring``), or to all others (``direct``). Each sends to the rank
+    of its number in the next domain. strided: position p is in domain p modulo ``groups``, else in p // ``size``.
+    rooted: FROM_ROOT, TO_ROOT or "": then all end together.
+    """
+
+    groups: int
+    size: int
+    inner: str
+    strided: bool = False
+    rooted: str = ""
+
+    @property
+    def symmetry(self) -> tuple[int, ...] | None:
+        if self.rooted:
+            return None
+        return (self.groups, self.size) if self.strided else (self.size, self.groups)
+
+    @property
+    def timed_step(self) -> int:
+        return log2_ceil(self.size) + log2_ceil(self.groups)
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        group, member = self.place(position)
+        size, groups = self.size, self.groups
+        signals = [self.at(group, (member + (1 << k)) % size) for k in range(log2_ceil(size))]
+        signals += [self.at((group + (1 << k)) % groups, member) for k in range(log2_ceil(groups))]
+        inner = range(1, size if self.inner == "direct" else min(size, 2))
+        flows = [(self.at(group, (member + by) % size), INNER) for by in inner]
+        flows += [(self.at((group + 1) % groups, member), OUTER)] if groups > 1 else []
+        if self.rooted:
+            flows = [flow for flow in flows if self._is_used(position, flow, root)]
+        return _sends(signals, flows, ends_together=not self.rooted)
+
+    def place(self, position: int) -> tuple[int, int]:
+        """Domain and number in it."""
+        if self.strided:
+            return position % self.groups, position // self.groups
+        return position // self.size, position % self.size
+
+    def at(self, group: int, member: int) -> int:
+        """The position of a member of a domain."""
+        return member * self.groups + group if self.strided else group * self.size + member
+
+    def _is_used(self, position: int, flow: Flow, root: int) -> bool:
+        """A chain from the root does not come back to it, and one to the root does not leave from it."""
+        end = flow[0] if self.rooted == FROM_ROOT else position
+        return self.place(end)[0] != self.place(root)[0] if flow[1] == OUTER else end != root
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFlows:
+    """Flows that are listed. rows: of each position; order: positions as the library orders them; rooted as above.
+
+    waits: whether all wait for each other before and after; else each message waits for its two ends alone.
+    """
+
+    rows: tuple[tuple[Flow, ...], ...]
+    order: tuple[int, ...]
+    waits: bool = True
+    rooted: str = ""
+
+    @property
+    def symmetry(self) -> None:
+        return None
+
+    @property
+    def timed_step(self) -> int:
+        return log2_ceil(len(self.order)) if self.waits else 0
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        at = self.order.index(position)
+        rounds = range(log2_ceil(num_ranks) if self.waits else 0)
+        signals = [self.order[(at + (1 << k)) % num_ranks] for k in rounds]
+        flows = self.rows[position]
+        if self.rooted:
+            flows = tuple(flow for flow in flows if (flow[0] if self.rooted == FROM_ROOT else position) != root)
+        return _sends(signals, flows, ends_together=self.waits and not self.rooted)
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftFlows:
+    """Each rank sends to the next ``count`` ranks; each message waits for its two ends alone."""
+
+    num_ranks: int
+    count: int
+
+    @property
+    def symmetry(self) -> tuple[int, ...]:
+        return (self.num_ranks,)
+
+    @property
+    def timed_step(self) -> int:
+        return 0
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        flows = [((position + by) % num_ranks, INNER) for by in range(1, self.count + 1)]
+        return _sends([], flows, ends_together=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StarFlows:
+    """Messages between the root and each other rank; ``rooted``: FROM_ROOT or TO_ROOT."""
+
+    rooted: str
+
+    @property
+    def symmetry(self) -> None:
+        return None
+
+    @property
+    def timed_step(self) -> int:
+        return 0
+
+    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
+        others = [other for other in range(num_ranks) if other != root]
+        peers = others if self.rooted == FROM_ROOT and position == root else []
+        peers = [root] if self.rooted == TO_ROOT and position != root else peers
+        return _sends([], [(peer, INNER) for peer in peers], ends_together=False)
+
+
+def _sends(signals: Sequence[int], flows: Sequence[Flow], *, ends_together: bool) -> Sends:
+    """Ranks wait for each other by dissemination, send, and wait again."""
+    sends, rounds = SendList(), len(signals)
+    sends.each(range(rounds), signals, SIGNAL, reduce=True)
+    for channel, (peer, kind) in enumerate(flows, start=1):
+        parts = [(kind, False), (SIGNAL, True)] if signals else [(kind, False)]
+        sends.one(rounds, peer, parts, channel=channel)
+    if ends_together:
+        sends.each(range(rounds + 1, 2 * rounds + 1), signals, SIGNAL, reduce=True)
+    return sends.build()

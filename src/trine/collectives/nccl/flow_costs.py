@@ -1,0 +1,45 @@
+"""A library's collectives in a job, as :func:`trine.collectives.nccl.collective_time` has them: flows with limits."""
+
+from __future__ import annotations
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.nccl.flow_plans import FlowPlanner, TimeAlone
+from trine.collectives.nccl.predict import CONTAINED, Collectives
+from trine.collectives.nccl.steps import SAME, Answer, StepCosts
+from trine.collectives.options import CollectiveTime
+
+
+class FlowCosts(StepCosts):
+    """Answers for one cluster, as :class:`StepCosts`, whose collectives are flows on the links that the library uses.
+
+    Collectives whose algorithm is given are simulated message by message, as there.
+    """
+
+    def __init__(self, cluster: Cluster, factor: float = 1.0) -> None:
+        super().__init__(cluster, factor)
+        self._planners: dict[tuple[int, ...], FlowPlanner] = {}
+
+    @property
+    def software(self) -> str:
+        """What collectives cost, in words."""
+        return (
+            f"algorithms, protocols and costs of {self.library}: alone, a collective takes what 'trine collective' says"
+            f"{self.said_of_factor} (docs/background/collectives.md)"
+        )
+
+    def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
+        if algorithm is not None:
+            return super()._find(kind, size, group, algorithm)
+        asked = self._asked_of(group)
+        answer = asked.predict(SAME.get(kind, kind), size)
+        if group not in self._planners:
+            self._planners[group] = FlowPlanner(self.cluster, group)
+        return self._planners[group].plan(kind, answer, _timing(asked, answer), self.factor)
+
+
+def _timing(asked: Collectives, answer: CollectiveTime) -> TimeAlone:
+    """What passes before the bytes; of what an all_reduce bounds, what does there."""
+    timing = TimeAlone.of(answer)
+    if not timing.before_ps and answer.op in CONTAINED:
+        return TimeAlone.of(asked.predict("all_reduce", answer.size_bytes))
+    return timing

@@ -1,0 +1,331 @@
+"""How many bytes a library's algorithm moves between which ranks, and at which rate, so that it takes what it takes.
+
+The flows of a collective are those of its algorithm, all channels together: rings and trees inside a domain go to the
+next GPU over switches, or over all direct links in proportion to their rates, and between domains from each GPU to the
+one of its number in the next domain; NVLS loads each GPU's links as a ring would with its own bytes; direct messages go
+where they go. So the bytes on every link are those that the algorithm moves (:func:`trine.collectives.nccl.load`).
+
+Alone, the collective takes the time of the library's formula: launch, set-up and steps pass before the bytes, which
+then take the rest at a rate that is the limit of each flow. Where that would be more than a link carries, less passes
+before; where the formula beats the links even so (they are fitted to what large transfers reach, and some collectives
+reach more), the flows carry as much less as it takes to be within ``TOLERANCE`` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.arrays import Int64
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_UP
+from trine.collectives.library_flows import (
+    FROM_ROOT,
+    INNER,
+    OUTER,
+    TO_ROOT,
+    Flow,
+    FlowPlan,
+    FlowShape,
+    ListedFlows,
+    RegularFlows,
+    ShiftFlows,
+    StarFlows,
+)
+from trine.collectives.nccl.rings import PairTable
+from trine.collectives.nccl.topology import domain_classes, domains_of
+from trine.collectives.options import CollectiveTime
+from trine.engine._limits import MAX_WHOLE
+from trine.units import PS_PER_S
+
+#: Alone, a collective takes at most so many times as long as the formula says.
+TOLERANCE = 1.015
+#: The links of more messages than this are not looked at: then their flows are limited by the formula alone.
+MAX_MESSAGES = 20_000
+#: A sum of rates that fill a link must not be above it by what rounding adds.
+_ROOM = 1.0 + 1e-6
+#: Parts of a collective's time that pass before its bytes.
+_BEFORE = ("launch", "set-up", "latency")
+_ROOTED = {"broadcast": FROM_ROOT, "reduce": TO_ROOT, "scatter": FROM_ROOT, "gather": TO_ROOT}
+
+#: bytes of a flow in parts of the size of the collective
+Weight = Fraction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flows:
+    """Who sends how much to whom. weights: of each kind, the first is 0. seconds_per_byte: what the link that has most
+    to do takes for each byte of the collective; latency_ps: of the longest route."""
+
+    shape: FlowShape
+    weights: tuple[Weight, ...]
+    seconds_per_byte: float
+    latency_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAlone:
+    """How long a collective takes alone, in ps: in all, and of it before its bytes."""
+
+    total_ps: int
+    before_ps: int
+
+    @classmethod
+    def of(cls, answer: CollectiveTime) -> TimeAlone:
+        """As the library's formula has it."""
+        return cls(answer.time_ps, sum(part.time_ps for part in answer.parts if part.name in _BEFORE))
+
+
+class FlowPlanner:
+    """Plans of one group. ``group``: positions in ``cluster.gpus``, in the order of the collective's ranks."""
+
+    def __init__(self, cluster: Cluster, group: Sequence[int]) -> None:
+        self.cluster = cluster
+        self.gpus = np.array([cluster.gpus[rank] for rank in group], np.int64)
+        self._known: dict[tuple[str, str], _Flows] = {}
+
+    def plan(self, kind: str, answer: CollectiveTime, timing: TimeAlone, factor: float = 1.0) -> tuple[FlowPlan, int]:
+        """The plan for what ``answer`` says, and ps of software before each message.
+
+        kind: as in a job; ``answer.op`` is what the library calls it. factor: on the duration, alone.
+        """
+        key = (kind, answer.algorithm)
+        if key not in self._known:
+            self._known[key] = self._flows(kind, answer.op, answer.algorithm)
+        flows = self._known[key]
+        before_ps, bytes_ps, part = _fitted(flows, timing, answer.sent_bytes)
+        if not answer.sent_bytes:
+            before_ps += bytes_ps
+        before_ps, bytes_ps = round(before_ps * factor - flows.latency_ps), max(1, round(bytes_ps * factor))
+        sizes = [-(-weight.numerator * answer.sent_bytes // weight.denominator) for weight in flows.weights]
+        if part < 1.0:
+            sizes = [round(size * part) for size in sizes]
+        caps = [min(MAX_WHOLE, -(-size * PS_PER_S // bytes_ps)) for size in sizes]
+        name = f"{answer.algorithm}/{answer.protocol}"
+        return FlowPlan(name, flows.shape, tuple(sizes), tuple(caps)), max(0, before_ps)
+
+    # -- who sends to whom -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def domains(self) -> list[list[int]]:
+        """The ranks of each domain, in the library's order."""
+        position = {gpu: at for at, gpu in enumerate(self.gpus.tolist())}
+        return [[position[gpu] for gpu in domain] for domain in domains_of(self.cluster, sorted(position))]
+
+    @cached_property
+    def meshes(self) -> list[list[list[int]] | None]:
+        """Of each domain the bytes/s of direct links between its members; None where not all have some."""
+        gpus = [[int(self.gpus[rank]) for rank in domain] for domain in self.domains]
+        known: dict[object, list[list[int]] | None] = {}
+        found = []
+        for domain_class, domain in zip(domain_classes(self.cluster, gpus), gpus, strict=True):
+            if domain_class not in known:
+                known[domain_class] = _direct_rates(self.cluster, domain)
+            found.append(known[domain_class])
+        return found
+
+    def _flows(self, kind: str, op: str, algorithm: str) -> _Flows:
+        if algorithm != "direct":
+            return self._around(op, algorithm)
+        num_ranks = len(self.gpus)
+        has_gaps = any(mesh is not None and _has_gaps(mesh) for mesh in self.meshes)
+        if kind == "send_recv" and num_ranks == 2:
+            return self._of_shape(StarFlows(FROM_ROOT), (Weight(0), Weight(1)))
+        if op in ("gather", "scatter"):
+            return self._of_shape(StarFlows(_ROOTED[op]), (Weight(0), Weight(1, num_ranks)))
+        count, weight = (num_ranks - 1, Weight(1, num_ranks)) if op == "all_to_all" else (1, Weight(1))
+        if has_gaps:
+            pairs = [(rank, (rank + by) % num_ranks) for rank in range(num_ranks) for by in range(1, count + 1)]
+            return self._listed(self._relayed(pairs, weight), waits=False)
+        return self._of_shape(ShiftFlows(num_ranks, count), (Weight(0), weight))
+
+    def _around(self, op: str, algorithm: str) -> _Flows:
+        """Rings, trees and what switches add up."""
+        rooted = _ROOTED.get(op, "")
+        sizes = [len(domain) for domain in self.domains]
+        inner = [_inside(op, algorithm, len(self.gpus), size, len(sizes)) for size in sizes]
+        outer = _outside(op, algorithm, len(self.gpus), len(sizes))
+        pattern = self._pattern()
+        if pattern is not None:
+            how, strided = pattern
+            shape = RegularFlows(len(sizes), sizes[0], how, strided, rooted)
+            peers = sizes[0] - 1 if how == "direct" else 1
+            return self._of_shape(shape, (Weight(0), inner[0] / peers, outer / sizes[0]))
+        flows: dict[tuple[int, int], Weight] = {}
+        for domain, mesh, amount in zip(self.domains, self.meshes, inner, strict=True):
+            _spread(flows, domain, mesh, amount)
+        width = min(sizes)
+        for domain, following in zip(self.domains, [*self.domains[1:], self.domains[0]], strict=True):
+            for here, there in zip(domain[:width], following[:width], strict=True):
+                if here != there:
+                    flows[here, there] = flows.get((here, there), Weight(0)) + outer / width
+        return self._listed(flows, waits=True, rooted=rooted)
+
+    def _pattern(self) -> tuple[str, bool] | None:
+        """(how ranks of a domain send to each other, whether domains take turns), where all domains are alike."""
+        groups, size = len(self.domains), len(self.domains[0])
+        if any(len(domain) != size for domain in self.domains):
+            return None
+        table = np.array(self.domains)
+        numbers = np.arange(groups * size)
+        contiguous = np.array_equal(table, numbers.reshape(groups, size))
+        if not contiguous and not np.array_equal(table, numbers.reshape(size, groups).T):
+            return None
+        kinds = {_mesh_kind(mesh) for mesh in self.meshes}
+        how = kinds.pop()
+        return None if kinds or not how else (how, not contiguous)
+
+    def _relayed(self, pairs: Sequence[tuple[int, int]], weight: Weight) -> dict[tuple[int, int], Weight]:
+        """Messages between all ``pairs``, through other GPUs of a mesh where no link joins two of it."""
+        place = {rank: (number, i) for number, domain in enumerate(self.domains) for i, rank in enumerate(domain)}
+        tables: dict[int, PairTable] = {}
+        flows: dict[tuple[int, int], Weight] = {}
+        for here, there in pairs:
+            (number, i), (other, j) = place[here], place[there]
+            mesh, domain = self.meshes[number], self.domains[number]
+            hops: Sequence[tuple[tuple[int, int], float]] = ()
+            if number == other and mesh is not None and not mesh[i][j]:
+                if number not in tables:
+                    tables[number] = PairTable(self.cluster, [int(self.gpus[rank]) for rank in domain], mesh)
+                hops = tables[number].way(i, j)[1]
+            legs = [(domain[a], domain[b], Weight(part).limit_denominator(1000)) for (a, b), part in hops]
+            for start, end, part in legs or [(here, there, Weight(1))]:
+                flows[start, end] = flows.get((start, end), Weight(0)) + part * weight
+        return flows
+
+    # -- what it takes on the links ---------------------------------------------------------------------------------
+
+    def _listed(self, flows: dict[tuple[int, int], Weight], *, waits: bool, rooted: str = "") -> _Flows:
+        """A shape of flows that nothing makes alike."""
+        weights = (Weight(0), *dict.fromkeys(flows.values()))
+        kind_of = {weight: kind for kind, weight in enumerate(weights)}
+        rows: list[list[Flow]] = [[] for _ in self.gpus]
+        for (here, there), weight in flows.items():
+            if weight:
+                rows[here].append((there, kind_of[weight]))
+        order = tuple(rank for domain in self.domains for rank in domain)
+        shape = ListedFlows(tuple(map(tuple, rows)), order, waits, rooted)
+        pairs = [(here, there, float(weight)) for (here, there), weight in flows.items() if weight]
+        starts, ends, amounts = zip(*pairs, strict=True)
+        return _Flows(shape, weights, *self._load(np.array(starts), np.array(ends), np.array(amounts)))
+
+    def _of_shape(self, shape: RegularFlows | ShiftFlows | StarFlows, weights: tuple[Weight, ...]) -> _Flows:
+        here, there, kind = _messages(shape, len(self.gpus))
+        return _Flows(shape, weights, *self._load(here, there, np.array([float(w) for w in weights])[kind]))
+
+    def _load(self, here: Int64, there: Int64, amounts: npt.NDArray[np.float64]) -> tuple[float, int]:
+        """What the link with most to do takes for a byte of the collective, in s; and the longest latency in ps."""
+        cluster = self.cluster
+        some = slice(None) if len(here) <= MAX_MESSAGES else slice(0, MAX_MESSAGES)
+        ptr, links = cluster.routes(self.gpus[here[some]], self.gpus[there[some]])
+        latency = np.concatenate(([0], np.cumsum(cluster.link_latency_ps[links])))
+        far_ps = int(np.diff(latency[ptr]).max(initial=0))
+        if len(here) > MAX_MESSAGES:
+            return 0.0, far_ps
+        used, which = np.unique(links, return_inverse=True)
+        load = np.bincount(which.ravel(), np.repeat(amounts, np.diff(ptr)), len(used))
+        return float((load / cluster.link_bytes_per_s[used]).max(initial=0.0)), far_ps
+
+
+def _fitted(flows: _Flows, timing: TimeAlone, sent: int) -> tuple[int, int, float]:
+    """(ps before the bytes, hardware included; ps of the bytes; the part of the bytes that flows carry)."""
+    needed_ps = round(flows.seconds_per_byte * sent * PS_PER_S * _ROOM)
+    most_ps = max(1, timing.total_ps - flows.latency_ps)
+    bytes_ps = min(most_ps, max(timing.total_ps - timing.before_ps, needed_ps))
+    part = min(1.0, TOLERANCE * most_ps / needed_ps) if needed_ps else 1.0
+    return timing.total_ps - bytes_ps, bytes_ps, part
+
+
+def _inside(op: str, algorithm: str, num_ranks: int, size: int, num_domains: int) -> Weight:
+    """What leaves each GPU for others of its domain of ``size``, in parts of the collective's size."""
+    if algorithm == "nvls":
+        return 1 + Weight(1, num_ranks)
+    if algorithm == "nvlstree":
+        return 1 + Weight(1, size)
+    if algorithm in ("ring", "pat"):
+        each = _of_ring(op, num_ranks)
+        return each if num_domains == 1 else each * Weight(size - 1, size)
+    return 2 * Weight(size - 1, size)
+
+
+def _outside(op: str, algorithm: str, num_ranks: int, num_domains: int) -> Weight:
+    """What leaves each domain: of trees and sums in the network the buffer, twice where both trees pass it on."""
+    if num_domains == 1:
+        return Weight(0)
+    if algorithm in ("ring", "pat"):
+        return _of_ring(op, num_ranks)
+    return Weight(1 if num_domains <= 2 or algorithm == "collnet" else 2)
+
+
+def _of_ring(op: str, num_ranks: int) -> Weight:
+    """What goes through each GPU of a ring."""
+    if op in ("broadcast", "reduce"):
+        return Weight(1)
+    return Weight((2 if op in ("all_reduce", "barrier") else 1) * (num_ranks - 1), num_ranks)
+
+
+def _direct_rates(cluster: Cluster, domain: Sequence[int]) -> list[list[int]] | None:
+    """bytes/s of the direct links from each GPU of a domain to each other one; None where one has none."""
+    place = {gpu: i for i, gpu in enumerate(domain)}
+    rates = [[0] * len(domain) for _ in domain]
+    for gpu, i in place.items():
+        for link in cluster.links_from(gpu):
+            if link.link_class == SCALE_UP and link.target in place:
+                rates[i][place[link.target]] += link.bytes_per_s
+    return rates if all(map(any, rates)) else None
+
+
+def _has_gaps(mesh: list[list[int]]) -> bool:
+    return any(not rate for i, row in enumerate(mesh) for j, rate in enumerate(row) if i != j)
+
+
+def _mesh_kind(mesh: list[list[int]] | None) -> str:
+    """How ranks of a domain send to each other: over switches to the next, to all alike, or (empty) otherwise."""
+    if mesh is None:
+        return "ring"
+    rates = {rate for i, row in enumerate(mesh) for j, rate in enumerate(row) if i != j}
+    return "direct" if len(rates) == 1 and 0 not in rates else ""
+
+
+def _spread(
+    flows: dict[tuple[int, int], Weight], domain: Sequence[int], mesh: list[list[int]] | None, amount: Weight
+) -> None:
+    """Add what each rank of a domain sends inside: over all its direct links in proportion, else to the next."""
+    if len(domain) < 2:
+        return
+    for i, here in enumerate(domain):
+        if mesh is None:
+            flows[here, domain[(i + 1) % len(domain)]] = amount
+            continue
+        total = sum(mesh[i])
+        for there, rate in zip(domain, mesh[i], strict=True):
+            if rate:
+                flows[here, there] = amount * rate / total
+
+
+def _messages(shape: RegularFlows | ShiftFlows | StarFlows, num_ranks: int) -> tuple[Int64, Int64, Int64]:
+    """Senders, receivers and kinds of all messages; of a rooted shape as if every rank had some."""
+    ranks = np.arange(num_ranks)
+    if isinstance(shape, StarFlows):
+        zeros, others = np.zeros(num_ranks - 1, np.int64), ranks[1:]
+        ends = (zeros, others) if shape.rooted == FROM_ROOT else (others, zeros)
+        return *ends, np.full(num_ranks - 1, INNER)
+    if isinstance(shape, ShiftFlows):
+        by = np.arange(1, shape.count + 1)
+        there = (ranks[:, None] + by) % num_ranks
+        return np.repeat(ranks, shape.count), there.ravel(), np.full(there.size, INNER)
+    size, groups = shape.size, shape.groups
+    at = np.arange(num_ranks).reshape((size, groups) if shape.strided else (groups, size))
+    table = at.T if shape.strided else at
+    inner = range(1, size if shape.inner == "direct" else min(size, 2))
+    receivers = [np.roll(table, -by, axis=1).ravel() for by in inner]
+    kinds = [INNER] * len(receivers)
+    if groups > 1:
+        receivers.append(np.roll(table, -1, axis=0).ravel())
+        kinds.append(OUTER)
+    return np.tile(table.ravel(), len(kinds)), np.concatenate(receivers), np.repeat(kinds, num_ranks)
