@@ -62,8 +62,8 @@ def swapped_folded(patch: pytest.MonkeyPatch) -> None:
 def multiplicity_folded(patch: pytest.MonkeyPatch) -> None:
     route = GraphAssembler.route
 
-    def once(self: GraphAssembler, links: Sequence[int], latency_ps: int, *, counts: Any = (), key: Any = None) -> int:
-        return route(self, links, latency_ps, counts=(1,) * len(counts), key=key)
+    def once(self: GraphAssembler, links: Sequence[int], latency_ps: int, *, counts: Any = (), **others: Any) -> int:
+        return route(self, links, latency_ps, counts=(1,) * len(counts), **others)
 
     patch.setattr(quotient.GraphAssembler, "route", once)
 

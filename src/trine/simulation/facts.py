@@ -102,10 +102,9 @@ def evidence(
             sharing = "whole messages queue for links" if setup.network_name == "fifo" else "flows share links"
             if setup.machine.circuits is not None:
                 sharing = f"{setup.machine.circuits.describe()}, between GPUs that no links join"
-            software = "no protocol overhead"
-            if costs is not None:
-                software = costs.software
-            detail = f"{sharing}; schedules on one channel; {software}"
+            detail = (
+                f"{sharing}; {'schedules on one channel; no protocol overhead' if costs is None else costs.software}"
+            )
             rows.append(Evidence("communication time", "modelled", detail))
     if report.one_operation_bytes:
         rows.append(Evidence("broadcast of buffers", "modelled", _broadcast_detail(setup, report, costs)))

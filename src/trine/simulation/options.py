@@ -35,8 +35,10 @@ class SimulateOptions:
     network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
         serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a model of your own, which needs
         ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
-    collective_costs: ``library`` adds what NCCL or RCCL costs in launches, protocols and synchronisation to the
-        messages of collectives, ``links`` nothing; ``auto``: the library where the links are of a known kind.
+    collective_costs: with ``library`` collectives take, alone, what NCCL or RCCL takes (``trine collective``), as flows
+        on the links that its algorithm uses; where an algorithm is asked for, or the network is neither ``fair`` nor
+        ``equal``, its software costs are added to the messages of a schedule. ``links``: schedules on bare links;
+        ``auto``: the library where the links are of a known kind.
         ``loadstore``: so much that a collective alone takes what its GPU program takes at the load-store level, with
         durations kept in the user's cache (:class:`trine.collectives.loadstore.LoadStoreCosts`, which is taken too).
     cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
@@ -68,7 +70,9 @@ class SimulateOptions:
     cpu: bool | None = option(None, "Wait for the launching CPU thread.")
     launch_cost_ps: int | None = option(None, 'CPU time of every launch, in place of the trace\'s: "5 us".')
     network: str | Network | None = option(None, "How flows share links [fair; circuit if any].")
-    collective_costs: str | StepCosts = option("auto", "What messages cost besides the links [library if known].")
+    collective_costs: str | StepCosts = option(
+        "auto", "What collectives cost: as the library runs them [if known], links alone."
+    )
     placement: str | os.PathLike[str] | Sequence[int] | None = option(None, "Which GPU a rank is on [packed].")
     engine: str = "compiled"
     fold: str = "on"

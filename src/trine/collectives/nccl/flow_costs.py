@@ -6,6 +6,7 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.nccl.flow_plans import FlowPlanner, TimeAlone
 from trine.collectives.nccl.predict import CONTAINED, Collectives
 from trine.collectives.nccl.steps import SAME, Answer, StepCosts
+from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import CollectiveTime
 
 
@@ -28,13 +29,14 @@ class FlowCosts(StepCosts):
         )
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
-        if algorithm is not None:
+        as_one = algorithm == ONE_OPERATION
+        if algorithm is not None and not as_one:
             return super()._find(kind, size, group, algorithm)
         asked = self._asked_of(group)
         answer = asked.predict(SAME.get(kind, kind), size)
         if group not in self._planners:
             self._planners[group] = FlowPlanner(self.cluster, group)
-        return self._planners[group].plan(kind, answer, _timing(asked, answer), self.factor)
+        return self._planners[group].plan(kind, answer, _timing(asked, answer), self.factor, as_one=as_one)
 
 
 def _timing(asked: Collectives, answer: CollectiveTime) -> TimeAlone:

@@ -39,6 +39,7 @@ from trine.collectives.library_flows import (
 )
 from trine.collectives.nccl.rings import PairTable
 from trine.collectives.nccl.topology import domain_classes, domains_of
+from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import CollectiveTime
 from trine.engine._limits import MAX_WHOLE
 from trine.units import PS_PER_S
@@ -87,16 +88,19 @@ class FlowPlanner:
     def __init__(self, cluster: Cluster, group: Sequence[int]) -> None:
         self.cluster = cluster
         self.gpus = np.array([cluster.gpus[rank] for rank in group], np.int64)
-        self._known: dict[tuple[str, str], _Flows] = {}
+        self._known: dict[tuple[str, str, bool], _Flows] = {}
 
-    def plan(self, kind: str, answer: CollectiveTime, timing: TimeAlone, factor: float = 1.0) -> tuple[FlowPlan, int]:
+    def plan(
+        self, kind: str, answer: CollectiveTime, timing: TimeAlone, factor: float = 1.0, *, as_one: bool = False
+    ) -> tuple[FlowPlan, int]:
         """The plan for what ``answer`` says, and ps of software before each message.
 
-        kind: as in a job; ``answer.op`` is what the library calls it. factor: on the duration, alone.
+        kind: as in a job; ``answer.op`` is what the library calls it. factor: on the duration, alone. as_one: a rooted
+        collective in which all ranks do alike: the bytes of its chain are spread evenly over the ring.
         """
-        key = (kind, answer.algorithm)
+        key = (kind, answer.algorithm, as_one)
         if key not in self._known:
-            self._known[key] = self._flows(kind, answer.op, answer.algorithm)
+            self._known[key] = self._flows(*key, answer.op)
         flows = self._known[key]
         before_ps, bytes_ps, part = _fitted(flows, timing, answer.sent_bytes)
         if not answer.sent_bytes:
@@ -106,7 +110,7 @@ class FlowPlanner:
         if part < 1.0:
             sizes = [round(size * part) for size in sizes]
         caps = [min(MAX_WHOLE, -(-size * PS_PER_S // bytes_ps)) for size in sizes]
-        name = f"{answer.algorithm}/{answer.protocol}"
+        name = ONE_OPERATION if as_one else f"{answer.algorithm}/{answer.protocol}"
         return FlowPlan(name, flows.shape, tuple(sizes), tuple(caps)), max(0, before_ps)
 
     # -- who sends to whom -----------------------------------------------------------------------------------------
@@ -129,10 +133,11 @@ class FlowPlanner:
             found.append(known[domain_class])
         return found
 
-    def _flows(self, kind: str, op: str, algorithm: str) -> _Flows:
-        if algorithm != "direct":
-            return self._around(op, algorithm)
+    def _flows(self, kind: str, algorithm: str, as_one: bool, op: str) -> _Flows:
         num_ranks = len(self.gpus)
+        if algorithm != "direct":
+            part = Weight(num_ranks - 1, num_ranks) if as_one else Weight(1)
+            return self._around(op, algorithm, "" if as_one else _ROOTED.get(op, ""), part)
         has_gaps = any(mesh is not None and _has_gaps(mesh) for mesh in self.meshes)
         if kind == "send_recv" and num_ranks == 2:
             return self._of_shape(StarFlows(FROM_ROOT), (Weight(0), Weight(1)))
@@ -144,12 +149,11 @@ class FlowPlanner:
             return self._listed(self._relayed(pairs, weight), waits=False)
         return self._of_shape(ShiftFlows(num_ranks, count), (Weight(0), weight))
 
-    def _around(self, op: str, algorithm: str) -> _Flows:
-        """Rings, trees and what switches add up."""
-        rooted = _ROOTED.get(op, "")
+    def _around(self, op: str, algorithm: str, rooted: str, part: Weight) -> _Flows:
+        """Rings, trees and what switches add up; of the bytes ``part``."""
         sizes = [len(domain) for domain in self.domains]
-        inner = [_inside(op, algorithm, len(self.gpus), size, len(sizes)) for size in sizes]
-        outer = _outside(op, algorithm, len(self.gpus), len(sizes))
+        inner = [part * _inside(op, algorithm, len(self.gpus), size, len(sizes)) for size in sizes]
+        outer = part * _outside(op, algorithm, len(self.gpus), len(sizes))
         pattern = self._pattern()
         if pattern is not None:
             how, strided = pattern

@@ -72,7 +72,7 @@ class StepCosts:
     @property
     def software(self) -> str:
         """What messages cost besides the links, in words."""
-        return f"software costs of {self.library}{self.said_of_factor} (docs/background/collectives.md)"
+        return f"schedules on one channel; software costs of {self.library}{self.said_of_factor} (docs/background/collectives.md)"
 
     @property
     def said_of_factor(self) -> str:

@@ -136,7 +136,7 @@ def _evidence(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | Non
     return (
         operators,
         Evidence(f"links of {cluster.name}", cluster.evidence, sources),
-        Evidence("communication time", "modelled", f"trine's schedules, not ASTRA-sim's; {software}"),
+        Evidence("communication time", "modelled", f"as trine runs collectives, not ASTRA-sim; {software}"),
     )
 
 
