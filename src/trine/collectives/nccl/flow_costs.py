@@ -24,7 +24,7 @@ class FlowCosts(StepCosts):
     def software(self) -> str:
         """What collectives cost, in words."""
         return (
-            f"algorithms, protocols and costs of {self.library}: alone, a collective takes what 'trine collective' says"
+            f"algorithms and software costs of {self.library}: alone, a collective takes what 'trine collective' says"
             f"{self.said_of_factor} (docs/background/collectives.md)"
         )
 

@@ -72,7 +72,8 @@ class StepCosts:
     @property
     def software(self) -> str:
         """What messages cost besides the links, in words."""
-        return f"schedules on one channel; software costs of {self.library}{self.said_of_factor} (docs/background/collectives.md)"
+        costs = f"software costs of {self.library}{self.said_of_factor}"
+        return f"schedules on one channel; {costs} (docs/background/collectives.md)"
 
     @property
     def said_of_factor(self) -> str:
